@@ -20,6 +20,7 @@ from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
 from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.origin import ClientOrigin, Outputs
+from broker.server.stopping import OrderlyStop
 from broker.server.watches.clock import SteadyWallClock
 from broker.server.watches.loss_watch import LossWatch
 from broker.service.clients import ConsumerClient
@@ -46,8 +47,6 @@ from dledger_mq.remoting.frame import Frame
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.05
-DRAIN_S = 3.0
-"""The longest time that a stop takes: hand-over, answers on their way, leaving the name servers."""
 
 _CHANCE = secrets.SystemRandom()
 
@@ -111,7 +110,6 @@ class Broker:
         )
         self._is_leading = False
         self._stop_wanted = trio.Event()
-        self._quiet = trio.Event()
 
     def _log_config(self) -> LogConfig:
         config = self.config
@@ -157,7 +155,8 @@ class Broker:
                 await nursery.start(self._listener.run, self._sockets)
                 task_status.started()
                 await self._stop_wanted.wait()
-                await self._drain()
+                await self._orderly_stop.run()
+                self._outputs.flush()
                 nursery.cancel_scope.cancel()
         finally:
             for sock in self._sockets:
@@ -168,7 +167,9 @@ class Broker:
             self._lock.release()
 
     def stop(self) -> None:
-        """Ask for an orderly stop."""
+        """Ask for an orderly stop; asked again, it waits no longer for clients that do not know the new leader."""
+        if self._stop_wanted.is_set():
+            self._orderly_stop.hurry()
         self._stop_wanted.set()
 
     @property
@@ -203,6 +204,16 @@ class Broker:
             self.state,
             outputs=self._outputs,
             environment=environment,
+        )
+        self._orderly_stop = OrderlyStop(
+            self.log,
+            self._registrar,
+            forward_s=self.config.stop_forward_s,
+            has_clients=lambda: (
+                len(self._origins) > self._controller.services.link_server.link_count
+            ),
+            is_quiet=lambda: self._controller.is_quiet,
+            now_s=trio.current_time,
         )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
@@ -253,6 +264,8 @@ class Broker:
     def _role_changed(self, view: RoleView) -> None:
         if view.is_serving and not self._is_leading:
             self._clock.lead()
+        if view.is_serving or self._is_leading:
+            self._orderly_stop.note_led()
         self._is_leading = view.is_serving
         self._controller.role_changed(view)
         self._registrar.announce()
@@ -262,20 +275,6 @@ class Broker:
         while True:
             await trio.sleep(TICK_S)
             self._controller.tick(monotonic_ms())
-            if self._controller.is_quiet:
-                self._quiet.set()
-
-    # The end.
-
-    async def _drain(self) -> None:
-        """Hand leadership over, let what is on its way be answered, leave the name servers."""
-        _log.info("stopping: handing over and answering what is on its way")
-        with trio.move_on_after(DRAIN_S):
-            await self._registrar.leave(timeout_s=1.0)
-            await self.log.drain()
-            self._quiet = trio.Event()
-            await self._quiet.wait()
-        self._outputs.flush()
 
 
 def _bind(config: BrokerConfig) -> list[socket.socket]:

@@ -34,7 +34,7 @@ from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
 from dledger import ConfigError, DiskFailedError, DLedgerError
-from dledger.runtime.stop_signals import handle_stop_signals
+from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
 from dledger_mq.net.address import parse_address
 
@@ -55,7 +55,8 @@ with a RocketMQ broker.conf (the command line beats the file):
   dledger-broker -c broker.conf
 
 Every setting stands in docs/configuration.md. Ctrl-C or SIGTERM stops in order: leadership is handed
-over first, what is on its way is answered.
+over first; requests of clients that do not know the new leader yet are passed on for up to 35 s (stopForwardSec), which
+a second signal ends; what is on its way is answered.
 
 """
     + SERVER_EXIT_CODES
@@ -251,17 +252,17 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
     except OSError as error:
         raise DiskFailedError(f"the store {config.store_path} cannot be opened: {error}") from error
     async with trio.open_nursery() as nursery:
-        asked = False
+        signal_count = 0
 
         def stop(_number: signal.Signals) -> None:
-            """Stop in order at the first signal, at once at the second."""
-            nonlocal asked
-            if asked:
+            """Stop in order at the first signal, without regard to old routes at the second, at once at the third."""
+            nonlocal signal_count
+            signal_count += 1
+            if signal_count > 2:
                 nursery.cancel_scope.cancel()
-            asked = True
             broker.stop()
 
-        handle_stop_signals(stop)
+        handle_stop_signals(stop, stop_s_max=STOP_S_MAX + config.stop_forward_s)
         await nursery.start(broker.run)
         where = ", ".join(map(str, broker.addresses))
         console.print(

@@ -10,11 +10,18 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, Peer, parse_peers
 from dledger_mq.net.address import Address
+
+STOP_FORWARD_S: Final = 35
+"""RocketMQ's clients ask for routes every 30 s."""
+
+STOP_FORWARD_S_MAX: Final = 50
+"""For a minute after a hand-over the new leader does not give the lead back to who may be about to stop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +70,8 @@ class BrokerConfig:
             with the earlier result instead of being stored again.
         timers, timer_delay_max_ms: whether messages may have due times, and how far ahead.
         recall: whether such messages can be taken back.
+        stop_forward_s: for so long after it has led, a node that is to stop goes on for clients that have not learnt
+            of the new leader; 0: not at all.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
     """
 
@@ -100,6 +109,7 @@ class BrokerConfig:
     register_interval_ms: int = 30_000
     recognise_repeats: bool = True
     vip_port: bool = False
+    stop_forward_s: int = STOP_FORWARD_S
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -206,6 +216,7 @@ def read_config(
         ),
         recognise_repeats=values.boolean("recognizeRepeatedSends", default=True),
         vip_port=values.boolean("vipListenEnable", default=False),
+        stop_forward_s=values.number("stopForwardSec", STOP_FORWARD_S, high=STOP_FORWARD_S_MAX),
         limits=_read_limits(values),
     )
     _check(config)

@@ -30,7 +30,7 @@ _READY_S = 30.0
 _POLL_S = 0.2
 _RESTART_S = 1.0
 _EARLY_S = 3.0
-_STOP_S = 6.0
+_STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)

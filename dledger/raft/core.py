@@ -44,6 +44,7 @@ class Core:
         standstill_count: how often this node stood still in the present silence.
         paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
+        handed_over_by, handed_over_ms: the leader that last asked this node to campaign, and when it did.
     """
 
     __slots__ = (
@@ -58,6 +59,8 @@ class Core:
         "durable_index",
         "election_deadline_ms",
         "election_timeout_ms",
+        "handed_over_by",
+        "handed_over_ms",
         "is_voter",
         "leader_id",
         "log",
@@ -106,6 +109,8 @@ class Core:
         self.contact_ms = now_ms
         self.paused_until_ms = now_ms
         self.slow_disk_pause_until_ms = now_ms
+        self.handed_over_by: NodeId | None = None
+        self.handed_over_ms = now_ms
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self.standstill_count = 0

@@ -386,6 +386,7 @@ class RaftNode:
             return
         is_leader_of_now = message.term == core.term and message.source == core.leader_id
         if is_leader_of_now and core.role is Role.FOLLOWER and core.now_ms >= core.paused_until_ms:
+            core.handed_over_by, core.handed_over_ms = message.source, core.now_ms
             self._become(Cause.TIMEOUT_NOW)
 
     # --- roles ---

@@ -33,6 +33,10 @@ PREFERRED_CHECK_MS = 1_000
 PREFERRED_RETRY_MS = 30_000
 """Pause after such a hand-over failed: each try refuses proposals for up to transfer_timeout_ms."""
 
+GIVE_BACK_MS = 60_000
+"""Time after which who handed over may have the lead again because it is preferred: it may be about to stop, and then
+serves clients that have yet to learn of the new leader (docs/node.md)."""
+
 SLOW_DISK_PAUSE_MS = 30_000
 """A node hands over for its slow disk once in this time, whatever comes of it."""
 
@@ -193,7 +197,7 @@ class Handover:
         core = self._core
         for node_id in core.config.preferred_leaders:
             peer = self._replication.peers.get(node_id)
-            if peer is None or not self._is_close(peer):
+            if peer is None or not self._is_close(peer) or self._has_just_handed_over(node_id):
                 continue
             others = [
                 self._replication.own_saving,
@@ -204,6 +208,10 @@ class Handover:
             ):
                 return node_id
         return None
+
+    def _has_just_handed_over(self, node_id: NodeId) -> bool:
+        core = self._core
+        return node_id == core.handed_over_by and core.now_ms - core.handed_over_ms < GIVE_BACK_MS
 
     def _hand_over_for_slow_disk(self) -> None:
         """Hand over to a member that is close and fast, if the own disk is too slow beside the others'."""

@@ -243,14 +243,21 @@ class LogServer:
             index=engine.node.log.last_index,
         )
 
-    async def drain(self) -> None:
-        """Prepare a planned stop: hand leadership over if this node leads, then take nothing more."""
+    async def hand_over(self) -> None:
+        """Hand leadership over if this node leads a group of several; a failure is logged, and it leads on.
+
+        The new leader does not give it back for a minute, even if this node is preferred.
+        """
         if self.is_leader and len(self.config.peers) > 1:
             with trio.move_on_after(DRAIN_TIMEOUT_S):
                 try:
                     await self.transfer(None, timeout_s=DRAIN_TIMEOUT_S)
                 except DLedgerError as error:
                     log_event(logging.WARNING, "hand-over-failed", node=self.node_id, reason=error)
+
+    async def drain(self) -> None:
+        """Prepare a planned stop: hand leadership over if this node leads, then take nothing more."""
+        await self.hand_over()
         self._standing.is_draining = True
 
     # Who leads.

@@ -26,9 +26,10 @@ transactionCheckInterval=500
 transactionCheckMax=1000
 mappedFileSizeCommitLog=1048576
 snapshotLogBytes=131072
+stopForwardSec=0
 """
-"""Checks come soon, and nobody is given up while its leaders die. Segments and snapshots come soon, too: a full
-disk is felt when one is made, and only what exists can be damaged."""
+"""Checks come soon, and nobody is given up while its leaders die. A node that is to stop is down soon. Segments and
+snapshots come soon, too: a full disk is felt when one is made, and only what exists can be damaged."""
 
 MARK_POLL_S: Final = 0.5
 

@@ -95,6 +95,11 @@ class LinkServer:
 
         return tuple(Handler(code, serve, Kind.READ, Where.HERE) for code in PrivateCode)
 
+    @property
+    def link_count(self) -> int:
+        """The count of open links from other nodes."""
+        return len(self._trusted)
+
     def connection_closed(self, number: int) -> None:
         """Trust a connection no longer, since it ended."""
         self._trusted.discard(number)

@@ -229,6 +229,7 @@ class Cluster:
             listen=Address("127.0.0.1", 0),
             delay_levels_ms=DELAYS_MS,
             segment_size_bytes=8 * 1024 * 1024,
+            stop_forward_s=0,
         )
         broker = Broker(dataclasses.replace(config, **self._settings))
         self.brokers[node] = broker

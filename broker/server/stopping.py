@@ -1,0 +1,109 @@
+"""A planned stop that costs clients no request: who led hands over, and serves on until clients have moved.
+
+RocketMQ's clients ask for routes every 30 s. Until then they send to the node that they know, whoever leads. So a node
+that has led goes on as a follower, which passes requests on, until every client has asked again; it leaves the
+name servers last. A node that has not led for so long stops at once: nobody sends to it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import trio
+
+from broker.server.registrar import Registrar
+from dledger import LogServer, NodeId
+
+_log = logging.getLogger(__name__)
+
+LOOK_S: Final = 0.05
+LEADERLESS_S: Final = 1.0
+"""Nobody to pass requests on to for so long: the others are stopping as well, or gone."""
+
+DRAIN_S: Final = 3.0
+"""The longest time that the end takes: answers on their way, leaving the name servers."""
+
+
+class OrderlyStop:
+    """The end of one node, from the wish to stop until nothing is left to do."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        registrar: Registrar,
+        *,
+        forward_s: float,
+        has_clients: Callable[[], bool],
+        is_quiet: Callable[[], bool],
+        now_s: Callable[[], float],
+    ) -> None:
+        """Prepare; `run` does it.
+
+        Args:
+            log: of this node.
+            registrar: what keeps this node in the routes.
+            forward_s: for how long after it has led clients may still send to this node.
+            has_clients: whether a client is connected.
+            is_quiet: whether nobody waits for an answer.
+            now_s: a clock that never goes back.
+        """
+        self._log = log
+        self._registrar = registrar
+        self._forward_s = forward_s
+        self._has_clients = has_clients
+        self._is_quiet = is_quiet
+        self._now_s = now_s
+        self._led_s: float | None = None
+        self._hurry = trio.Event()
+
+    def note_led(self) -> None:
+        """Note that this node leads, or led until now."""
+        self._led_s = self._now_s()
+
+    def hurry(self) -> None:
+        """Serve clients no longer than what was begun takes."""
+        self._hurry.set()
+
+    async def run(self) -> None:
+        """Hand over, serve on while clients need it, answer what is on its way, leave the name servers."""
+        if self._log.is_leader:
+            self.note_led()
+            await self._log.hand_over()
+        await self._serve_on()
+        _log.info("stopping: answering what is on its way")
+        with trio.move_on_after(DRAIN_S):
+            await self._registrar.leave(timeout_s=1.0)
+            await self._log.drain()
+            while not self._is_quiet():  # noqa: ASYNC110  looked at by the loop's tick as well, never for long
+                await trio.sleep(LOOK_S)
+
+    async def _serve_on(self) -> None:
+        """Pass requests on for clients that have yet to learn of the new leader, as long as there is one."""
+        if self._led_s is None:
+            return
+        end_s = self._led_s + self._forward_s
+        leader_seen_s = self._now_s()
+        announced: NodeId | None = None
+        while not self._hurry.is_set() and self._has_clients():
+            now_s = self._now_s()
+            leader_id = self._log.leader_id
+            if self._log.is_leader:
+                await self._log.hand_over()
+                if self._log.is_leader:
+                    return  # nobody takes it
+            elif leader_id is not None:
+                leader_seen_s = now_s
+            if now_s >= end_s or now_s - leader_seen_s >= LEADERLESS_S:
+                return
+            if leader_id not in (None, self._log.node_id, announced):
+                announced = leader_id
+                _log.info(
+                    "%s leads; requests of clients that do not know it yet are passed on for up to %.0f s "
+                    "(another signal ends that)",
+                    leader_id,
+                    end_s - now_s,
+                )
+            with trio.move_on_after(LOOK_S):
+                await self._hurry.wait()

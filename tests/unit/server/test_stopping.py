@@ -1,0 +1,148 @@
+"""A planned stop: how long it waits for clients that do not know the new leader, and what ends the wait."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import trio
+import trio.testing
+
+from broker.server.stopping import DRAIN_S, LEADERLESS_S, LOOK_S, OrderlyStop
+
+FORWARD_S = 35.0
+
+
+class Node:
+    """A member, its name servers and its clients, as far as a stop asks them; `done` is what it was made to do."""
+
+    node_id = "n0"
+
+    def __init__(self, *, takes_over: str | None = "n1") -> None:
+        self.is_leader = True
+        self.leader_id: str | None = "n0"
+        self.clients = 1
+        self.waiting = 0
+        self.done: list[str] = []
+        self._takes_over = takes_over
+        node = cast("Any", self)
+        self.stop = OrderlyStop(
+            node,
+            node,
+            forward_s=FORWARD_S,
+            has_clients=lambda: self.clients > 0,
+            is_quiet=lambda: self.waiting == 0,
+            now_s=trio.current_time,
+        )
+
+    async def hand_over(self) -> None:
+        self.done.append("hand over")
+        if self._takes_over is not None:
+            self.is_leader, self.leader_id = False, self._takes_over
+
+    async def drain(self) -> None:
+        self.done.append("drain")
+
+    async def leave(self, timeout_s: float) -> None:
+        assert timeout_s < DRAIN_S
+        self.done.append("leave")
+
+
+async def took_s(node: Node) -> float:
+    begun_s = trio.current_time()
+    await node.stop.run()
+    return trio.current_time() - begun_s
+
+
+async def test_who_led_serves_on_until_every_client_has_asked_for_routes_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    assert FORWARD_S <= await took_s(node) <= FORWARD_S + 2 * LOOK_S
+    assert node.done == ["hand over", "leave", "drain"]
+
+
+async def test_it_leaves_the_routes_only_after_that(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(FORWARD_S - 1)
+        assert node.done == ["hand over"]
+
+
+async def test_a_second_wish_ends_the_wait(autojump_clock: trio.testing.MockClock) -> None:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(3)
+        node.stop.hurry()
+        begun_s = trio.current_time()
+    assert trio.current_time() - begun_s <= LOOK_S
+    assert node.done == ["hand over", "leave", "drain"]
+
+
+async def test_without_clients_nobody_is_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    node.clients = 0
+    assert await took_s(node) == 0
+    assert node.done == ["hand over", "leave", "drain"]
+
+
+async def test_who_has_not_led_for_so_long_stops_at_once(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    node.is_leader, node.leader_id = False, "n1"
+    assert await took_s(node) == 0
+    assert node.done == ["leave", "drain"]
+    again = Node()
+    again.is_leader, again.leader_id = False, "n1"
+    again.stop.note_led()
+    await trio.sleep(30)
+    assert FORWARD_S - 30 <= await took_s(again) <= FORWARD_S - 30 + 2 * LOOK_S
+
+
+async def test_where_nobody_takes_the_lead_nothing_can_be_passed_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    alone = Node(takes_over=None)
+    assert await took_s(alone) == 0
+    assert alone.done == ["hand over", "hand over", "leave", "drain"]
+
+
+async def test_a_group_that_stops_as_a_whole_is_not_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(2)
+        node.leader_id = None
+        begun_s = trio.current_time()
+    waited_s = trio.current_time() - begun_s
+    assert LEADERLESS_S - LOOK_S <= waited_s <= LEADERLESS_S + 2 * LOOK_S
+
+
+async def test_who_is_elected_once_more_hands_over_once_more(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(5)
+        node.is_leader, node.leader_id = True, "n0"
+        node.stop.note_led()
+        await trio.sleep(1)
+        assert node.done == ["hand over", "hand over"]
+        assert not node.is_leader
+
+
+async def test_answers_on_their_way_are_waited_for_a_bounded_time(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    node.clients, node.waiting = 0, 1
+    assert DRAIN_S <= await took_s(node) <= DRAIN_S + LOOK_S
