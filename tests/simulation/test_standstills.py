@@ -108,7 +108,7 @@ def test_what_came_on_one_connection_keeps_its_order_and_several_mix() -> None:
 
 def test_no_run_of_standstills_changes_its_leader() -> None:
     seeds = [seed for seed in range(1, 100) if purpose_of(seed) is Purpose.STILL]
-    assert len(seeds) >= 5
+    assert len(seeds) >= 3
     for seed in seeds:
         settings = draw_settings(seed)
         assert settings.demands_steady

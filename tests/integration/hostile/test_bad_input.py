@@ -263,7 +263,7 @@ def test_the_logs_name_the_connection_and_show_no_traceback(group: Group) -> Non
             sock.sendall(b"\xff" * 8)
             assert is_closed_by_server(sock)
             line = f"closed the connection of 127.0.0.1:{sock.getsockname()[1]}: frame of 4294967299 bytes"
-            assert line in process.log.read_text(errors="replace")
+            assert poll(lambda: line in process.log.read_text(errors="replace"), PATIENCE_S), line  # noqa: B023
     texts = [process.log.read_text(errors="replace") for process in group.processes()]
     assert len(texts) == 4
     for text in texts:

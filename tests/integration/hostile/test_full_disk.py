@@ -158,7 +158,7 @@ def test_when_all_disks_are_full_sends_are_refused_with_the_cause(group: Running
     send_until(group, leader, 14, timeout_s=60)
     names = [node.name for node in group.processes.nodes]
     with Producer(group.processes.namesrv, "full") as producer:
-        assert poll(lambda: refusal(producer) == f"{names[0]}, {names[1]} and {names[2]}", 10)
+        assert poll(lambda: refusal(producer) == f"{names[0]}, {names[1]} and {names[2]}", 60)
         # Each node says so at once: nothing waits for an election.
         for node in group.processes.nodes:
             answer = send(node.address, time.monotonic_ns(), b"x")

@@ -1,12 +1,20 @@
-"""A leader folds its entries as soon as it has appended them: consumers read what may never be committed."""
+"""A leader folds its entries as soon as it has appended them: consumers read what may never be committed.
+
+What the engine asserts of commits would find that; here nothing but the run itself is to.
+"""
 
 from dledger.engine import Engine
-from dledger.raft.effects import AppendEntries, Effect, Role
+from dledger.raft.effects import AppendEntries, Commit, Effect, Role, TruncateLog
+from dledger.raft.ids import Index
 
 _carry_out = Engine._carry_out
 
 
 def carry_out(self: Engine, effect: Effect) -> None:
+    if isinstance(effect, Commit) and effect.index <= self._committed_index:
+        return
+    if isinstance(effect, TruncateLog):
+        self._committed_index = min(self._committed_index, Index(effect.first - 1))
     _carry_out(self, effect)
     if isinstance(effect, AppendEntries) and self.node.role is Role.LEADER:
         self._committed_index = max(self._committed_index, effect.entries[-1].index)
