@@ -45,7 +45,7 @@ def requests_page() -> str:
     kinds = [f"- **{kind.name}** {kind.value}." for kind in Kind]
     places = [f"- **{where.name}** {where.value}." for where in Where]
     confirmed = (
-        "- *confirmed*: once it is confirmed that this node leads: the answer tells of what is applied there."
+        "- *confirmed*: once it is confirmed that this node leads: the answer shows what is applied there."
         " 14 and 29 to 32 ask for that themselves, after they have checked their fields."
     )
     parts = (*rows, "", "Kinds, which say what doing a request twice would do:", "", *kinds)
