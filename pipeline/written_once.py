@@ -7,13 +7,16 @@ wins, and the second one gets what the first one wrote. What the content means i
 from __future__ import annotations
 
 import json
-import os
 import re
-import tempfile
+import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from dledger import DiskFullError
+from dledger.storage.posix import PosixDisk
+from dledger.storage.whole_file import settle_whole, write_aside
 from pipeline.errors import CannotTellError
 
 NOT_HERE: Final = "it must be a folder that the driver sees"
@@ -33,33 +36,45 @@ def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
     """
     try:
         if path.exists():
-            return json.loads(path.read_bytes())
+            return _read(path)
     except (OSError, ValueError) as error:
         raise CannotTellError(f"{what} in {path} cannot be read: {error}") from error
     value = settle()
     try:
         _write(path, value)
-        return json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
+        return _read(path)
+    except (OSError, ValueError, DiskFullError) as error:
         raise CannotTellError(f"{what} cannot be kept in {path}: {error}") from error
 
 
+def _read(path: Path) -> object:
+    """Return what stands in a file, made durable first: whoever wrote it may have been killed before that.
+
+    Raises:
+        OSError: it cannot be read, or not be made durable.
+        ValueError: it is no JSON.
+    """
+    settle_whole(PosixDisk(path.parent), "", path.name)
+    return json.loads(path.read_bytes())
+
+
 def _write(path: Path, value: object) -> None:
-    """Write the file under its name only when it is whole; a link, unlike a rename, never replaces another's."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile("w", dir=path.parent, prefix=f".{path.name}.") as aside:
-        json.dump(value, aside)
-        aside.flush()
-        os.fsync(aside.fileno())
-        try:
-            os.link(aside.name, path)
-        except FileExistsError:
-            return  # another one was first
-    folder = os.open(path.parent, os.O_RDONLY)
+    """Write a file unless there is one; its name is not durable yet.
+
+    Raises:
+        OSError: it cannot be written.
+        DiskFullError: there was no room.
+    """
+    disk = PosixDisk(path.parent)
+    # A name of its own, since two may write at once.
+    aside = f".{path.name}.{secrets.token_hex(8)}"
     try:
-        os.fsync(folder)
+        write_aside(disk, aside, json.dumps(value).encode())
+        with suppress(FileExistsError):  # another one was first
+            path.hardlink_to(path.with_name(aside))
     finally:
-        os.close(folder)
+        if disk.exists(aside):
+            disk.remove(aside)
 
 
 def folder_here(text: str) -> str | None:

@@ -8,14 +8,15 @@ the values mean.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final, Protocol
 
 import trio
 
 from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+from dledger import DiskFullError
+from dledger.storage.api import Disk
+from dledger.storage.whole_file import replace_whole, settle_whole
 
 ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 
@@ -84,19 +85,19 @@ def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None
 class LocalKv:
     """The values of a name server that stands alone, in one JSON file that is replaced as a whole.
 
-    The file is RocketMQ's kvConfig.json, so an old one can be put in place. Without a folder the values
+    The file is RocketMQ's kvConfig.json, so an old one can be put in place. Without a disk the values
     live in memory only.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, disk: Disk | None) -> None:
         """Read the file, if there is one.
 
         Raises:
             ConfigError: it cannot be read or is damaged; nothing is thrown away in silence.
         """
-        self._path = None if folder is None else folder / _FILE_NAME
+        self._disk = disk
         self._lock = trio.Lock()
-        self._table = {} if self._path is None else _load(self._path)
+        self._table = {} if disk is None else _load(disk)
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return one value, or None."""
@@ -137,28 +138,45 @@ class LocalKv:
         """Do nothing: no file stays open."""
 
     async def _replace(self, table: dict[str, dict[str, str]]) -> None:
-        if self._path is not None:
+        if self._disk is not None:
             try:
-                await trio.to_thread.run_sync(_save, self._path, table)
+                await trio.to_thread.run_sync(_save, self._disk, table)
+            except DiskFullError as error:
+                raise KvUnavailableError(
+                    f"{_FILE_NAME} could not be written: {error}; nothing was changed",
+                    is_definite=True,
+                ) from error
             except OSError as error:
                 raise KvUnavailableError(
-                    f"{self._path} could not be written: {error}; the change may be found after a restart",
+                    f"{_FILE_NAME} could not be written: {error}; the change may be found after a restart",
                     is_definite=False,
                 ) from error
         self._table = table
 
 
-def _load(path: Path) -> dict[str, dict[str, str]]:
+def _load(disk: Disk) -> dict[str, dict[str, str]]:
+    """Return the values of the file; none without one.
+
+    Raises:
+        ConfigError: it cannot be read or is damaged.
+    """
     try:
-        table = json.loads(path.read_text())[_TABLE_MEMBER]
+        settle_whole(disk, "", _FILE_NAME)
+        if not disk.exists(_FILE_NAME):
+            return {}
+        file = disk.open(_FILE_NAME)
+        try:
+            path, data = file.path, file.read_at(0, file.size())
+        finally:
+            file.close()
+    except OSError as error:
+        raise ConfigError(f"{_FILE_NAME} cannot be read: {error}") from error
+    try:
+        table = json.loads(data)[_TABLE_MEMBER]
         return {
             str(namespace): {str(key): str(value) for key, value in values.items()}
             for namespace, values in table.items()
         }
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         raise ConfigError(f"{path} is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
@@ -168,16 +186,11 @@ def _load(path: Path) -> dict[str, dict[str, str]]:
         ) from error
 
 
-def _save(path: Path, table: Mapping[str, Mapping[str, str]]) -> None:
-    """Write aside, sync, rename, sync the folder: a crash leaves the old file or the new one."""
-    aside = path.with_suffix(".new")
-    with aside.open("w") as file:
-        json.dump({_TABLE_MEMBER: table}, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+def _save(disk: Disk, table: Mapping[str, Mapping[str, str]]) -> None:
+    """Make the values durable.
+
+    Raises:
+        DiskFullError: there was no room; the old file stands.
+        OSError: it failed; which values the disk holds is unknown.
+    """
+    replace_whole(disk, "", _FILE_NAME, json.dumps({_TABLE_MEMBER: table}, indent=1).encode())

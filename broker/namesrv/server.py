@@ -22,6 +22,7 @@ from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
 from broker.net.listener import Listener, ListenerLimits
+from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.listening import bind, bound_address
@@ -222,11 +223,12 @@ def _bind(address: Address) -> socket.socket:
 
 
 def _open_kv(config: NameServerConfig) -> KvStore:
+    disk = None
     if config.folder is not None:
         try:
-            config.folder.mkdir(parents=True, exist_ok=True)
+            disk = PosixDisk(config.folder)
         except OSError as error:
             raise ConfigError(
                 f"--store {config.folder}: the folder cannot be made: {error.strerror}"
             ) from error
-    return LocalKv(config.folder) if config.group is None else ReplicatedKv(config.group)
+    return LocalKv(disk) if config.group is None else ReplicatedKv(config.group)

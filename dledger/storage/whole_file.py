@@ -1,6 +1,11 @@
 """Small files that are replaced as a whole: after a crash there is the old content or the new.
 
-The content is bytes to this module; term and vote, and the member's record, have codecs of their own.
+A content is written under another name, synced, and gets its name in one step; then the folder is synced. A process
+that is killed before that last sync leaves a name that can be read, but that a power cut may still take back. So
+nothing that is read is believed before `settle_whole`: whoever acted on it would have acted on what is gone then.
+
+The content is bytes to this module; those who keep something in such a file (term and vote, the member's record, the
+values of a name server, what a query settled at its start) have codecs of their own.
 """
 
 from __future__ import annotations
@@ -19,7 +24,7 @@ def path_in(folder: str, name: str) -> str:
 
 
 def settle_whole(disk: Disk, folder: str, name: str) -> None:
-    """Before the first reading: what a crash left is cleared, and what is found stays.
+    """Make what is found durable, and clear what a crash left; comes before the first reading.
 
     Raises:
         OSError: the disk failed.
@@ -41,6 +46,18 @@ def replace_whole(disk: Disk, folder: str, name: str, data: bytes) -> None:
     """
     path = path_in(folder, name)
     aside = path + ASIDE_SUFFIX
+    write_aside(disk, aside, data)
+    disk.rename(aside, path)
+    disk.sync_folder(folder)
+
+
+def write_aside(disk: Disk, aside: str, data: bytes) -> None:
+    """Write and sync a file that gets its real name later; its own name is not durable.
+
+    Raises:
+        DiskFullError: there was no room, and nothing is left of it.
+        OSError: it failed; what the file holds is unknown.
+    """
     try:
         file = disk.open(aside, create=True)
         try:
@@ -54,6 +71,4 @@ def replace_whole(disk: Disk, folder: str, name: str, data: bytes) -> None:
             raise
         if disk.exists(aside):
             disk.remove(aside)
-        raise DiskFullError(f"{aside}: no room for the new {name}") from error
-    disk.rename(aside, path)
-    disk.sync_folder(folder)
+        raise DiskFullError(f"{aside}: no room for {len(data)} bytes") from error

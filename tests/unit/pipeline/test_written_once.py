@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from dledger.storage.posix import PosixDisk, PosixFile
 from pipeline.errors import CannotTellError
 from pipeline.written_once import written_once
 
@@ -33,3 +36,45 @@ def test_errors_name_the_file(tmp_path: Path) -> None:
         written_once(tmp_path / "file", "it", lambda: 1)
     with pytest.raises(CannotTellError, match=r"it cannot be kept in .*/file/m"):
         written_once(tmp_path / "file" / "m", "it", lambda: 1)
+
+
+def test_what_another_one_wrote_is_durable_before_it_is_believed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its writer may have been killed before it synced the folder."""
+    file = tmp_path / "b.json"
+    written_once(file, "it", lambda: 1)
+
+    def fail(_disk: PosixDisk, _folder: str) -> None:
+        raise OSError(errno.EIO, "simulated sync failure")
+
+    monkeypatch.setattr(PosixDisk, "sync_folder", fail)
+    with pytest.raises(CannotTellError, match=r"it in .* cannot be read: .*simulated"):
+        written_once(file, "it", lambda: 1)
+
+
+def test_who_comes_second_does_not_believe_what_the_first_one_left_unsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "b.json"
+
+    def fail(_disk: PosixDisk, _folder: str) -> None:
+        raise OSError(errno.EIO, "simulated sync failure")
+
+    def settle_slowly() -> int:
+        file.write_text("1")
+        monkeypatch.setattr(PosixDisk, "sync_folder", fail)
+        return 2
+
+    with pytest.raises(CannotTellError, match=r"it cannot be kept in .*simulated"):
+        written_once(file, "it", settle_slowly)
+
+
+def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_file: PosixFile, _offset: int, _parts: Sequence[bytes]) -> None:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    monkeypatch.setattr(PosixFile, "write_at", fail)
+    with pytest.raises(CannotTellError, match=r"it cannot be kept in .*no room"):
+        written_once(tmp_path / "b.json", "it", lambda: 1)
+    assert list(tmp_path.iterdir()) == []
