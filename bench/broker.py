@@ -49,7 +49,7 @@ PEER_DURABILITY = "no fsync"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BrokerResult:
     """One measured case. CPU in microseconds per message; None where it does not apply."""
 
     case: str
@@ -131,7 +131,7 @@ class CpuMeter:
 
 def measure_sends(
     leader: Process, followers: list[Process], topic: str, seconds: float
-) -> list[Row]:
+) -> list[BrokerResult]:
     """Measure single sends, each window after a short warm-up."""
     address = ("127.0.0.1", leader.port)
     templates = [send_template(topic, queue, b"x" * BODY_BYTES) for queue in range(QUEUE_COUNT)]
@@ -158,7 +158,7 @@ def measure_sends(
 
 def measure_batches(
     leader: Process, followers: list[Process], topic: str, seconds: float
-) -> list[Row]:
+) -> list[BrokerResult]:
     """Measure SEND_BATCH_MESSAGE with 100 messages of 1 KiB."""
     template = batch_template(topic, 0, b"x" * BODY_BYTES, BATCH_COUNT)
     meter = CpuMeter(leader, followers)
@@ -169,7 +169,7 @@ def measure_batches(
 
 def measure_pulls(
     leader: Process, followers: list[Process], topic: str, seconds: float
-) -> list[Row]:
+) -> list[BrokerResult]:
     """Measure pulls of 32 messages, each from another place of queue 0."""
     header, _ = call(
         ("127.0.0.1", leader.port), FrameTemplate(30, {"topic": topic, "queueId": "0"})
@@ -193,13 +193,13 @@ def measure_pulls(
 
 def row(
     case: str, window: int, result: LoadResult, cpu_us: tuple[float, float], *, per_request: int
-) -> Row:
+) -> BrokerResult:
     """Build a row from a run; a refused request makes the run worthless."""
     if result.refused:
         raise RuntimeError(
             f"{case}, {window} in flight: {result.refused} of {result.requests} refused"
         )
-    return Row(
+    return BrokerResult(
         case,
         window,
         OUR_DURABILITY if "pull" not in case else "-",
@@ -211,7 +211,7 @@ def row(
     )
 
 
-def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[Row]:
+def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[BrokerResult]:
     """Measure PySyncObj: three processes, commands of 1 KiB, the client inside the leader."""
     nodes = [f"127.0.0.1:{port}" for port in free_ports(3)]
     children: list[subprocess.Popen[str]] = []
@@ -242,7 +242,7 @@ def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[Row]:
                 for child, start in zip(order, before, strict=True)
             ]
             rows.append(
-                Row(
+                BrokerResult(
                     f"PySyncObj ({mode})",
                     window,
                     PEER_DURABILITY,
@@ -284,7 +284,7 @@ def wait_for_peer_leader(children: list[subprocess.Popen[str]]) -> subprocess.Po
     raise TimeoutError("PySyncObj elected no leader within 20 s")
 
 
-def show(rows: list[Row], console: Console) -> None:
+def show(rows: list[BrokerResult], console: Console) -> None:
     """Print a table, and the ratios against the peer at equal windows."""
     table = Table(title="Three nodes, 1 KiB messages, one machine", title_justify="left")
     for name in (
@@ -316,7 +316,7 @@ def show(rows: list[Row], console: Console) -> None:
         )
 
 
-def ratios(rows: list[Row]) -> list[tuple[str, int, float, float]]:
+def ratios(rows: list[BrokerResult]) -> list[tuple[str, int, float, float]]:
     """Return peer case, window, our rate over theirs, our leader CPU over theirs."""
     ours = {item.in_flight: item for item in rows if item.case.startswith("send")}
     return [
@@ -350,7 +350,7 @@ def main() -> int:
     parts = set(options.only.split(","))
     folder = options.keep or Path(tempfile.mkdtemp(prefix="dledger-bench-"))
     console = Console(stderr=options.json)
-    rows: list[Row] = []
+    rows: list[BrokerResult] = []
     try:
         if parts & {"sends", "batch", "pulls"}:
             with broker_group(folder / "group", "Bench") as (_, leader, followers):

@@ -42,7 +42,7 @@ _PEER_ANSWERS: Final = frozenset({"append-answer", "vote-answer"})
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class SystemCall:
     """One call of a member.
 
     Attributes:
@@ -138,7 +138,7 @@ def traced(process: Process, store: Path, trace: Path) -> None:
     }
 
 
-def read_calls(data: bytes) -> Iterator[Call]:
+def read_calls(data: bytes) -> Iterator[SystemCall]:
     """Yield the calls of a trace; a record that a kill cut short is left out."""
     at = 0
     while at + _RECORD.size <= len(data):
@@ -149,11 +149,11 @@ def read_calls(data: bytes) -> Iterator[Call]:
             return
         path_at, data_at = at + who_bytes, at + who_bytes + path_bytes
         who, path = data[at:path_at].decode(), data[path_at:data_at].decode()
-        yield Call(who, _KINDS[kind], path, offset, data[data_at:end])
+        yield SystemCall(who, _KINDS[kind], path, offset, data[data_at:end])
         at = end
 
 
-def facts_of(calls: Iterable[Call]) -> Iterator[Fact]:
+def facts_of(calls: Iterable[SystemCall]) -> Iterator[Fact]:
     """Yield what calls mean for the log, in their order."""
     streams: dict[tuple[str, str], FrameDecoder] = {}
     for call in calls:

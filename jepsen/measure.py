@@ -29,7 +29,7 @@ SEND: Final = "send"
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class Measurement:
     """One kind of measurement: its name, its fault, its pace, and whether a failed send is forgiven."""
 
     name: str
@@ -38,10 +38,10 @@ class Kind:
     forgives: bool
 
 
-FAILOVER: Final = Kind(
+FAILOVER: Final = Measurement(
     "failover", "kill:leader", Pace(hold_s=(1.0, 1.0), quiet_s=(0.4, 0.8)), forgives=True
 )
-TRANSFER: Final = Kind(
+TRANSFER: Final = Measurement(
     "transfer", "transfer", Pace(hold_s=(0.0, 0.0), quiet_s=(0.4, 0.8)), forgives=False
 )
 KINDS: Final = {kind.name: kind for kind in (FAILOVER, TRANSFER)}
@@ -67,7 +67,9 @@ class Times(msgspec.Struct, frozen=True):
     failed_sends: int
 
 
-def settings_of(kind: Kind, *, rounds: int, seed: int, rate: float, nodes: int) -> RunSettings:
+def settings_of(
+    kind: Measurement, *, rounds: int, seed: int, rate: float, nodes: int
+) -> RunSettings:
     """Return the run in which it is measured."""
     return RunSettings(
         "queue",

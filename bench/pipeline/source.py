@@ -43,7 +43,7 @@ FLOOR: Final = "pulls only"
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SourceResult:
     """One case; `share` is of the floor's rate."""
 
     case: str
@@ -100,7 +100,7 @@ def seconds_of(read: Read, parts: Sequence[Sequence[QueueRange]], options: Sourc
     return spent
 
 
-def measure(options: SourceOptions, rounds: int) -> list[Row]:
+def measure(options: SourceOptions, rounds: int) -> list[SourceResult]:
     """Read everything in each way, `rounds` times in turn."""
     from pipeline.spark.session import open_session
 
@@ -129,7 +129,7 @@ def measure(options: SourceOptions, rounds: int) -> list[Row]:
     spark.stop()
     floor = statistics.median(spent[FLOOR])
     return [
-        Row(case, count / middle, count * BODY_BYTES / middle / 1e6, floor / middle)
+        SourceResult(case, count / middle, count * BODY_BYTES / middle / 1e6, floor / middle)
         for case, middle in ((case, statistics.median(times)) for case, times in spent.items())
     ]
 
@@ -157,7 +157,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _table(rows: Sequence[Row]) -> Table:
+def _table(rows: Sequence[SourceResult]) -> Table:
     """Build the table of rates; the floor is the same reading without Spark."""
     table = Table(
         title=f"reading {QUEUE_COUNT} queues of {BODY_BYTES} B messages from three brokers"

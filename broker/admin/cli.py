@@ -26,7 +26,7 @@ from rich.table import Table
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
-from broker.admin.verify import Verdict, compare
+from broker.admin.verify import Comparison, compare
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.lag import by_topic, consumer_lags
@@ -102,7 +102,7 @@ def _verify(answers: list[NodeAnswer], as_json: bool) -> int:
     return EXIT_OK if verdict.is_whole else EXIT_UNKNOWN
 
 
-def _print_verdict(verdict: Verdict) -> None:
+def _print_verdict(verdict: Comparison) -> None:
     console = Console()
     if verdict.index:
         table = Table(title=f"digests at applied index {verdict.index}")

@@ -15,7 +15,7 @@ from dledger import NO_INDEX, Index
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Comparison:
     """The result of a comparison.
 
     Attributes:
@@ -57,7 +57,7 @@ def marks_of(answer: NodeAnswer) -> dict[Index, dict[str, str]]:
         return {}
 
 
-def compare(answers: Sequence[NodeAnswer]) -> Verdict:
+def compare(answers: Sequence[NodeAnswer]) -> Comparison:
     """Compare what the nodes have at the newest mark that all of them have."""
     present = [answer for answer in answers if answer.table]
     problems = [f"{each.address}: {each.problem}" for each in answers if not each.table]
@@ -77,7 +77,7 @@ def compare(answers: Sequence[NodeAnswer]) -> Verdict:
     components = sorted({component for row in rows for component in row})
     digests = {name: tuple(row.get(name, "") for row in rows) for name in components}
     differing = tuple(name for name, values in digests.items() if len(set(values) - {""}) > 1)
-    return Verdict(
+    return Comparison(
         index,
         names,
         digests,

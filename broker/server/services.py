@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from broker.server.config import BrokerConfig
 from broker.server.deliveries.delays import Delays
-from broker.server.deliveries.timers import Timers
+from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.admin import Admin
@@ -162,9 +162,9 @@ class Services:
             now_ms=self._environment.monotonic_ms,
         )
 
-    def _make_timers(self) -> Timers:
+    def _make_timers(self) -> TimerDeliveries:
         config = self._config
-        return Timers(
+        return TimerDeliveries(
             self._log,
             self._state,
             self.commits,

@@ -1,7 +1,7 @@
 """The conclusions from a failed try of a request: the next leader is asked, or the client is answered.
 
 One place for the rule of docs/guarantees.md, 8: done, surely not done, or unknown, and never one for the other. What
-follows depends on what doing a request twice would do, which is its `Kind`:
+follows depends on what doing a request twice would do, which is its `RequestKind`:
 
     kind        the try was refused         its outcome is unknown        the link to the leader broke
     SEND        the next leader is asked    the client is answered        the client is answered
@@ -25,7 +25,7 @@ from dledger.errors import DLedgerError, RefusedError
 from dledger_mq.remoting.codes import ResponseCode, is_definite
 
 
-class Kind(Enum):
+class RequestKind(Enum):
     """The effect of a request, and so the effect of doing it twice."""
 
     SEND = "stores messages of a producer: twice is not once; refused at once without a majority that has room"
@@ -48,8 +48,8 @@ class Kind(Enum):
         return self in _READS
 
 
-_NOT_TWICE = frozenset({Kind.SEND, Kind.SEND_BACK})
-_READS = frozenset({Kind.READ, Kind.QUESTION})
+_NOT_TWICE = frozenset({RequestKind.SEND, RequestKind.SEND_BACK})
+_READS = frozenset({RequestKind.READ, RequestKind.QUESTION})
 
 
 class AskNext(NamedTuple):
@@ -62,26 +62,26 @@ class AskNext(NamedTuple):
     may_be_done: bool
 
 
-def unconfirmed(kind: Kind, error: DLedgerError) -> AskNext | Refusal:
+def unconfirmed(kind: RequestKind, error: DLedgerError) -> AskNext | Refusal:
     """Conclude what follows when the records of a request, or the entry that it waited for, are not confirmed."""
     if kind.changes_nothing:
         return AskNext(may_be_done=False)
     is_refused = isinstance(error, RefusedError)
     if is_refused and error.retriable:
         return AskNext(may_be_done=False)
-    if kind is Kind.UPDATE and not is_refused:
+    if kind is RequestKind.UPDATE and not is_refused:
         return AskNext(may_be_done=True)
-    if kind is Kind.ADMIN:
+    if kind is RequestKind.ADMIN:
         text = f"outcome unknown: {error}; the change may have been made"
     elif is_refused:
-        what = "nothing was done" if kind is Kind.UPDATE else "the message was not stored"
+        what = "nothing was done" if kind is RequestKind.UPDATE else "the message was not stored"
         return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"{what}: {error}")
     else:
         text = f"outcome unknown: {error}; the message may have been stored"
     return Refusal(ResponseCode.SYSTEM_ERROR, text)
 
 
-def unanswered(kind: Kind, reason: str) -> AskNext | Refusal:
+def unanswered(kind: RequestKind, reason: str) -> AskNext | Refusal:
     """Conclude what follows when a request was passed on to the leader and no answer came."""
     if kind.is_repeatable:
         return AskNext(may_be_done=not kind.changes_nothing)

@@ -17,7 +17,7 @@ from dledger_mq.message.numbers import QueueId, StoreTimeMs
 from dledger_mq.remoting import topic_config as wire
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 
 
 def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
@@ -143,7 +143,7 @@ def topic_stats(
     for queue_id in map(QueueId, range(topic.write_queue_count)):
         low, high = queues.min_max(topic.name, queue_id)
         assert low <= high, f"queue {queue_id} of {topic.name} goes from {low} to {high}"
-        table[MessageQueue(broker_name, queue_id, topic.name)] = {
+        table[WireQueue(broker_name, queue_id, topic.name)] = {
             "lastUpdateTimestamp": last_store_ms.get(queue_id, 0),
             "maxOffset": high,
             "minOffset": low,
@@ -164,7 +164,7 @@ def consume_stats(
     for topic in topics:
         for queue_id in map(QueueId, range(topic.read_queue_count)):
             consumed = offsets.get(group, topic.name, queue_id)
-            table[MessageQueue(broker_name, queue_id, topic.name)] = {
+            table[WireQueue(broker_name, queue_id, topic.name)] = {
                 "brokerOffset": queues.min_max(topic.name, queue_id)[1],
                 "consumerOffset": -1 if consumed is None else consumed,
                 "lastTimestamp": 0,

@@ -15,7 +15,7 @@ from broker.service.refusal import Refusal
 from broker.service.timers import TimerRules
 from broker.store.schedule import delivery, level_of
 from broker.store.timers import TIMER_KEY
-from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, immunity_of
+from broker.store.transactions import VERDICTS_KEPT, Transactions, TransactionVerdict, immunity_of
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import (
@@ -32,11 +32,18 @@ from dledger_mq.remoting.codes import ResponseCode
 COMMIT: Final = 8
 ROLLBACK: Final = 12
 
-_WANTED: Final = {str(COMMIT): Verdict.COMMITTED, str(ROLLBACK): Verdict.ROLLED_BACK}
+_WANTED: Final = {
+    str(COMMIT): TransactionVerdict.COMMITTED,
+    str(ROLLBACK): TransactionVerdict.ROLLED_BACK,
+}
 _ANSWERS: Final = {
-    Verdict.COMMITTED: (ResponseCode.TRANSACTION_SHOULD_COMMIT, COMMIT, "was committed"),
-    Verdict.ROLLED_BACK: (ResponseCode.TRANSACTION_SHOULD_ROLLBACK, ROLLBACK, "was rolled back"),
-    Verdict.GIVEN_UP: (
+    TransactionVerdict.COMMITTED: (ResponseCode.TRANSACTION_SHOULD_COMMIT, COMMIT, "was committed"),
+    TransactionVerdict.ROLLED_BACK: (
+        ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
+        ROLLBACK,
+        "was rolled back",
+    ),
+    TransactionVerdict.GIVEN_UP: (
         ResponseCode.TRANSACTION_SHOULD_ROLLBACK,
         ROLLBACK,
         f"was given up after the last check; its message is in {names.CHECK_MAX_TOPIC}",
@@ -56,7 +63,7 @@ class Ending(msgspec.Struct, frozen=True, gc=False):
     group: str
     queue_offset: QueueOffset
     physical_offset: PhysicalOffset
-    wanted: Verdict
+    wanted: TransactionVerdict
     is_check: bool
 
 
@@ -79,7 +86,7 @@ class RollbackPlan(msgspec.Struct, frozen=True, gc=False):
 class Recorded(msgspec.Struct, frozen=True, gc=False):
     """The transaction was decided before."""
 
-    verdict: Verdict
+    verdict: TransactionVerdict
 
 
 def is_undecided(ext: Mapping[str, str]) -> bool:
@@ -104,7 +111,7 @@ def ending_of(ext: Mapping[str, str]) -> Ending:
 
 
 def answer_to_ending(
-    *, wanted: Verdict, recorded: Verdict
+    *, wanted: TransactionVerdict, recorded: TransactionVerdict
 ) -> tuple[ResponseCode, str | None, dict[str, str]]:
     """Return code, remark and ext of the answer to a request for one end, where another may be recorded.
 
@@ -114,7 +121,7 @@ def answer_to_ending(
     assert recorded in _ANSWERS, f"a transaction that is {recorded} has not ended"
     code, number, text = _ANSWERS[recorded]
     ext = {RECORDED: str(number)}
-    if (wanted is Verdict.COMMITTED) == (recorded is Verdict.COMMITTED):
+    if (wanted is TransactionVerdict.COMMITTED) == (recorded is TransactionVerdict.COMMITTED):
         return ResponseCode.SUCCESS, None, ext
     return code, f"the transaction {text}", ext
 
@@ -144,7 +151,7 @@ class EndRules:
 
     def decide(self, ending: Ending, now_ms: int) -> CommitPlan | RollbackPlan | Recorded | Refusal:
         """Decide on one request; `now_ms` is compared with the born time (O7)."""
-        assert ending.wanted in (Verdict.COMMITTED, Verdict.ROLLED_BACK), (
+        assert ending.wanted in (TransactionVerdict.COMMITTED, TransactionVerdict.ROLLED_BACK), (
             f"nobody can ask for the end {ending.wanted}"
         )
         half = self._load(ending.physical_offset) if ending.physical_offset >= 0 else None
@@ -160,20 +167,20 @@ class EndRules:
                 f"half message {half.queue_offset} was decided long ago: the verdicts of the last "
                 f"{VERDICTS_KEPT} are remembered; nothing was done",
             )
-        if verdict is not Verdict.OPEN:
+        if verdict is not TransactionVerdict.OPEN:
             return Recorded(verdict)
         known = self._transactions.get(half.queue_offset)
         if known is None or known.physical_offset != half.physical_offset:
             return _no_half(ending.physical_offset)  # bytes in a message that look like one
-        if ending.wanted is Verdict.COMMITTED:
+        if ending.wanted is TransactionVerdict.COMMITTED:
             return self._commit(half)
         return RollbackPlan(half)
 
     def _late(
-        self, ending: Ending, half: StoredMessage, verdict: Verdict | None, now_ms: int
+        self, ending: Ending, half: StoredMessage, verdict: TransactionVerdict | None, now_ms: int
     ) -> Refusal | None:
         """Refuse a request after the immunity time (O7); what is decided already is answered at any time."""
-        if verdict is not Verdict.OPEN or ending.is_check:
+        if verdict is not TransactionVerdict.OPEN or ending.is_check:
             return None
         if half.find(CHECK_IMMUNITY_TIME_IN_SECONDS) is None:
             return None

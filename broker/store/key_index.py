@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Protocol
 from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
-from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, SegmentRow
+from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow
 from dledger.raft.ids import Position
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
@@ -217,7 +217,7 @@ class KeyIndex:
         """Return the index without its units, as a snapshot keeps it."""
         return KeyIndexRow(
             [
-                SegmentRow(s.capacity, s.begin_ms, s.end_ms, s.last_physical_offset)
+                KeySegmentRow(s.capacity, s.begin_ms, s.end_ms, s.last_physical_offset)
                 for s in self._sealed
             ],
             len(self._links),

@@ -1,4 +1,4 @@
-"""Finding messages by time and by key. Pure decisions over the derived state; the log comes through `LogReader`.
+"""Finding messages by time and by key. Pure decisions over the derived state; the log comes through `EntrySource`.
 
 Nothing here knows requests, or waits.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.record_reader import LogReader, MessageGoneError, RecordReader
+from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, UNIQ_KEY, find_property, split_keys
@@ -20,7 +20,7 @@ QUERY_COUNT_MAX: Final = 64
 
 def offset_by_time(
     state: BrokerState,
-    log: LogReader,
+    log: EntrySource,
     topic: str,
     queue_id: QueueId,
     *,
@@ -39,7 +39,7 @@ def offset_by_time(
 
 
 def earliest_store_time(
-    state: BrokerState, log: LogReader, topic: str, queue_id: QueueId
+    state: BrokerState, log: EntrySource, topic: str, queue_id: QueueId
 ) -> StoreTimeMs | None:
     """Return the store time of the message at the min offset, None if there is none (K4)."""
     queue = state.queues.get(topic, queue_id)
@@ -49,7 +49,7 @@ def earliest_store_time(
 
 
 def store_time_at(
-    state: BrokerState, log: LogReader, topic: str, queue_id: QueueId, *, offset: QueueOffset
+    state: BrokerState, log: EntrySource, topic: str, queue_id: QueueId, *, offset: QueueOffset
 ) -> StoreTimeMs | None:
     """Return the store time of the message at a queue offset, None if there is none."""
     queue = state.queues.get(topic, queue_id)
@@ -71,7 +71,7 @@ def _store_time_at(
 
 def query_by_key(
     state: BrokerState,
-    log: LogReader,
+    log: EntrySource,
     topic: str,
     key: str,
     *,

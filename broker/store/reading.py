@@ -1,6 +1,6 @@
 """Reading messages by queue offset (rules D): how much one read gives, and where the next one begins.
 
-Pure decisions over the derived state; the log's bytes come through `LogReader`. Nothing here waits:
+Pure decisions over the derived state; the log's bytes come through `EntrySource`. Nothing here waits:
 long polling, permissions and subscriptions are the service's. An entry that the disk does not give now
 (`EntryDamagedError`) is never taken for one that is gone: whoever reads must ask again later.
 """
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from broker.store.consume_queue import UNIT
-from broker.store.record_reader import LogReader, MessageGoneError, RecordReader
+from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
@@ -68,7 +68,7 @@ class GetResult:
 
 def get_messages(
     state: BrokerState,
-    log: LogReader,
+    log: EntrySource,
     topic: str,
     queue_id: QueueId,
     *,

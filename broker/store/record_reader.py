@@ -1,4 +1,4 @@
-"""Records and messages by their place in the log, whose bytes come through `LogReader`.
+"""Records and messages by their place in the log, whose bytes come through `EntrySource`.
 
 An entry that the disk does not give now (`EntryDamagedError`) is never taken for one that is gone: whoever
 reads must ask again later. Nothing here knows the derived state.
@@ -28,7 +28,7 @@ _LONG: Final = struct.Struct(">q")
 _BORN_HOST_AT: Final = 48
 
 
-class LogReader(Protocol):
+class EntrySource(Protocol):
     """The log, as far as readers need it."""
 
     def entry_at(self, position: Position) -> Entry:
@@ -49,7 +49,7 @@ class MessageGoneError(LookupError):
 class RecordReader:
     """Cuts records out of entries, and keeps the last entry because neighbours usually share it."""
 
-    def __init__(self, log: LogReader) -> None:
+    def __init__(self, log: EntrySource) -> None:
         self._log = log
         self._entry: Entry | None = None
 
@@ -123,7 +123,7 @@ class RecordReader:
             ) from error
 
 
-def read_message(log: LogReader, physical_offset: PhysicalOffset) -> StoredMessage:
+def read_message(log: EntrySource, physical_offset: PhysicalOffset) -> StoredMessage:
     """Return the message that starts at a physical offset (request 33, send-back, delivery of delayed ones).
 
     Raises:

@@ -47,7 +47,7 @@ ALARMS: Final = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class FoldRefusal:
     """One record that was not carried out."""
 
     index: Index
@@ -72,9 +72,9 @@ class Refusals:
         self.count = 0
         self.alarm_count = 0
         self.digest: int = 0
-        self.newest: deque[Refusal] = deque(maxlen=KEPT_MAX)
+        self.newest: deque[FoldRefusal] = deque(maxlen=KEPT_MAX)
 
-    def add(self, refusal: Refusal) -> None:
+    def add(self, refusal: FoldRefusal) -> None:
         """Record one."""
         self.count += 1
         self.alarm_count += refusal.kind in ALARMS
@@ -96,8 +96,8 @@ class Refusals:
         newest, self.count, self.alarm_count, self.digest = msgspec.msgpack.decode(
             data, type=tuple[list[tuple[Index, PhysicalOffset, RefusalKind, str]], int, int, int]
         )
-        self.newest = deque((Refusal(*row) for row in newest), maxlen=KEPT_MAX)
+        self.newest = deque((FoldRefusal(*row) for row in newest), maxlen=KEPT_MAX)
 
-    def at(self, physical_offset: PhysicalOffset) -> Refusal | None:
+    def at(self, physical_offset: PhysicalOffset) -> FoldRefusal | None:
         """Return why the record at a physical offset was not carried out, if that is among the newest."""
         return next((r for r in self.newest if r.physical_offset == physical_offset), None)

@@ -61,7 +61,7 @@ class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fiel
     digest: Crc
 
 
-class SegmentRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+class KeySegmentRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One full segment of the key index; `capacity` units."""
 
     capacity: Annotated[int, Meta(ge=1, le=1 << 24)]
@@ -73,7 +73,7 @@ class SegmentRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
 class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """The key index without its units."""
 
-    segments: list[SegmentRow]
+    segments: list[KeySegmentRow]
     active_count: Count
     digest: Crc
     last_store_ms: StoreTimeMs

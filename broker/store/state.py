@@ -6,7 +6,7 @@ here reads a clock, a setting or a file; time is the store time that the leader 
 segments go that leave memory is injected, and changes no answer.
 
 Bytes that are no records raise, and the node stops: they cannot come from a leader of ours. A record
-that is whole but cannot be carried out folds into a `Refusal`, on every replica alike.
+that is whole but cannot be carried out folds into a `FoldRefusal`, on every replica alike.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ from broker.store.parse import (
     parse_records,
 )
 from broker.store.recent_sends import RecentSends
-from broker.store.refusals import Refusal, RefusalKind, Refusals
+from broker.store.refusals import FoldRefusal, RefusalKind, Refusals
 from broker.store.saved import ByteSource, SavedTable
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
 from broker.store.sinks import Sinks
@@ -405,4 +405,4 @@ class BrokerState:
     def _refuse(
         self, entry: Entry, physical_offset: PhysicalOffset, kind: RefusalKind, detail: str
     ) -> None:
-        self.refusals.add(Refusal(entry.index, physical_offset, kind, detail))
+        self.refusals.add(FoldRefusal(entry.index, physical_offset, kind, detail))

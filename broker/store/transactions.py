@@ -56,7 +56,7 @@ _RESUME: Final = 254
 _DIGITS_MAX: Final = 18
 
 
-class Verdict(IntEnum):
+class TransactionVerdict(IntEnum):
     """The stand of a transaction. Numbers enter digests and snapshots: never renumber."""
 
     OPEN = 0
@@ -67,9 +67,9 @@ class Verdict(IntEnum):
 
 
 _NAMES: Final = {
-    Verdict.COMMITTED: b"COMMIT",
-    Verdict.ROLLED_BACK: b"ROLLBACK",
-    Verdict.GIVEN_UP: b"GIVE_UP",
+    TransactionVerdict.COMMITTED: b"COMMIT",
+    TransactionVerdict.ROLLED_BACK: b"ROLLBACK",
+    TransactionVerdict.GIVEN_UP: b"GIVE_UP",
 }
 _BY_NAME: Final = {name: verdict for verdict, name in _NAMES.items()}
 
@@ -106,13 +106,17 @@ def immunity_of(properties: bytes) -> int | None:
     return min(int(text[:_DIGITS_MAX]) * 1000, IMMUNITY_MAX_MS)
 
 
-def encode_op(queue_offsets: Sequence[QueueOffset], verdict: Verdict) -> tuple[bytes, bytes]:
+def encode_op(
+    queue_offsets: Sequence[QueueOffset], verdict: TransactionVerdict
+) -> tuple[bytes, bytes]:
     """Return body and properties of the op record that ends transactions (O13: `7,` with the tag d)."""
     body = b"".join(b"%d," % offset for offset in queue_offsets)
     return body, encode_property(TAGS, OP_TAG) + encode_property(_VERDICT, _NAMES[verdict])
 
 
-def decode_op(body: bytes, properties: bytes) -> tuple[list[QueueOffset], Verdict] | None:
+def decode_op(
+    body: bytes, properties: bytes
+) -> tuple[list[QueueOffset], TransactionVerdict] | None:
     """Read an op record; None if it is none."""
     verdict = _BY_NAME.get(find_property(properties, _VERDICT) or b"")
     texts = body.removesuffix(b",").split(b",")
@@ -170,13 +174,13 @@ class Transactions:
         older = islice(reversed(self._older.get(key, {})), limit - 1)
         return [self._open[each] for each in (offset, *older)]
 
-    def verdict(self, queue_offset: QueueOffset) -> Verdict | None:
+    def verdict(self, queue_offset: QueueOffset) -> TransactionVerdict | None:
         """Return how the transaction of a half message stands; None if there is none, or long ago."""
         if queue_offset in self._open:
-            return Verdict.OPEN
+            return TransactionVerdict.OPEN
         if not max(0, self._end - VERDICTS_KEPT) <= queue_offset < self._end:
             return None
-        return Verdict(self._verdicts[queue_offset % VERDICTS_KEPT])
+        return TransactionVerdict(self._verdicts[queue_offset % VERDICTS_KEPT])
 
     def due(self, now_ms: int, *, timeout_ms: int, interval_ms: int, limit: int) -> list[OpenHalf]:
         """Return open transactions whose check is due.
@@ -202,9 +206,9 @@ class Transactions:
         offset = QueueOffset(message.queue_offset)
         assert offset >= self._end, f"half message {offset} comes after {self._end} of them"
         if len(self._verdicts) < VERDICTS_KEPT:
-            self._verdicts.append(Verdict.OPEN)
+            self._verdicts.append(TransactionVerdict.OPEN)
         else:
-            self._verdicts[offset % VERDICTS_KEPT] = Verdict.OPEN
+            self._verdicts[offset % VERDICTS_KEPT] = TransactionVerdict.OPEN
         self._end = QueueOffset(offset + 1)
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         store_ms = StoreTimeMs(message.store_timestamp_ms)
@@ -221,7 +225,7 @@ class Transactions:
         self._open[offset] = half
         self._name(half)
         self._enter_queue(half)
-        self._changed(Verdict.OPEN, offset, message.physical_offset)
+        self._changed(TransactionVerdict.OPEN, offset, message.physical_offset)
 
     def end(self, message: StoredMessage) -> RefusalKind | None:
         """Carry out an op record; return why not, if so, with nothing changed."""

@@ -12,7 +12,7 @@ from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_reply, encode_lock_request
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_MAX = 8
@@ -38,7 +38,7 @@ class Consumer(SimClient):
 
     def _ask_lock(self, code: int, answered: object) -> None:
         topic, queue_id = self._queue
-        request = LockRequest(GROUP, self.name, (MessageQueue("sim", queue_id, topic),), False)
+        request = LockRequest(GROUP, self.name, (WireQueue("sim", queue_id, topic),), False)
         self._granted_before = self.model.grant_count(self._key, self.name)
         self.ask(code, {}, answered, body=encode_lock_request(request))  # type: ignore[arg-type]
 

@@ -32,7 +32,7 @@ from broker.store.locks import LOCK_LIVE_MS, LockKey, TopicQueue
 from broker.store.schedule import level_of
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
-from broker.store.transactions import Verdict, decode_op
+from broker.store.transactions import TransactionVerdict, decode_op
 from broker.testing.forms import WAITING_TOPICS, Fate, Form, Sent, form_of, key_of
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index
@@ -307,7 +307,7 @@ class BrokerModel:
                 if form is None:
                     raise Violation(f"half message {offset} is ended twice")
                 self.counts[f"transactions_{verdict.name.lower()}"] += 1
-                if verdict is Verdict.COMMITTED:
+                if verdict is TransactionVerdict.COMMITTED:
                     if not any(
                         each.prepared_transaction_offset == self._half_places[offset]
                         for each in stored.get(form, ())

@@ -29,7 +29,7 @@ from broker.testing.sim import BROKER_SIMULATOR
 from dledger.testing.sim import LOG_SIMULATOR
 from dledger.testing.sim_command import FRESH_SEEDS, Simulator, run_many, run_one, show_tally
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
-from dledger.testing.simulation import SimResult, Verdict
+from dledger.testing.simulation import SimResult, SimVerdict
 
 SIMULATORS: Final = (LOG_SIMULATOR, BROKER_SIMULATOR)
 LEG_S: Final = 60.0
@@ -69,7 +69,7 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
             until_s = min(end_s, leg_s + min(LEG_S, options.hours * 1800))
             for result in _leg(simulator, seeds[simulator], options.processes, until_s):
                 tallies[simulator].add(result)
-                if result.verdict is not Verdict.FINE:
+                if result.verdict is not SimVerdict.FINE:
                     _keep(simulator, result, options.failures, console)
             took_s[simulator] += time.monotonic() - leg_s
             _show_progress(

@@ -23,7 +23,7 @@ from dledger_mq.remoting.heartbeat import (
     Subscription,
     encode_heartbeat,
 )
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_MAX = 16
@@ -232,7 +232,7 @@ class Actor(SimClient):
     # How it asks.
 
     def _lock_body(self, queue: Queue, group: str) -> bytes:
-        queues = (MessageQueue("sim", queue.queue_id, queue.topic),)
+        queues = (WireQueue("sim", queue.queue_id, queue.topic),)
         return encode_lock_request(LockRequest(group, self.name, queues, False))
 
     @staticmethod

@@ -79,7 +79,7 @@ class VoteAnswer(Header, frozen=True, tag="vote-answer"):
     granted: bool
 
 
-class OrdinaryAppendCall(Header, frozen=True, tag="append"):
+class BasicAppendEntriesCall(Header, frozen=True, tag="append"):
     """AppendRequest that admits nobody, as members of every version read it; the blob is `count` entries."""
 
     term: Number
@@ -92,13 +92,13 @@ class OrdinaryAppendCall(Header, frozen=True, tag="append"):
     admits: bool = False
 
 
-class AppendCall(OrdinaryAppendCall, frozen=True, tag="append"):
+class AppendEntriesCall(BasicAppendEntriesCall, frozen=True, tag="append"):
     """AppendRequest. A member of version 0.1.0 refuses the last field, so it is sent only when it says something."""
 
     admits_store: Number = 0
 
 
-class AppendAnswer(Header, frozen=True, tag="append-answer"):
+class AppendEntriesAnswer(Header, frozen=True, tag="append-answer"):
     """AppendResponse."""
 
     term: Number
@@ -143,8 +143,8 @@ PeerHeader = (
     | PreVoteAnswer
     | VoteCall
     | VoteAnswer
-    | AppendCall
-    | AppendAnswer
+    | AppendEntriesCall
+    | AppendEntriesAnswer
     | TimeoutNowCall
     | RepairCall
     | RepairReply
@@ -155,7 +155,7 @@ _DECODER: msgspec.msgpack.Decoder[PeerHeader] = msgspec.msgpack.Decoder(PeerHead
 
 def _header_of_append(message: AppendRequest) -> Header:
     """Encode without the last fields unless they say something: members of version 0.1.0 refuse unknown fields."""
-    ordinary = OrdinaryAppendCall(
+    ordinary = BasicAppendEntriesCall(
         term=message.term,
         source=message.source,
         prev_index=message.prev_index,
@@ -167,7 +167,7 @@ def _header_of_append(message: AppendRequest) -> Header:
     if not message.admits:
         return ordinary
     fields = {**msgspec.structs.asdict(ordinary), "admits": True, "admits_store": message.admits}
-    return AppendCall(**fields)
+    return AppendEntriesCall(**fields)
 
 
 def _header_of(message: PeerMessage) -> Header:
@@ -176,7 +176,7 @@ def _header_of(message: PeerMessage) -> Header:
         case AppendRequest():
             return _header_of_append(message)
         case AppendResponse():
-            return AppendAnswer(
+            return AppendEntriesAnswer(
                 term=message.term,
                 source=message.source,
                 round=message.round,
@@ -274,7 +274,7 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
         PeerProtocolError: with the reason.
     """
     call = decode_with(_DECODER, header, "message")
-    if isinstance(call, AppendCall):
+    if isinstance(call, AppendEntriesCall):
         return _append_request(call, blob)
     if isinstance(call, RepairReply):
         entries = decode_entries(blob, call.count)
@@ -289,7 +289,7 @@ def _without_blob(
     | PreVoteAnswer
     | VoteCall
     | VoteAnswer
-    | AppendAnswer
+    | AppendEntriesAnswer
     | TimeoutNowCall
     | RepairCall,
 ) -> PeerMessage:
@@ -299,7 +299,7 @@ def _without_blob(
         return _repair_request(call)
     term = Term(call.term)
     match call:
-        case AppendAnswer():
+        case AppendEntriesAnswer():
             return AppendResponse(
                 term=term,
                 source=source,
@@ -359,7 +359,7 @@ def _repair_request(call: RepairCall) -> RepairRequest:
     )
 
 
-def _append_request(call: AppendCall, blob: Buffer) -> AppendRequest:
+def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
     """Check that the entries begin behind `prev_index` and belong to terms up to the sender's."""
     entries = decode_entries(blob, call.count)
     if call.prev_term > call.term:

@@ -58,7 +58,7 @@ GET_BYTES_MAX: Final = 4 * 1024 * 1024
 """Entries and bytes of one answer (one entry may exceed the bytes)."""
 
 
-class Member(Protocol):
+class ClientService(Protocol):
     """The part of a member that clients may use (LogServer)."""
 
     @property
@@ -117,7 +117,7 @@ class ClientPort:
     Invariant: every call gets exactly one answer, unless its connection ends before.
     """
 
-    def __init__(self, member: Member, *, accepts_appends: bool) -> None:
+    def __init__(self, member: ClientService, *, accepts_appends: bool) -> None:
         self._member = member
         self._accepts_appends = accepts_appends
         self._dirty: dict[ClientConnection, None] = {}

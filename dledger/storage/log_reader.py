@@ -16,7 +16,7 @@ from dledger.raft.ids import Index
 from dledger.storage.api import Disk
 from dledger.storage.log_index import LogIndex
 from dledger.storage.segment import StorePaths
-from dledger.storage.segment_row import SegmentRow
+from dledger.storage.segment_list import SegmentList
 
 READ_BYTES_MAX = 4 * 1024 * 1024
 """Bytes read from disk at once (one entry may exceed it)."""
@@ -55,10 +55,10 @@ class CheckPlan:
         return True
 
 
-class LogReader:
+class SegmentReader:
     """Reads what the index names. It shares row and index with the log."""
 
-    def __init__(self, disk: Disk, paths: StorePaths, row: SegmentRow, index: LogIndex) -> None:
+    def __init__(self, disk: Disk, paths: StorePaths, row: SegmentList, index: LogIndex) -> None:
         self._disk = disk
         self._paths = paths
         self._row = row

@@ -16,7 +16,7 @@ from dledger.raft.ids import Index
 from dledger.storage.api import Disk
 from dledger.storage.log_index import LogIndex
 from dledger.storage.segment import Segment, StorePaths
-from dledger.storage.segment_row import SegmentRow
+from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import (
     WRITE_BATCH_BYTES_MAX,
     Cut,
@@ -41,7 +41,7 @@ class LogWriter:
         self,
         disk: Disk,
         paths: StorePaths,
-        row: SegmentRow,
+        row: SegmentList,
         index: LogIndex,
         *,
         segment_size_bytes: int,

@@ -22,11 +22,11 @@ from dledger.raft.ids import EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
-from dledger.storage.log_reader import CheckPlan, LogReader
+from dledger.storage.log_reader import CheckPlan, SegmentReader
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
 from dledger.storage.segment import StorePaths
-from dledger.storage.segment_row import SegmentRow
+from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import WriteBatch
 
 SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
@@ -51,11 +51,11 @@ class SegmentedLog:
     ) -> None:
         """Use `SegmentedLog.open`."""
         self._paths = paths
-        self._row = SegmentRow(disk, opened.segments)
+        self._row = SegmentList(disk, opened.segments)
         self._index = opened.index
         self._layout = opened.index.layout
         self._cache = EntryCache(cache_bytes_max)
-        self._reader = LogReader(disk, paths, self._row, self._index)
+        self._reader = SegmentReader(disk, paths, self._row, self._index)
         self._writer = LogWriter(
             disk,
             paths,

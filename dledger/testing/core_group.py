@@ -66,7 +66,7 @@ class SafetyChecker:
         self._answered: set[int] = set()
         self._reads: dict[int, int] = {}
 
-    def leads(self, member: Member) -> None:
+    def leads(self, member: CoreMember) -> None:
         """Check election safety and leader completeness."""
         term = member.node.term
         other = self._leaders.setdefault(term, member.name)
@@ -81,7 +81,7 @@ class SafetyChecker:
         other = self._votes.setdefault((term, voter), candidate)
         self._require(other == candidate, f"{voter} voted for {other} and {candidate} in {term}")
 
-    def committed(self, member: Member, index: Index) -> None:
+    def committed(self, member: CoreMember, index: Index) -> None:
         """Check state machine safety: one entry at an index, forever."""
         for place in range(member.checked_commit, index):
             entry = member.entries[place]
@@ -92,7 +92,7 @@ class SafetyChecker:
             )
         member.checked_commit = index
 
-    def truncated(self, member: Member, first: Index) -> None:
+    def truncated(self, member: CoreMember, first: Index) -> None:
         """Check that a member never removes what it knows to be committed."""
         self._require(first > member.checked_commit, f"{member.name} cut committed {first}")
 
@@ -129,7 +129,7 @@ class _Held(NamedTuple):
     mail: Mail
 
 
-class Member:
+class CoreMember:
     """One core with its disk.
 
     Attributes:
@@ -304,7 +304,7 @@ class CoreGroup:
         self.now_ms = 0
         self.mail: list[Mail] = []
         self.checker = SafetyChecker()
-        self.members = {name: Member(self, name, draw(name)) for name in self.configs}
+        self.members = {name: CoreMember(self, name, draw(name)) for name in self.configs}
 
     def deliver(self, place: int, *, is_kept: bool = False) -> list[Effect]:
         """Deliver a message under way; kept, it will come once more. A dead member misses it."""
@@ -312,7 +312,7 @@ class CoreGroup:
         member = self.members[mail.to]
         return member.step(Received(mail.message)) if member.is_up else []
 
-    def leaders(self) -> list[Member]:
+    def leaders(self) -> list[CoreMember]:
         """Return the members that lead, as far as they know themselves."""
         return [
             member

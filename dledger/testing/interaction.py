@@ -50,7 +50,7 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.quorum import CommitRule, commit_by_count, reached_by_majority
-from dledger.testing.core_group import CoreGroup, Draw, Mail, Member, SafetyViolationError
+from dledger.testing.core_group import CoreGroup, CoreMember, Draw, Mail, SafetyViolationError
 from dledger.testing.core_trace import effect_line, entries_line, message_line
 from dledger.testing.datadriven import Arguments, Commands, ScriptError, begun
 from dledger.testing.script_words import make_message, seeded_entries
@@ -147,16 +147,16 @@ class Interaction:
                 state = HardState(term, NodeId(vote) if vote else None)
                 self.group.members[name].seed(state, entries)
 
-    def _member(self, given: Arguments) -> Member:
+    def _member(self, given: Arguments) -> CoreMember:
         if not given.words or given.words[0] not in self.group.members:
             raise ScriptError(f"name a member: {', '.join(self.group.members)}")
         return self.group.members[NodeId(given.words[0])]
 
-    def _show(self, member: Member, effects: list[Effect]) -> None:
+    def _show(self, member: CoreMember, effects: list[Effect]) -> None:
         for effect in effects:
             self._print(f"{member.name}: {effect_line(effect)}")
 
-    def _step(self, member: Member, event: Event) -> None:
+    def _step(self, member: CoreMember, event: Event) -> None:
         if not member.is_up:
             raise ScriptError(f"{member.name} is down")
         try:
@@ -286,7 +286,7 @@ class Interaction:
 
     # --- what they think ---
 
-    def _several(self, given: Arguments) -> list[Member]:
+    def _several(self, given: Arguments) -> list[CoreMember]:
         names = [NodeId(word) for word in given.words] or list(self.group.members)
         return [self.group.members[name] for name in names]
 

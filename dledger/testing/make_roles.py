@@ -17,7 +17,7 @@ from dledger.raft.messages import (
     PreVoteResponse,
     VoteResponse,
 )
-from dledger.testing.core_group import CoreGroup, Draw, Member
+from dledger.testing.core_group import CoreGroup, CoreMember, Draw
 from dledger.testing.script_words import seeded_entries
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -34,7 +34,7 @@ def make_group(voter_count: int = 3, *, timeout_ms: int = 500) -> CoreGroup:
 
 
 def seed(
-    member: Member, terms: str, *, term: int | None = None, vote: NodeId | None = None
+    member: CoreMember, terms: str, *, term: int | None = None, vote: NodeId | None = None
 ) -> None:
     """Give a member a history: the terms of its entries, its hard state."""
     entries = seeded_entries(terms)
@@ -42,7 +42,7 @@ def seed(
     member.seed(HardState(Term(last_term if term is None else term), vote), entries)
 
 
-def receive(member: Member, message: Message) -> list[Effect]:
+def receive(member: CoreMember, message: Message) -> list[Effect]:
     """Deliver a message out of nothing, and make durable what it saves."""
     effects = member.step(Received(message))
     member.sync()
@@ -59,7 +59,7 @@ def requests(effects: list[Effect]) -> list[SendEntries]:
     return [effect for effect in effects if isinstance(effect, SendEntries)]
 
 
-def let_time_out(group: CoreGroup, member: Member) -> list[Effect]:
+def let_time_out(group: CoreGroup, member: CoreMember) -> list[Effect]:
     """Let time pass until the member acts."""
     group.now_ms = max(group.now_ms, member.node.next_deadline_ms())
     effects = member.step(Tick())
@@ -67,12 +67,12 @@ def let_time_out(group: CoreGroup, member: Member) -> list[Effect]:
     return effects
 
 
-def peers(group: CoreGroup, member: Member) -> list[NodeId]:
+def peers(group: CoreGroup, member: CoreMember) -> list[NodeId]:
     """Return the other members."""
     return [name for name in group.members if name != member.name]
 
 
-def campaign(group: CoreGroup, member: Member) -> list[Effect]:
+def campaign(group: CoreGroup, member: CoreMember) -> list[Effect]:
     """Make a candidate; the others only say that they would vote for it."""
     effects = let_time_out(group, member)
     term = Term(member.node.term + 1)
@@ -83,7 +83,7 @@ def campaign(group: CoreGroup, member: Member) -> list[Effect]:
     return effects
 
 
-def elect(group: CoreGroup, member: Member) -> list[Effect]:
+def elect(group: CoreGroup, member: CoreMember) -> list[Effect]:
     """Make a leader; the others' votes come out of nothing."""
     effects = campaign(group, member)
     for peer in peers(group, member):
@@ -105,7 +105,7 @@ def append_request(
 
 
 def success(
-    member: Member, source: NodeId, match: int, *, round_: int | None = None
+    member: CoreMember, source: NodeId, match: int, *, round_: int | None = None
 ) -> AppendResponse:
     """Make an answer to the latest round (or to `round_`): the logs agree up to `match`."""
     return AppendResponse(
@@ -120,7 +120,7 @@ def success(
     )
 
 
-def make_role(role: Role, terms: str = "", *, term: int = 0) -> tuple[CoreGroup, Member]:
+def make_role(role: Role, terms: str = "", *, term: int = 0) -> tuple[CoreGroup, CoreMember]:
     """Make a new group whose n0 has that role, and the history of `seed` before."""
     group = make_group()
     member = group.members[N0]

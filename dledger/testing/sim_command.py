@@ -30,7 +30,7 @@ from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
-from dledger.testing.simulation import SimResult, Verdict
+from dledger.testing.simulation import SimResult, SimVerdict
 
 CHUNK_SEEDS = 4
 """Seeds that a worker process takes at a time."""
@@ -169,7 +169,7 @@ def _shrink(
 ) -> int:
     """Look for a smaller run with the same verdict, and print the command that shows it."""
     before = simulator.run(settings)
-    if before.verdict is Verdict.FINE:
+    if before.verdict is SimVerdict.FINE:
         sys.stdout.write(f"seed {settings.seed} is fine: there is nothing to shrink\n")
         return int(before.verdict)
     smaller = shrink(settings, simulator.run)

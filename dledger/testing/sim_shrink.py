@@ -14,7 +14,7 @@ from typing import Any
 from dledger.errors import UsageError
 from dledger.testing.sim_fault_kinds import ALL_KINDS
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.simulation import SimResult, Verdict
+from dledger.testing.simulation import SimResult, SimVerdict
 
 SIMPLEST: tuple[tuple[str, int], ...] = (
     ("wire", False),
@@ -97,7 +97,7 @@ def shrink(settings: SimSettings, run: Callable[[SimSettings], SimResult]) -> Si
         run: runs settings.
     """
     verdict = run(settings).verdict
-    assert verdict is not Verdict.FINE, f"seed {settings.seed} does not fail"
+    assert verdict is not SimVerdict.FINE, f"seed {settings.seed} does not fail"
 
     def keeps(candidate: SimSettings) -> bool:
         return run(candidate).verdict is verdict
@@ -117,7 +117,7 @@ def shrink(settings: SimSettings, run: Callable[[SimSettings], SimResult]) -> Si
 
 
 def _shorten(
-    settings: SimSettings, run: Callable[[SimSettings], SimResult], verdict: Verdict
+    settings: SimSettings, run: Callable[[SimSettings], SimResult], verdict: SimVerdict
 ) -> SimSettings:
     """End the chaos where the failure shows; sometimes the calm shows it even sooner."""
     ended_ms = run(settings).virtual_ms

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dledger.testing.simulation import SimResult, Verdict
+from dledger.testing.simulation import SimResult, SimVerdict
 
 BAD_KEPT_MAX = 100
 """Failing runs of which the problem is kept; the others are only counted."""
@@ -33,7 +33,7 @@ class Tally:
         self.coverage: Counter[str] = Counter()
         self.reached: Counter[str] = Counter()
         self.seeds: Counter[str] = Counter()
-        self._verdicts: Counter[Verdict] = Counter()
+        self._verdicts: Counter[SimVerdict] = Counter()
         self._sums: Counter[str] = Counter()
         self._virtual_ms = 0
 
@@ -41,7 +41,7 @@ class Tally:
         """Count one more run."""
         self.seed_count += 1
         self._verdicts[result.verdict] += 1
-        if result.verdict is not Verdict.FINE and len(self.bad) < BAD_KEPT_MAX:
+        if result.verdict is not SimVerdict.FINE and len(self.bad) < BAD_KEPT_MAX:
             self.bad.append(result)
         self.coverage.update(result.coverage)
         self.reached.update(result.reached)
@@ -66,7 +66,7 @@ class Tally:
     @property
     def bad_count(self) -> int:
         """Runs that were not fine."""
-        return self.seed_count - self._verdicts[Verdict.FINE]
+        return self.seed_count - self._verdicts[SimVerdict.FINE]
 
     @property
     def exit_code(self) -> int:
@@ -86,5 +86,5 @@ class Tally:
             "virtual_seconds": self._virtual_ms // 1000,
             "simulated_per_real": round(self._virtual_ms / 1000 / took_s, 1),
             **self._sums,
-            **{verdict.name.lower(): self._verdicts[verdict] for verdict in Verdict},
+            **{verdict.name.lower(): self._verdicts[verdict] for verdict in SimVerdict},
         }

@@ -33,7 +33,7 @@ from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
 
 
-class Verdict(IntEnum):
+class SimVerdict(IntEnum):
     """The end of a run; the value is the exit code of the command."""
 
     FINE = 0
@@ -61,7 +61,7 @@ class SimResult:
     """
 
     seed: int
-    verdict: Verdict
+    verdict: SimVerdict
     problem: str
     virtual_ms: int
     step_count: int
@@ -136,18 +136,18 @@ class Simulation:
 
     def run(self) -> SimResult:
         """Run all parts and judge."""
-        verdict, problem = Verdict.FINE, ""
+        verdict, problem = SimVerdict.FINE, ""
         try:
             self._chaos()
             self._settle("core", self._faults.pick_core())
             self._settle("all", self._cluster.voters)
             self._compare()
         except Violation as violation:
-            verdict, problem = Verdict.WRONG, str(violation)
+            verdict, problem = SimVerdict.WRONG, str(violation)
         except StuckError as stuck:
-            verdict, problem = Verdict.STUCK, str(stuck)
+            verdict, problem = SimVerdict.STUCK, str(stuck)
         except Exception:  # noqa: BLE001 - the root of a run: whatever a member raises is the run's finding
-            verdict, problem = Verdict.CRASHED, traceback.format_exc()
+            verdict, problem = SimVerdict.CRASHED, traceback.format_exc()
         self._cluster.say(None, f"verdict: {verdict.name.lower()} {problem}".rstrip())
         return SimResult(
             seed=self._settings.seed,

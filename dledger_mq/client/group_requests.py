@@ -28,7 +28,7 @@ from dledger_mq.remoting.group_bodies import (
     encode_lock_request,
 )
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_GRACE_S: Final = 5.0  # beyond the time that the broker may hold a pull

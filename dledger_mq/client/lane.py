@@ -34,7 +34,7 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.messages import SendResult
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.retry import SEND_STATUS, Verdict, backoff_s, judge
+from dledger_mq.client.retry import SEND_STATUS, SendVerdict, backoff_s, judge
 from dledger_mq.client.send_frames import SendAnswer, decode_answer
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.message.numbers import QueueId, QueueOffset
@@ -375,12 +375,14 @@ class Lane:
         if not is_definite(answer.code):
             pending.may_be_stored = True
         match judge(answer.code, pending.attempts, pending.last_remark):
-            case Verdict.AGAIN_HERE:
+            case SendVerdict.AGAIN_HERE:
                 self._again.append(pending)
-            case Verdict.AGAIN_ELSEWHERE:
+            case SendVerdict.AGAIN_ELSEWHERE:
                 self._again.append(pending)
                 self._must_move = True
-            case Verdict.GIVE_UP | Verdict.DONE:  # done without the fields that would say where
+            case (
+                SendVerdict.GIVE_UP | SendVerdict.DONE
+            ):  # done without the fields that would say where
                 self._fail(pending, "the broker refused it")
 
     def _succeed(

@@ -19,7 +19,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import read_object, write_json
-from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.remoting.message_queue import WireQueue
 
 DEFAULT_FOLDER: Final = "~/.rocketmq_offsets"
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024

@@ -39,7 +39,7 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.header import RemotingCommand, make_response
 from dledger_mq.remoting.json_body import WritableJson, write_json
-from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.remoting.message_queue import WireQueue
 
 CLIENT_VERSION: Final = "V4_9_8"  # whose protocol this is
 _MIB: Final = 1 << 20

@@ -33,7 +33,7 @@ SEND_STATUS: Final = {
 """Answers to a send that mean: it is stored (rule C20)."""
 
 
-class Verdict(Enum):
+class SendVerdict(Enum):
     """The next step that an answer to a send, or to another request, asks of the client."""
 
     DONE = "it took effect"
@@ -42,19 +42,19 @@ class Verdict(Enum):
     GIVE_UP = "trying again cannot help"
 
 
-def judge(code: int, attempts: int = 1, remark: str = "") -> Verdict:
+def judge(code: int, attempts: int = 1, remark: str = "") -> SendVerdict:
     """Return what to do after `attempts` tries ended in `code`. Unknown codes end the matter."""
     if code in SEND_STATUS:
-        return Verdict.DONE
+        return SendVerdict.DONE
     row = RESPONSES.get(code)  # type: ignore[call-overload]  # an int finds its IntEnum key
     if row is None or not row.retriable:
-        return Verdict.GIVE_UP
+        return SendVerdict.GIVE_UP
     asks_few = code in _FEW_TRIES_CODES or remark.startswith(DISK_FULL)
     if asks_few and attempts >= FEW_TRIES:
-        return Verdict.GIVE_UP
+        return SendVerdict.GIVE_UP
     if row.route_stale or code == ResponseCode.SYSTEM_ERROR:
-        return Verdict.AGAIN_ELSEWHERE
-    return Verdict.AGAIN_HERE
+        return SendVerdict.AGAIN_ELSEWHERE
+    return SendVerdict.AGAIN_HERE
 
 
 def backoff_s(tries: int) -> float:

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from dledger_mq.remoting.errors import BodyError
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 
 LOCK_QUEUES_MAX: Final = 65_536
 """Queues in one lock request; bounds its work."""
@@ -19,19 +19,19 @@ class LockRequest(msgspec.Struct, frozen=True, rename="camel"):
 
     consumer_group: str
     client_id: str
-    mq_set: tuple[MessageQueue, ...] = ()
+    mq_set: tuple[WireQueue, ...] = ()
     only_this_broker: bool = False
 
 
 class _LockRequestIn(msgspec.Struct, rename="camel"):
     consumer_group: str
     client_id: str
-    mq_set: list[MessageQueue] | None = None
+    mq_set: list[WireQueue] | None = None
     only_this_broker: bool | None = None
 
 
 class _LockReply(msgspec.Struct):
-    lockOKMQSet: list[MessageQueue] | None = None  # noqa: N815 - the name on the wire
+    lockOKMQSet: list[WireQueue] | None = None  # noqa: N815 - the name on the wire
 
 
 class _ConsumerList(msgspec.Struct):
@@ -66,12 +66,12 @@ def encode_lock_request(request: LockRequest) -> bytes:
     return msgspec.json.encode(request)
 
 
-def encode_lock_reply(locked: Iterable[MessageQueue]) -> bytes:
+def encode_lock_reply(locked: Iterable[WireQueue]) -> bytes:
     """Write the queues now held by the asker; the member is there even when there are none."""
     return msgspec.json.encode(_LockReply(list(locked)))
 
 
-def decode_lock_reply(body: bytes) -> list[MessageQueue]:
+def decode_lock_reply(body: bytes) -> list[WireQueue]:
     """Read the answer to a lock request.
 
     Raises:

@@ -14,12 +14,12 @@ from typing import Final
 import msgspec
 
 from dledger_mq.remoting.errors import BodyError
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 
 DEPTH_MAX: Final = 32
 """The deepest real body (running info of a consumer) has 5 levels."""
 
-JsonKey = str | int | MessageQueue
+JsonKey = str | int | WireQueue
 Json = str | int | float | bool | list["Json"] | dict["JsonKey", "Json"] | None
 WritableJson = object
 """The values that `write_json` takes: scalars, lists, tuples, mappings with JsonKey keys, and msgspec structs."""
@@ -32,7 +32,7 @@ def write_json(value: WritableJson, *, quote_numbers: bool = False) -> bytes:
     """Write a body; members stand in the order of their mapping, without any blank.
 
     Args:
-        value: mappings may have text, whole numbers or MessageQueue as keys. None members are written.
+        value: mappings may have text, whole numbers or `WireQueue` as keys. None members are written.
         quote_numbers: write number keys as text, which makes it legal JSON when no key is an object.
 
     Raises:
@@ -63,7 +63,7 @@ def _write(value: WritableJson, pieces: list[bytes], *, quote_numbers: bool) -> 
 
 
 def _key(key: object, *, quote_numbers: bool) -> bytes:
-    if isinstance(key, str | MessageQueue):
+    if isinstance(key, str | WireQueue):
         return _encode(key)
     if isinstance(key, int) and not isinstance(key, bool):
         return b'"%d"' % key if quote_numbers else b"%d" % key
@@ -73,7 +73,7 @@ def _key(key: object, *, quote_numbers: bool) -> bytes:
 def read_json(data: bytes, *, depth_max: int = DEPTH_MAX) -> Json:
     """Read a body, legal JSON or fastjson's.
 
-    Number keys become int where they stand without quotes; object keys become MessageQueue. In
+    Number keys become int where they stand without quotes; object keys become `WireQueue`. In
     legal JSON all keys are text.
 
     Raises:
@@ -248,7 +248,7 @@ class _Reader:
         return int(match.group())
 
 
-def _queue_key(members: dict[JsonKey, Json]) -> MessageQueue:
+def _queue_key(members: dict[JsonKey, Json]) -> WireQueue:
     """Return the queue that an object key names.
 
     Raises:
@@ -263,5 +263,5 @@ def _queue_key(members: dict[JsonKey, Json]) -> MessageQueue:
         and isinstance(queue_id, int)
         and isinstance(topic, str)
     ):
-        return MessageQueue(broker_name, queue_id, topic)
+        return WireQueue(broker_name, queue_id, topic)
     raise BodyError(f"an object key is not a message queue: {sorted(map(str, members))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 
-class MessageQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
+class WireQueue(msgspec.Struct, frozen=True, order=True, rename="camel"):
     """One queue of one broker. Members in the order in which fastjson writes them."""
 
     broker_name: str = ""

@@ -56,7 +56,7 @@ from jepsen.history.values import (
     FramesAsked,
     GroupDrained,
     Joined,
-    Row,
+    PolledMessage,
     Rows,
     SendAnswer,
     SendAsked,
@@ -368,5 +368,5 @@ def _answer(pair: Pair, shape: type[Shape]) -> Shape:
     return shaped(pair.completion.value if pair.completion is not None and is_ok else {}, shape)
 
 
-def _message(queue: str, row: Row) -> Message:
+def _message(queue: str, row: PolledMessage) -> Message:
     return Message(queue, row.offset, row.key, row.uniq, row.at, row.content)

@@ -19,7 +19,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from jepsen.checklist.page import page
-from jepsen.checklist.rows import ROWS, Row
+from jepsen.checklist.rows import ROWS, ChecklistRow
 from jepsen.checklist.scenarios import scenarios_of
 from jepsen.checklist.showing import (
     RowResult,
@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     return exit_code(list(results.values()))
 
 
-def show(row: Row, root: Path, *, seed: int, ways: Sequence[str]) -> RowResult:
+def show(row: ChecklistRow, root: Path, *, seed: int, ways: Sequence[str]) -> RowResult:
     """Show one row in the ways that are asked for."""
     shown: list[Shown] = []
     if "process" in ways:
@@ -141,7 +141,7 @@ def record(docs: Path, results: dict[int, RowResult]) -> None:
     (docs / "faults.md").write_text(page(recorded.rows, seen_on=seen_on))
 
 
-def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]:
+def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[ChecklistRow]:
     """Return the rows with these numbers and in these sections; all of them when neither is named.
 
     Raises:
@@ -155,7 +155,7 @@ def rows_asked_for(numbers: Sequence[int], sections: Sequence[str]) -> list[Row]
     return [row for row in ROWS if row.number in numbers or row.section in sections]
 
 
-def _line(row: Row, result: RowResult) -> str:
+def _line(row: ChecklistRow, result: RowResult) -> str:
     colour = _COLOURS.get(result.verdict, "cyan")
     lines = [f"{row.number:>2} [{colour}]{result.verdict}[/{colour}] {escape(row.fault)}"]
     lines += [
@@ -165,7 +165,7 @@ def _line(row: Row, result: RowResult) -> str:
     return "\n".join(lines)
 
 
-def _table(rows: Sequence[Row], results: dict[int, RowResult]) -> Table:
+def _table(rows: Sequence[ChecklistRow], results: dict[int, RowResult]) -> Table:
     table = Table(title="The list", title_justify="left")
     for heading in ("#", "fault", "verdict", "shown by"):
         table.add_column(heading)

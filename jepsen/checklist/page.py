@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from itertools import groupby
 from typing import Final
 
-from jepsen.checklist.rows import ROWS, Row
+from jepsen.checklist.rows import ROWS, ChecklistRow
 from jepsen.checklist.showing import RowResult
 
 _TITLES: Final = {
@@ -62,7 +62,7 @@ def _tally(results: Mapping[int, RowResult]) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.items()) + "."
 
 
-def _line(row: Row, result: RowResult | None) -> str:
+def _line(row: ChecklistRow, result: RowResult | None) -> str:
     verdict = "not run" if result is None else result.verdict
     ways = "" if result is None else ", ".join(dict.fromkeys(each.way for each in result.shown))
     shown = f"**{verdict}**" + (f" ({ways})" if ways else "")
@@ -73,7 +73,7 @@ def _line(row: Row, result: RowResult | None) -> str:
     return f"| {row.number} | {row.fault} | {row.expectation} | {row.how} | {shown} |"
 
 
-def _commands(row: Row, result: RowResult | None) -> str:
+def _commands(row: ChecklistRow, result: RowResult | None) -> str:
     if row.unbuilt or result is None:
         return ""
     lines = [f"**{row.number}. {row.fault}**\n"]

@@ -13,7 +13,7 @@ from typing import Final
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class ChecklistRow:
     """One row of the list.
 
     Attributes:
@@ -46,7 +46,7 @@ _DISK_FULL = "tests/integration/hostile/test_full_disk.py"
 _TIMERS = "tests/integration/broker/test_timers.py"
 
 PROCESS: Final = (
-    Row(
+    ChecklistRow(
         1,
         "process",
         "leader kill -9, idle",
@@ -54,7 +54,7 @@ PROCESS: Final = (
         "SIGKILL by pid",
         sim=("crash-leader",),
     ),
-    Row(
+    ChecklistRow(
         2,
         "process",
         "leader kill -9 under full load, 50 rounds",
@@ -63,8 +63,10 @@ PROCESS: Final = (
         sim=("crash-leader",),
         runs=(("transactions", "kill:leader"), ("ordered", "kill:leader")),
     ),
-    Row(3, "process", "follower kill -9", "no visible error", "SIGKILL by pid", sim=("crash-one",)),
-    Row(
+    ChecklistRow(
+        3, "process", "follower kill -9", "no visible error", "SIGKILL by pid", sim=("crash-one",)
+    ),
+    ChecklistRow(
         4,
         "process",
         "two of three killed",
@@ -74,7 +76,7 @@ PROCESS: Final = (
             "tests/integration/broker/test_three_nodes.py::test_without_a_majority_the_reason_is_told",
         ),
     ),
-    Row(
+    ChecklistRow(
         5,
         "process",
         "all killed at once, restarted in every order",
@@ -82,7 +84,7 @@ PROCESS: Final = (
         "SIGKILL three times, six orders of start",
         sim=("crash-all",),
     ),
-    Row(
+    ChecklistRow(
         6,
         "process",
         "kill during an election",
@@ -90,7 +92,7 @@ PROCESS: Final = (
         "the winner is killed at once when an observer sees it lead",
         sim=("cut-new-leader",),
     ),
-    Row(
+    ChecklistRow(
         7,
         "process",
         "kill during recovery at restart, 20 times",
@@ -98,7 +100,7 @@ PROCESS: Final = (
         "SIGKILL 0 to 1 s after the start of the process",
         sim=("crash-during-save",),
     ),
-    Row(
+    ChecklistRow(
         8,
         "process",
         "crash loop of one node",
@@ -106,7 +108,7 @@ PROCESS: Final = (
         "SIGKILL every second, restart at once",
         sim=("crash-one",),
     ),
-    Row(
+    ChecklistRow(
         9,
         "process",
         "leader paused for longer than an election",
@@ -114,7 +116,7 @@ PROCESS: Final = (
         "SIGSTOP, SIGCONT",
         sim=("pause",),
     ),
-    Row(
+    ChecklistRow(
         10,
         "process",
         "follower paused for long",
@@ -122,7 +124,7 @@ PROCESS: Final = (
         "SIGSTOP, SIGCONT under load",
         sim=("pause",),
     ),
-    Row(
+    ChecklistRow(
         11,
         "process",
         "whole group paused (a machine that is suspended)",
@@ -130,7 +132,7 @@ PROCESS: Final = (
         "SIGSTOP of all, SIGCONT of all",
         sim=("pause",),
     ),
-    Row(
+    ChecklistRow(
         12,
         "process",
         "SIGTERM of the leader",
@@ -140,7 +142,7 @@ PROCESS: Final = (
             "tests/integration/broker/test_three_nodes.py::test_an_orderly_stop_of_the_leader_fails_no_send",
         ),
     ),
-    Row(
+    ChecklistRow(
         13,
         "process",
         "same id twice, same store twice",
@@ -152,7 +154,7 @@ PROCESS: Final = (
             "tests/integration/dledger/test_command.py::test_a_twin_at_another_address_is_refused_by_the_group",
         ),
     ),
-    Row(
+    ChecklistRow(
         14,
         "process",
         "exception in the fold at one entry",
@@ -163,7 +165,7 @@ PROCESS: Final = (
 )
 
 NETWORK: Final = (
-    Row(
+    ChecklistRow(
         15,
         "network",
         "leader isolated",
@@ -171,7 +173,7 @@ NETWORK: Final = (
         "proxies or namespaces: all links of the leader cut",
         sim=("partition-leader",),
     ),
-    Row(
+    ChecklistRow(
         16,
         "network",
         "a follower isolated, healed",
@@ -179,7 +181,7 @@ NETWORK: Final = (
         "proxies or namespaces",
         sim=("partition-one",),
     ),
-    Row(
+    ChecklistRow(
         17,
         "network",
         "one-way cut leader to follower",
@@ -187,7 +189,7 @@ NETWORK: Final = (
         "proxy: one direction of a link",
         sim=("partition-one-way",),
     ),
-    Row(
+    ChecklistRow(
         18,
         "network",
         "bridge and ring, five nodes",
@@ -195,8 +197,10 @@ NETWORK: Final = (
         "proxies: matrix of links",
         sim=("partition-bridge",),
     ),
-    Row(19, "network", "clients see only the minority", "a clear refusal", "proxies or namespaces"),
-    Row(
+    ChecklistRow(
+        19, "network", "clients see only the minority", "a clear refusal", "proxies or namespaces"
+    ),
+    ChecklistRow(
         20,
         "network",
         "members do not hear each other, clients reach all",
@@ -204,7 +208,7 @@ NETWORK: Final = (
         "proxies between members only",
         sim=("partition-creeping",),
     ),
-    Row(
+    ChecklistRow(
         21,
         "network",
         "flapping link, 100 ms up, 100 ms down",
@@ -212,9 +216,13 @@ NETWORK: Final = (
         "proxies: all links of one follower",
         sim=("flap",),
     ),
-    Row(22, "network", "delay 50 to 500 ms with jitter", "throughput falls smoothly", "proxies"),
-    Row(23, "network", "loss 1, 10, 30 %", "no stall afterwards", "proxies lose whole frames"),
-    Row(
+    ChecklistRow(
+        22, "network", "delay 50 to 500 ms with jitter", "throughput falls smoothly", "proxies"
+    ),
+    ChecklistRow(
+        23, "network", "loss 1, 10, 30 %", "no stall afterwards", "proxies lose whole frames"
+    ),
+    ChecklistRow(
         24,
         "network",
         "frames duplicated and reordered, old ones replayed",
@@ -222,36 +230,38 @@ NETWORK: Final = (
         "proxies",
         sim=("clog",),
     ),
-    Row(
+    ChecklistRow(
         25,
         "network",
         "bytes corrupted in flight",
         "the frame's CRC refuses, the connection is dropped",
         "proxies flip bits",
     ),
-    Row(26, "network", "bandwidth 1 Mbit/s", "bulk data does not starve heartbeats", "proxies"),
-    Row(
+    ChecklistRow(
+        26, "network", "bandwidth 1 Mbit/s", "bulk data does not starve heartbeats", "proxies"
+    ),
+    ChecklistRow(
         27,
         "network",
         "half-open connections (a peer vanishes)",
         "noticed by heartbeats, not by TCP",
         "proxies hold connections open and carry nothing",
     ),
-    Row(
+    ChecklistRow(
         28,
         "network",
         "MTU 600 on a link, large frames",
         "progress, or a clean timeout",
         "namespaces: MTU of the veth pairs",
     ),
-    Row(
+    ChecklistRow(
         29,
         "network",
         "a client that does not read",
         "only that client is cut; the leader's memory stays flat",
         "a socket that asks for pulls and reads nothing",
     ),
-    Row(
+    ChecklistRow(
         30,
         "network",
         "a flood of idle connections",
@@ -261,7 +271,7 @@ NETWORK: Final = (
 )
 
 CLOCK: Final = (
-    Row(
+    ChecklistRow(
         31,
         "clock",
         "wall clock +1 h, -1 h on one node",
@@ -270,14 +280,14 @@ CLOCK: Final = (
         (f"{_TIMERS}::test_clocks_that_differ_and_jump_deliver_nothing_early",),
         runs=(("delay", "clock:jump"),),
     ),
-    Row(
+    ChecklistRow(
         32,
         "clock",
         "strobing clock, every 100 ms",
         "no elections from wall time",
         "preloaded clock calls",
     ),
-    Row(
+    ChecklistRow(
         33,
         "clock",
         "skew of 5 minutes, then a failover",
@@ -292,7 +302,7 @@ CLOCK: Final = (
             ("delay", "clock:behind,transfer"),
         ),
     ),
-    Row(
+    ChecklistRow(
         34,
         "clock",
         "jump of the monotonic clock after a suspend",
@@ -300,14 +310,14 @@ CLOCK: Final = (
         "preloaded clock calls; SIGSTOP in row 11",
         sim=("pause",),
     ),
-    Row(
+    ChecklistRow(
         35,
         "clock",
         "1970 or 2106 at the start",
         "warns or refuses, deletes nothing",
         "preloaded clock calls",
     ),
-    Row(
+    ChecklistRow(
         36,
         "clock",
         "leap second, summer time",
@@ -317,7 +327,7 @@ CLOCK: Final = (
 )
 
 DISK: Final = (
-    Row(
+    ChecklistRow(
         37,
         "disk",
         "disk full on the leader",
@@ -326,7 +336,7 @@ DISK: Final = (
         (f"{_DISK_FULL}::test_a_leader_with_a_full_disk_hands_over",),
         ("full-disk",),
     ),
-    Row(
+    ChecklistRow(
         38,
         "disk",
         "disk full on a follower, on all",
@@ -335,7 +345,7 @@ DISK: Final = (
         (f"{_DISK_FULL}::test_when_all_disks_are_full_sends_are_refused_with_the_cause",),
         ("full-disk",),
     ),
-    Row(
+    ChecklistRow(
         39,
         "disk",
         "disk full exactly at the vote, the next segment, the index",
@@ -343,7 +353,7 @@ DISK: Final = (
         "preloaded ENOSPC by path",
         sim=("full-disk",),
     ),
-    Row(
+    ChecklistRow(
         40,
         "disk",
         "fdatasync fails once with EIO",
@@ -351,7 +361,7 @@ DISK: Final = (
         "preloaded EIO",
         sim=("fail-sync",),
     ),
-    Row(
+    ChecklistRow(
         41,
         "disk",
         "a committed entry cannot be read (EIO)",
@@ -359,7 +369,7 @@ DISK: Final = (
         "preloaded EIO",
         sim=("fail-read",),
     ),
-    Row(
+    ChecklistRow(
         42,
         "disk",
         "syncs of 0.5 to 5 s",
@@ -368,7 +378,7 @@ DISK: Final = (
         ("tests/integration/hostile/test_slow_disk.py",),
         ("slow-disk",),
     ),
-    Row(
+    ChecklistRow(
         43,
         "disk",
         "unsynced writes lost at a crash, one node",
@@ -376,7 +386,7 @@ DISK: Final = (
         "a preloaded journal of what was not synced, rolled back after SIGKILL",
         sim=("crash-one", "crash-after-ack"),
     ),
-    Row(
+    ChecklistRow(
         44,
         "disk",
         "unsynced writes lost on all nodes at once",
@@ -385,7 +395,7 @@ DISK: Final = (
         sim=("crash-all", "crash-all-after-ack"),
         runs=(("transactions", "lost-unsynced:all"),),
     ),
-    Row(
+    ChecklistRow(
         45,
         "disk",
         "torn last write",
@@ -394,7 +404,7 @@ DISK: Final = (
         ("tests/unit/storage/test_recovery.py",),
         ("crash-during-save",),
     ),
-    Row(
+    ChecklistRow(
         46,
         "disk",
         "bit flip in a committed entry, one replica, stopped and running",
@@ -402,7 +412,7 @@ DISK: Final = (
         "a bit in the file",
         sim=("flip-log",),
     ),
-    Row(
+    ChecklistRow(
         47,
         "disk",
         "bit flips in a different part of every replica",
@@ -410,7 +420,7 @@ DISK: Final = (
         "bits in the files of all replicas",
         sim=("damage-all",),
     ),
-    Row(
+    ChecklistRow(
         48,
         "disk",
         "flip in the vote, the index, a queue, a snapshot",
@@ -418,14 +428,14 @@ DISK: Final = (
         "a bit in each file",
         sim=("flip-index", "flip-hard-state", "flip-snapshot"),
     ),
-    Row(
+    ChecklistRow(
         49,
         "disk",
         "segment deleted, or an older copy in its place",
         "noticed by identity, fetched again",
         "rm, cp",
     ),
-    Row(
+    ChecklistRow(
         50,
         "disk",
         "whole store wiped on one node",
@@ -437,7 +447,7 @@ DISK: Final = (
         ),
         sim=("wipe-one",),
     ),
-    Row(
+    ChecklistRow(
         51,
         "disk",
         "misdirected write",
@@ -445,11 +455,13 @@ DISK: Final = (
         "a part of the file copied over another",
         sim=("misdirect-write",),
     ),
-    Row(52, "disk", "file system turns read-only", "the node fences itself", "preloaded EROFS"),
+    ChecklistRow(
+        52, "disk", "file system turns read-only", "the node fences itself", "preloaded EROFS"
+    ),
 )
 
 INPUT: Final = (
-    Row(
+    ChecklistRow(
         53,
         "input",
         "random bytes, huge and zero lengths, a header longer than its frame",
@@ -464,7 +476,7 @@ INPUT: Final = (
             "tests/unit/runtime/test_frame.py",
         ),
     ),
-    Row(
+    ChecklistRow(
         54,
         "input",
         "whole frames with hostile fields",
@@ -478,7 +490,7 @@ INPUT: Final = (
             "tests/unit/remoting/test_header.py",
         ),
     ),
-    Row(
+    ChecklistRow(
         55,
         "input",
         "oversize bodies and properties, long and strange topic names",
@@ -489,7 +501,7 @@ INPUT: Final = (
             "tests/unit/message/test_names.py",
         ),
     ),
-    Row(
+    ChecklistRow(
         56,
         "input",
         "append requests and votes of yesterday",
@@ -497,7 +509,7 @@ INPUT: Final = (
         "recorded messages, replayed",
         ("tests/property/raft/test_group.py", "tests/unit/runtime/test_handshake.py"),
     ),
-    Row(
+    ChecklistRow(
         57,
         "input",
         "a peer of another group or version",
@@ -505,7 +517,7 @@ INPUT: Final = (
         "handshakes",
         ("tests/unit/runtime/test_handshake.py",),
     ),
-    Row(
+    ChecklistRow(
         58,
         "input",
         "half frames, very slow ones",
@@ -516,7 +528,7 @@ INPUT: Final = (
             "tests/unit/net/test_connection.py",
         ),
     ),
-    Row(
+    ChecklistRow(
         59,
         "input",
         "a message that breaks its consumer",
@@ -527,7 +539,7 @@ INPUT: Final = (
             "tests/integration/broker/test_single_node.py::test_a_message_that_is_sent_back_comes_again",
         ),
     ),
-    Row(
+    ChecklistRow(
         60,
         "input",
         "late, repeated and contradictory ends of transactions",
@@ -541,28 +553,28 @@ INPUT: Final = (
 )
 
 OPERATIONS: Final = (
-    Row(
+    ChecklistRow(
         61,
         "operations",
         "memory limit reached, a large backlog",
         "back-pressure on the clients, no change of leader",
         "cgroup memory limit under a backlog",
     ),
-    Row(
+    ChecklistRow(
         62,
         "operations",
         "file descriptors and threads run out",
         "clients refused before members",
         "prlimit",
     ),
-    Row(
+    ChecklistRow(
         63,
         "operations",
         "no CPU",
         "no storm of elections",
         "busy loops on every core, broker at lowest priority",
     ),
-    Row(
+    ChecklistRow(
         64,
         "operations",
         "members added, removed, replaced under load and partition",
@@ -570,14 +582,14 @@ OPERATIONS: Final = (
         "-",
         unbuilt="membership change: a group's members are fixed at its start",
     ),
-    Row(
+    ChecklistRow(
         65,
         "operations",
         "rolling upgrade and downgrade under load",
         "nothing lost, digests equal across versions",
         "two built versions, nodes restarted one by one",
     ),
-    Row(
+    ChecklistRow(
         66,
         "operations",
         "one node from an old backup, all nodes from one backup",
@@ -592,7 +604,7 @@ OPERATIONS: Final = (
         ),
         sim=("old-copy",),
     ),
-    Row(
+    ChecklistRow(
         67,
         "operations",
         "wrong --peers",
@@ -607,7 +619,7 @@ OPERATIONS: Final = (
             "tests/integration/broker/test_processes.py::test_other_members_in_the_configuration_are_refused",
         ),
     ),
-    Row(
+    ChecklistRow(
         68,
         "operations",
         "foreign registrations",
@@ -622,7 +634,7 @@ OPERATIONS: Final = (
             "tests/integration/namesrv/test_strangers.py",
         ),
     ),
-    Row(
+    ChecklistRow(
         69,
         "operations",
         "a second group of the same name",
@@ -635,4 +647,4 @@ OPERATIONS: Final = (
     ),
 )
 
-ROWS: Final[tuple[Row, ...]] = PROCESS + NETWORK + CLOCK + DISK + INPUT + OPERATIONS
+ROWS: Final[tuple[ChecklistRow, ...]] = PROCESS + NETWORK + CLOCK + DISK + INPUT + OPERATIONS

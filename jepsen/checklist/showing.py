@@ -15,7 +15,7 @@ import msgspec
 
 from dledger.testing.sim_fault_kinds import MACHINE_KINDS
 from jepsen.catalogue import make_faults, network_for
-from jepsen.checklist.rows import Row
+from jepsen.checklist.rows import ChecklistRow
 from jepsen.checklist.script import play
 from jepsen.checklist.stage import Scenario
 from jepsen.reports.folder import write_folder
@@ -58,7 +58,7 @@ class RowResult(msgspec.Struct, frozen=True):
     shown: tuple[Shown, ...]
 
 
-def joined(row: Row, shown: Sequence[Shown]) -> RowResult:
+def joined(row: ChecklistRow, shown: Sequence[Shown]) -> RowResult:
     """Join the ways of a row: one that is broken breaks it; one that was skipped does not hold it up."""
     if row.unbuilt:
         return RowResult(row.number, "not built", tuple(shown))
@@ -115,7 +115,7 @@ def _facts(result: RunResult) -> str:
     return f"{done} operations succeeded"
 
 
-def sim_command(row: Row) -> list[str]:
+def sim_command(row: ChecklistRow) -> list[str]:
     """Return the command that simulates a row's faults alone; in groups of brokers where only those have what fails."""
     module = "broker.testing.sim" if set(row.sim) & set(MACHINE_KINDS) else "dledger.testing.sim"
     # Links heal as often as something breaks: else a run is broken for ever and shows little.
@@ -123,7 +123,7 @@ def sim_command(row: Row) -> list[str]:
     return ["-m", module, "--seeds", str(SIM_SEEDS), "--set", f"faults={faults}"]
 
 
-def show_by_simulation(row: Row) -> Shown:
+def show_by_simulation(row: ChecklistRow) -> Shown:
     """Simulate SIM_SEEDS groups."""
     command = sim_command(row)
     begun = time.monotonic()
@@ -148,7 +148,7 @@ def show_by_simulation(row: Row) -> Shown:
     return _shown("simulator", command, verdict=verdict, text=text, begun=begun)
 
 
-def show_by_tests(row: Row) -> Shown:
+def show_by_tests(row: ChecklistRow) -> Shown:
     """Run the tests of a row with pytest, in the folder of the project."""
     command = ["-m", "pytest", "-q", *row.tests]
     begun = time.monotonic()

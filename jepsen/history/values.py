@@ -96,7 +96,7 @@ class FramesAnswer(TypedDict, total=False):
     frames: list[FrameEnd]
 
 
-class Row(msgspec.Struct, array_like=True, frozen=True):
+class PolledMessage(msgspec.Struct, array_like=True, frozen=True):
     """One message of a `poll` or `receive`: a list in the history, its last members where they are known."""
 
     offset: QueueOffset
@@ -106,7 +106,7 @@ class Row(msgspec.Struct, array_like=True, frozen=True):
     content: str | None = None
 
 
-Rows = dict[str, list[Row]]
+Rows = dict[str, list[PolledMessage]]
 """The messages of a `poll` or `receive`, by queue."""
 
 Ends = dict[str, QueueOffset]

@@ -44,7 +44,7 @@ class ProxyError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class ProxiedMember:
     """One member and its two ports: for members and log clients, and for clients of the broker.
 
     `client_port` is None for a member that is no broker.
@@ -58,7 +58,7 @@ class Member:
 class ProxyLinks:
     """The proxies of one group; see `jepsen.systems.api.Links`. A context manager that owns the process."""
 
-    def __init__(self, members: Sequence[Member], *, seed: int = 0) -> None:
+    def __init__(self, members: Sequence[ProxiedMember], *, seed: int = 0) -> None:
         assert len(members) <= NODES_MAX, "each member has a loopback net of its own"
         self._members = list(members)
         self._seed = seed

@@ -48,7 +48,7 @@ class UnknownFaultError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class FaultKind:
     """Faults of one word.
 
     Attributes:
@@ -69,8 +69,8 @@ def _scope(choice: str) -> Scope:
     return next(each for each in SCOPES if each == choice)
 
 
-def _shaped(shape: Shape, *, with_clients: bool) -> Kind:
-    return Kind((), lambda spec, _: ShapeLinks(spec, shape, with_clients=with_clients))
+def _shaped(shape: Shape, *, with_clients: bool) -> FaultKind:
+    return FaultKind((), lambda spec, _: ShapeLinks(spec, shape, with_clients=with_clients))
 
 
 def _clock(spec: str, choice: str) -> Fault:
@@ -78,8 +78,10 @@ def _clock(spec: str, choice: str) -> Fault:
     return ShiftClocks(spec, kind)
 
 
-def _bad_disk(scopes: tuple[Scope, ...], text: str, *rules: Rule) -> Kind:
-    return Kind(scopes, lambda spec, choice: BadDisk(spec, _scope(choice), DiskRules(rules, text)))
+def _bad_disk(scopes: tuple[Scope, ...], text: str, *rules: Rule) -> FaultKind:
+    return FaultKind(
+        scopes, lambda spec, choice: BadDisk(spec, _scope(choice), DiskRules(rules, text))
+    )
 
 
 def _disk_full(spec: str, choice: str) -> Fault:
@@ -126,23 +128,25 @@ _STRIKES: tuple[Scope, ...] = ("leader", "one", "all")
 
 _LOSSES = {"10": 0.1, "1": 0.01, "30": 0.3}
 
-KINDS: dict[str, Kind] = {
-    "kill": Kind(SCOPES, lambda spec, choice: Kill(spec, _scope(choice))),
-    "term": Kind(SCOPES, lambda spec, choice: Terminate(spec, _scope(choice))),
-    "pause": Kind(SCOPES, lambda spec, choice: Pause(spec, _scope(choice))),
-    "stall": Kind(("one", "leader", "all"), lambda spec, choice: Stall(spec, _scope(choice))),
-    "crash-loop": Kind(("one", "leader"), lambda spec, choice: CrashLoop(spec, _scope(choice))),
-    "kill-in-election": Kind((), lambda spec, _: KillInElection(spec)),
-    "kill-in-recovery": Kind((), lambda spec, _: KillInRecovery(spec)),
-    "rolling-restart": Kind((), lambda spec, _: RollingRestart(spec)),
-    "vote-twice": Kind((), lambda spec, _: VoteTwice(spec)),
-    "transfer": Kind((), lambda spec, _: Transfer(spec)),
-    "same-id-twice": Kind((), lambda spec, _: SameIdTwice(spec)),
-    "partition": Kind(PARTITIONS, _partition),
-    "flap": Kind(("one", "leader"), lambda spec, choice: Flap(spec, _scope(choice))),
-    "half-open": Kind(("one", "leader"), lambda spec, choice: HalfOpen(spec, _scope(choice))),
+KINDS: dict[str, FaultKind] = {
+    "kill": FaultKind(SCOPES, lambda spec, choice: Kill(spec, _scope(choice))),
+    "term": FaultKind(SCOPES, lambda spec, choice: Terminate(spec, _scope(choice))),
+    "pause": FaultKind(SCOPES, lambda spec, choice: Pause(spec, _scope(choice))),
+    "stall": FaultKind(("one", "leader", "all"), lambda spec, choice: Stall(spec, _scope(choice))),
+    "crash-loop": FaultKind(
+        ("one", "leader"), lambda spec, choice: CrashLoop(spec, _scope(choice))
+    ),
+    "kill-in-election": FaultKind((), lambda spec, _: KillInElection(spec)),
+    "kill-in-recovery": FaultKind((), lambda spec, _: KillInRecovery(spec)),
+    "rolling-restart": FaultKind((), lambda spec, _: RollingRestart(spec)),
+    "vote-twice": FaultKind((), lambda spec, _: VoteTwice(spec)),
+    "transfer": FaultKind((), lambda spec, _: Transfer(spec)),
+    "same-id-twice": FaultKind((), lambda spec, _: SameIdTwice(spec)),
+    "partition": FaultKind(PARTITIONS, _partition),
+    "flap": FaultKind(("one", "leader"), lambda spec, choice: Flap(spec, _scope(choice))),
+    "half-open": FaultKind(("one", "leader"), lambda spec, choice: HalfOpen(spec, _scope(choice))),
     "delay": _shaped(Shape(delay_ms=50, jitter_ms=450), with_clients=True),
-    "loss": Kind(
+    "loss": FaultKind(
         tuple(_LOSSES),
         lambda spec, choice: ShapeLinks(spec, Shape(retransmit=_LOSSES[choice]), with_clients=True),
     ),
@@ -150,17 +154,17 @@ KINDS: dict[str, Kind] = {
     "duplicate": _shaped(Shape(duplicate=0.2), with_clients=False),
     "reorder": _shaped(Shape(reorder=0.2), with_clients=False),
     "corrupt": _shaped(Shape(corrupt=0.01), with_clients=False),
-    "bandwidth": Kind(
+    "bandwidth": FaultKind(
         (),
         lambda spec, _: ShapeLinks(
             spec, Shape(bytes_per_s=125_000), with_clients=False, links="any"
         ),
     ),
-    "unplug": Kind(("leader", "one"), lambda spec, choice: Unplug(spec, _scope(choice))),
-    "mtu": Kind((), lambda spec, _: SmallPackets(spec)),
-    "replay": Kind((), lambda spec, _: ReplayFrames(spec)),
-    "clock": Kind(CLOCK_FAULTS, _clock),
-    "disk-full": Kind((*_STRIKES, "thin", "vote", "segment", "index"), _disk_full),
+    "unplug": FaultKind(("leader", "one"), lambda spec, choice: Unplug(spec, _scope(choice))),
+    "mtu": FaultKind((), lambda spec, _: SmallPackets(spec)),
+    "replay": FaultKind((), lambda spec, _: ReplayFrames(spec)),
+    "clock": FaultKind(CLOCK_FAULTS, _clock),
+    "disk-full": FaultKind((*_STRIKES, "thin", "vote", "segment", "index"), _disk_full),
     "fsync-slow": _bad_disk(_STRIKES, "syncs are slow", disk.SLOW_SYNC),
     "fsync-stuck": _bad_disk(_STRIKES, "syncs take seconds", disk.STUCK_SYNC),
     "fsync-fail": _bad_disk(_STRIKES, "the next sync fails", disk.SYNC_FAILS_ONCE),
@@ -168,22 +172,22 @@ KINDS: dict[str, Kind] = {
     "read-fail": _bad_disk(_STRIKES, "the next reads of the log fail", disk.READ_FAILS),
     "read-broken": _bad_disk(("leader", "one"), "every read of the log fails", disk.READS_FAIL),
     "read-only": _bad_disk(_STRIKES, "the disk is read-only", *disk.READ_ONLY),
-    "lost-unsynced": Kind(
+    "lost-unsynced": FaultKind(
         SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=False)
     ),
-    "torn-unsynced": Kind(
+    "torn-unsynced": FaultKind(
         SCOPES, lambda spec, choice: LoseUnsynced(spec, _scope(choice), is_torn=True)
     ),
-    "busy-disk": Kind((), lambda spec, _: BusyDisk(spec)),
-    "cpu": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), CPU)),
-    "memory": Kind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), MEMORY)),
-    "torn-tail": Kind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),
-    "bit-flip": Kind((*_FLIPS, _RUNNING), _bit_flip),
-    "damage-all": Kind((), lambda spec, _: DamageAll(spec)),
-    "misdirected": Kind((), lambda spec, _: DamageOne(spec, damage.misdirect)),
-    "segment": Kind(("lost", "old"), _segment),
-    "wipe": Kind((), lambda spec, _: Wiped(spec)),
-    "backup": Kind((), lambda spec, _: OldCopy(spec, segment_only=False)),
+    "busy-disk": FaultKind((), lambda spec, _: BusyDisk(spec)),
+    "cpu": FaultKind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), CPU)),
+    "memory": FaultKind(_STRIKES, lambda spec, choice: Limited(spec, _scope(choice), MEMORY)),
+    "torn-tail": FaultKind((), lambda spec, _: DamageOne(spec, damage.tear_tail)),
+    "bit-flip": FaultKind((*_FLIPS, _RUNNING), _bit_flip),
+    "damage-all": FaultKind((), lambda spec, _: DamageAll(spec)),
+    "misdirected": FaultKind((), lambda spec, _: DamageOne(spec, damage.misdirect)),
+    "segment": FaultKind(("lost", "old"), _segment),
+    "wipe": FaultKind((), lambda spec, _: Wiped(spec)),
+    "backup": FaultKind((), lambda spec, _: OldCopy(spec, segment_only=False)),
 }
 
 

@@ -10,12 +10,12 @@ from typing import Final
 import trio
 
 from broker.admin.ask import ask_all
-from broker.admin.verify import Verdict, compare
+from broker.admin.verify import Comparison, compare
 from dledger import parse_peers
 from dledger.raft.ids import Term
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
-from jepsen.nemeses.proxy import Member, ProxyLinks
+from jepsen.nemeses.proxy import ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.processes import Group, Process
 from jepsen.systems.api import Links, System, SystemOptions
@@ -107,7 +107,7 @@ class BrokerSystem:
             await trio.sleep(MARK_POLL_S)
 
 
-def _by_node(verdict: Verdict) -> dict[str, dict[str, object]]:
+def _by_node(verdict: Comparison) -> dict[str, dict[str, object]]:
     if not verdict.index:
         return {}
     found: dict[str, dict[str, object]] = {}
@@ -167,9 +167,9 @@ def _move(group: Group, links: NamespaceLinks) -> None:
     group.by_address = {node.address: node for node in group.nodes}
 
 
-def _member(group: Group, node: Process) -> Member:
+def _member(group: Group, node: Process) -> ProxiedMember:
     peer = next(peer for peer in parse_peers(group.peers) if peer.node_id == node.name)
-    return Member(node.name, peer.port, node.port)
+    return ProxiedMember(node.name, peer.port, node.port)
 
 
 def _place(node: Process, folder: Path, links: ProxyLinks) -> None:

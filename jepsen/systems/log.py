@@ -24,7 +24,7 @@ from dledger.raft.ids import Term
 from jepsen.history.ops import OpLog
 from jepsen.history.outcomes import Outcome, ended
 from jepsen.nemeses.namespaces import NamespaceLinks
-from jepsen.nemeses.proxy import LOOPBACK, Member, ProxyLinks
+from jepsen.nemeses.proxy import LOOPBACK, ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.ports import free_ports
 from jepsen.processes import Process, program, wait_listening
@@ -277,7 +277,7 @@ def log_system(
         names = [f"n{number}" for number in range(options.nodes)]
         if options.network == "proxies":
             links = ProxyLinks(
-                [Member(name, port) for name, port in zip(names, ports, strict=True)]
+                [ProxiedMember(name, port) for name, port in zip(names, ports, strict=True)]
             )
         elif options.network == "namespaces":
             links = NamespaceLinks(names)

@@ -42,7 +42,7 @@ class Status(TypedDict):
     digest: str
 
 
-class Answer(TypedDict, total=False):
+class WorkerAnswer(TypedDict, total=False):
     """The answer of a member to a client; `leader` is an address."""
 
     type: Required[OpType]
@@ -244,9 +244,9 @@ class PySyncObjLog:
             self._lines = await _open(self._system.nodes[self._at])
         return self._lines
 
-    async def _answer(self, lines: JsonLines, question: object) -> Answer | None:
+    async def _answer(self, lines: JsonLines, question: object) -> WorkerAnswer | None:
         try:
-            answer = shaped(await lines.ask(question), Answer)
+            answer = shaped(await lines.ask(question), WorkerAnswer)
         except (LineError, trio.BrokenResourceError):
             return None
         return answer

@@ -36,7 +36,7 @@ _SURELY_NOT_DONE: Final = {
 }
 
 
-class Question(msgspec.Struct):
+class WorkerRequest(msgspec.Struct):
     """One question of a client; `record` is (key, element), for an append."""
 
     f: str
@@ -62,7 +62,7 @@ class Records(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library h
         self.state = (records, zlib.crc32(f"{key} {element}".encode(), digest))
 
 
-class Member:
+class PySyncObjMember:
     """One member and its port for clients."""
 
     def __init__(self, own: str, others: Sequence[str], folder: Path, password: str) -> None:
@@ -94,7 +94,7 @@ class Member:
 
     async def _answer(self, question: object) -> dict[str, object]:
         """Answer one question; a read is refused by a follower, whose state may be old."""
-        asked = msgspec.convert(question, Question)
+        asked = msgspec.convert(question, WorkerRequest)
         match asked.f:
             case "append" if asked.record is not None:
                 return await self._append(*asked.record)
@@ -148,7 +148,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--store", required=True, type=Path)
     parser.add_argument("--password", required=True, help="between members of this test only")
     options = parser.parse_args(arguments)
-    member = Member(options.own, options.other, options.store, options.password)
+    member = PySyncObjMember(options.own, options.other, options.store, options.password)
     trio.run(partial(trio.serve_tcp, member.serve, options.listen, host="127.0.0.1"))
     return 0
 

@@ -58,7 +58,7 @@ JAVA_5: Final[_ClientVersion] = {"language": "JAVA", "version": 479}
 """A client that is refused with a code when nobody knows the offset."""
 
 
-class Question(NamedTuple):
+class OffsetQuestion(NamedTuple):
     """A question for a group's offset at a node, by its number."""
 
     group: str
@@ -141,7 +141,7 @@ class OffsetsClient:
     async def invoke(self, f: str, value: object) -> Outcome:
         """Do one operation at the node that it names."""
         if f == "read":
-            question = shaped(value, Question)
+            question = shaped(value, OffsetQuestion)
             name, node = question.group, question.node
             ext = {**_place(name), "setZeroIfNotFound": "false"}
             return _read(name, await self._ask(node, RequestCode.QUERY_CONSUMER_OFFSET, ext))

@@ -89,7 +89,7 @@ class OrderedWorkload(Workload):
         self._members_stay = members_stay
         self._queues: dict[str, MessageQueue] = {}
         self._numbers: Counter[int] = Counter()
-        self._members: list[Member] = []
+        self._members: list[GroupMember] = []
         self._tenures: dict[str, tuple[str, int]] = {}
         self._tenure_count = 0
         self._is_drained = False
@@ -101,7 +101,7 @@ class OrderedWorkload(Workload):
         self._queues = await open_topics(group, [TOPIC], queues=QUEUES)
         chance = random.Random(0)
         async with trio.open_nursery() as nursery:
-            self._members = [Member(self, number, chance) for number in range(MEMBERS)]
+            self._members = [GroupMember(self, number, chance) for number in range(MEMBERS)]
             for member in self._members:
                 nursery.start_soon(member.run, group.namesrv)
             yield
@@ -189,7 +189,7 @@ class OrderedWorkload(Workload):
         return found
 
 
-class Member:
+class GroupMember:
     """One member of the group, that notes what its listener is handed."""
 
     def __init__(self, workload: OrderedWorkload, number: int, chance: random.Random) -> None:

@@ -53,7 +53,7 @@ _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ManifestRange:
     """Entries of the log that one manifest will list: those behind `before`, up to `end`."""
 
     before: Chain
@@ -107,7 +107,7 @@ class Archive:
 
     def stretches(
         self, store: Store, committed: Committed, stretch_bytes: int = STRETCH_BYTES
-    ) -> list[Stretch]:
+    ) -> list[ManifestRange]:
         """Return the stretches of the log, up to a bound, that the archive does not hold yet.
 
         Raises:
@@ -120,11 +120,11 @@ class Archive:
         plan = plan_scan(
             store, committed, first_index=Index(self.covered_index + 1), split_bytes=split_bytes
         )
-        found: list[Stretch] = []
+        found: list[ManifestRange] = []
         before = plan.start
         for part in plan.ranges:
             if part.end.position - before.position >= stretch_bytes or part is plan.ranges[-1]:
-                found.append(Stretch(before, part.end))
+                found.append(ManifestRange(before, part.end))
                 before = part.end
         return found
 
@@ -132,7 +132,7 @@ class Archive:
         self,
         spark: SparkSession,
         store: Store,
-        stretch: Stretch,
+        stretch: ManifestRange,
         *,
         broker_name: str,
         known_by: str,
@@ -174,7 +174,7 @@ class Archive:
         self,
         spark: SparkSession,
         store: Store,
-        stretch: Stretch,
+        stretch: ManifestRange,
         *,
         staged: Path,
         broker_name: str,
@@ -246,7 +246,7 @@ class Archive:
                     path.unlink()
 
 
-def _parts(store: Store, stretch: Stretch, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:
+def _parts(store: Store, stretch: ManifestRange, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:
     """Yield what tasks of about `part_bytes` read of a stretch."""
     held: list[LogRange] = []
     plan = plan_scan(
@@ -264,7 +264,7 @@ def _parts(store: Store, stretch: Stretch, part_bytes: int) -> Iterator[tuple[Lo
         yield tuple(held)
 
 
-def _span(stretch: Stretch) -> str:
+def _span(stretch: ManifestRange) -> str:
     return f"{stretch.before.index + 1:020d}-{stretch.end.index:020d}"
 
 

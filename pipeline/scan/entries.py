@@ -118,7 +118,7 @@ class Entries:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class ScannedEntries:
     """The entries that were found in some bytes of the log.
 
     Attributes:
@@ -136,7 +136,7 @@ class Stretch:
     wanted_bytes: int = ENTRY_HEADER_BYTES
 
 
-def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> Stretch:
+def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> ScannedEntries:
     """Take all whole entries from the start of `data`.
 
     A body with a wrong checksum is marked in `Entries.body_ok` and is no end: its header says where the next
@@ -157,12 +157,12 @@ def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> St
     body_ok = _bodies_ok(data, start, header) if check_bodies else np.ones(count, bool)
     entries = Entries(start, header, body_ok)
     after = entries.chain_after(count, before)
-    return Stretch(entries, after, after.position - before.position, problem, wanted_bytes)
+    return ScannedEntries(entries, after, after.position - before.position, problem, wanted_bytes)
 
 
-def _nothing(data: Bytes, before: Chain, wanted_bytes: int) -> Stretch:
+def _nothing(data: Bytes, before: Chain, wanted_bytes: int) -> ScannedEntries:
     none = Entries(np.empty(0, np.int64), np.empty(0, HEADER), np.empty(0, bool))
-    return Stretch(none, before, 0, "", wanted_bytes)
+    return ScannedEntries(none, before, 0, "", wanted_bytes)
 
 
 def _walk(data: Bytes) -> tuple[Int64s, int]:

@@ -19,7 +19,7 @@ from dledger.codec.entry import find_headers
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger_mq.message.errors import RecordError
-from pipeline.scan.entries import Chain, Entries, Stretch, read_entries
+from pipeline.scan.entries import Chain, Entries, ScannedEntries, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.records import Int64s, RecordTable, read_records
 
@@ -147,7 +147,7 @@ class RangeScan:
                 kind = EntryKind(magic)
                 yield Entry(Index(index), Term(term), Position(position), kind, body)
 
-    def _stretches(self) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
+    def _stretches(self) -> Iterator[tuple[memoryview, Chain, ScannedEntries, Damage | None]]:
         """Yield the range in stretches; damage stands in the one that follows it."""
         try:
             descriptor = os.open(self._range.path, os.O_RDONLY | os.O_CLOEXEC)
@@ -158,7 +158,9 @@ class RangeScan:
         finally:
             os.close(descriptor)
 
-    def _read(self, descriptor: int) -> Iterator[tuple[memoryview, Chain, Stretch, Damage | None]]:
+    def _read(
+        self, descriptor: int
+    ) -> Iterator[tuple[memoryview, Chain, ScannedEntries, Damage | None]]:
         """Yield stretches of whole entries; the buffer is reused, so a stretch is valid only until the next one."""
         chain, end = self._range.before, self._range.end
         buffer = bytearray(min(READ_BYTES, max(self._range.size_bytes, ENTRY_HEADER_BYTES)))
@@ -270,7 +272,7 @@ class RangeScan:
                 return int(header.position)
         return None
 
-    def _piece(self, data: memoryview, before: Chain, stretch: Stretch) -> Piece:
+    def _piece(self, data: memoryview, before: Chain, stretch: ScannedEntries) -> Piece:
         """Parse all records at once; only if that fails, entry by entry, to find which ones are damaged."""
         entries = stretch.entries
         bad = np.flatnonzero(~entries.body_ok)

@@ -26,7 +26,7 @@ class LogPartition(InputPartition):
         self.range = range_
 
 
-class LogReader(DataSourceReader):
+class CommitLogReader(DataSourceReader):
     """Plans the scan of a store, and carries out its parts.
 
     Raises:
@@ -62,4 +62,4 @@ class CommitLogDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the table."""
-        return LogReader(self.options, schema)
+        return CommitLogReader(self.options, schema)

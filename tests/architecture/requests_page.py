@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from broker.server.requests.request import Handler, Where
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
 from dledger_mq.remoting.codes import REQUESTS, RequestCode
@@ -42,7 +42,7 @@ def requests_page() -> str:
             rows.append(
                 f"| {code.value} | {code.name} | {REQUESTS[code]} | {handler.kind.name} | {where} | {method} |"
             )
-    kinds = [f"- **{kind.name}** {kind.value}." for kind in Kind]
+    kinds = [f"- **{kind.name}** {kind.value}." for kind in RequestKind]
     places = [f"- **{where.name}** {where.value}." for where in Where]
     confirmed = (
         "- *confirmed*: once it is confirmed that this node leads: the answer shows what is applied there."

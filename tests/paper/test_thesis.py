@@ -33,7 +33,7 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
-from dledger.testing.core_group import CoreGroup, Member
+from dledger.testing.core_group import CoreGroup, CoreMember
 from dledger.testing.make_roles import (
     N0,
     N1,
@@ -50,7 +50,7 @@ from dledger.testing.make_roles import (
 )
 
 
-def ready_leader() -> tuple[CoreGroup, Member]:
+def ready_leader() -> tuple[CoreGroup, CoreMember]:
     """A leader whose no-op is committed and on every member."""
     group, member = make_role(Role.LEADER)
     for peer in (N1, N2):
@@ -365,7 +365,7 @@ def test_the_leader_counts_itself_when_its_disk_is_done() -> None:
     assert outcomes(receive_only(member, N2, 3)) == {2: Committed(id_3, id_3)}
 
 
-def receive_only(member: Member, source: NodeId, match: int) -> list[Effect]:
+def receive_only(member: CoreMember, source: NodeId, match: int) -> list[Effect]:
     """An answer, without the sync that `receive` adds."""
     return member.step(Received(success(member, source, match)))
 

@@ -19,7 +19,7 @@ from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_damage import EntryPlace, entry_places, flips_on_all
 from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.simulation import SimResult, Verdict, run_settings
+from dledger.testing.simulation import SimResult, SimVerdict, run_settings
 
 DAMAGE_ALL = {"damage-all": 5, "kill-one": 3, "partition-leader": 1, "heal": 4}
 FLIPPED = {"flip-snapshot": 10, "kill-one": 6, "heal": 4}
@@ -77,7 +77,7 @@ def test_entries_are_found_where_they_stand() -> None:
 @pytest.mark.parametrize("seed", range(1, 21))
 def test_damaged_logs_heal_each_other(seed: int) -> None:
     result = run_settings(damaged_settings(seed))
-    assert result.verdict is Verdict.FINE, result.problem
+    assert result.verdict is SimVerdict.FINE, result.problem
 
 
 @pytest.mark.slow
@@ -93,14 +93,14 @@ def test_damaged_members_that_help_nobody_are_found(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(StoreRepair, "_answer", keeps_silent)
     verdicts = {run_settings(damaged_settings(seed)).verdict for seed in range(1, 15)}
-    assert Verdict.STUCK in verdicts
+    assert SimVerdict.STUCK in verdicts
 
 
 @pytest.mark.slow
 def test_damaged_snapshots_are_noticed_and_not_used() -> None:
     results = [flipped_run(seed) for seed in range(1, 7)]
     for result in results:
-        assert result.verdict is Verdict.FINE, result.problem
+        assert result.verdict is SimVerdict.FINE, result.problem
     assert sum(result.reached["snapshot-refused"] for result in results) > 0
 
 

@@ -14,12 +14,12 @@ import pytest
 
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.client import Prefers, SimClient
 from broker.testing.settings import BrokerSimSettings
 from dledger.raft.ids import NodeId
-from dledger.testing.simulation import SimResult, Verdict
+from dledger.testing.simulation import SimResult, SimVerdict
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -127,7 +127,7 @@ def test_a_leader_of_the_past_tells_no_old_offset() -> None:
     for seed in SEEDS:
         story = Story(seed)
         result = story.run()
-        assert result.verdict is Verdict.FINE, (seed, result.problem)
+        assert result.verdict is SimVerdict.FINE, (seed, result.problem)
         assert story.told in ([], [3])
 
 
@@ -138,7 +138,7 @@ def test_one_that_takes_the_commit_for_a_proof_is_found(monkeypatch: pytest.Monk
     when_staged_committed = Router.when_staged_committed
 
     def act_at_once(self: Router, request: PendingRequest, act: Any) -> None:
-        is_query = request.kind is Kind.QUESTION
+        is_query = request.kind is RequestKind.QUESTION
         when_staged_committed(self, request, act.args[1] if is_query else act)
 
     monkeypatch.setattr(Router, "when_staged_committed", act_at_once)

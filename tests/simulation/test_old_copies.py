@@ -20,7 +20,7 @@ from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_victims import Victims
-from dledger.testing.simulation import Simulation, Verdict, run_settings
+from dledger.testing.simulation import Simulation, SimVerdict, run_settings
 
 COPIES = {"old-copy": 6, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}
 CUT_AND_COPIES = {"old-copy": 6, "cut-committing-leader": 3, "heal": 1, "crash-one": 1}
@@ -43,7 +43,7 @@ def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
 @pytest.mark.parametrize("weights", [COPIES, CUT_AND_COPIES], ids=["copies", "cut-and-copies"])
 def test_a_group_survives_old_copies(seed: int, weights: dict[str, int]) -> None:
     result = run_settings(settings_of(seed, weights))
-    assert result.verdict is Verdict.FINE, result.problem
+    assert result.verdict is SimVerdict.FINE, result.problem
 
 
 class Proud(RaftNode):
@@ -62,7 +62,7 @@ def test_a_group_whose_old_copies_go_on_voting_loses_data() -> None:
     problems = []
     for seed in range(1, 60):
         result = Simulation(settings_of(seed, COPIES), engine_type=ProudEngine).run()
-        if result.verdict is Verdict.WRONG:
+        if result.verdict is SimVerdict.WRONG:
             problems.append(result.problem)
             break
     assert problems

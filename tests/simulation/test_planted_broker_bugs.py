@@ -17,7 +17,7 @@ from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
 from broker.server.watches.clock import SteadyWallClock
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
 from broker.store.recent_sends import RecentSends
@@ -33,7 +33,7 @@ from broker.testing.settings import (
 )
 from dledger.engine import Engine
 from dledger.testing.sim_purposes import Purpose
-from dledger.testing.simulation import Verdict
+from dledger.testing.simulation import SimVerdict
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
@@ -66,7 +66,7 @@ def first_finding(seeds: range, *, jumps: bool = False, **broken: Any) -> str:
             weights = {**settings.fault_weights, "jump-wall-clock": 10}
             settings = replace(settings, fault_weights=weights)
         result = BrokerSimulation(settings, **broken).run()
-        if result.verdict is not Verdict.FINE:
+        if result.verdict is not SimVerdict.FINE:
             return result.problem
     return ""
 
@@ -186,7 +186,7 @@ def keepers_find(controller_type: type[BrokerController] = BrokerController, *, 
     """What the first runs with keepers say, up to the first that is not fine."""
     for seed in islice(filter(is_register_run, count(1)), runs):
         result = BrokerSimulation(draw_broker_settings(seed), controller_type=controller_type).run()
-        if result.verdict is not Verdict.FINE:
+        if result.verdict is not SimVerdict.FINE:
             return result.problem
     return ""
 
@@ -200,7 +200,7 @@ class TellsWhatIsHere(BrokerController):
 
         def notify(request: PendingRequest, code: ResponseCode, remark: str) -> None:
             command = request.command
-            if isinstance(command, RemotingCommand) and request.kind is Kind.QUESTION:
+            if isinstance(command, RemotingCommand) and request.kind is RequestKind.QUESTION:
                 offsets._query(request, command)[1]()
             else:
                 fail(request, code, remark)
@@ -218,7 +218,7 @@ def test_a_send_back_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyP
     when_committed = Router.when_committed
 
     def when_staged(self: Router, request: PendingRequest, *how: Any, **more: Any) -> None:
-        if request.kind is Kind.SEND_BACK:
+        if request.kind is RequestKind.SEND_BACK:
             request.answer(ResponseCode.SUCCESS)
         else:
             when_committed(self, request, *how, **more)

@@ -32,7 +32,7 @@ from dledger.testing.sim_draws import purpose_of
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.sim_standstill import Standstills
-from dledger.testing.simulation import Verdict, run_seed
+from dledger.testing.simulation import SimVerdict, run_seed
 
 
 class AcksBeforeSync(Engine):
@@ -187,9 +187,9 @@ def first_finding(engine_type: type[Engine], seeds: Iterable[int]) -> str:
     """What the simulator says about the first seed that it finds wrong."""
     for seed in seeds:
         result = run_seed(seed, engine_type=engine_type)
-        if result.verdict is Verdict.WRONG:
+        if result.verdict is SimVerdict.WRONG:
             return result.problem
-        assert result.verdict is Verdict.FINE, f"seed {seed}: {result.problem}"
+        assert result.verdict is SimVerdict.FINE, f"seed {seed}: {result.problem}"
     return ""
 
 

@@ -17,7 +17,7 @@ from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import RequestedMessage
 from broker.service.send import SendPlan
 from broker.testing.broker_simulation import BrokerSimulation
-from dledger.testing.simulation import Verdict
+from dledger.testing.simulation import SimVerdict
 from tests.simulation.test_planted_broker_bugs import busy
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ def first_finding(seeds: range, **knobs: Any) -> str:
     for seed in seeds:
         settings = replace(busy(seed), **(usual | knobs))
         result = BrokerSimulation(settings).run()
-        if result.verdict is not Verdict.FINE:
+        if result.verdict is not SimVerdict.FINE:
             return result.problem
     return ""
 

@@ -11,7 +11,7 @@ from broker.testing.sim import BROKER_SIMULATOR
 from dledger.testing import sim
 from dledger.testing.sim_command import Simulator, run_command, run_one
 from dledger.testing.sim_tally import Tally
-from dledger.testing.simulation import SimResult, Verdict, run_seed
+from dledger.testing.simulation import SimResult, SimVerdict, run_seed
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 SWEEP_FIRST, SWEEP_COUNT = 1000, 60
@@ -28,7 +28,7 @@ def remembered_seeds() -> list[tuple[str, int]]:
 
 def check(result: SimResult, simulator: Simulator = sim.LOG_SIMULATOR, options: str = "") -> None:
     replay = simulator.replay_command(result.seed, options=options)
-    assert result.verdict is Verdict.FINE, f"{result.problem}\nreplay: {replay}"
+    assert result.verdict is SimVerdict.FINE, f"{result.problem}\nreplay: {replay}"
 
 
 @pytest.mark.parametrize(("name", "seed"), remembered_seeds())

@@ -16,7 +16,7 @@ from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_fault_kinds import ALL_KINDS
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
-from dledger.testing.simulation import Verdict, run_settings
+from dledger.testing.simulation import SimVerdict, run_settings
 
 
 class ForgetfulStore(HardStateStore):
@@ -34,10 +34,10 @@ def test_a_failing_run_becomes_smaller_and_still_fails() -> None:
     drawn = next(
         settings
         for settings in map(draw_settings, range(1, 30))
-        if run(settings).verdict is Verdict.WRONG
+        if run(settings).verdict is SimVerdict.WRONG
     )
     smaller = shrink(drawn, run)
-    assert run(smaller).verdict is Verdict.WRONG
+    assert run(smaller).verdict is SimVerdict.WRONG
     assert run(smaller).step_count < run(drawn).step_count
     assert sum(smaller.fault_weights.values()) < sum(drawn.fault_weights.values())
     assert override(drawn, assignments(drawn, smaller)) == smaller

@@ -26,7 +26,7 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
-from dledger.testing.simulation import SimResult, Simulation, Verdict, run_seed
+from dledger.testing.simulation import SimResult, Simulation, SimVerdict, run_seed
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 
@@ -58,7 +58,7 @@ def calm_run(engine_type: type[Engine] = Engine, **changes: int) -> Simulation:
 @pytest.mark.parametrize("node_count", [1, 3, 5])
 def test_a_run_without_faults_is_fine(node_count: int) -> None:
     result = calm_run(node_count=node_count).run()
-    assert result.verdict is Verdict.FINE
+    assert result.verdict is SimVerdict.FINE
     assert result.calls.acknowledged > 10
     assert result.calls.unknown == 0
     assert result.leader_count == 1 + result.calls.transfers
@@ -66,7 +66,7 @@ def test_a_run_without_faults_is_fine(node_count: int) -> None:
 
 def test_no_progress_is_stuck() -> None:
     result = calm_run(Idle, client_count=0).run()
-    assert result.verdict is Verdict.STUCK
+    assert result.verdict is SimVerdict.STUCK
     assert "no append was acknowledged" in result.problem
 
 
@@ -76,18 +76,18 @@ def test_a_call_that_is_never_answered_is_stuck() -> None:
             return [each for each in super().take_resolved() if each[0] != 1]
 
     result = Simulation(SimSettings(seed=1, settle_ms_max=3000), engine_type=Deaf).run()
-    assert result.verdict is Verdict.STUCK
+    assert result.verdict is SimVerdict.STUCK
     assert "never answered: call 1" in result.problem
 
 
 def test_an_exception_of_a_member_is_a_crash_with_its_traceback() -> None:
     result = calm_run(Raising).run()
-    assert result.verdict is Verdict.CRASHED
+    assert result.verdict is SimVerdict.CRASHED
     assert "ZeroDivisionError: on purpose" in result.problem
 
 
 def test_the_exit_codes_differ() -> None:
-    assert [int(verdict) for verdict in Verdict] == [0, 1, 3, 4]
+    assert [int(verdict) for verdict in SimVerdict] == [0, 1, 3, 4]
 
 
 # The command.
@@ -103,11 +103,11 @@ def test_the_command_sums_up_and_exits_with_the_worst_verdict(
     assert told["simulated_per_real"] > 1
 
     def wrong_at_two(settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
-        verdict = Verdict.WRONG if settings.seed == 2 else Verdict.STUCK
+        verdict = SimVerdict.WRONG if settings.seed == 2 else SimVerdict.STUCK
         return replace(run_seed(1), seed=settings.seed, verdict=verdict, problem="x")
 
     monkeypatch.setattr(sim, "LOG_SIMULATOR", replace(sim.LOG_SIMULATOR, run=wrong_at_two))
-    assert sim.main(few) == int(Verdict.WRONG)
+    assert sim.main(few) == int(SimVerdict.WRONG)
     assert "--seed 2 --trace" in capsys.readouterr().out
 
 

@@ -11,7 +11,7 @@ from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_fault_kinds import ALL_KINDS
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.simulation import Verdict, run_settings
+from dledger.testing.simulation import SimVerdict, run_settings
 
 SLOW_FOR_MS = 60_000
 """Longer than any of these runs."""
@@ -54,5 +54,5 @@ def append(cluster: SimCluster) -> None:
 
 def test_groups_with_slow_disks_are_fine_and_their_leaders_hand_over() -> None:
     results = [run_settings(settings_of(seed)) for seed in range(1, 31)]
-    assert [each.problem for each in results if each.verdict is not Verdict.FINE] == []
+    assert [each.problem for each in results if each.verdict is not SimVerdict.FINE] == []
     assert sum(each.reached["slow-disk-handover"] for each in results) > 0

@@ -13,11 +13,11 @@ from dledger.testing import sim
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
-from dledger.testing.simulation import SimResult, Verdict, run_seed
+from dledger.testing.simulation import SimResult, SimVerdict, run_seed
 
 
 def stuck(settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
-    return replace(run_seed(1), seed=settings.seed, verdict=Verdict.STUCK, problem="no way")
+    return replace(run_seed(1), seed=settings.seed, verdict=SimVerdict.STUCK, problem="no way")
 
 
 def test_a_failing_seed_is_kept_with_its_command(
@@ -26,7 +26,7 @@ def test_a_failing_seed_is_kept_with_its_command(
     monkeypatch.setattr(soak, "SIMULATORS", (replace(sim.LOG_SIMULATOR, run=stuck),))
     file = tmp_path / "kept" / "seeds.txt"
     wanted = ["--hours", "0.00005", "--processes", "1", "--first", "7", "--failures", str(file)]
-    assert soak.main(wanted) == int(Verdict.STUCK)
+    assert soak.main(wanted) == int(SimVerdict.STUCK)
     assert file.read_text().startswith(
         "python -m dledger.testing.sim --seed 7 --trace  # stuck: no way"
     )

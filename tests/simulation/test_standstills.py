@@ -16,7 +16,7 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import override
-from dledger.testing.simulation import Verdict, run_settings
+from dledger.testing.simulation import SimVerdict, run_settings
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 pytestmark = pytest.mark.slow
@@ -113,7 +113,7 @@ def test_no_run_of_standstills_changes_its_leader() -> None:
         settings = draw_settings(seed)
         assert settings.demands_steady
         result = run_settings(settings)
-        assert result.verdict is Verdict.FINE, result.problem
+        assert result.verdict is SimVerdict.FINE, result.problem
         assert result.coverage["stand-still"]
 
 
@@ -140,7 +140,7 @@ def test_a_leader_of_a_steady_run_that_hands_over_for_its_disk_is_no_finding() -
         draw_settings(STEADY_SEED), ["faults=slow-disk:10,heal:10", "slow_disk_ms=5"]
     )
     result = run_settings(settings)
-    assert result.verdict is Verdict.FINE, result.problem
+    assert result.verdict is SimVerdict.FINE, result.problem
     assert result.reached["slow-disk-handover"]
 
 

@@ -13,7 +13,7 @@ from dledger.engine import Engine
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_settings import SimSettings
-from dledger.testing.simulation import Simulation, Verdict, run_settings
+from dledger.testing.simulation import Simulation, SimVerdict, run_settings
 
 WIPES = {"wipe-one": 4, "crash-one": 1, "partition-leader": 2, "partition-one": 1, "heal": 3}
 CUT_AND_WIPED = {"wipe-one": 3, "cut-committing-leader": 3, "heal": 1, "crash-one": 1}
@@ -35,7 +35,7 @@ def settings_of(seed: int, weights: dict[str, int]) -> SimSettings:
 @pytest.mark.parametrize("weights", [WIPES, CUT_AND_WIPED], ids=["wipes", "cut-and-wiped"])
 def test_a_group_survives_lost_disks(seed: int, weights: dict[str, int]) -> None:
     result = run_settings(settings_of(seed, weights))
-    assert result.verdict is Verdict.FINE, result.problem
+    assert result.verdict is SimVerdict.FINE, result.problem
 
 
 class ForgetfulStore(HardStateStore):
@@ -57,7 +57,7 @@ def test_a_group_whose_wiped_members_vote_at_once_loses_data() -> None:
     problems = []
     for seed in range(1, 80):
         result = Simulation(settings_of(seed, CUT_AND_WIPED), engine_type=Forgetful).run()
-        if result.verdict is Verdict.WRONG:
+        if result.verdict is SimVerdict.WRONG:
             problems.append(result.problem)
             break
     assert problems

@@ -16,7 +16,7 @@ from broker.server.deliveries.deliveries import DELIVERIES_MAX, Deliverer, Deliv
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal
 from broker.service.timers import RecallRules
 from broker.store.control import DeliverTimers, RecallTimer
@@ -39,7 +39,7 @@ CANDIDATES_MAX: Final = 256
 _TIME_MAX: Final = 2**62
 
 
-class Timers:
+class TimerDeliveries:
     """Owns the delivery of what is due, and recalls."""
 
     def __init__(
@@ -111,7 +111,9 @@ class Timers:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
-        return (Handler(RequestCode.RECALL_MESSAGE, self.recall, Kind.UPDATE, is_confirmed=True),)
+        return (
+            Handler(RequestCode.RECALL_MESSAGE, self.recall, RequestKind.UPDATE, is_confirmed=True),
+        )
 
     def recall(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out RECALL_MESSAGE: answered with the outcome, once the log has it.

@@ -19,7 +19,7 @@ from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.schedule import delivery
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from broker.store.transactions import OpenHalf, Verdict
+from broker.store.transactions import OpenHalf, TransactionVerdict
 from dledger import DLedgerError, EntryDamagedError, LogServer
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import offset_msg_id
@@ -187,7 +187,7 @@ class TransactionChecks:
             if message is not None:
                 self._copy(message)
         offsets = [half.queue_offset for half, _ in halves]
-        place = stage_op(self._commits.staging, offsets, Verdict.GIVEN_UP, now_ms)
+        place = stage_op(self._commits.staging, offsets, TransactionVerdict.GIVEN_UP, now_ms)
         _log.warning(
             "%d transactions are given up after %d checks: see %s",
             len(halves),

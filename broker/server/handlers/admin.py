@@ -12,7 +12,7 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
 from broker.service import tables
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.connections import consumer_connections, producer_connections
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
@@ -68,7 +68,7 @@ class Admin:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
-        code, admin, read, here = RequestCode, Kind.ADMIN, Kind.READ, Where.HERE
+        code, admin, read, here = RequestCode, RequestKind.ADMIN, RequestKind.READ, Where.HERE
         group_code = code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
         return (
             Handler(ASK_REGISTRANT, self.confirm_registration, read, here),

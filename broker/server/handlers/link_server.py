@@ -18,7 +18,7 @@ from broker.server.links.private_codes import (
 )
 from broker.server.requests.origin import ClientOrigin, ForwardedOrigin, Origin, answer
 from broker.server.requests.request import AnyHandler, Handler, PendingRequest, Where
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.frame import Frame, FrameDecoder
@@ -93,7 +93,7 @@ class LinkServer:
                 else:
                     act(link, command)
 
-        return tuple(Handler(code, serve, Kind.READ, Where.HERE) for code in PrivateCode)
+        return tuple(Handler(code, serve, RequestKind.READ, Where.HERE) for code in PrivateCode)
 
     @property
     def link_count(self) -> int:

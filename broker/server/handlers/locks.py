@@ -8,7 +8,7 @@ from broker.server.handlers.committers import Committers
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.store.control import LockQueues, UnlockQueues
 from broker.store.locks import QueueLocks
 from broker.store.staging import StagedEntry
@@ -34,8 +34,8 @@ class Locks:
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
         return (
-            Handler(RequestCode.LOCK_BATCH_MQ, self.lock, Kind.UPDATE),
-            Handler(RequestCode.UNLOCK_BATCH_MQ, self.unlock, Kind.UPDATE),
+            Handler(RequestCode.LOCK_BATCH_MQ, self.lock, RequestKind.UPDATE),
+            Handler(RequestCode.UNLOCK_BATCH_MQ, self.unlock, RequestKind.UPDATE),
         )
 
     def lock(self, request: PendingRequest, command: RemotingCommand) -> None:

@@ -23,7 +23,7 @@ from broker.service.clients import (
     newest_of_each,
     producers_of,
 )
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.pull import SQL_REFUSED
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
@@ -88,13 +88,13 @@ class Members:
         """Return the handlers of its codes."""
         code = RequestCode
         return (
-            Handler(code.HEART_BEAT, self.heartbeat, Kind.UPDATE, Where.HERE),
-            Handler(code.UNREGISTER_CLIENT, self.unregister, Kind.UPDATE, Where.HERE),
-            Handler(code.CHECK_CLIENT_CONFIG, self.check_config, Kind.READ, Where.HERE),
+            Handler(code.HEART_BEAT, self.heartbeat, RequestKind.UPDATE, Where.HERE),
+            Handler(code.UNREGISTER_CLIENT, self.unregister, RequestKind.UPDATE, Where.HERE),
+            Handler(code.CHECK_CLIENT_CONFIG, self.check_config, RequestKind.READ, Where.HERE),
             Handler(
                 code.GET_CONSUMER_LIST_BY_GROUP,
                 self.consumer_list,
-                Kind.QUESTION,
+                RequestKind.QUESTION,
                 is_confirmed=True,
                 request_type=Question,
             ),

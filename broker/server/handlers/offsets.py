@@ -12,7 +12,7 @@ from broker.server.requests.origin import Origin
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.offsets import (
     NAME_LENGTH_MAX,
     PendingOffsets,
@@ -65,10 +65,12 @@ class Offsets:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes. Reads are confirmed when their fields are read, or later."""
-        code, read = RequestCode, Kind.READ
+        code, read = RequestCode, RequestKind.READ
         return (
-            Handler(code.QUERY_CONSUMER_OFFSET, self.query, Kind.QUESTION, request_type=Question),
-            Handler(code.UPDATE_CONSUMER_OFFSET, self.update, Kind.UPDATE),
+            Handler(
+                code.QUERY_CONSUMER_OFFSET, self.query, RequestKind.QUESTION, request_type=Question
+            ),
+            Handler(code.UPDATE_CONSUMER_OFFSET, self.update, RequestKind.UPDATE),
             Handler(code.SEARCH_OFFSET_BY_TIMESTAMP, self.by_time, read),
             Handler(code.GET_MAX_OFFSET, self.max_offset, read),
             Handler(code.GET_MIN_OFFSET, self.min_offset, read),

@@ -16,7 +16,7 @@ from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
@@ -117,7 +117,8 @@ class Pulls:
         """Return the handlers of its codes."""
         codes = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
         return tuple(
-            Handler(code, self.pull, Kind.READ, Where.HERE, request_type=Pull) for code in codes
+            Handler(code, self.pull, RequestKind.READ, Where.HERE, request_type=Pull)
+            for code in codes
         )
 
     def pull(self, request: PendingRequest, command: PullRequest) -> None:

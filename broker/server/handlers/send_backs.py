@@ -6,7 +6,7 @@ from broker.server.handlers.plan_staging import stage_plan
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.send_back import SendBack, SendBackRules
@@ -28,7 +28,7 @@ class SendBacks:
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
         code = RequestCode.CONSUMER_SEND_MSG_BACK
-        return (Handler(code, self.send_back, Kind.SEND_BACK, is_confirmed=True),)
+        return (Handler(code, self.send_back, RequestKind.SEND_BACK, is_confirmed=True),)
 
     def send_back(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out CONSUMER_SEND_MSG_BACK.

@@ -17,7 +17,7 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import NOTHING_NEW
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal
 from broker.service.repeats import Repeats
 from broker.service.send import SendPlan, SendRules
@@ -87,9 +87,9 @@ class Sends:
         """Return the handlers of its codes."""
         code = RequestCode
         return (
-            Handler(code.SEND_MESSAGE, self.send, Kind.SEND, request_type=Send),
-            Handler(code.SEND_MESSAGE_V2, self.send, Kind.SEND, request_type=Send),
-            Handler(code.SEND_BATCH_MESSAGE, self.send, Kind.SEND, request_type=Send),
+            Handler(code.SEND_MESSAGE, self.send, RequestKind.SEND, request_type=Send),
+            Handler(code.SEND_MESSAGE_V2, self.send, RequestKind.SEND, request_type=Send),
+            Handler(code.SEND_BATCH_MESSAGE, self.send, RequestKind.SEND, request_type=Send),
         )
 
     def send(self, request: PendingRequest, command: SendRequest) -> None:

@@ -15,11 +15,11 @@ from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.sameness import RequestedMessage, requested_by_record
 from broker.store.control import ResumeTransaction
 from broker.store.recent_sends import COPIES_MAX
-from broker.store.transactions import OpenHalf, TransactionKey, Transactions, Verdict
+from broker.store.transactions import OpenHalf, TransactionKey, Transactions, TransactionVerdict
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.names import CHECK_MAX_TOPIC, HALF_TOPIC
@@ -72,7 +72,10 @@ class TransactionResumes:
         """Return the handlers of its codes."""
         return (
             Handler(
-                RequestCode.RESUME_CHECK_HALF_MESSAGE, self.resume, Kind.UPDATE, is_confirmed=True
+                RequestCode.RESUME_CHECK_HALF_MESSAGE,
+                self.resume,
+                RequestKind.UPDATE,
+                is_confirmed=True,
             ),
         )
 
@@ -112,9 +115,9 @@ class TransactionResumes:
         if message.topic == HALF_TOPIC:
             queue_offset = QueueOffset(message.queue_offset)
             verdict = self._transactions.verdict(queue_offset)
-            if verdict is Verdict.OPEN:
+            if verdict is TransactionVerdict.OPEN:
                 return _CountAnew(queue_offset)
-            if verdict is not Verdict.GIVEN_UP:
+            if verdict is not TransactionVerdict.GIVEN_UP:
                 return None
         elif message.topic != CHECK_MAX_TOPIC:
             return None

@@ -11,7 +11,7 @@ from broker.server.handlers.send_answers import SendAnswers
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import RequestedMessage, is_same, requested_by_plan
@@ -28,7 +28,7 @@ from broker.service.transactions import (
 )
 from broker.store.recent_sends import COPIES_MAX
 from broker.store.staging import StagedEntry, Staging
-from broker.store.transactions import TransactionKey, Transactions, Verdict, encode_op
+from broker.store.transactions import TransactionKey, Transactions, TransactionVerdict, encode_op
 from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.names import OP_HALF_TOPIC
@@ -219,7 +219,9 @@ class TransactionEnds:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
-        return (Handler(RequestCode.END_TRANSACTION, self.route_end, Kind.UPDATE, Where.ANY),)
+        return (
+            Handler(RequestCode.END_TRANSACTION, self.route_end, RequestKind.UPDATE, Where.ANY),
+        )
 
     def route_end(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Route END_TRANSACTION; without a decision it has neither effect nor answer (O5), else it is the leader's."""
@@ -304,7 +306,7 @@ def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) ->
         RecordError: the real message cannot be stored; nothing was staged.
     """
     if isinstance(plan, RollbackPlan):
-        return stage_op(staging, [plan.half.queue_offset], Verdict.ROLLED_BACK, now_ms)
+        return stage_op(staging, [plan.half.queue_offset], TransactionVerdict.ROLLED_BACK, now_ms)
     half = plan.half
     staging.stage(
         plan.topic,
@@ -318,11 +320,11 @@ def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) ->
         reconsume_times=half.reconsume_times,
         prepared_transaction_offset=half.physical_offset,
     )
-    return stage_op(staging, [half.queue_offset], Verdict.COMMITTED, now_ms)
+    return stage_op(staging, [half.queue_offset], TransactionVerdict.COMMITTED, now_ms)
 
 
 def stage_op(
-    staging: Staging, queue_offsets: Sequence[QueueOffset], verdict: Verdict, now_ms: int
+    staging: Staging, queue_offsets: Sequence[QueueOffset], verdict: TransactionVerdict, now_ms: int
 ) -> int:
     """Stage an op record; gives its place."""
     body, properties = encode_op(queue_offsets, verdict)
@@ -331,7 +333,9 @@ def stage_op(
     )
 
 
-def _answer_end(request: PendingRequest, *, wanted: Verdict, recorded: Verdict) -> None:
+def _answer_end(
+    request: PendingRequest, *, wanted: TransactionVerdict, recorded: TransactionVerdict
+) -> None:
     """Answer the end of a transaction that was `wanted`, of which the fold has `recorded` the verdict."""
     code, remark, ext = answer_to_ending(wanted=wanted, recorded=recorded)
     request.answer(code, remark, ext)

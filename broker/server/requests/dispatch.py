@@ -8,7 +8,7 @@ from broker.server.requests.origin import ForwardedOrigin, Origin, answer
 from broker.server.requests.questions import Question, Questions
 from broker.server.requests.request import HOLD_MS, AnyHandler, Handler, PendingRequest, Where
 from broker.server.requests.router import Router, refuse_fault
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from dledger import EntryDamagedError
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import BodyError, FieldError
@@ -36,7 +36,7 @@ class Dispatch:
         for handler in handlers:
             assert handler.code >= 0, f"{handler.code} is no code of a request"
             assert handler.code not in self._handlers, f"two services handle {handler.code}"
-            if handler.kind is Kind.QUESTION:
+            if handler.kind is RequestKind.QUESTION:
                 assert issubclass(handler.request_type, Question), f"{handler.code} asks a question"
             self._handlers[handler.code] = handler
 
@@ -73,7 +73,7 @@ class Dispatch:
             if origin.is_forwarded:
                 _note_forwarded(request)
             if handler.where is Where.LEADER:
-                if handler.kind is Kind.QUESTION:
+                if handler.kind is RequestKind.QUESTION:
                     assert isinstance(request, Question), "its handler says so"
                     self._questions.add(request)
                 self._router.route(request)
@@ -111,5 +111,5 @@ def _refuse_unknown(request: PendingRequest, _command: object) -> None:
     request.refuse_as_unknown()
 
 
-_UNKNOWN: AnyHandler = Handler(-1, _refuse_unknown, Kind.READ, Where.HERE)
+_UNKNOWN: AnyHandler = Handler(-1, _refuse_unknown, RequestKind.READ, Where.HERE)
 """The handler of every code that nobody has registered."""

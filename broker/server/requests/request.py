@@ -19,7 +19,7 @@ from typing import Any, Final, Generic, TypeVar
 import msgspec
 
 from broker.server.requests.origin import Origin
-from broker.service.conclusions import Kind, refusal_after
+from broker.service.conclusions import RequestKind, refusal_after
 from dledger_mq.remoting.codes import ResponseCode, unsupported_remark
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_response
@@ -74,7 +74,7 @@ class PendingRequest(msgspec.Struct):
     is_answered: bool = False
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> RequestKind:
         """The kind of its handler."""
         return self.handler.kind
 
@@ -163,7 +163,7 @@ class Handler(Generic[C]):
 
     code: int
     serve: Callable[[PendingRequest, C], None]
-    kind: Kind
+    kind: RequestKind
     where: Where = Where.LEADER
     is_confirmed: bool = False
     request_type: type[PendingRequest] = PendingRequest

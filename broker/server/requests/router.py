@@ -31,7 +31,7 @@ from broker.server.links.private_codes import (
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import HOLD_MS, PendingRequest
-from broker.service.conclusions import AskNext, Kind, unanswered, unconfirmed
+from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError, EntryDamagedError, LogServer, Role
@@ -170,13 +170,13 @@ class Router:
 
     def park(self, request: PendingRequest) -> None:
         """Keep a request until there is a leader; nothing of it was done yet, or it may be done again."""
-        assert request.kind is Kind.QUESTION or not request.is_answered, (
+        assert request.kind is RequestKind.QUESTION or not request.is_answered, (
             f"a request of code {request.handler.code} was answered, and is to be carried out again"
         )
         request.was_held = True
         if request.is_abandoned:
             _drop(request)
-        elif request.kind is Kind.SEND and self._log.full_disks.leave_no_majority:
+        elif request.kind is RequestKind.SEND and self._log.full_disks.leave_no_majority:
             # An election does not help.
             self._give_up(request)
         elif request.origin.is_forwarded and self._log.role is not Role.LEADER:
@@ -214,7 +214,7 @@ class Router:
         has_no_room = self._log.full_disks.leave_no_majority
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
-            if request.deadline_ms <= now_ms or (has_no_room and request.kind is Kind.SEND):
+            if request.deadline_ms <= now_ms or (has_no_room and request.kind is RequestKind.SEND):
                 self._give_up(request)
             else:
                 self._waiting.append(request)
@@ -261,7 +261,7 @@ class Router:
 
     def _fail(self, request: PendingRequest, code: ResponseCode, remark: str) -> None:
         """Refuse a request, in the way that its client understands."""
-        if request.origin.is_forwarded and request.kind is Kind.QUESTION:
+        if request.origin.is_forwarded and request.kind is RequestKind.QUESTION:
             self._pass_back(request)  # the client's own node knows which answer that is
         else:
             request.give_up(code, remark)
@@ -326,7 +326,7 @@ class Router:
         assert not request.is_oneway, "an answer to a request that wants none"
         if response.code == 0:
             request.reply(response.body)
-            msg_id = _msg_id(response.body) if request.kind is Kind.SEND else ""
+            msg_id = _msg_id(response.body) if request.kind is RequestKind.SEND else ""
             if msg_id and not request.origin.is_gone:
                 self._delivered.append(msg_id)
         elif response.code in (NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT):

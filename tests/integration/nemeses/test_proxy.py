@@ -13,7 +13,7 @@ from broker.server.links.private_codes import PrivateCode
 from dledger.codec.frame import encode_frame
 from dledger.config import parse_peers
 from dledger_mq.remoting.header import encode_command, make_request
-from jepsen.nemeses.proxy import Member, ProxyError, ProxyLinks
+from jepsen.nemeses.proxy import ProxiedMember, ProxyError, ProxyLinks
 from jepsen.ports import free_ports
 from jepsen.processes import is_running, poll
 from jepsen.systems.api import CLIENTS, CUT, WHOLE, Shape
@@ -103,7 +103,7 @@ def pair_of_members() -> Iterator[Pair]:
     one, two = free_ports(2)
     with socket.create_server(("127.0.0.1", two)) as listener:
         listener.settimeout(PATIENCE_S)
-        with ProxyLinks([Member("n0", one), Member("n1", two)], seed=1) as links:
+        with ProxyLinks([ProxiedMember("n0", one), ProxiedMember("n1", two)], seed=1) as links:
             pair = Pair(links, listener)
             with pair.n0, pair.n1:
                 yield pair
@@ -238,7 +238,7 @@ def test_brokers_that_forward_are_told_from_clients() -> None:
     one, two, clients = free_ports(3)
     with (
         socket.create_server(("127.0.0.1", clients)) as listener,
-        ProxyLinks([Member("n0", one), Member("n1", two, clients)]) as links,
+        ProxyLinks([ProxiedMember("n0", one), ProxiedMember("n1", two, clients)]) as links,
     ):
         listener.settimeout(PATIENCE_S)
         links.shape("n0", "n1", CUT)
@@ -272,7 +272,7 @@ def test_clients_are_an_end_of_their_own(pair: Pair) -> None:
 
 def test_a_taken_port_is_an_error_and_leaves_no_process() -> None:
     one, two = free_ports(2)
-    members = [Member("n0", one), Member("n1", two)]
+    members = [ProxiedMember("n0", one), ProxiedMember("n1", two)]
     with ProxyLinks(members) as links:
         second = ProxyLinks(members)
         with pytest.raises(ProxyError, match="cannot listen"):

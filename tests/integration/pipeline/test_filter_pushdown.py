@@ -59,8 +59,8 @@ def test_a_pushed_filter_still_spoils_the_next_query(spark: Any) -> None:
 
 
 def test_our_formats_define_no_push_filters() -> None:
-    from pipeline.spark.commitlog import LogReader
+    from pipeline.spark.commitlog import CommitLogReader
     from pipeline.spark.source import TopicReader
 
-    for reader in (TopicReader, LogReader):
+    for reader in (TopicReader, CommitLogReader):
         assert reader.pushFilters is DataSourceReader.pushFilters

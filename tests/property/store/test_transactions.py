@@ -29,7 +29,7 @@ from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.refusals import ALARMS
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
-from broker.store.transactions import Verdict
+from broker.store.transactions import TransactionVerdict
 from dledger import Committed, Failed, NotLeaderError, OutcomeUnknownError
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
@@ -79,7 +79,7 @@ class SmallGroup:
         self.now_ms = START_MS
         self.term = 1
         self.nodes = [Node(self) for _ in range(replicas)]
-        self.ends: list[tuple[int, Verdict, Origin]] = []
+        self.ends: list[tuple[int, TransactionVerdict, Origin]] = []
         self.halves: list[tuple[str, str, Origin]] = []
         self.leader = self.nodes[0]
         self.elect(0)
@@ -212,7 +212,7 @@ class Node:
 
 
 Step = tuple[Any, ...]
-ENDS = (Verdict.COMMITTED, Verdict.ROLLED_BACK)
+ENDS = (TransactionVerdict.COMMITTED, TransactionVerdict.ROLLED_BACK)
 
 
 def script_of(seed: int) -> list[Step]:
@@ -248,7 +248,7 @@ def carry_out(world: SmallGroup, step: Step) -> None:
                 "producerGroup": "P",
                 "tranStateTableOffset": str(offset),
                 "commitLogOffset": str(half[1]),
-                "commitOrRollback": "8" if verdict is Verdict.COMMITTED else "12",
+                "commitOrRollback": "8" if verdict is TransactionVerdict.COMMITTED else "12",
                 "msgId": "",
             }
             origin = Origin()
@@ -307,8 +307,12 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
     table = world.leader.state.transactions
     halves = halves_of(world)
     verdicts = {offset: table.verdict(offset) for offset, _ in halves}
-    committed = sorted(at for offset, at in halves if verdicts[offset] is Verdict.COMMITTED)
-    given_up = sorted(at for offset, at in halves if verdicts[offset] is Verdict.GIVEN_UP)
+    committed = sorted(
+        at for offset, at in halves if verdicts[offset] is TransactionVerdict.COMMITTED
+    )
+    given_up = sorted(
+        at for offset, at in halves if verdicts[offset] is TransactionVerdict.GIVEN_UP
+    )
     assert sorted(at for _, at in bodies(world, "T", 1)) == committed
     for body, at in bodies(world, "T", 1):
         assert body == read_message(world.log, at).body, "each end acts on its own half message"
@@ -318,10 +322,10 @@ def test_committed_once_rolled_back_never(script: list[Step]) -> None:
         verdict = verdicts.get(offset)
         if origin.answer.code == 1:
             continue  # the half message was not there yet
-        is_committed = verdict is Verdict.COMMITTED
-        assert verdict is not Verdict.OPEN
+        is_committed = verdict is TransactionVerdict.COMMITTED
+        assert verdict is not TransactionVerdict.OPEN
         assert origin.answer.ext["commitOrRollback"] == ("8" if is_committed else "12")
-        agrees = (wanted is Verdict.COMMITTED) == is_committed
+        agrees = (wanted is TransactionVerdict.COMMITTED) == is_committed
         assert origin.answer.code == (0 if agrees else 200 if is_committed else 201)
     for half in table:
         assert half.check_count <= CHECKS

@@ -19,7 +19,7 @@ from dledger_mq.message.record import encode_record
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.header import RemotingCommand, make_request
 from dledger_mq.remoting.json_body import read_object
-from dledger_mq.remoting.message_queue import MessageQueue as WireQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
 

@@ -8,7 +8,7 @@ from dledger_mq.client.retry import (
     BACKOFF_MAX_S,
     FEW_TRIES,
     SEND_STATUS,
-    Verdict,
+    SendVerdict,
     backoff_s,
     judge,
 )
@@ -18,30 +18,30 @@ from dledger_mq.remoting.codes import RESPONSES, ResponseCode, is_definite
 @pytest.mark.parametrize("code", RESPONSES)
 def test_every_code_has_a_verdict_that_agrees_with_its_row(code: ResponseCode) -> None:
     row, verdict = RESPONSES[code], judge(code)
-    assert (verdict is Verdict.DONE) == (code in SEND_STATUS)
-    if verdict is not Verdict.DONE:
-        assert (verdict is not Verdict.GIVE_UP) == row.retriable
+    assert (verdict is SendVerdict.DONE) == (code in SEND_STATUS)
+    if verdict is not SendVerdict.DONE:
+        assert (verdict is not SendVerdict.GIVE_UP) == row.retriable
         assert is_definite(code) == row.definite
 
 
 def test_the_ones_that_matter() -> None:
-    assert judge(ResponseCode.SERVICE_NOT_AVAILABLE) is Verdict.AGAIN_ELSEWHERE
-    assert judge(ResponseCode.SYSTEM_ERROR) is Verdict.AGAIN_ELSEWHERE
-    assert judge(ResponseCode.SYSTEM_BUSY) is Verdict.AGAIN_HERE
-    assert judge(ResponseCode.FLOW_CONTROL) is Verdict.AGAIN_HERE
-    assert judge(ResponseCode.MESSAGE_ILLEGAL) is Verdict.GIVE_UP
+    assert judge(ResponseCode.SERVICE_NOT_AVAILABLE) is SendVerdict.AGAIN_ELSEWHERE
+    assert judge(ResponseCode.SYSTEM_ERROR) is SendVerdict.AGAIN_ELSEWHERE
+    assert judge(ResponseCode.SYSTEM_BUSY) is SendVerdict.AGAIN_HERE
+    assert judge(ResponseCode.FLOW_CONTROL) is SendVerdict.AGAIN_HERE
+    assert judge(ResponseCode.MESSAGE_ILLEGAL) is SendVerdict.GIVE_UP
     assert not is_definite(ResponseCode.SYSTEM_ERROR)
     assert is_definite(ResponseCode.SERVICE_NOT_AVAILABLE)
 
 
 def test_a_missing_topic_is_not_asked_for_for_ever() -> None:
     code = ResponseCode.TOPIC_NOT_EXIST
-    assert judge(code, FEW_TRIES - 1) is Verdict.AGAIN_ELSEWHERE
-    assert judge(code, FEW_TRIES) is Verdict.GIVE_UP
+    assert judge(code, FEW_TRIES - 1) is SendVerdict.AGAIN_ELSEWHERE
+    assert judge(code, FEW_TRIES) is SendVerdict.GIVE_UP
 
 
 def test_unknown_codes_end_the_matter_and_say_nothing() -> None:
-    assert judge(4711) is Verdict.GIVE_UP
+    assert judge(4711) is SendVerdict.GIVE_UP
     assert not is_definite(4711)
 
 

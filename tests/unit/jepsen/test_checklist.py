@@ -11,7 +11,7 @@ from dledger.testing.sim_fault_kinds import ALL_KINDS
 from jepsen.catalogue import make_faults, workload_entry
 from jepsen.checklist.command import NoRowError, exit_code, record, rows_asked_for
 from jepsen.checklist.page import page
-from jepsen.checklist.rows import ROWS, Row
+from jepsen.checklist.rows import ROWS, ChecklistRow
 from jepsen.checklist.scenarios import SCENARIOS, scenarios_of
 from jepsen.checklist.script import check_expectations
 from jepsen.checklist.showing import RowResult, Shown, joined, read_report
@@ -74,17 +74,17 @@ def test_tests_and_faults_that_rows_name_are_there() -> None:
 def test_the_worst_way_decides_and_a_skipped_one_proves_nothing(
     verdicts: list[str], together: str
 ) -> None:
-    row = Row(1, "process", "fault", "expectation", "how")
+    row = ChecklistRow(1, "process", "fault", "expectation", "how")
     assert joined(row, [shown(verdict) for verdict in verdicts]).verdict == together
 
 
 def test_what_is_not_built_never_holds() -> None:
-    row = Row(64, "operations", "fault", "expectation", "how", unbuilt="members")
+    row = ChecklistRow(64, "operations", "fault", "expectation", "how", unbuilt="members")
     assert joined(row, [shown("holds")]).verdict == "not built"
 
 
 def test_a_row_with_a_gap_holds_in_part_at_best() -> None:
-    row = Row(66, "operations", "fault", "expectation", "how", gap="no notice")
+    row = ChecklistRow(66, "operations", "fault", "expectation", "how", gap="no notice")
     assert joined(row, [shown("holds")]).verdict == "in part"
     assert joined(row, [shown("broken")]).verdict == "broken"
 

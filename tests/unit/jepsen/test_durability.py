@@ -21,11 +21,11 @@ from dledger.testing.check_log_store import new_entries
 from dledger.testing.sim_disk import SimDisk
 from jepsen.durability import (
     Acknowledged,
-    Call,
     Confirmed,
     Fact,
     Renamed,
     Synced,
+    SystemCall,
     Term,
     Voted,
     Wrote,
@@ -101,16 +101,16 @@ def test_calls_become_facts() -> None:
         encode_header(AppendAnswer(9, 7, 3, 0))
     )
     calls = [
-        Call("n1", "written", LOG, 0, written + bytes(20)),
-        Call("n1", "written", "index/0", 0, b"anything"),
-        Call("n1", "synced", LOG),
-        Call(
+        SystemCall("n1", "written", LOG, 0, written + bytes(20)),
+        SystemCall("n1", "written", "index/0", 0, b"anything"),
+        SystemCall("n1", "synced", LOG),
+        SystemCall(
             "n1", "written", "hard_state.aside", 0, encode_hard_state(HardState(RaftTerm(7), None))
         ),
-        Call("n1", "renamed", "hard_state.aside", 0, b"hard_state"),
-        Call("n1", "sent", "17", 0, frames[:30]),
-        Call("n1", "sent", "18", 0, frames[:5]),
-        Call("n1", "sent", "17", 0, frames[30:]),
+        SystemCall("n1", "renamed", "hard_state.aside", 0, b"hard_state"),
+        SystemCall("n1", "sent", "17", 0, frames[:30]),
+        SystemCall("n1", "sent", "18", 0, frames[:5]),
+        SystemCall("n1", "sent", "17", 0, frames[30:]),
     ]
     assert list(facts_of(calls)) == [
         Wrote("n1", LOG, 1, 3),
@@ -127,7 +127,7 @@ def test_a_record_that_a_kill_cut_short_is_left_out() -> None:
         return Struct("=IIIIq").pack(kind, 2, len(path), len(data), 5) + b"n1" + path + data
 
     whole = record(1, b"data/0", b"abc") + record(2, b"", b"")
-    told = [Call("n1", "written", "data/0", 5, b"abc"), Call("n1", "synced", "", 5)]
+    told = [SystemCall("n1", "written", "data/0", 5, b"abc"), SystemCall("n1", "synced", "", 5)]
     assert list(read_calls(whole)) == told
     assert list(read_calls(whole[:-1])) == told[:1]
     assert list(read_calls(whole + record(4, b"1", b"abc")[:-2])) == told

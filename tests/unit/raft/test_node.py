@@ -28,7 +28,7 @@ from dledger.raft.messages import (
 from dledger.raft.node import RaftNode
 from dledger.raft.progress import ProgressState
 from dledger.raft.roles import TRANSITIONS, Cause
-from dledger.testing.core_group import Member
+from dledger.testing.core_group import CoreMember
 from dledger.testing.make_roles import (
     N0,
     N1,
@@ -46,7 +46,7 @@ from dledger.testing.make_roles import (
 NAMES = (N0, N1, N2)
 
 
-def state_of(member: Member) -> str:
+def state_of(member: CoreMember) -> str:
     """Everything that the node remembers, as text."""
 
     def dump(value: object, depth: int = 0) -> object:

@@ -11,7 +11,7 @@ from dledger.raft.effects import ReadAt, Resolve, Role, SendEntries
 from dledger.raft.events import Propose, ReadRequested, Received, StoodStill, Tick
 from dledger.raft.ids import Index, Term
 from dledger.raft.messages import PreVoteRequest, PreVoteResponse, VoteResponse
-from dledger.testing.core_group import CoreGroup, Member
+from dledger.testing.core_group import CoreGroup, CoreMember
 from dledger.testing.make_roles import (
     N0,
     N1,
@@ -26,13 +26,13 @@ from dledger.testing.make_roles import (
 )
 
 
-def follower_of_n1() -> tuple[CoreGroup, Member]:
+def follower_of_n1() -> tuple[CoreGroup, CoreMember]:
     group, member = make_role(Role.FOLLOWER, "1", term=1)
     receive(member, append_request(N1, 1, "1@1"))
     return group, member
 
 
-def leader() -> tuple[CoreGroup, Member]:
+def leader() -> tuple[CoreGroup, CoreMember]:
     group, member = make_role(Role.LEADER)
     receive(member, success(member, N1, 1))
     return group, member
@@ -141,7 +141,7 @@ def test_a_heartbeat_is_answered_while_the_disk_writes() -> None:
     assert group.mail[-1].message == success_of(member, match=3, last=3)
 
 
-def success_of(member: Member, *, match: int, last: int) -> object:
+def success_of(member: CoreMember, *, match: int, last: int) -> object:
     answer = success(member, N0, match, round_=1)
     return replace(answer, last_index=Index(last))
 

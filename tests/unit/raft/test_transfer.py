@@ -10,11 +10,13 @@ from dledger.raft.effects import Failed, Resolve, Role
 from dledger.raft.events import Propose, Received, StepDown, Tick, TransferRequested
 from dledger.raft.ids import NodeId, Term
 from dledger.raft.messages import TimeoutNow
-from dledger.testing.core_group import CoreGroup, Member
+from dledger.testing.core_group import CoreGroup, CoreMember
 from dledger.testing.make_roles import N0, N1, N2, elect, make_role, receive, sent, success
 
 
-def make_leader(*preferred: NodeId, entries_bytes_max: int = 4_000_000) -> tuple[CoreGroup, Member]:
+def make_leader(
+    *preferred: NodeId, entries_bytes_max: int = 4_000_000
+) -> tuple[CoreGroup, CoreMember]:
     names = (N0, N1, N2)
     configs = [
         RaftConfig(name, names, preferred_leaders=preferred, entries_bytes_max=entries_bytes_max)
@@ -26,7 +28,7 @@ def make_leader(*preferred: NodeId, entries_bytes_max: int = 4_000_000) -> tuple
 
 
 def lead_for(
-    group: CoreGroup, member: Member, duration_ms: int, matches: dict[NodeId, int]
+    group: CoreGroup, member: CoreMember, duration_ms: int, matches: dict[NodeId, int]
 ) -> list[tuple[int, NodeId]]:
     """Let time pass; these members answer each heartbeat. Who was told to campaign, and when."""
     told: list[tuple[int, NodeId]] = []

@@ -33,7 +33,7 @@ from dledger_mq.remoting.heartbeat import (
     encode_heartbeat,
 )
 from dledger_mq.remoting.json_body import DEPTH_MAX, read_json, read_object, write_json
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.registration import (
     BrokerIdentity,
     decode_data_version,
@@ -61,7 +61,7 @@ from dledger_mq.remoting.route import (
 from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
 
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
-queues = st.builds(MessageQueue, texts, st.integers(-(2**31), 2**31 - 1), texts)
+queues = st.builds(WireQueue, texts, st.integers(-(2**31), 2**31 - 1), texts)
 numbers = st.integers(-(2**63), 2**63 - 1)
 values = st.recursive(
     st.none() | st.booleans() | numbers | texts,
@@ -87,7 +87,7 @@ def test_quoted_numbers_are_legal_json(table: dict[int, str]) -> None:
 
 
 def test_the_reset_body_that_go_takes_apart_by_hand() -> None:
-    table = {MessageQueue("b", 0, "t"): 11110, MessageQueue("b", 1, "t"): 0}
+    table = {WireQueue("b", 0, "t"): 11110, WireQueue("b", 1, "t"): 0}
     assert write_json({"offsetTable": table}) == (
         b'{"offsetTable":{{"brokerName":"b","queueId":0,"topic":"t"}:11110,'
         b'{"brokerName":"b","queueId":1,"topic":"t"}:0}}'
@@ -248,7 +248,7 @@ def test_identities() -> None:
 
 
 def test_locks_and_lists() -> None:
-    request = LockRequest("g", "c", (MessageQueue("b", 1, "t"),))
+    request = LockRequest("g", "c", (WireQueue("b", 1, "t"),))
     assert decode_lock_request(encode_lock_request(request)) == request
     assert encode_lock_reply([]) == b'{"lockOKMQSet":[]}'
     assert decode_lock_reply(encode_lock_reply(request.mq_set)) == list(request.mq_set)

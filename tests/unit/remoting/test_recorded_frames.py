@@ -23,7 +23,7 @@ from dledger_mq.remoting.heartbeat import (
     decode_heartbeat,
 )
 from dledger_mq.remoting.json_body import read_object
-from dledger_mq.remoting.message_queue import MessageQueue
+from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request, send_request_of
 
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
@@ -218,7 +218,7 @@ def test_producers_heartbeats() -> None:
 def test_locks() -> None:
     lock = decode_lock_request(only_frame(frame_bytes("cpp-lock-batch-mq")).body)
     assert lock.consumer_group == "GroupOrd"
-    assert lock.mq_set == (MessageQueue("broker-a", 0, "TopicA"),)
+    assert lock.mq_set == (WireQueue("broker-a", 0, "TopicA"),)
     unlock = decode_lock_request(only_frame(frame_bytes("cpp-unlock-batch-mq")).body)
     assert [queue.queue_id for queue in unlock.mq_set] == [1, 2, 3]
 
@@ -230,7 +230,7 @@ def test_running_info_has_objects_as_keys_and_is_no_json() -> None:
         json.loads(command.body)
     table = read_object(command.body)["mqTable"]
     assert isinstance(table, dict)
-    assert set(table) == {MessageQueue("broker-a", number, "TopicA") for number in range(4)}
+    assert set(table) == {WireQueue("broker-a", number, "TopicA") for number in range(4)}
 
 
 def test_a_response_is_never_taken_for_a_send() -> None:

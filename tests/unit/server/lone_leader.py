@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any, cast
 
 from broker.server.deliveries.delays import Delays
-from broker.server.deliveries.timers import Timers
+from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
@@ -141,7 +141,7 @@ class LoneLeader:
         )
         delivered: tuple[Any, Any, Any] = (self.log, self.state, self.commits)
         self.delays = Delays(*delivered, self.log_ms)
-        self.timers = Timers(
+        self.timers = TimerDeliveries(
             *delivered,
             self.router,
             rules=RecallRules(True, "broker-a", lambda topic: topic in self.state.topics),

@@ -11,19 +11,19 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand
 
 KINDS = {
-    10: Kind.SEND,
-    310: Kind.SEND,
-    320: Kind.SEND,
-    36: Kind.SEND_BACK,
-    14: Kind.QUESTION,
-    38: Kind.QUESTION,
-    17: Kind.ADMIN,
-    30: Kind.READ,
+    10: RequestKind.SEND,
+    310: RequestKind.SEND,
+    320: RequestKind.SEND,
+    36: RequestKind.SEND_BACK,
+    14: RequestKind.QUESTION,
+    38: RequestKind.QUESTION,
+    17: RequestKind.ADMIN,
+    30: RequestKind.READ,
 }
 """Others change something, and twice is as once."""
 
@@ -42,10 +42,10 @@ def pending(
     **more: Any,
 ) -> PendingRequest:
     """A request of that code."""
-    kind = KINDS.get(code, Kind.UPDATE)
-    if kind is Kind.QUESTION:
+    kind = KINDS.get(code, RequestKind.UPDATE)
+    if kind is RequestKind.QUESTION:
         request_type = Question
-    elif kind is Kind.SEND:
+    elif kind is RequestKind.SEND:
         request_type = Send
     handler: Handler[Any] = Handler(code, serve, kind, request_type=request_type)
     command = command or RemotingCommand(code=code, opaque=opaque, version=409)

@@ -12,7 +12,7 @@ from broker.server.links.private_codes import TRIED_FIELD, WAITED_FIELD, Private
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import ClientOrigin
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import (
     RemotingCommand,
@@ -52,8 +52,8 @@ class Bench:
         self.dispatch.register(server.handlers())
         self.dispatch.register(
             [
-                Handler(41, MagicMock(), Kind.UPDATE),
-                Handler(28, self._serve, Kind.READ, Where.HERE),
+                Handler(41, MagicMock(), RequestKind.UPDATE),
+                Handler(28, self._serve, RequestKind.READ, Where.HERE),
             ]
         )
         self.link = MagicMock(spec=ClientOrigin, number=7, is_forwarded=False, address="h:1")
@@ -139,4 +139,4 @@ def test_a_bad_field_of_one_request_does_not_keep_the_next(bench: Bench) -> None
 
 def test_a_code_has_one_handler(bench: Bench) -> None:
     with pytest.raises(AssertionError, match="two services handle 41"):
-        bench.dispatch.register([Handler(41, MagicMock(), Kind.READ)])
+        bench.dispatch.register([Handler(41, MagicMock(), RequestKind.READ)])

@@ -8,7 +8,7 @@ import pytest
 
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, Where
-from broker.service.conclusions import Kind
+from broker.service.conclusions import RequestKind
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 from dledger_mq.remoting.requests import PullRequest, SendRequest, decode_request
@@ -50,13 +50,13 @@ def test_it_takes_what_its_code_is_decoded_to(handler: Handler[Any]) -> None:
 
 @OF_EACH
 def test_its_kind_is_that_of_what_it_takes(handler: Handler[Any]) -> None:
-    assert (handler.kind is Kind.SEND) == (decoded_as(handler.code) is SendRequest)
-    assert (handler.kind is Kind.QUESTION) == (handler.request_type is Question)
+    assert (handler.kind is RequestKind.SEND) == (decoded_as(handler.code) is SendRequest)
+    assert (handler.kind is RequestKind.QUESTION) == (handler.request_type is Question)
 
 
 @OF_EACH
 def test_only_leaders_are_confirmed_and_asked_questions(handler: Handler[Any]) -> None:
-    if handler.is_confirmed or handler.kind is Kind.QUESTION:
+    if handler.is_confirmed or handler.kind is RequestKind.QUESTION:
         assert handler.where is Where.LEADER
 
 

@@ -10,7 +10,7 @@ from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog
-from broker.store.transactions import Verdict
+from broker.store.transactions import TransactionVerdict
 from dledger import Committed, Failed, NotLeaderError
 from dledger.raft.ids import EntryId, Term
 from dledger_mq.message.record import decode_record
@@ -165,7 +165,7 @@ def test_o21_after_the_last_check_copy_and_op_record_are_one_entry() -> None:
         entries = len(bench.broker.log.entries)
         bench.commit()
         assert len(bench.broker.log.entries) == entries + 1
-    assert bench.state.transactions.verdict(0) is Verdict.GIVEN_UP
+    assert bench.state.transactions.verdict(0) is TransactionVerdict.GIVEN_UP
     queue = bench.state.queues.get("TRANS_CHECK_MAX_TIME_TOPIC", 0)
     assert queue is not None
     assert queue.max_offset == 1
@@ -192,7 +192,7 @@ def test_a_half_message_that_nobody_can_answer_for_is_given_up_all_the_same() ->
         bench.checks.tick()
         bench.commit()
     assert bench.asked == []
-    assert bench.state.transactions.verdict(0) is Verdict.GIVEN_UP
+    assert bench.state.transactions.verdict(0) is TransactionVerdict.GIVEN_UP
 
 
 def test_few_large_messages_at_a_time_but_one_at_least() -> None:
@@ -259,11 +259,11 @@ def test_a_half_message_that_cannot_be_read_now_is_not_given_up_without_its_copy
     bench.wall_ms += 30_000
     bench.checks.tick()
     bench.commit()
-    assert bench.state.transactions.verdict(0) is Verdict.OPEN
+    assert bench.state.transactions.verdict(0) is TransactionVerdict.OPEN
     bench.broker.log.damaged.clear()
     bench.checks.tick()
     bench.commit()
-    assert bench.state.transactions.verdict(0) is Verdict.GIVEN_UP
+    assert bench.state.transactions.verdict(0) is TransactionVerdict.GIVEN_UP
     queue = bench.state.queues.get("TRANS_CHECK_MAX_TIME_TOPIC", 0)
     assert queue is not None
     assert queue.max_offset == 1

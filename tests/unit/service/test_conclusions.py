@@ -4,40 +4,44 @@ from __future__ import annotations
 
 import pytest
 
-from broker.service.conclusions import AskNext, Kind, refusal_after, unanswered, unconfirmed
+from broker.service.conclusions import AskNext, RequestKind, refusal_after, unanswered, unconfirmed
 from broker.service.refusal import Refusal
 from dledger import EntryDamagedError, LeadershipLostError, NotLeaderError, TooLargeError
 from dledger_mq.remoting.codes import ResponseCode
 
 UNDONE, PERHAPS = AskNext(may_be_done=False), AskNext(may_be_done=True)
-READS = (Kind.READ, Kind.QUESTION)
+READS = (RequestKind.READ, RequestKind.QUESTION)
 
 
-@pytest.mark.parametrize("kind", Kind)
+@pytest.mark.parametrize("kind", RequestKind)
 @pytest.mark.parametrize("error", [NotLeaderError("n1", 2), EntryDamagedError("entry 7")])
-def test_what_is_refused_for_now_goes_to_the_next_leader(kind: Kind, error: NotLeaderError) -> None:
+def test_what_is_refused_for_now_goes_to_the_next_leader(
+    kind: RequestKind, error: NotLeaderError
+) -> None:
     assert unconfirmed(kind, error) == UNDONE
 
 
 @pytest.mark.parametrize(
     ("kind", "code", "remark"),
     [
-        (Kind.SEND, ResponseCode.MESSAGE_ILLEGAL, "the message was not stored: big"),
-        (Kind.SEND_BACK, ResponseCode.MESSAGE_ILLEGAL, "the message was not stored: big"),
-        (Kind.UPDATE, ResponseCode.MESSAGE_ILLEGAL, "nothing was done: big"),
+        (RequestKind.SEND, ResponseCode.MESSAGE_ILLEGAL, "the message was not stored: big"),
+        (RequestKind.SEND_BACK, ResponseCode.MESSAGE_ILLEGAL, "the message was not stored: big"),
+        (RequestKind.UPDATE, ResponseCode.MESSAGE_ILLEGAL, "nothing was done: big"),
         (
-            Kind.ADMIN,
+            RequestKind.ADMIN,
             ResponseCode.SYSTEM_ERROR,
             "outcome unknown: big; the change may have been made",
         ),
     ],
 )
-def test_what_is_refused_for_good_is_told(kind: Kind, code: ResponseCode, remark: str) -> None:
+def test_what_is_refused_for_good_is_told(
+    kind: RequestKind, code: ResponseCode, remark: str
+) -> None:
     assert unconfirmed(kind, TooLargeError("big")) == Refusal(code, remark)
 
 
-@pytest.mark.parametrize("kind", [Kind.SEND, Kind.SEND_BACK])
-def test_a_message_of_unknown_outcome_is_told_to_be_that(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", [RequestKind.SEND, RequestKind.SEND_BACK])
+def test_a_message_of_unknown_outcome_is_told_to_be_that(kind: RequestKind) -> None:
     text = "outcome unknown: gone; the message may have been stored"
     assert unconfirmed(kind, LeadershipLostError("gone")) == Refusal(
         ResponseCode.SYSTEM_ERROR, text
@@ -47,24 +51,24 @@ def test_a_message_of_unknown_outcome_is_told_to_be_that(kind: Kind) -> None:
 def test_so_is_a_change_that_somebody_watches() -> None:
     text = "outcome unknown: gone; the change may have been made"
     error = LeadershipLostError("gone")
-    assert unconfirmed(Kind.ADMIN, error) == Refusal(ResponseCode.SYSTEM_ERROR, text)
+    assert unconfirmed(RequestKind.ADMIN, error) == Refusal(ResponseCode.SYSTEM_ERROR, text)
 
 
 def test_what_is_as_good_done_twice_is_asked_again_and_no_longer_surely_undone() -> None:
-    assert unconfirmed(Kind.UPDATE, LeadershipLostError("gone")) == PERHAPS
+    assert unconfirmed(RequestKind.UPDATE, LeadershipLostError("gone")) == PERHAPS
 
 
 @pytest.mark.parametrize("kind", READS)
-def test_a_read_is_never_of_unknown_outcome(kind: Kind) -> None:
+def test_a_read_is_never_of_unknown_outcome(kind: RequestKind) -> None:
     for error in (LeadershipLostError("gone"), TooLargeError("big")):
         assert unconfirmed(kind, error) == UNDONE
     assert unanswered(kind, "it broke") == UNDONE
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_a_silent_leader_is_asked_again_for_what_may_be_repeated(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", RequestKind)
+def test_a_silent_leader_is_asked_again_for_what_may_be_repeated(kind: RequestKind) -> None:
     end = unanswered(kind, "it broke")
-    if kind in (Kind.SEND, Kind.SEND_BACK):
+    if kind in (RequestKind.SEND, RequestKind.SEND_BACK):
         assert isinstance(end, Refusal)
         assert end.code == ResponseCode.SYSTEM_ERROR
         assert end.remark.startswith("outcome unknown: it broke after")

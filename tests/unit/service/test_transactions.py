@@ -17,7 +17,7 @@ from broker.service.transactions import (
     ending_of,
     is_undecided,
 )
-from broker.store.transactions import VERDICTS_KEPT, Transactions, Verdict, encode_op
+from broker.store.transactions import VERDICTS_KEPT, Transactions, TransactionVerdict, encode_op
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.properties import decode_properties, encode_properties
 from dledger_mq.message.record import StoredMessage, decode_record, encode_record
@@ -27,7 +27,7 @@ from dledger_mq.remoting.errors import FieldError
 HOST = pack_host("127.0.0.1", 10911)
 BORN_MS = 1_700_000_000_000
 R = ResponseCode
-COMMIT, ROLLBACK = Verdict.COMMITTED, Verdict.ROLLED_BACK
+COMMIT, ROLLBACK = TransactionVerdict.COMMITTED, TransactionVerdict.ROLLED_BACK
 
 
 def half_message(
@@ -61,7 +61,7 @@ def half_message(
     )
 
 
-def op(queue_offset: int, verdict: Verdict) -> StoredMessage:
+def op(queue_offset: int, verdict: TransactionVerdict) -> StoredMessage:
     body, properties = encode_op([queue_offset], verdict)
     return decode_record(
         encode_record(
@@ -81,7 +81,7 @@ def op(queue_offset: int, verdict: Verdict) -> StoredMessage:
 
 
 def ending(
-    wanted: Verdict = COMMIT,
+    wanted: TransactionVerdict = COMMIT,
     *,
     group: str = "p",
     queue_offset: int = 0,
@@ -95,7 +95,7 @@ def decide(
     wanted: Ending,
     half: StoredMessage | None = None,
     *,
-    recorded: Verdict | None = None,
+    recorded: TransactionVerdict | None = None,
     age_ms: int = 10,
 ) -> CommitPlan | RollbackPlan | Recorded | Refusal:
     message = half or half_message()
@@ -194,7 +194,7 @@ def test_o7_what_is_decided_is_told_at_any_time() -> None:
     ids=["group", "no group", "queue offset"],
 )
 def test_o8_header_and_half_message_agree(
-    wanted: Ending, half: StoredMessage | None, text: str, recorded: Verdict | None
+    wanted: Ending, half: StoredMessage | None, text: str, recorded: TransactionVerdict | None
 ) -> None:
     refusal = decide(wanted, half, recorded=recorded)
     assert isinstance(refusal, Refusal)
@@ -296,14 +296,14 @@ def test_o11_rollback() -> None:
     [
         (COMMIT, COMMIT, R.SUCCESS, "8"),
         (ROLLBACK, ROLLBACK, R.SUCCESS, "12"),
-        (ROLLBACK, Verdict.GIVEN_UP, R.SUCCESS, "12"),
+        (ROLLBACK, TransactionVerdict.GIVEN_UP, R.SUCCESS, "12"),
         (ROLLBACK, COMMIT, R.TRANSACTION_SHOULD_COMMIT, "8"),
         (COMMIT, ROLLBACK, R.TRANSACTION_SHOULD_ROLLBACK, "12"),
-        (COMMIT, Verdict.GIVEN_UP, R.TRANSACTION_SHOULD_ROLLBACK, "12"),
+        (COMMIT, TransactionVerdict.GIVEN_UP, R.TRANSACTION_SHOULD_ROLLBACK, "12"),
     ],
 )
 def test_a_repeated_or_contradictory_end_is_told_the_recorded_one(
-    wanted: Verdict, recorded: Verdict, code: ResponseCode, number: str
+    wanted: TransactionVerdict, recorded: TransactionVerdict, code: ResponseCode, number: str
 ) -> None:
     assert decide(ending(wanted), recorded=recorded) == Recorded(recorded)
     answer = answer_to_ending(wanted=wanted, recorded=recorded)
@@ -324,4 +324,4 @@ def test_beyond_the_memory_of_verdicts_it_is_refused_clearly() -> None:
 
 def test_an_open_transaction_has_no_recorded_end_to_answer_with() -> None:
     with pytest.raises(AssertionError, match="has not ended"):
-        answer_to_ending(wanted=COMMIT, recorded=Verdict.OPEN)
+        answer_to_ending(wanted=COMMIT, recorded=TransactionVerdict.OPEN)

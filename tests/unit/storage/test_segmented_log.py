@@ -21,7 +21,7 @@ from dledger.raft.ids import Index, Position, Term
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segment import INDEX_STEP_BYTES, Segment
-from dledger.storage.segment_row import OPEN_SEGMENTS_MAX
+from dledger.storage.segment_list import OPEN_SEGMENTS_MAX
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX, WriteBatch
 from dledger.testing.check_log_store import flush, new_entries

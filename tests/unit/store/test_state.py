@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.store.errors import MisplacedRecordError, OutOfOrderError
-from broker.store.refusals import Refusal, RefusalKind
+from broker.store.refusals import FoldRefusal, RefusalKind
 from broker.store.state import BrokerState, StateLimits
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
@@ -124,7 +124,7 @@ def test_zz7_a_wrong_queue_offset_is_a_recorded_alarm_and_no_unit(queue_offset: 
     assert state.queues.min_max("T", 0) == (0, 0)
     assert state.refusals.alarm_count == 1
     refusal = state.refusals.at(48)
-    assert refusal == Refusal(
+    assert refusal == FoldRefusal(
         1,
         48,
         RefusalKind.WRONG_QUEUE_OFFSET,

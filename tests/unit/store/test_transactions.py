@@ -13,7 +13,7 @@ from broker.store.state import BrokerState
 from broker.store.transactions import (
     IMMUNITY_MAX_MS,
     Transactions,
-    Verdict,
+    TransactionVerdict,
     decode_op,
     encode_op,
     immunity_of,
@@ -22,6 +22,11 @@ from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+ENDED = (
+    TransactionVerdict.COMMITTED,
+    TransactionVerdict.ROLLED_BACK,
+    TransactionVerdict.GIVEN_UP,
+)
 
 
 def begin(broker: LoneBroker, key: str, **more: str) -> int:
@@ -32,7 +37,7 @@ def begin(broker: LoneBroker, key: str, **more: str) -> int:
     return staged.queue_offset(0)
 
 
-def end(broker: LoneBroker, verdict: Verdict, *offsets: int) -> RefusalKind | None:
+def end(broker: LoneBroker, verdict: TransactionVerdict, *offsets: int) -> RefusalKind | None:
     body, properties = encode_op(list(offsets), verdict)
     place = broker.staging.stage(
         OP.encode(), 0, body, properties, born_timestamp_ms=1, born_host=bytes(8)
@@ -58,13 +63,13 @@ def test_o2_a_half_message_is_open_and_in_no_queue_of_its_topic() -> None:
     assert half is not None
     assert (half.key, half.check_count, half.store_ms) == ((b"T", b"u"), 0, START_MS)
     assert table.newest((b"T", b"u"), 8) == [half]
-    assert table.verdict(offset) is Verdict.OPEN
+    assert table.verdict(offset) is TransactionVerdict.OPEN
     assert (len(table), list(table)) == (1, [half])
     assert broker.state.queues.get("T", 1) is None
 
 
-@pytest.mark.parametrize("verdict", [Verdict.COMMITTED, Verdict.ROLLED_BACK, Verdict.GIVEN_UP])
-def test_o10_o11_an_op_record_ends_it_and_is_remembered(verdict: Verdict) -> None:
+@pytest.mark.parametrize("verdict", ENDED)
+def test_o10_o11_an_op_record_ends_it_and_is_remembered(verdict: TransactionVerdict) -> None:
     broker = LoneBroker()
     first, second = begin(broker, "a"), begin(broker, "b")
     assert end(broker, verdict, first) is None
@@ -72,14 +77,14 @@ def test_o10_o11_an_op_record_ends_it_and_is_remembered(verdict: Verdict) -> Non
     assert table.get(first) is None
     assert table.newest((b"T", b"a"), 8) == []
     assert table.verdict(first) is verdict
-    assert table.verdict(second) is Verdict.OPEN
+    assert table.verdict(second) is TransactionVerdict.OPEN
     assert due(broker, START_MS + 2**40) == [second]
 
 
 def test_one_op_record_may_end_several() -> None:
     broker = LoneBroker()
     offsets = [begin(broker, str(n)) for n in range(3)]
-    assert end(broker, Verdict.GIVEN_UP, *offsets) is None
+    assert end(broker, TransactionVerdict.GIVEN_UP, *offsets) is None
     assert len(broker.state.transactions) == 0
 
 
@@ -87,22 +92,25 @@ def test_ending_what_is_not_open_is_an_alarm_and_changes_nothing() -> None:
     broker = LoneBroker()
     offset = begin(broker, "a")
     still_open = begin(broker, "b")
-    end(broker, Verdict.COMMITTED, offset)
+    end(broker, TransactionVerdict.COMMITTED, offset)
     before = broker.state.transactions.digest
-    assert end(broker, Verdict.ROLLED_BACK, offset) is RefusalKind.STALE_RESOLUTION
-    assert end(broker, Verdict.ROLLED_BACK, 99) is RefusalKind.STALE_RESOLUTION
-    assert end(broker, Verdict.ROLLED_BACK, still_open, still_open) is RefusalKind.STALE_RESOLUTION
-    assert broker.state.transactions.verdict(offset) is Verdict.COMMITTED
+    assert end(broker, TransactionVerdict.ROLLED_BACK, offset) is RefusalKind.STALE_RESOLUTION
+    assert end(broker, TransactionVerdict.ROLLED_BACK, 99) is RefusalKind.STALE_RESOLUTION
+    assert (
+        end(broker, TransactionVerdict.ROLLED_BACK, still_open, still_open)
+        is RefusalKind.STALE_RESOLUTION
+    )
+    assert broker.state.transactions.verdict(offset) is TransactionVerdict.COMMITTED
     assert broker.state.transactions.digest == before
     assert broker.state.refusals.alarm_count == 3
 
 
 def test_o13_bytes_of_an_op_record() -> None:
-    body, properties = encode_op([7], Verdict.COMMITTED)
+    body, properties = encode_op([7], TransactionVerdict.COMMITTED)
     assert body == b"7,"
     assert properties == b"TAGS\x01d\x02TRAN_VERDICT\x01COMMIT\x02"
-    assert decode_op(body, properties) == ([7], Verdict.COMMITTED)
-    assert decode_op(b"7,8,", properties) == ([7, 8], Verdict.COMMITTED)
+    assert decode_op(body, properties) == ([7], TransactionVerdict.COMMITTED)
+    assert decode_op(b"7,8,", properties) == ([7, 8], TransactionVerdict.COMMITTED)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +143,7 @@ def test_a_half_message_without_its_names_is_open_all_the_same() -> None:
     half = broker.state.transactions.get(0)
     assert half is not None
     assert half.key is None
-    assert end(broker, Verdict.GIVEN_UP, 0) is None
+    assert end(broker, TransactionVerdict.GIVEN_UP, 0) is None
 
 
 def test_only_queue_0_of_the_half_topic_counts() -> None:
@@ -167,7 +175,7 @@ def test_o17e_immunity_of_its_own() -> None:
     assert due(broker, START_MS + 60_000) == [usual, hasty, patient]
     check(broker, START_MS + 60_000, patient)
     assert due(broker, START_MS + 89_999) == [usual, hasty]
-    end(broker, Verdict.ROLLED_BACK, hasty)
+    end(broker, TransactionVerdict.ROLLED_BACK, hasty)
     assert due(broker, START_MS + 90_000) == [usual, patient]
 
 
@@ -183,7 +191,7 @@ def test_checks_that_begin_anew(immunity: dict[str, str]) -> None:
     assert due(broker, START_MS + 13_999) == [other]
     assert due(broker, START_MS + 14_000) == [other, offset]
     digest = broker.state.transactions.digest
-    end(broker, Verdict.COMMITTED, offset)
+    end(broker, TransactionVerdict.COMMITTED, offset)
     assert due(broker, START_MS + 14_000) == [other]
     assert broker.state.transactions.digest != digest
     before = broker.state.transactions.digest
@@ -212,7 +220,7 @@ def test_checks_of_what_has_ended_do_not_matter_and_time_never_goes_back() -> No
     broker = LoneBroker()
     first, second = begin(broker, "a"), begin(broker, "b")
     check(broker, START_MS + 50_000, first)
-    end(broker, Verdict.COMMITTED, first)
+    end(broker, TransactionVerdict.COMMITTED, first)
     check(broker, START_MS + 7000, first, second)  # a leader whose clock is behind
     assert broker.state.refusals.count == 0
     assert due(broker, START_MS + 79_999) == []
@@ -225,22 +233,22 @@ def test_the_memory_of_verdicts_is_bounded_but_never_that_of_open_ones() -> None
         for n in range(6):
             begin(broker, str(n))
         for n in (0, 1, 2, 3, 5):
-            assert end(broker, Verdict.COMMITTED, n) is None
+            assert end(broker, TransactionVerdict.COMMITTED, n) is None
         table = broker.state.transactions
         verdicts = [table.verdict(n) for n in range(-1, 7)]
-        done = Verdict.COMMITTED
-        assert verdicts == [None, None, None, done, done, Verdict.OPEN, done, None]
+        done = TransactionVerdict.COMMITTED
+        assert verdicts == [None, None, None, done, done, TransactionVerdict.OPEN, done, None]
         begin(broker, "6")
         assert [table.verdict(n) for n in range(7)] == [
             *(None, None, None, done),
-            *(Verdict.OPEN, done, Verdict.OPEN),
+            *(TransactionVerdict.OPEN, done, TransactionVerdict.OPEN),
         ]
 
 
 def test_a_transaction_that_was_sent_twice_is_found_under_its_newest_half() -> None:
     broker = LoneBroker()
     first, second = begin(broker, "u"), begin(broker, "u")
-    end(broker, Verdict.ROLLED_BACK, first)
+    end(broker, TransactionVerdict.ROLLED_BACK, first)
     (found,) = broker.state.transactions.newest((b"T", b"u"), 8)
     assert found.queue_offset == second
 
@@ -249,7 +257,7 @@ def test_the_open_halves_under_one_key_are_found_newest_first_also_behind_a_snap
     broker = LoneBroker()
     halves = [begin(broker, "u") for _ in range(4)]
     for ended, left in ((1, [3, 2, 0]), (3, [2, 0]), (0, [2]), (2, [])):
-        end(broker, Verdict.COMMITTED, halves[ended])
+        end(broker, TransactionVerdict.COMMITTED, halves[ended])
         restored = BrokerState()
         restored.restore(broker.state.snapshot())
         for state in (broker.state, restored):
@@ -260,10 +268,16 @@ def test_the_open_halves_under_one_key_are_found_newest_first_also_behind_a_snap
 
 def test_the_digest_tells_verdicts_and_checks_apart() -> None:
     digests = set()
-    for act in (None, Verdict.COMMITTED, Verdict.ROLLED_BACK, Verdict.GIVEN_UP, "check"):
+    for act in (
+        None,
+        TransactionVerdict.COMMITTED,
+        TransactionVerdict.ROLLED_BACK,
+        TransactionVerdict.GIVEN_UP,
+        "check",
+    ):
         broker = LoneBroker()
         begin(broker, "u")
-        if isinstance(act, Verdict):
+        if isinstance(act, TransactionVerdict):
             end(broker, act, 0)
         elif act:
             check(broker, 1, 0)

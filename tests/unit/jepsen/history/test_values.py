@@ -8,7 +8,7 @@ import pytest
 from jepsen.checkers.judging import judge
 from jepsen.checkers.total_queue import check_total_queue
 from jepsen.history.ops import NEMESIS, Op
-from jepsen.history.values import OffsetRead, Row, Rows, SendAsked, shaped, strike_of
+from jepsen.history.values import OffsetRead, PolledMessage, Rows, SendAsked, shaped, strike_of
 
 
 def test_a_value_of_its_shape_is_returned_without_what_the_shape_does_not_name() -> None:
@@ -17,7 +17,7 @@ def test_a_value_of_its_shape_is_returned_without_what_the_shape_does_not_name()
 
 def test_rows_are_lists_whose_last_members_may_be_missing() -> None:
     rows = shaped({"q": [[4, "a"], [5, "b", "U", 96, "paid"]]}, Rows)
-    assert rows == {"q": [Row(4, "a"), Row(5, "b", "U", 96, "paid")]}
+    assert rows == {"q": [PolledMessage(4, "a"), PolledMessage(5, "b", "U", 96, "paid")]}
 
 
 def test_a_value_of_another_shape_is_refused_with_its_place() -> None:

@@ -16,7 +16,7 @@ OPEN_SEGMENTS_MAX = 64
 """Finished segments whose data file is kept open for reading."""
 
 
-class SegmentRow:
+class SegmentList:
     """Used by the log's owner only; the writer gets single segments.
 
     Invariants: first positions ascend without gaps; only the last segment is written to.
