@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import trio
@@ -197,6 +198,7 @@ class Broker:
             nursery=nursery,
             loss_notice=lambda: loss_watch.notice,
             made=self._registrar.made,
+            when_routed=lambda then: nursery.start_soon(self._call_when_routed, then),
         )
         self._controller = BrokerController(
             self.config,
@@ -269,6 +271,11 @@ class Broker:
         self._is_leading = view.is_serving
         self._controller.role_changed(view)
         self._registrar.announce()
+        self._outputs.flush()
+
+    async def _call_when_routed(self, then: Callable[[], None]) -> None:
+        await self._registrar.wait_registered()
+        then()
         self._outputs.flush()
 
     async def _tick(self) -> None:

@@ -33,6 +33,7 @@ class Environment:
         clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
         loss_notice: returns what the group was found to have lost; empty: nothing.
         made: returns True if this node registers somewhere with a token.
+        when_routed: calls back once the name servers know the topics of now, or cannot be waited for any longer.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -46,4 +47,5 @@ class Environment:
     clock_ahead_ms: Callable[[], int] = lambda: 0
     loss_notice: Callable[[], str] = lambda: ""
     made: Callable[[str], bool] = lambda _token: False
+    when_routed: Callable[[Callable[[], None]], None] = lambda then: then()
     make_linear: MakeLinear = LinearReads

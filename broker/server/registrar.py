@@ -60,6 +60,9 @@ _BUSY_MAX = 10
 DEBOUNCE_S = 0.05
 """Topic changes that come together are sent together."""
 
+ROUTE_WAIT_S = 1.0
+"""The longest time that the answer to a change of topics waits for name servers."""
+
 
 class Registrar:
     """One task for each name server; `announce` makes all of them register now."""
@@ -100,6 +103,13 @@ class Registrar:
         async with trio.open_nursery() as nursery:
             for server in self._servers:
                 nursery.start_soon(server.run, self._interval_s)
+
+    async def wait_registered(self) -> None:
+        """Register with every name server that can be reached, and wait for that, for ROUTE_WAIT_S at most."""
+        with trio.move_on_after(ROUTE_WAIT_S):
+            async with trio.open_nursery() as nursery:
+                for server in self._servers:
+                    nursery.start_soon(server.wait_registered)
 
     def announce(self) -> None:
         """Register at once: the role changed."""
@@ -163,6 +173,8 @@ class _NameServer:
 
     Attributes:
         token: by which this node knows its registrations on the connection as its own.
+
+    Registrations are numbered from 1; `_done_number` is the last one that was taken.
     """
 
     def __init__(
@@ -183,6 +195,9 @@ class _NameServer:
         self._busy_count = 0
         self._bell = trio.Event()
         self._is_urgent = False
+        self._begun_count = 0
+        self._done_number = 0
+        self._ended = trio.Event()
         self._connection: Connection | None = None
         self._was_reached = True
         self._answer: RemotingCommand | None = None
@@ -193,12 +208,24 @@ class _NameServer:
         self._is_urgent = self._is_urgent or urgent
         self._bell.set()
 
+    async def wait_registered(self) -> None:
+        """Wait for a registration that begins after this call; not for a name server that does not take it."""
+        number = self._begun_count + 1
+        self.wake(urgent=True)
+        while self._done_number < number and self._was_reached:
+            await self._ended.wait()
+
     async def run(self, interval_s: float) -> None:
         """Register again and again; a name server that is down is tried again, the broker goes on."""
         async with trio.open_nursery() as nursery:
             while True:
                 self._bell, self._is_urgent = trio.Event(), False
+                self._begun_count += 1
                 is_done = await self._register(nursery)
+                if is_done:
+                    self._done_number = self._begun_count
+                ended, self._ended = self._ended, trio.Event()
+                ended.set()
                 with trio.move_on_after(interval_s if is_done else _RETRY_S):
                     await self._bell.wait()
                 if not self._is_urgent:

@@ -197,6 +197,7 @@ class Services:
             config_text=self.runtime.config_text,
             runtime=self.runtime.table,
             made=self._environment.made,
+            when_routed=self._environment.when_routed,
         )
 
     def _register(self) -> None:

@@ -55,6 +55,7 @@ class Admin:
         config_text: Callable[[], str],
         runtime: Callable[[], Mapping[str, str]],
         made: Callable[[str], bool],
+        when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
         self._log = log
         self._state = state
@@ -65,6 +66,7 @@ class Admin:
         self._config_text = config_text
         self._runtime = runtime
         self._made = made
+        self._when_routed = when_routed
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -197,7 +199,10 @@ class Admin:
     def _changed(self, request: PendingRequest, staged: StagedEntry, place: int) -> None:
         """Answer a change that is committed; the fold may have refused it."""
         refusal = self._state.refusals.at(staged.physical_offset(place))
-        if refusal is None:
+        if refusal is None and request.handler.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
+            # Whoever is told that there is a topic looks for its route next.
+            self._when_routed(partial(request.answer, ResponseCode.SUCCESS))
+        elif refusal is None:
             request.answer(ResponseCode.SUCCESS)
         else:
             text = f"refused: {refusal.kind.name.lower()} {refusal.detail}"

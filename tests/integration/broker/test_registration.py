@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from broker.net.listener import Listener
+from broker.server.registrar import ROUTE_WAIT_S
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
@@ -34,6 +35,7 @@ class NameServer:
         self.registered: list[tuple[BrokerIdentity, Registration]] = []
         self.left: list[BrokerIdentity] = []
         self.told = trio.Event()
+        self.is_silent = False
 
     def handle(self, connection: Connection, frames: list[Frame]) -> None:
         for frame in frames:
@@ -46,7 +48,8 @@ class NameServer:
                 self.registered.append((identity, content))
             else:
                 self.left.append(identity)
-            connection.send_nowait(encode_command(make_response(command.opaque, 0)))
+            if not self.is_silent:
+                connection.send_nowait(encode_command(make_response(command.opaque, 0)))
         told, self.told = self.told, trio.Event()
         told.set()
 
@@ -129,6 +132,59 @@ async def test_a_name_server_that_is_down_is_tried_again(
         await server.until_leader(str(broker.service_address))
     lines = [r.getMessage() for r in caplog.records if "cannot be reached" in r.getMessage()]
     assert len(lines) == 1
+
+
+def created(name: str) -> dict[str, str]:
+    """The fields of a request that creates a topic, as mqadmin sends them."""
+    return {
+        "topic": name,
+        "defaultTopic": "TBW102",
+        "readQueueNums": "4",
+        "writeQueueNums": "4",
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+
+
+async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: ClusterMaker) -> None:
+    servers = [NameServer(), NameServer()]
+    sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
+    addresses = tuple(bound_address(sock) for sock in sockets)
+    async with listening(servers[0], sockets[0]), listening(servers[1], sockets[1]):
+        cluster = await make_cluster(1, namesrvs=addresses)
+        broker = await cluster.leader()
+        for server in servers:
+            await server.until_leader(str(broker.service_address))
+        async with cluster.wire(broker) as wire:
+            for number in range(20):
+                name = f"New{number}"
+                assert (
+                    await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created(name))
+                ).code == 0
+                known = [name in (server.registered[-1][1].topics or {}) for server in servers]
+                assert known == [True, True], f"{name}: {known}"
+
+
+async def test_a_name_server_that_answers_nothing_holds_a_creation_up_for_a_second(
+    make_cluster: ClusterMaker,
+) -> None:
+    silent, server = NameServer(), NameServer()
+    silent.is_silent = True
+    sockets = [bind(Address("127.0.0.1", 0)) for _ in range(2)]
+    (port,) = free_ports(1)
+    addresses = (*(bound_address(sock) for sock in sockets), Address("127.0.0.1", port))
+    async with listening(silent, sockets[0]), listening(server, sockets[1]):
+        cluster = await make_cluster(1, namesrvs=addresses)
+        broker = await cluster.leader()
+        await server.until_leader(str(broker.service_address))
+        async with cluster.wire(broker) as wire:
+            begun_s = trio.current_time()
+            assert (await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created("New"))).code == 0
+            took_s = trio.current_time() - begun_s
+        assert "New" in (server.registered[-1][1].topics or {})
+        assert took_s < ROUTE_WAIT_S + 1
 
 
 async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -> None:
