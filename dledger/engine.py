@@ -178,12 +178,12 @@ class Engine:
         self._news: list[News] = []
 
     def start_behind(self, applied_index: Index) -> None:
-        """Begin to hand out behind this entry, which the state machine contains. Before the first step only."""
+        """Hand out committed entries behind this one, which the state machine has. Before the first step only."""
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
 
     def start_committed(self, index: Index) -> None:
-        """Take this entry of this very log for committed: a snapshot contains it. Before the first step only.
+        """Regard this entry of the own log as committed, since a snapshot contains it. Before the first step only.
 
         So it can be read before any leader was heard, and a leader that would remove it is refused: its
         group has lost what was committed, and this state is of that.
@@ -193,7 +193,7 @@ class Engine:
         self._committed_index = index
 
     def state_replaced(self, applied_index: Index, chain_crc: int | None) -> None:
-        """Hand out what follows this entry of another member's log: the state machine contains it.
+        """Hand out entries behind this one: the state machine has taken over another member's state up to it.
 
         Args:
             applied_index: may lie behind the end of this log.
@@ -272,7 +272,7 @@ class Engine:
             )
 
     def _mend(self, now_ms: int) -> None:
-        """Ask for damaged entries, when it is time; a leader that needs one for too long hands over."""
+        """Request damaged entries when that is due; a leader that lacks one for too long hands over."""
         policy = self._damage
         if self.failure is not None or not policy.live_repair.missing_count:
             return
@@ -287,14 +287,14 @@ class Engine:
                 self.step(hand_over, now_ms)
 
     def _resolve(self, token: int, outcome: Outcome) -> None:
-        """Keep a caller's outcome; take that of a hand-over that the engine itself wanted."""
+        """Queue the outcome of a caller's token; consume that of a hand-over which the engine itself requested."""
         if token != HAND_OVER_TOKEN:
             self._resolved.append((token, outcome))
         elif isinstance(outcome, Failed) and self.node.role is Role.LEADER:
             self._damage.hand_over_failed(outcome.error)
 
     def repair(self, message: RepairMessage, now_ms: int) -> None:
-        """Help a member that has lost entries, or take back what was lost here.
+        """Answer a member's repair request, or store the entries that a repair answer brings.
 
         Raises:
             DLedgerError: the disk failed; the engine is latched.
@@ -316,7 +316,7 @@ class Engine:
         self._mend(now_ms)
 
     def look_for_damage(self, first: Index, end: Index, now_ms: int) -> None:
-        """Read these entries from disk; what is not as it was written comes back from the others.
+        """Verify these entries on disk; damaged ones are requested from the other members.
 
         Raises:
             DLedgerError: the disk failed; the engine is latched.
@@ -331,7 +331,7 @@ class Engine:
         self._mend(now_ms)
 
     def read(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
-        """Return entries to somebody who wants them now: at least one, up to the first damaged one.
+        """Return entries for a caller that does not wait: at least one, up to the first damaged one.
 
         Nothing is waited for. A damaged one is asked for, and comes back sooner or later.
 
@@ -352,7 +352,7 @@ class Engine:
         return min(self.node.next_deadline_ms(), self.live_repair.next_deadline_ms())
 
     def begin_persist(self) -> PersistJob | None:
-        """Gather everything queued since the last job; None when nothing is."""
+        """Return a job with everything that was queued since the last one; None when nothing was."""
         assert self._job is None, "one persist job at a time"
         held = self._held
         if held.save_count == held.durable_count or self.failure is not None:
@@ -368,12 +368,12 @@ class Engine:
         return self._job
 
     def found_no_room(self, job: PersistJob) -> None:
-        """Hold everything: the job found the disk full. Until it has run this node is no help to a leader."""
+        """Note that the job found the disk full; until it succeeds nothing is sent and this node cannot lead."""
         assert job is self._job, "this job is not the one that runs"
         self._held.is_full = True
 
     def end_persist(self, job: PersistJob, now_ms: int) -> None:
-        """Release what waited for a job that has run, and report to the node what is durable.
+        """Release the messages that waited for this job, and report to the node what is durable.
 
         Raises:
             OSError, DLedgerError: as `step`.
@@ -390,7 +390,7 @@ class Engine:
             self.step(Persisted(durable_id), now_ms)
 
     def fail_persist(self, job: PersistJob, error: OSError | DLedgerError, now_ms: int) -> None:
-        """Latch, and step down: a job has failed."""
+        """Latch the failure of a job and step down; nothing is written any more."""
         assert job is self._job, "this job is not the one that runs"
         self._job = None
         if self.failure is not None:
@@ -496,7 +496,7 @@ class Engine:
     # How it is done.
 
     def _carry_out(self, effect: Effect) -> None:
-        """Do one effect. The frequent ones stand first: this is the hot path."""
+        """Carry out one effect. The frequent ones stand first: this is the hot path."""
         match effect:
             case SendEntries():
                 self._send_entries(effect)
@@ -537,7 +537,7 @@ class Engine:
         self._news.append(news)
 
     def _send(self, effect: Send) -> None:
-        """Let a message leave at once when nothing is unsaved that it waits for, else hold it."""
+        """Send a message at once if everything that it waits for is saved, else hold it back."""
         if self.failure is not None:
             return
         held = self._held

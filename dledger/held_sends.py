@@ -65,7 +65,7 @@ class HeldSends:
         saves.append((number, last_index))
 
     def taken(self, batch_last_index: Index | None) -> int:
-        """Return the number of the last save that a job includes which takes what is queued.
+        """Return the number of the last save that a job includes, and forget the saves of the log that it takes.
 
         Args:
             batch_last_index: where the log ends with the job's batch; None: it takes everything.
@@ -79,7 +79,7 @@ class HeldSends:
         return saves[0][0] - 1 if saves else self.save_count
 
     def may_leave(self, waits: Waits) -> bool:
-        """Return whether what a message waits for is durable, though not everything may be."""
+        """Return whether the saves that a message waits for are durable, even if later ones are not."""
         match waits:
             case Waits.ALL:
                 return self.save_count == self.durable_count
@@ -94,7 +94,7 @@ class HeldSends:
         self._waiting.append((self.save_count, to, message))
 
     def release(self, durable_count: int) -> list[tuple[NodeId, Message]]:
-        """Note what is durable, and take the messages that waited for no more than that."""
+        """Note what is durable; return the messages that waited for nothing beyond it."""
         assert self.durable_count <= durable_count <= self.save_count, (
             f"save {durable_count} is durable after {self.durable_count}, {self.save_count} is the last"
         )
@@ -108,5 +108,5 @@ class HeldSends:
         return free
 
     def drop(self) -> None:
-        """Forget all of them: what they would confirm may not be on disk."""
+        """Drop all held messages: what they would confirm may not be on disk."""
         self._waiting.clear()

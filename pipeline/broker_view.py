@@ -48,7 +48,7 @@ class BrokerView:
         if consumer is not None:
             consumer.close()
 
-    # --- questions
+    # Questions of a driver.
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
         """Return what the queues of all topics hold now: everything that is committed, nothing else.
@@ -98,7 +98,7 @@ class BrokerView:
             return False
         return True
 
-    # --- how they are asked
+    # Asking them, with retries.
 
     @property
     def _servers(self) -> str:

@@ -286,7 +286,7 @@ def decode_known(data: bytes, chain_crcs: Iterable[int], prev_chain_crc: int) ->
 
 
 def _difference(data: bytes, at: int, prev_chain_crc: int) -> EntryFormatError:
-    """Say what is wrong with the entry at `at`."""
+    """Describe how the entry at `at` differs from the one that was asked for."""
     try:
         entry = decode_entry(data, at, prev_chain_crc)
     except EntryFormatError as error:
@@ -320,7 +320,7 @@ class EntryScan:
     problem: str = ""
 
     def feed(self, data: bytes) -> tuple[int, ScanEnd]:
-        """Take all whole entries from the start of `data`; returns the bytes taken, and why no more.
+        """Consume the whole entries at the start of `data`; return how many bytes they took, and why the scan stopped.
 
         The chain CRC covers the header, so a header is trusted (its size above all) before its body
         is looked at.

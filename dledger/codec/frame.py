@@ -88,7 +88,7 @@ def encode_frames(header: bytes, blob: Buffer = b"") -> list[bytes]:
 
 
 class FrameDecoder:
-    """Cuts what arrives into frames.
+    """Cuts a byte stream into frames.
 
     Invariants: never holds more than one incomplete frame and one open blob, in no more memory than their bytes
     need, however small the pieces are; after an error it is not used again.
@@ -109,7 +109,7 @@ class FrameDecoder:
     )
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, blob_bytes_max: int) -> None:
-        """Bound what the other side may make us hold.
+        """Start between two frames; the bounds limit how much memory the sender can make this side hold.
 
         Args:
             frame_bytes_max: largest value of a length field.
@@ -166,7 +166,7 @@ class FrameDecoder:
         return self._cut(memoryview(whole))
 
     def _cut(self, view: memoryview) -> list[Frame]:
-        """Take whole frames off the front and keep the rest."""
+        """Remove the whole frames from the front of the buffer, and keep the bytes of an unfinished one."""
         frames: list[Frame] = []
         at, end = 0, len(view)
         self._need = 4
@@ -189,7 +189,7 @@ class FrameDecoder:
         return frames
 
     def _open(self, rest: memoryview) -> Frame | None:
-        """Check one frame (without its length field); None while its blob goes on."""
+        """Check one frame (given without its length field); return None if more chunks of its blob follow."""
         crc, header_length = _CRC_AND_HEADER_LENGTH.unpack_from(rest)
         found = crc32c.crc32c(rest[4:])
         if found != crc:
@@ -208,7 +208,7 @@ class FrameDecoder:
         return self._add_chunk(header, blob, goes_on=goes_on)
 
     def _add_chunk(self, header: bytes, chunk: memoryview, *, goes_on: bool) -> Frame | None:
-        """Add to the open blob, or open one."""
+        """Add a chunk to the unfinished blob, or begin a new blob."""
         if header:
             if self._open_header is not None:
                 raise PeerProtocolError("a second blob begins before the first has ended")

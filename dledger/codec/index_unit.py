@@ -50,7 +50,7 @@ _IS_LITTLE_ENDIAN = sys.byteorder == "little"
 
 
 def _every(offset: int, width: int) -> slice:
-    """Return the places of one field of every unit, among all numbers of `width` bytes."""
+    """Return the slice that selects one field of every unit, where units are read as numbers of `width` bytes."""
     assert offset % width == 0 == INDEX_UNIT_BYTES % width, f"{width} bytes at {offset}"
     return slice(offset // width, None, INDEX_UNIT_BYTES // width)
 
@@ -66,7 +66,7 @@ class IndexFormatError(FormatError):
 
 @dataclass(frozen=True, slots=True)
 class IndexUnit:
-    """The index's memory of one entry.
+    """The index's record of one entry: its place, its size, its term and its chain CRC.
 
     Attributes:
         size_bytes: the whole entry, header included.

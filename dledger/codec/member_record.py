@@ -1,4 +1,4 @@
-"""A member's record as bytes of its store (docs/formats/member.md), and as it is sent in a handshake.
+"""A member's record as bytes: as its store holds it (docs/formats/member.md), and as a handshake sends it.
 
 Whether what another member says may be true is not known here (`raft/membership.py`).
 """
@@ -132,7 +132,7 @@ def decode_member_record(data: bytes) -> MemberRecord:
 
 
 def encode_handshake_record(record: MemberRecord, target: str) -> str:
-    """Return what is sent to `target`: what is remembered of it first, then of others while there is room."""
+    """Encode the record for `target`: what is remembered of that member first, then of others, up to the size bound."""
     order = sorted(record.seen, key=lambda node_id: (node_id != target, node_id))
     seen: dict[NodeId, Start] = {}
     text = _encoded(record, seen)
@@ -146,7 +146,7 @@ def encode_handshake_record(record: MemberRecord, target: str) -> str:
 
 
 def decode_handshake_record(node_id: NodeId, text: str) -> MemberRecord:
-    """Return what a member says of itself.
+    """Decode the record that a member has sent of itself.
 
     Raises:
         PeerProtocolError: it is something else.

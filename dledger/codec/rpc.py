@@ -345,7 +345,7 @@ def _without_blob(
 
 
 def _repair_request(call: RepairCall) -> RepairRequest:
-    """Check that something is asked for, by a name."""
+    """Decode a repair request; its range must not be empty, and its chain CRC has 32 bits."""
     if not 0 < call.first_index <= call.last_index or call.last_chain_crc >= 1 << 32:
         raise PeerProtocolError(
             f"entries {call.first_index} to {call.last_index} with chain crc {call.last_chain_crc}"

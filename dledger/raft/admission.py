@@ -20,7 +20,7 @@ from dledger.raft.ids import Index
 
 
 class AdmissionState(Enum):
-    """The worth of a member's answers."""
+    """The degree to which the leader trusts a member's answers."""
 
     COUNTED = "counted"
     NO_VOTE = "without a vote"
@@ -89,7 +89,7 @@ def ruling(state: AdmissionState, sign: Sign) -> Ruling:
 
 @dataclass(slots=True)
 class Admission:
-    """The worth of one member's answers, within one term.
+    """The leader's judgement of one member's answers, within one term.
 
     Invariant: is_counted is what `state` says.
 
@@ -148,11 +148,11 @@ class Admission:
         )
 
     def went_back(self, *, last_round: int) -> None:
-        """Void all that it had confirmed: a rejection has shown that it lost a part."""
+        """Void everything that the member confirmed: a rejection has shown that it lost entries."""
         self._follow(Sign.SHORT_LOG, last_round=last_round)
 
     def holds_enough(self, *, match_index: Index, commit_index: Index) -> bool:
-        """Return whether it holds the entry that the others committed without it, if it needs one."""
+        """Return whether the member holds the entry that was committed without it, if it must hold one."""
         rejoin_index = self.rejoin_index
         return rejoin_index is not None and min(match_index, commit_index) >= rejoin_index
 

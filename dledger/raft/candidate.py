@@ -1,4 +1,4 @@
-"""Asking for votes: first whether (pre-vote, the term stays), then for them (the term is new)."""
+"""Elections from the candidate's side: a pre-vote, which keeps the term, and then the vote in a new term."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Campaign:
 
     @property
     def founds(self) -> bool:
-        """True if every store of the group is empty, so that nobody can have promised anything."""
+        """True if every store of the group is empty, so that no vote or entry can have been lost."""
         return self.shows_all_empty and self.known_stores == self.new_stores
 
     @property
@@ -60,7 +60,7 @@ class Campaign:
             self._empty.add(response.source)
 
     def ask_whether(self) -> None:
-        """Begin a pre-vote: would they vote for this node in the next term (thesis 9.6)?
+        """Begin a pre-vote: ask the others if they would vote for this node in the next term (thesis 9.6).
 
         Asking disturbs nobody, so it is repeated sooner than an election: those who are bound now
         may be free a moment later.

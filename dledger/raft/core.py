@@ -130,7 +130,7 @@ class Core:
         return 0 if self.is_voter else self._drawn_store
 
     def give_up_vote(self) -> None:
-        """Stop voting: not all that was promised with this store is known. It is a store of a new number from here."""
+        """Stop voting, because promises made with this store may be lost; the store counts as a new one from here."""
         self.is_voter = False
         self._drawn_store = self.draw(1, NEW_STORE_MAX)
 
@@ -203,25 +203,25 @@ class Core:
         self.commit_index = index
 
     def persisted(self, last: EntryId) -> bool:
-        """Note that the log is durable up to `last`; return whether that is news. False if it was truncated since."""
+        """Note that the log is durable up to `last`; return False if that was known, or was truncated meanwhile."""
         if last.index <= self.durable_index or self.log.term_of(last.index) != last.term:
             return False
         self.durable_index = last.index
         return True
 
     def draw_election_timeout(self, low_ms: int, high_ms: int) -> None:
-        """Begin to wait, anew and for a random time (paper 5.2)."""
+        """Draw a new random election timeout and start it (paper 5.2)."""
         self.election_timeout_ms = self.draw(low_ms, high_ms)
         self.restart_election_timer()
 
     def restart_election_timer(self) -> None:
-        """Wait the drawn time from now on."""
+        """Restart the drawn election timeout from now."""
         self.standstill_count = 0
         deadline_ms = self.now_ms + self.election_timeout_ms
         self.election_deadline_ms = max(deadline_ms, self.paused_until_ms)
 
     def stood_still(self, length_ms: int) -> bool:
-        """Wait so much longer, since nobody could be heard for so long; return whether that still counts.
+        """Extend the election timeout by the time in which this process stood still; return whether it was extended.
 
         Only this node's patience grows. What it promised to a leader (`contact_ms`), and what a leader
         holds by the promises of others, is bound to the clock, which went on.

@@ -1,4 +1,4 @@
-"""Everything that a node may want done, and the promise about its order.
+"""The effects that a node returns for its driver to carry out, and the promise about their order.
 
 Effects are carried out in list order. A `Send` leaves only when every save before it (in this list
 or an earlier one) is durable, unless it says for what it `waits`; saves may be joined in one sync.
@@ -50,7 +50,7 @@ class TruncateLog:
 
 
 class Waits(Enum):
-    """The condition on which a message leaves: what must be durable of what was saved before it."""
+    """The condition on which a message is sent: which of the saves before it must be durable."""
 
     ALL = "term, vote and log"
     TERM = "term and vote: it confirms nothing of the log that is not durable"

@@ -15,7 +15,7 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class StoodStill:
-    """The node could not run for so long before now: whatever came in that time it has yet to see.
+    """The node's process stood still for so long: messages that came meanwhile are not read yet.
 
     Given before what came, and before the next `Tick`.
     """
@@ -82,7 +82,7 @@ class StepDown:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpVote:
-    """The store is an older copy of itself: what the member has promised since is forgotten.
+    """The member's store turned out to be an older copy: what it promised since is forgotten, so it must not vote.
 
     It is as good as lost (docs/adr/0061, 0103), though what it holds need not be sent again.
     """

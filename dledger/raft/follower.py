@@ -157,7 +157,7 @@ def check_writers(source: NodeId, entries: tuple[Entry, ...], members: frozenset
 
 
 def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -> None:
-    """Do what was planned, and answer. The node follows the request's leader already."""
+    """Carry out the plan and answer. The node follows the request's leader already."""
     log = core.log
     if isinstance(plan, Conflict):
         _answer(core, request.source, round_=request.round, conflict=plan)

@@ -23,7 +23,7 @@ class HardState:
     is_voter: bool = True
 
     def may_follow(self, before: HardState) -> bool:
-        """Return whether it keeps what was promised: terms never decrease, and each has one vote (paper 5.2)."""
+        """Return whether this state may replace `before`: terms never decrease, and each has one vote (paper 5.2)."""
         if self.term != before.term:
             return self.term > before.term
         return before.vote is None or self.vote == before.vote

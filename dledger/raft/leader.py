@@ -113,14 +113,14 @@ class Leader:
         return None
 
     def stood_still(self, length_ms: int) -> None:
-        """Wait so much longer for answers: those that came meanwhile are not read yet.
+        """Extend the wait for answers by the time in which this process stood still: those that came are not read yet.
 
         The lease is bound to when requests were sent, and does not grow.
         """
         self.replication.stood_still(length_ms)
 
     def propose(self, event: Propose) -> None:
-        """Append, or refuse with the reason."""
+        """Append the proposal's bodies, or resolve it with the reason why it is refused."""
         refusal = self._refusal(event)
         if refusal is not None:
             self._core.emit(Resolve(event.token, Failed(refusal)))
@@ -132,7 +132,7 @@ class Leader:
         self._pending.append((core.log.last_index, first, event.token))
 
     def persisted(self) -> None:
-        """Count the own disk, which has more; the leader counts itself only then (thesis 10.2.1)."""
+        """Count this node's own log for commitment now that more of it is durable (thesis 10.2.1)."""
         self.replication.saved()
         self._advance_commit()
         self.handover.advanced()
@@ -152,7 +152,7 @@ class Leader:
             self._serve_reads()
 
     def read(self, event: ReadRequested) -> None:
-        """Answer at once with a lease, else after the next round that a majority answers."""
+        """Resolve a read at once if this node has the lease, else after the next round that a majority answers."""
         core = self._core
         if self.has_lease(core.now_ms):
             core.emit(Resolve(event.token, ReadAt(core.commit_index)))
@@ -167,11 +167,11 @@ class Leader:
         self._serve_reads()
 
     def unreachable(self, node_id: NodeId) -> None:
-        """Find out what of what was sent to a member was lost."""
+        """Probe a member whose connection broke, to learn which of the requests sent to it were lost."""
         self.replication.unreachable(node_id)
 
     def resign(self, *, is_new_term: bool, why: str) -> None:
-        """Leave the role: answer every token that is still open; `why`, if it is known."""
+        """End the leadership: resolve every open token, with the error `why` where it is given."""
         core = self._core
         for last, _, token in self._pending:
             error = LeadershipLostError(

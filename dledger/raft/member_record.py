@@ -1,4 +1,4 @@
-"""The owner of a store and the count of its starts, by which it is told apart from an older copy of itself.
+"""The owner of a store and the count of its starts, which distinguishes the store from an older copy of it.
 
 Every start of a process counts itself in its store before it does anything. Members send each other the
 count when they connect, and each remembers the highest that it has heard of every other. A member that hears
@@ -27,7 +27,7 @@ class Start:
     process: int = 0
 
     def lacks(self, heard: Start) -> bool:
-        """Return whether the store that is at this start does not know of another one of its own."""
+        """Return whether a store at this start has missed `heard`, a later start of the same store."""
         if not self.count:
             return False
         is_other = heard.count == self.count and heard.process != self.process
@@ -59,7 +59,7 @@ class MemberRecord:
         return replace(self, start=Start(self.start.count + 1, process))
 
     def overtaking(self, heard: Start) -> MemberRecord:
-        """Move this start behind one that the store did not know of."""
+        """Renumber this start to come after one that the store had no record of."""
         count = max(self.start.count, heard.count + 1)
         return replace(self, start=Start(count, self.start.process))
 
@@ -86,7 +86,7 @@ class Learned:
 
 
 def learn(record: MemberRecord, said: MemberRecord, members: Collection[NodeId]) -> Learned:
-    """Take what another member says of itself, and of whom it has heard of.
+    """Update the record with what another member reports of its own store and of others.
 
     Args:
         record: of this member.

@@ -20,7 +20,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 
 
 class MembershipFormatError(ValueError):
-    """A body that names no members."""
+    """The body of a membership entry is malformed."""
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):

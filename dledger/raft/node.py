@@ -1,4 +1,4 @@
-"""RaftNode: one member of a group, as a machine without hands.
+"""RaftNode: one member of a group as a state machine without I/O.
 
 `step` takes an event and the time and returns effects. This module holds what is common to all
 roles: the rules about terms (paper 5.1), who is listened to, and the changes of role, which follow
@@ -151,7 +151,7 @@ class RaftNode:
         return self._leader.handover.target if self._leader else None
 
     def start_committed(self, index: Index) -> None:
-        """Take everything up to this entry for committed: a state came from it. Before the first step."""
+        """Regard everything up to this entry as committed, since a snapshot contains it. Before the first step only."""
         self._core.start_committed(index)
 
     def has_lease(self, now_ms: int) -> bool:
@@ -226,7 +226,7 @@ class RaftNode:
         assert (self._leader is None) is (core.role is not Role.LEADER), core.role
         return core.take_effects()
 
-    # --- checks: raise before anything changes ---
+    # Checks, which raise before anything changes.
 
     def _check(self, message: Message) -> follower.AppendPlan | follower.Conflict | None:
         """Refuse what no correct member would send; plan what an append request asks for."""
@@ -262,7 +262,7 @@ class RaftNode:
                 f"{response.source} confirms entry {response.match_index}, the last is {last_index}"
             )
 
-    # --- events ---
+    # Events, each checked already.
 
     def _receive(
         self, message: Message, plan: follower.AppendPlan | follower.Conflict | None
@@ -389,7 +389,7 @@ class RaftNode:
             core.handed_over_by, core.handed_over_ms = message.source, core.now_ms
             self._become(Cause.TIMEOUT_NOW)
 
-    # --- roles ---
+    # Changes of role.
 
     def _is_bound(self) -> bool:
         """Return whether a promise to a leader forbids to support another candidate."""
@@ -398,11 +398,11 @@ class RaftNode:
         return self._core.now_ms - self._core.contact_ms < self._core.config.lease_ms
 
     def _enter_term(self, term: Term) -> None:
-        """Follow in a higher term, whoever leads it: a message has shown it (paper 5.1)."""
+        """Become a follower in a higher term that a message has shown; its leader is not known yet (paper 5.1)."""
         self._become(Cause.HIGHER_TERM, term=term)
 
     def _follow(self, term: Term, leader_id: NodeId) -> None:
-        """Follow the current leader, whose append request came, and wait anew."""
+        """Follow the leader whose append request came, and restart the election timeout."""
         core = self._core
         if core.role is not Role.FOLLOWER or term > core.term:
             self._become(Cause.LEADER_HEARD, term=term)

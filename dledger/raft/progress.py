@@ -1,4 +1,4 @@
-"""One member as the leader sees it: what it surely has, what to send it next, what is under way.
+"""One member's replication progress at the leader: what it surely has, what to send next, what is in flight.
 
 Three states. *Probe*: the leader does not know where the logs agree; it sends one request and waits.
 *Replicate*: they agree; requests are sent ahead without waiting (pipelining), up to a bound.
@@ -136,7 +136,7 @@ class Progress:
         self.inflight_bytes = 0
 
     def begin_anew(self, *, after_round: int) -> None:
-        """Void all that it confirmed; what it answered to requests up to this one is old news."""
+        """Void what the member confirmed; answers to requests up to `after_round` are ignored from now on."""
         self.acked_round = 0
         self.match_index = NO_INDEX
         self.saving = SaveTimer(self.saving.slow_ms)

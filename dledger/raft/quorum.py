@@ -1,4 +1,4 @@
-"""Majorities: what a sorted row of numbers says about a group, and the rule of commitment.
+"""Majorities: the highest value that most members have reached, and the rule of commitment.
 
 Pure functions of small sequences, one number for each voter. A majority of n voters is n // 2 + 1:
 the n-th part of them that any two elections must share.

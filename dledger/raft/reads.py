@@ -14,7 +14,7 @@ from dledger.raft.ids import Index
 
 
 class WaitingRead(NamedTuple):
-    """A read that is true at `read_index` once a later round than `after_round` is confirmed."""
+    """A read that is linearizable at `read_index` once a round later than `after_round` is confirmed."""
 
     token: int
     read_index: Index
@@ -37,7 +37,7 @@ class WaitingReads:
         return len(self._reads)
 
     def add(self, token: int, *, index: Index, after_round: int) -> None:
-        """Keep a read that is true at `index` once a round later than `after_round` is confirmed."""
+        """Keep a read that is linearizable at `index` once a round later than `after_round` is confirmed."""
         reads = self._reads
         assert not reads or (
             reads[-1].read_index <= index and reads[-1].after_round <= after_round
@@ -45,7 +45,7 @@ class WaitingReads:
         reads.append(WaitingRead(token, index, after_round))
 
     def take_ready(self, *, confirmed_round: int, commit_index: Index) -> list[tuple[int, Index]]:
-        """Remove and return (token, index) of what may be answered.
+        """Remove the reads that may be answered now; return the (token, index) of each.
 
         Args:
             confirmed_round: a majority has answered this round or a later one.

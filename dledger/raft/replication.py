@@ -1,4 +1,4 @@
-"""Bringing the leader's log to the others: progress, pipelining, heartbeats, rounds.
+"""Replication of the leader's log to the others: progress, pipelining, heartbeats, rounds.
 
 Every request is numbered and timed (rounds.py). A heartbeat is a request without entries whose
 prev_index is next_index - 1: a member that misses something rejects it, so a lost request is noticed
@@ -60,7 +60,7 @@ class Replication:
         )
 
     def answered_by_majority_ms(self) -> int:
-        """Return the time since which at the latest no majority has been silent."""
+        """Return the latest time, in ms, since which a majority (this node included) has answered."""
         now_ms = self._core.now_ms
         return reached_by_majority(
             [
@@ -83,13 +83,13 @@ class Replication:
         ]
 
     def stood_still(self, length_ms: int) -> None:
-        """Forgive the members' silence of the time in which this node stood still: it says nothing."""
+        """Disregard the time in which this process stood still: the members' silence in it means nothing."""
         now_ms = self._core.now_ms
         for peer in self.peers.values():
             peer.answered_ms = min(now_ms, peer.answered_ms + length_ms)
 
     def saved(self) -> None:
-        """Time the own disk, which has more."""
+        """Note for the disk timing that more of this node's own log is durable."""
         self.own_saving.holds(self._core.durable_index, self._core.now_ms)
 
     def send_new(self) -> None:
@@ -181,11 +181,11 @@ class Replication:
         return has_moved
 
     def unreachable(self, node_id: NodeId) -> None:
-        """Find out by heartbeats where a member stands: what was sent to it may be lost."""
+        """Go back to probing a member by heartbeats: requests sent to it may be lost."""
         self._pause(self.peers[node_id])
 
     def _pause(self, peer: Progress) -> None:
-        """Send nothing but heartbeats until it answers. In probe that is so already."""
+        """Return to probe, in which only heartbeats are sent until the member answers."""
         if peer.state is ProgressState.REPLICATE:
             peer.probe_from(
                 Index(peer.match_index + 1), last_round=self.rounds.last_round, is_waiting=True

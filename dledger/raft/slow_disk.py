@@ -59,7 +59,7 @@ class SaveTimer:
     _given_ms: int = 0
 
     def given(self, index: Index, now_ms: int) -> None:
-        """Note that the member is given entries up to `index`; timed unless another one is."""
+        """Note that entries up to `index` were sent; they are timed unless earlier ones are still being timed."""
         if self._index == NO_INDEX:
             self._index = index
             self._given_ms = now_ms
@@ -85,11 +85,11 @@ class SaveTimer:
         self.slow_least_ms = min(self.slow_least_ms, took_ms)
 
     def waits_ms(self, now_ms: int) -> int:
-        """Return for how long the entry that is timed has not been durable; 0: none is."""
+        """Return for how many ms the timed entry has waited to become durable; 0 when none is timed."""
         return 0 if self._index == NO_INDEX else now_ms - self._given_ms
 
     def takes_ms(self, now_ms: int) -> int:
-        """Return how long it takes, at worst: what is still waited for counts as soon as it is longer."""
+        """Return the save time in ms: the longest of the average, the last one and the present wait."""
         return max(round(self.average_ms), self.latest_ms, self.waits_ms(now_ms))
 
     def is_known(self, since_ms: int) -> bool:
@@ -152,7 +152,7 @@ def is_too_slow_to_lead(
 def _majority_ms(
     others: Iterable[SaveTimer], *, majority: int, since_ms: int, now_ms: int
 ) -> int | None:
-    """Return how long a commit takes by others alone; None: too few have confirmed anything since."""
+    """Return how many ms a commit takes without this node; None if too few others have confirmed anything since."""
     times_ms = sorted(other.takes_ms(now_ms) for other in others if other.is_known(since_ms))
     return times_ms[majority - 1] if len(times_ms) >= majority else None
 

@@ -112,7 +112,7 @@ class Handover:
         self._begin(target, event.token)
 
     def tick(self) -> None:
-        """Give up what takes too long; look for a member that should rather lead."""
+        """Abandon a hand-over that takes too long; begin one if another member should lead instead."""
         core = self._core
         transfer = self._transfer
         if transfer is not None:
@@ -132,7 +132,7 @@ class Handover:
             self._send_timeout_now(self._transfer)
 
     def advanced(self) -> None:
-        """See whether the target can take over now: a member has answered, or more is committed."""
+        """Complete the hand-over if its target has caught up; called when a member answers or more is committed."""
         transfer = self._transfer
         if transfer is None or transfer.is_sent:
             return
@@ -241,7 +241,7 @@ class Handover:
         return [peer for peer in self._replication.peers.values() if peer.admission.is_counted]
 
     def _is_close(self, peer: Progress) -> bool:
-        """Return whether it answers and is at most one request behind."""
+        """Return whether the member answers and is at most one request behind."""
         return (
             peer.state is ProgressState.REPLICATE
             and self._is_answering(peer)

@@ -82,7 +82,7 @@ class Asking:
             self.next_ms = 0
 
     def drop_first(self) -> None:
-        """Stop asking for the first range: it is here after all."""
+        """Stop asking for the first range: its entries are here after all."""
         assert self.waits, "nothing is asked for"
         self.waits.popleft()
         self._asked = None
@@ -97,7 +97,7 @@ class Asking:
         self.next_ms = 0
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
-        """Return the member to ask now, and the question; None: wait for an answer, or until `next_ms`."""
+        """Return the member to ask now and the request for it; None: wait for an answer, or until `next_ms`."""
         if not self.waits:
             self.next_ms = NEVER_MS
             return None
@@ -162,7 +162,7 @@ class Asking:
         return answer.entries
 
     def unknown_to_all(self) -> Missing | None:
-        """Return a range, not at the log's end, whose last entry no other member has: it was named wrongly."""
+        """Return a range inside the log whose last entry no other member has, so that its name must be wrong."""
         return next(
             (
                 wait.missing
@@ -197,7 +197,7 @@ class Asking:
         )
 
     def _rotate(self) -> None:
-        """Let the other ranges have their turn, since nobody helps with the first one now."""
+        """Move the first range to the end, since no member can provide it now."""
         self.waits.rotate(-1)
         self._tried.clear()
 

@@ -1,4 +1,4 @@
-"""What a running member does about damaged entries: read around them, give them, ask for them, lead or not.
+"""The policy for damaged entries of a running member: reads stop before them, repairs, and giving up the lead.
 
 A member without an entry goes on with everything else. It matters only to a leader: it can neither send the entry
 nor commit what stands behind it, so it lets another one lead whose disk may give it. This decides when; asking
@@ -39,7 +39,7 @@ class DamagePolicy:
         self._is_stopped = False
 
     def stop(self) -> None:
-        """Neither look for damage nor ask for anything any more: the disk has failed."""
+        """End all repair: the disk has failed, so nothing can be written back."""
         self._is_stopped = True
 
     # Reading around damage.
@@ -72,7 +72,7 @@ class DamagePolicy:
             return []
 
     def read_now(self, first: Index, end: Index, *, bytes_max: int, now_ms: int) -> list[Entry]:
-        """Read as `read` does, for somebody who waits: at least one entry.
+        """Return at least one entry; raises where `read` would return none, for a caller that does not wait.
 
         Raises:
             EntryDamagedError: the first one is damaged; it comes back sooner or later.
@@ -87,7 +87,7 @@ class DamagePolicy:
         return entries
 
     def look(self, first: Index, end: Index) -> None:
-        """Read these entries from disk; what is not as it was written comes back from the others.
+        """Verify these entries on disk; damaged ones are requested from the other members.
 
         Raises:
             DLedgerError: the disk failed.
@@ -98,7 +98,7 @@ class DamagePolicy:
     # Giving to others, and asking them.
 
     def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
-        """Answer with the entries that are named, if this log has them: who leads does not matter."""
+        """Answer a repair request with the requested entries, if this log has them; any member may answer."""
         log, last = self._log, request.last_index
         if not log.layout.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
             return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)

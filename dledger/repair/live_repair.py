@@ -1,4 +1,4 @@
-"""Damage that shows while a member runs: what is missing now, and who is asked for it.
+"""Repair of damage found while a member runs: which entries are missing now, and whom to ask for them.
 
 Every durable entry's chain CRC is in memory, so each damaged one has its name. The member goes on with
 everything else; what needs the entry waits until it is back. A leader that needs one for too long should
@@ -84,7 +84,7 @@ class LiveRepair:
                 self.lose(index)
 
     def lose(self, index: Index) -> None:
-        """Write an entry that the disk does not give back from memory, or ask for it.
+        """Rewrite an unreadable entry from memory, or request it from another member.
 
         Raises:
             DLedgerError: the disk failed.
@@ -111,7 +111,7 @@ class LiveRepair:
         )
 
     def mend(self, entry: Entry) -> bool:
-        """Write an entry back that was got from somewhere, and return whether the disk gives it now.
+        """Write a recovered entry back; return whether the disk can read it now.
 
         Raises:
             DLedgerError: it is another one, or the disk failed.
@@ -139,7 +139,7 @@ class LiveRepair:
             self._needed_since_ms.setdefault(index, now_ms)
 
     def became_leader(self) -> None:
-        """Begin a leadership without any waiting behind it; who handed over did so that others would have the time."""
+        """Reset the waiting times at the start of a leadership, so that it is not handed over again at once."""
         self._needed_since_ms.clear()
 
     def must_hand_over(self, now_ms: int) -> bool:
@@ -191,7 +191,7 @@ class LiveRepair:
         return asking.next_request(now_ms)
 
     def answered(self, answer: RepairAnswer, now_ms: int) -> None:
-        """Write back what came. What the disk does not keep is asked for again, a little later.
+        """Write back the entries of an answer; those that the disk does not keep are requested again later.
 
         Raises:
             DLedgerError: the disk failed.

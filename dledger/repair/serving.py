@@ -1,4 +1,4 @@
-"""Answering a member that has lost entries: whoever has the entry by its name gives it.
+"""Answers to a member that has lost entries: any member that has an entry under its unique name may send it.
 
 By its name, that is by index and chain CRC: so there is no question of who leads, what is committed or
 how healthy the one who answers is otherwise.
@@ -19,7 +19,7 @@ ANSWER_COUNT_MAX: Final = 4096
 
 
 def first_to_give(size_of: Callable[[Index], int], first_index: Index, last_index: Index) -> Index:
-    """Return the first of the entries up to `last_index` that fit one answer; at least the last one."""
+    """Return the first entry of the longest answer that ends at `last_index` and fits the bounds."""
     assert first_index <= last_index, f"entries {first_index} to {last_index} are asked for"
     first = last_index
     size = size_of(first)

@@ -1,4 +1,4 @@
-"""A member whose log is damaged, until it is whole: it only asks for entries, and gives some.
+"""The repair of a damaged log before the member starts: until it is whole, it only asks for and answers entries.
 
 It neither votes nor campaigns nor serves, and the leader does not hear of it: to the others it is down,
 but for repairs. So nothing depends on what it does not know. It gives whole entries to others even while
@@ -108,7 +108,7 @@ class StoreRepair:
         return NEVER_MS if self.is_done else self._asking.next_ms
 
     def tick(self, now_ms: int) -> None:
-        """Ask whoever is next, when it is time.
+        """Send the next request for missing entries, if it is due.
 
         Raises:
             OSError: the disk failed.
@@ -154,7 +154,7 @@ class StoreRepair:
         self._survey.learn(entries)
 
     def _advance(self) -> None:
-        """Decide what the answers so far allow."""
+        """Act on the answers so far: finish, cut the log, doubt a run, or go on asking."""
         wrong = self._asking.unknown_to_all()
         if wrong is not None:
             self._doubt(wrong)
@@ -167,7 +167,7 @@ class StoreRepair:
             self._finish()
 
     def _doubt(self, wrong: Missing) -> None:
-        """Doubt what stands behind a gap: nobody has the entry that its header names before it.
+        """Discard the first entry after a gap: no member has the predecessor that its header names.
 
         The doubt goes on along its run, whose entries vouch for each other, and not into the next one: there may
         stand the only whole copy of an entry.
@@ -211,7 +211,7 @@ class StoreRepair:
     # For others.
 
     def _answer(self, request: RepairRequest) -> RepairAnswer:
-        """Give what is whole here, to whoever names it."""
+        """Answer a repair request with the whole entries that are here."""
         own = self._config.raft.node_id
         run = self._survey.run_of(request.last_index)
         if run is not None and self._is_named(run, request):
@@ -276,7 +276,7 @@ class StoreRepair:
 
 
 def is_repairable(config: LogConfig, error: Exception) -> CorruptionError | None:
-    """Return what the other members can mend, as a problem with its place; None: nothing of this error."""
+    """Return the part of an error that other members can repair, with its place; None if they cannot."""
     if len(config.raft.voters) == 1:
         return None
     if isinstance(error, CorruptionError):

@@ -1,1 +1,1 @@
-"""The impure shell on trio: sockets, time, tasks. It decides nothing about the protocol."""
+"""The I/O shell on trio: sockets, time, tasks. It makes no decision about the protocol."""

@@ -1,4 +1,4 @@
-"""Announcing what becomes of a node: log lines for people, and calls for those who watch its role.
+"""Announcements of a node's changes: log lines for people, and callbacks for those that watch its role.
 
 Everything that a driver says of its engine to the outside goes through here; nothing here changes the engine.
 """

@@ -128,7 +128,7 @@ class Callers:
             done(outcome)
 
     def wake_applied(self, applied_index: Index) -> None:
-        """Wake those that wait for the state machine."""
+        """Wake the callers that wait for the state machine to contain an index."""
         waiting = self._applied
         while waiting and waiting[0][0] <= applied_index:
             heapq.heappop(waiting)[2].set()
@@ -157,7 +157,7 @@ class Callers:
 
 
 async def wait_outcome(ask: Callable[[Answered], None], timeout_s: float) -> Outcome:
-    """Ask, and wait for the answer; a failure is raised.
+    """Put a question to the engine and wait for the outcome; raises its error if it failed.
 
     Raises:
         DLedgerError: what the question failed with; AckTimeoutError when no answer came in time.

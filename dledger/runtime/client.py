@@ -62,7 +62,7 @@ Answered = TypeVar("Answered")
 
 
 class Client:
-    """Use it as `async with Client(...) as client`. Calls may run at the same time.
+    """A client of a log group, used as `async with Client(...) as client`. Calls may run at the same time.
 
     Invariant: at most one connection to each member.
     """
@@ -222,7 +222,7 @@ class Client:
     async def status(
         self, *, timeout_s: float | None = None
     ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
-        """Return every member's view of itself, or why it gave none; in the order of the peers."""
+        """Return each member's status, or the error of asking it, in the order of the peers."""
         found: dict[NodeId, StatusAnswer | DLedgerError] = {}
         search = self._search(timeout_s)
 
@@ -281,7 +281,7 @@ class Client:
         *,
         may_repeat: bool,
     ) -> Answered:
-        """Try at the leader until it is done, surely refused for good, unknown, or too late."""
+        """Retry at the leader until the call succeeds, is refused for good, has an unknown outcome, or time is up."""
         try:
             return await self._try_leaders(attempt, search, may_repeat=may_repeat)
         except DLedgerError as error:
@@ -338,7 +338,7 @@ class Client:
         return True
 
     def _try_next(self, node_id: NodeId) -> None:
-        """Turn to another member, unless somebody has already gone elsewhere."""
+        """Try another member from now on, unless a concurrent call has already switched."""
         if self._leader_id == node_id:
             names = list(self._by_id)
             self._leader_id = names[(names.index(node_id) + 1) % len(names)]

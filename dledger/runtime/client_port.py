@@ -1,4 +1,4 @@
-"""Log clients on a member's port: one task reads a connection's calls, answers leave in batches.
+"""The log clients on a member's port: one task reads a connection's calls, and answers are sent in batches.
 
 Appends of all connections that are read before the next pass share one proposal; their answers are
 collected during the pass and leave with one write per connection at its end.
@@ -63,12 +63,12 @@ class ClientService(Protocol):
 
     @property
     def appender(self) -> LogAppender:
-        """Appends."""
+        """The appender of this member's log."""
         ...
 
     @property
     def reader(self) -> LogReader:
-        """Reads."""
+        """The reader of this member's log."""
         ...
 
     @property
@@ -106,7 +106,7 @@ class ClientConnection:
             self.stream.send_soon(data)
 
     async def wait_room(self) -> None:
-        """Wait until another large answer may be made: the client takes what it asked for before."""
+        """Wait until the client has read enough of its earlier answers for another large one to be queued."""
         while self.stream.queued_bytes > QUEUED_BYTES_MAX and not self.stream.is_closed:
             await self.stream.wait_drained()
 
@@ -130,7 +130,7 @@ class ClientPort:
                 connection.flush()
 
     async def serve(self, stream: FrameStream, remote: Remote) -> None:
-        """Talk to one client until it goes.
+        """Serve one client until it disconnects.
 
         Raises:
             PeerProtocolError: it broke the protocol.

@@ -14,7 +14,7 @@ that its lease is long over (Linux's CLOCK_MONOTONIC stands still, and others we
 
 
 def now_ms() -> int:
-    """Return milliseconds of a clock that never goes back; only differences mean something."""
+    """Return the monotonic clock in milliseconds; only differences mean something."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 

@@ -67,7 +67,7 @@ class _Tally:
         self.reason = str(error)
 
     def exit_code(self) -> int:
-        """Return the worst: unknown outweighs refused, for somebody must look."""
+        """Return the exit code of the worst outcome: unknown outweighs refused, since somebody must look into it."""
         if self.unknown_count:
             return EXIT_UNKNOWN
         return EXIT_REFUSED if self.refused_count else EXIT_DONE

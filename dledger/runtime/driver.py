@@ -1,4 +1,4 @@
-"""The driver: the one owner of a node's engine. Events in, steps, writes, messages, the fold.
+"""The driver, which alone owns a node's engine: it steps it with events, writes, sends, and feeds the fold.
 
 A pass is synchronous, from the sockets to the callbacks: read what all members sent, step, send
 what may leave, write and sync once for everything that gathered (group commit), send what that
@@ -210,7 +210,7 @@ class Driver:
                 self.wake()
 
     async def wait_mended(self) -> None:
-        """Wait until some damaged entry is back; none may be missing."""
+        """Wait until an entry that was damaged is back, or none is missing any more."""
         await self._mended.wait()
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
@@ -221,7 +221,7 @@ class Driver:
         self.wake()
 
     def wake(self) -> None:
-        """Have a pass soon."""
+        """Schedule a pass of the driver."""
         self._wake.set()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
@@ -249,7 +249,7 @@ class Driver:
             self._vote_given_up = None
 
     def _ask(self, event: Propose | ReadRequested | TransferRequested) -> None:
-        """Step; raise a refusal that is there at once.
+        """Step the engine with a caller's event; raises the refusal if it is resolved at once.
 
         When the engine fails in this very step the outcome is unknown: the next pass raises the
         failure, and the caller is answered with all others.
@@ -343,7 +343,7 @@ class Driver:
             self.wake()
 
     def _stood_still(self, stall: LoopStall) -> None:
-        """Report a stall to the core, which must not count the silence; what came meanwhile is read next."""
+        """Report a stall of the loop to the core, which must not take that silence for a lost leader."""
         self.stall_count += 1
         self.stall_longest_ms = max(self.stall_longest_ms, stall.length_ms)
         self._step(StoodStill(stall.length_ms))
@@ -395,7 +395,7 @@ class Driver:
             self._links.flush()
 
     def close(self) -> None:
-        """Answer everybody and close the store; passes have ended.
+        """Fail all waiting callers and close the store; called after the last pass.
 
         Raises:
             OSError, DLedgerError: the index could not be completed; the log is whole without it.
@@ -420,7 +420,7 @@ class Driver:
         self.announcer.announce(is_serving=self.is_serving)
 
     def _apply(self) -> None:
-        """Fold one chunk."""
+        """Apply one chunk of committed entries to the state machine."""
         try:
             entries = self.engine.take_committed(APPLY_BYTES_MAX)
         except OSError as error:

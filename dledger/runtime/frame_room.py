@@ -38,7 +38,7 @@ class Holder(Protocol):
         ...
 
     def cut_off(self, reason: str) -> None:
-        """End it; it leaves its room."""
+        """Close this connection; it gives its room back."""
         ...
 
 
@@ -82,7 +82,7 @@ class FrameRoom:
         return len(self._waiting)
 
     def want(self, holder: Holder, need_bytes: int) -> bool:
-        """Ask for room for a frame that was begun; return False where `wait` comes before reading on."""
+        """Request room for a frame that has begun; return False if the caller must `wait` before it reads on."""
         assert holder not in self._given, "one frame at a time"
         assert holder not in self._waiting, "a holder waits once"
         if not self._waiting and self.used_bytes + need_bytes <= self.bytes_max:

@@ -19,7 +19,7 @@ FULL_ATTRIBUTE: Final = "disk_full"
 
 
 class FullDisks:
-    """The disks of all members, as far as they are known to be full.
+    """The members whose disks are known to be full.
 
     Invariant: of others only what they have reported while this node had no leader or a full disk itself.
 
@@ -54,7 +54,7 @@ class FullDisks:
             self._others.clear()
 
     async def wait_wanted(self) -> None:
-        """Wait until it is worth asking the others."""
+        """Wait until the other members' reports are needed, because nobody leads."""
         await self._wanted.wait()
 
     def own_attributes(self) -> Mapping[str, str]:
@@ -62,7 +62,7 @@ class FullDisks:
         return {FULL_ATTRIBUTE: "true"} if self.own else {}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """Take what a member has just reported; None: it cannot be asked."""
+        """Note a member's latest report; None when it could not be asked."""
         is_full = bool((attributes or {}).get(FULL_ATTRIBUTE))
         if is_full and self._wanted.is_set():
             self._others.add(node_id)

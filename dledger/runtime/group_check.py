@@ -90,7 +90,7 @@ class GroupCheck:
         return attributes
 
     def why_not(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
-        """Return why a member must not be spoken to; None: it may.
+        """Return why this node must not talk to a member; None if it may.
 
         Args:
             node_id: the other one.

@@ -99,7 +99,7 @@ class Identity:
         return own
 
     def why_foreign(self, node_id: str, process: int, attributes: Mapping[str, str]) -> str | None:
-        """Return why the stores of the two members do not belong together; None: they may.
+        """Return why the two members' stores do not belong to one group; None if they do.
 
         Raises:
             PeerProtocolError: what the other says of its store is not to be understood.
@@ -306,7 +306,7 @@ async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoRetu
 
 
 async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None:
-    """Turn away a dialer that cannot be meant. Names in reasons are those that the dialer itself gave."""
+    """Refuse a dialer of another group or member; reasons name only what the dialer itself has sent."""
     if hello.version != PROTOCOL_VERSION:
         await _refuse(
             stream,

@@ -1,4 +1,4 @@
-"""The search for the leader, for one call of a client: deadline, pauses, redirects, and what may be concluded.
+"""The search for the leader during one call of a client: deadline, pauses, redirects, and the outcome.
 
 Knows no connection and no kind of call; client.py tries, and reports here how each attempt ended.
 """
@@ -61,7 +61,7 @@ class LeaderSearch:
         self._last = error
 
     def too_late(self, error: DeadlineError) -> None:
-        """Note that the time was over before another attempt; what came before it says more."""
+        """Note that the deadline came before another attempt; an earlier attempt's error takes precedence."""
         self._last = self._last or error
 
     def not_connected(self, node_id: NodeId, error: DLedgerError) -> None:
@@ -69,7 +69,7 @@ class LeaderSearch:
         self._not_connected[node_id] = error
 
     def is_turned_away_by_all(self, members: Iterable[NodeId]) -> bool:
-        """Return whether waiting is in vain: no member has let us in, and some have said why."""
+        """Return whether to stop searching: no member has accepted this client, and some have refused it."""
         errors = [self._not_connected.get(node_id) for node_id in members]
         refusals = [error for error in errors if isinstance(error, HandshakeRefusedError)]
         if None in errors or not refusals:

@@ -1,4 +1,4 @@
-"""Reading what is committed, and knowing how new that is. Reads never change the log."""
+"""Reads of committed entries, and of how current they are. Reads never change the log."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LogReader:
 
     @property
     def is_current(self) -> bool:
-        """True while what is applied here is all that anybody can have seen confirmed.
+        """True while everything that any client can have seen confirmed is applied here.
 
         The member serves, holds the lease, and has applied what is committed: large entries are folded in pieces,
         and a follower may be done sooner.

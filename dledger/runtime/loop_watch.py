@@ -1,4 +1,4 @@
-"""A watch that notices that the event loop stood still, for how long, and what it was doing.
+"""A watch that detects stalls of the event loop: how long, and in which part of a pass.
 
 A pass begins at least every heartbeat interval while the loop runs. Where one comes much later, the loop was busy
 with something that should have waited, or the whole process did not run: it was stopped, had no processor, or
@@ -51,7 +51,7 @@ class LoopWatch:
         self._doing = OUTSIDE
 
     def begin(self, now_ms: int) -> LoopStall | None:
-        """Begin a pass; return the stall before it, if the loop stood still."""
+        """Begin a pass; return the stall that preceded it, or None."""
         assert now_ms >= self._begun_ms, f"a pass at {now_ms} ms after one at {self._begun_ms} ms"
         self.mark(OUTSIDE, now_ms)
         cpu_ns = time.process_time_ns()
@@ -65,7 +65,7 @@ class LoopWatch:
         return stall
 
     def mark(self, done: str, now_ms: int) -> None:
-        """Note into what the time since the last mark went."""
+        """Attribute the time since the last mark to the work that was `done`."""
         took_ms = now_ms - self._marked_ms
         if took_ms > self._longest_ms:
             self._longest_ms = took_ms

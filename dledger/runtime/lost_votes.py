@@ -68,7 +68,7 @@ class LostVotes:
         return {} if self._has_vote() else {VOTE_ATTRIBUTE: "true"}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """Take what a member has just reported, while nobody led; None: it cannot be asked."""
+        """Note a member's latest report while nobody leads; None when it could not be asked."""
         if self._has_leader or VOTE_ATTRIBUTE not in (attributes or {}):
             self._report_counts.pop(node_id, None)
         else:

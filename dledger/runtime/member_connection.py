@@ -62,7 +62,7 @@ class MemberConnection:
 
     @property
     def is_over(self) -> bool:
-        """True once it broke or was closed."""
+        """True once the connection broke or was closed."""
         return self._is_over
 
     async def run(self) -> None:
@@ -99,7 +99,7 @@ class MemberConnection:
         waiter.event.set()
 
     def close(self, reason: str) -> None:
-        """End it; everybody who waits gets that as an error."""
+        """Close the connection; every waiting caller gets ConnectionLostError with the reason."""
         self._is_over = True
         self._stream.close()
         waiters, self._waiters = self._waiters, {}

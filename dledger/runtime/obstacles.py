@@ -39,7 +39,7 @@ class Obstacles:
         self.lost_votes.leader_changed(leader_id)
 
     async def wait_wanted(self) -> None:
-        """Wait until it is worth asking the others."""
+        """Wait until the other members' reports are needed, because nobody leads."""
         await self.full_disks.wait_wanted()
 
     def own_attributes(self) -> dict[str, str]:
@@ -47,6 +47,6 @@ class Obstacles:
         return {**self.full_disks.own_attributes(), **self.lost_votes.own_attributes()}
 
     def learn(self, node_id: NodeId, attributes: Mapping[str, str] | None) -> None:
-        """Take what a member has just reported; None: it cannot be asked."""
+        """Note a member's latest report; None when it could not be asked."""
         self.full_disks.learn(node_id, attributes)
         self.lost_votes.learn(node_id, attributes)

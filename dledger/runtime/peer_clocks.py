@@ -1,4 +1,4 @@
-"""The wall clocks that members show one another, and what a dialer learns from them.
+"""The wall clocks that members report to each other, and their comparison with the own one.
 
 A member's wall clock travels as an attribute of its handshake, so older versions are not disturbed, and beside it
 the time that the member goes by, once that is settled. The dialer knows that both were read after it had dialled and
@@ -41,7 +41,7 @@ class ClockReading:
 
 
 class ClockWatch(Protocol):
-    """The service's clock: it is shown to the other members, and learns of theirs."""
+    """The service's clock, which is reported to the other members and compared with theirs."""
 
     def wall_ms(self) -> int:
         """Return the wall clock as it is, right or wrong."""
@@ -73,7 +73,7 @@ def clock_attributes(clock: ClockWatch) -> dict[str, str]:
 def reading_of(
     attributes: Mapping[str, str], *, asked_ms: int, answered_ms: int
 ) -> ClockReading | None:
-    """Read what a member reported between the two moments; None when it reported no wall clock."""
+    """Decode a member's clock report, received between two moments; None when it contains no wall clock."""
     wall_ms = _time_in(attributes, CLOCK_ATTRIBUTE)
     if wall_ms is None:
         return None
@@ -81,7 +81,7 @@ def reading_of(
 
 
 def _time_in(attributes: Mapping[str, str], name: str) -> int | None:
-    """Read one time; None when it is not there, or is none."""
+    """Decode one time; None when it is missing or malformed."""
     text = attributes.get(name, "")
     is_time = 0 < len(text) <= _DIGITS_MAX and text.isascii() and text.isdigit()
     return int(text) if is_time else None

@@ -1,4 +1,4 @@
-"""The connection on which this node speaks to one member: what is sent, in which order, what is dropped.
+"""The connection on which this node sends to one member: the order of messages, and which are dropped.
 
 Messages leave in order, with two exceptions. A message without entries that is not a heartbeat
 (votes and answers) may overtake entries: the core bears any order. And while entries wait, a
@@ -33,7 +33,7 @@ SEND_BYTES: Final = 256 * 1024
 
 
 class BlobCache:
-    """The blob made last: the same entries go to every follower, but are joined once.
+    """A cache of the last encoded blob: the same entries go to every follower and are joined only once.
 
     Term and index of the first and the last entry name the bytes between them (log matching).
     """
@@ -156,7 +156,7 @@ class PeerLink:
             self._ordered.append(heartbeat)
 
     def _oldest_waiting(self) -> AppendRequest | None:
-        """Return the oldest request with entries of which a part has not even been begun."""
+        """Return the oldest request with entries whose frames have not all been handed to the socket."""
         if self._chunks and self._cut_request is not None:
             return self._cut_request
         requests = (each for each in self._ordered if isinstance(each, AppendRequest))

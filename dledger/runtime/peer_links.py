@@ -1,4 +1,4 @@
-"""The connections between this node and the other members, as its driver uses them: nothing here waits.
+"""The connections between this node and the other members, as its driver uses them: no call blocks.
 
 A node sends its own messages on the connection that it dialled, and only reads from one that came in. All of them hang
 on one epoll descriptor, so that the driver reads everything that is there in one pass with one wake-up. How a
@@ -173,7 +173,7 @@ class PeerLinks:
         self._epoll.register(stream.sock, _READ)
 
     def why_duplicate(self, node_id: NodeId, process: int) -> str | None:
-        """Refuse a second process with a member's id while the first is connected."""
+        """Return why a connection is refused: another process with this member's id is connected. Else None."""
         present = self._incoming.get(node_id)
         if present is None or present.process == process or _has_ended(present.sock):
             return None
@@ -223,7 +223,7 @@ class PeerLinks:
                 return
 
     def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
-        """End all conversation with a member that leads with another history."""
+        """Close both connections to a member that leads with another history."""
         if self._group_check is not None:
             self._group_check.note_forked(incoming.node_id, incoming.process, error)
         self._end_incoming(incoming)
@@ -243,7 +243,7 @@ class PeerLinks:
             self._epoll.modify(sock, _READ_AND_WRITE if waits else _READ)
 
     def _notice_end(self, outgoing: Outgoing) -> None:
-        """Read from a connection on which the member never speaks: it is over, or a broken protocol."""
+        """Read from an outgoing connection, on which the member never sends: it was closed, or breaks the protocol."""
         assert outgoing.link.sock is not None, f"{outgoing.node_id} is not connected"
         try:
             data = outgoing.link.sock.recv(1)

@@ -1,4 +1,4 @@
-"""A member whose log is damaged, between opening its port and being a member: `StoreRepair` on sockets.
+"""The repair of a damaged log over sockets, after a member opened its port and before it takes part.
 
 Nothing else runs meanwhile: votes and entries that come are dropped, clients get the answer that nobody leads
 here. The same connections serve the member afterwards.

@@ -1,4 +1,4 @@
-"""The standing of a member in its group right now: not open yet, following, leading, serving, stopped.
+"""The present state of a member: store not open yet, following, leading, serving, or stopped.
 
 Everything that is asked of a member starts here: whether there is an engine to ask, and whether it may be
 asked. Knows nothing of how the engine came to be (store_opening.py), nor of what is asked of it.

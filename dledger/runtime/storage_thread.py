@@ -32,7 +32,7 @@ class Work:
         self.error: BaseException | None = None
 
     def do(self) -> None:
-        """Do it; once, in whatever thread."""
+        """Run the work once, in the calling thread."""
         started_s = now_s()
         try:
             self._call()
@@ -42,7 +42,7 @@ class Work:
         self._busy.release()
 
     def wait(self, patience_s: float | None = None) -> bool:
-        """Block until it is done, at most so long; return whether it is."""
+        """Block until the work is done or the timeout is over; return whether it is done."""
         is_done = self._busy.acquire(timeout=-1 if patience_s is None else patience_s)
         if is_done:
             self._busy.release()
@@ -50,14 +50,14 @@ class Work:
 
 
 class StorageThread:
-    """A thread that does what it is given, in order. It begins with the first work."""
+    """A thread that runs work in the order in which it was queued. It starts with the first work."""
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Work | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
 
     def begin(self, work: Work) -> None:
-        """Have something done."""
+        """Queue work for the thread."""
         if self._thread is None:
             # A disk that never answers must not keep the process from ending.
             self._thread = threading.Thread(target=self._run, name="storage", daemon=True)

@@ -106,7 +106,7 @@ class StoreIdentity:
         return {MEMBER_ATTRIBUTE: encode_handshake_record(self._record, target)}
 
     def why_foreign(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
-        """Return why the two members must not speak to each other; None: they may.
+        """Return why the two members must not talk to each other; None if they may.
 
         Raises:
             PeerProtocolError: what the other says of its store is no record.
@@ -122,7 +122,7 @@ class StoreIdentity:
         )
 
     async def learn(self, node_id: NodeId, attributes: Mapping[str, str]) -> None:
-        """Take what a member said, before its connection opens.
+        """Update the record from a member's handshake, before its connection is used.
 
         Raises:
             PeerProtocolError: it is no record.
@@ -157,7 +157,7 @@ class StoreIdentity:
                     await trio.to_thread.run_sync(self._save, self._record)
 
     def overtake(self) -> bool:
-        """Become the latest start of the store: the member has durably given up its vote.
+        """Number this start after all others: the member has durably given up its vote.
 
         Returns:
             False: a record is being saved at this moment; call again.

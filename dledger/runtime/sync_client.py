@@ -1,4 +1,4 @@
-"""SyncClient: the same calls for programs without trio; they block.
+"""SyncClient: the calls of `Client` as blocking functions, for programs without trio.
 
 The connections live in a thread of their own, so they outlast single calls. Any thread may call.
 """

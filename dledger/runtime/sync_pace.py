@@ -41,7 +41,7 @@ class SyncPace:
         self._begun_ms: int | None = None
 
     def begin(self, now_ms: int) -> None:
-        """Note that a write with its sync runs elsewhere from now on, until it is added or has failed."""
+        """Note that a write with its sync has begun on another thread; `add` or `failed` ends it."""
         self._begun_ms = now_ms
 
     def failed(self) -> None:

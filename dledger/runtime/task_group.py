@@ -1,4 +1,4 @@
-"""Tasks that live and fail together, and whose failure comes out as it is."""
+"""A group of tasks that fail together and raise the first failure itself, without an exception group."""
 
 from __future__ import annotations
 

@@ -247,7 +247,7 @@ class Transport:
         )
 
     async def _meet(self, node_id: NodeId, remote: Remote) -> None:
-        """Take what a member said of itself; only then is anything said or heard on its connection.
+        """Take in a member's handshake before any message is sent or read on its connection.
 
         Raises:
             PeerProtocolError: it is not to be understood.
@@ -326,7 +326,7 @@ class Transport:
             obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
 
     async def _look_at(self, peer: Peer) -> Remote | None:
-        """Return what a connected member reports of itself now, by a handshake as a client that asks nothing more."""
+        """Return a member's current attributes, by a second handshake as a client that then disconnects."""
         if not self.links.is_connected(peer.node_id):
             return None
         reader = replace(
@@ -357,6 +357,6 @@ def _level_of(error: BaseException) -> int:
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:
-    """Take larger frames, as far as such blobs need them: the handshake is done."""
+    """Raise the decoder's bounds for blobs of this size, now that the handshake has succeeded."""
     frame_bytes_max = min(FRAME_BYTES_MAX, HELLO_FRAME_BYTES_MAX + blob_bytes_max)
     stream.decoder.raise_bounds(frame_bytes_max=frame_bytes_max, blob_bytes_max=blob_bytes_max)

@@ -1,4 +1,4 @@
-"""The narrow disk. The engine knows nothing else of the world below it.
+"""The narrow disk interface, the only view that the engine has of files and folders.
 
 Promises: what `sync` returned for is durable; a new or renamed file is durable once its folder was
 synced too. Any method may raise OSError; after a failed `sync` the file's content is undefined and
@@ -12,7 +12,7 @@ from typing import Protocol
 
 
 class ReadableFile(Protocol):
-    """The part of a file that is needed to look at it."""
+    """A file opened for reading."""
 
     def size(self) -> int:
         """Return the size in bytes, preallocated ones included."""

@@ -1,4 +1,4 @@
-"""What of a damaged log is whole, and what exactly is missing (docs/adr/0100): the values.
+"""The values of a survey of a damaged log: runs of whole entries, and the gaps between (docs/adr/0100).
 
 `survey` finds them, `repair` asks other members for what is missing. An entry that cannot be found is
 named without having it: the chain CRC is invertible, so the header of the first whole entry behind a gap
@@ -54,11 +54,11 @@ class Run:
         return ChainEnd(last.index, last.term, self.columns.end_position, last.chain_crc)
 
     def cut(self, first: Index) -> None:
-        """Give up the entry `first` and everything behind it."""
+        """Remove the entry `first` and everything behind it from the run."""
         self.columns.cut(first)
 
     def drop_first(self) -> None:
-        """Give up the first entry; what follows it names it."""
+        """Remove the first entry from the run; it can be fetched again, since its successor names it."""
         self.before_chain_crc = self.columns.drop_first().chain_crc
         self.is_proven = True  # what was dropped named it
 
@@ -160,7 +160,7 @@ class Survey:
         return found
 
     def learn(self, entries: Sequence[Entry]) -> None:
-        """Take in entries that are back, verified: they end where a run begins, or the log does."""
+        """Add verified entries that were recovered; they must end where a run begins, or at the log's end."""
         first = entries[0]
         columns = EntryColumns(first.index, first.position)
         for entry in entries:
@@ -174,7 +174,7 @@ class Survey:
         self.runs.insert(place, Run(columns, own_before, is_proven=joins))
 
     def distrust(self, missing: Missing) -> None:
-        """Doubt the first entry behind a gap, since nobody knows the one that it names before it."""
+        """Discard the first entry behind a gap, since no member has the predecessor that it names."""
         run = self.run_of(Index(missing.last_index + 1))
         if run is None:
             return

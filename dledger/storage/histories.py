@@ -1,4 +1,4 @@
-"""Where the whole entries of a damaged log contradict each other, or their index: which are believed.
+"""Conflicts between the whole entries of a damaged log, or with their index: which entries to keep.
 
 Two histories meet in one store when a data file, or an index, was replaced by an older copy. The
 decisions are about values alone: what `survey` has read.
@@ -16,7 +16,7 @@ from dledger.storage.index_view import IndexView
 
 
 def settle_conflicts(found: Survey, views: dict[Position, IndexView]) -> None:
-    """Give up one of every two runs that contradict each other: a lone entry, else the earlier one.
+    """Discard one of every two contradicting runs: a lone entry, else the earlier one.
 
     A lone entry may have a flipped bit in its own index. Longer ones contradict each other when a data
     file was replaced by an older copy, of another history: what stands behind follows what it lacks.
@@ -47,7 +47,7 @@ def settle_conflicts(found: Survey, views: dict[Position, IndexView]) -> None:
 
 
 def _cut_run(found: Survey, run: Run, views: dict[Position, IndexView]) -> None:
-    """Take back the entries of a run's last segment, from where its index claims others."""
+    """Discard entries of a run's last segment from where its index records different ones."""
     columns = run.columns
     name = found.names[bisect_right(found.names, columns.positions[-1]) - 1]
     found.doubtful.add(name)

@@ -1,4 +1,4 @@
-"""Reading the index of one segment of a damaged log: what it claims of its entries.
+"""The index of one segment of a damaged log: what its units record of the entries.
 
 Nothing of it is believed here, and the data is not looked at: that is `survey`'s.
 """
@@ -25,7 +25,7 @@ from dledger.storage.tolerant_file import TolerantFile
 
 @dataclass(frozen=True, slots=True)
 class IndexView:
-    """The claims of a segment's index; every unit by itself, since any may be damaged.
+    """The units of a segment's index, each judged by itself, since any may be damaged.
 
     Attributes:
         units: by index, those that fit the majority's numbering.

@@ -1,4 +1,4 @@
-"""What a log remembers of each of its entries, in memory: where it stands, its term, its chain CRC.
+"""The in-memory index of a log: each entry's position, size, term and chain CRC.
 
 With it entries are found, and verified when they are read. It holds what the index files hold
 (docs/formats/index_unit.md) without having read them: the two are made from the same headers. It knows

@@ -1,4 +1,4 @@
-"""What of a log is to be written, gathered into batches, and how far it is durable.
+"""The write queue of a log: pending entries, gathered into batches, and the durable index.
 
 The order of the steps within a batch is `write_batch`'s; here is decided which entries a batch gets and
 what it has to cut or to begin. Nothing here does I/O but `flush_index`, at an orderly end.
@@ -47,7 +47,7 @@ class LogWriter:
         segment_size_bytes: int,
         syncs: bool,
     ) -> None:
-        """Begin with a log whose entries are all durable.
+        """Start from an opened log, whose entries are all durable.
 
         Args:
             disk: where the files are.
@@ -73,7 +73,7 @@ class LogWriter:
         self.has_writes = False
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Let entries wait that the index has as its last ones."""
+        """Queue entries, which are the last ones in the index already, for writing."""
         if entries:
             waiting_from = self._pending[0].index if self._pending else entries[0].index
             assert waiting_from == self._handed_index + 1, (
@@ -178,7 +178,7 @@ class LogWriter:
         )
 
     def _plan_entries(self, batch: WriteBatch) -> None:
-        """Put into the batch what fits its bound and one segment."""
+        """Add as many pending entries to the batch as fit its size bound and one segment."""
         first = self._pending[0]
         segment = self._row.last
         if segment is None or self._needs_roll(segment, first):

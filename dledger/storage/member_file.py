@@ -143,7 +143,7 @@ def check_log_members(
 
 
 def other_members(given: Collection[str], wanted: Collection[str]) -> str:
-    """Describe that members are given which are not the group's, and how they may be changed."""
+    """Return the error text for a configuration with other members than the group's, and how to change them."""
     return (
         f"--peers (dLegerPeers) names {names_of(given)}. A group's members cannot be changed yet: start with "
         f"the members of the store, {names_of(wanted)} (their addresses may change). A store that was begun with "

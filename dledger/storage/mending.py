@@ -1,4 +1,4 @@
-"""Writing lost entries back to where they stood, and making the log openable again (docs/adr/0100).
+"""Writes of recovered entries back to their places, until the log can be opened again (docs/adr/0100).
 
 Nothing whole is touched. As long as entries are missing, the index files stay as they are: their units
 are the only memory of entries at the log's end. Only when everything is back and synced are the

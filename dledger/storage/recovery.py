@@ -1,4 +1,4 @@
-"""What may be found when a log is opened, and what is done about it: two tables.
+"""The decision tables of recovery: what can be found when a log is opened, and the action for it.
 
 `LAST_SEGMENT` decides about the end of the log, `EARLIER_SEGMENT` about every finished segment. Each
 row has a letter, which stands in log lines and errors, and an argument. A test enumerates every
@@ -30,7 +30,7 @@ from typing import Generic, TypeVar
 
 
 class Seal(Enum):
-    """Does the index end with a seal that is right in every byte?"""
+    """The state of the index's end: a seal that is right in every byte, or not."""
 
     OPEN = "not sealed"
     SEALED = "sealed"
@@ -45,7 +45,7 @@ class Tail(Enum):
 
 
 class Beyond(Enum):
-    """Does the index have a unit of an entry that is not there?"""
+    """The evidence in the index that an entry existed which is not there."""
 
     NOTHING = "no"
     UNIT = "yes, one that fits the log's end"
@@ -82,7 +82,7 @@ class Entries(Enum):
 
 
 class Action(Enum):
-    """The thing to do."""
+    """The action for a finding."""
 
     KEEP = "take it as it is"
     REBUILD_INDEX = "write the index again from the entries"

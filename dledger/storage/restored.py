@@ -1,4 +1,4 @@
-"""An operator's word that a whole group was restored from backups: a new incarnation of it begins.
+"""The operator's mark that a whole group was restored from backups and is a new incarnation.
 
 Only the operator can know that. What members remember of each other's starts is void then, and a store
 from before the restoring must never mix with those from after it (docs/adr/0103, docs/restoring.md).
@@ -21,7 +21,7 @@ from dledger.storage.posix import PosixDisk
 
 
 def mark_restored(store_path: str, *, group: str, node_id: NodeId, name: str) -> None:
-    """Make a store that of `node_id`, in the incarnation of the group that is called `name`.
+    """Mark a store as that of `node_id`, in the incarnation `name` of its group.
 
     Raises:
         ConfigError: the name does not do, or there is no store that could be one of a whole group.

@@ -1,4 +1,4 @@
-"""Looking at the files of a segment on opening: facts for the tables of `recovery`.
+"""Scans of a segment's files on opening: the facts for the tables of `recovery`.
 
 Nothing is decided and nothing is written here.
 """

@@ -95,7 +95,7 @@ class SnapshotWriter:
         return SnapshotFile(self._path, self.meta, self.size_bytes)
 
     def abandon(self) -> None:
-        """Give it up; what stands aside is removed now if that works, else at the next start."""
+        """Abandon the snapshot; its temporary file is removed now if possible, else at the next start."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -1,4 +1,4 @@
-"""Looking at all of a damaged log: which entries are whole, which are missing (docs/adr/0100).
+"""The survey of a damaged log: which entries are whole, and which are missing (docs/adr/0100).
 
 `opening` refuses a log in which durable bytes were lost. This module then reads all of it, believes
 nothing but checksums, and returns what is whole as a `Survey`. It only reads. What contradicts itself is
@@ -37,7 +37,7 @@ _ZEROS = bytes(_SEARCH_BYTES_MAX)
 
 
 def survey(disk: Disk, paths: StorePaths) -> Survey:
-    """Look at a whole log, and return what is whole in it.
+    """Read a damaged log from start to end, and return its whole entries as runs.
 
     Raises:
         OSError: the disk failed in another way than by not giving some bytes.

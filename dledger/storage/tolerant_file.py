@@ -1,4 +1,4 @@
-"""Reading around what the device does not give (EIO): those bytes come back as no entry's bytes.
+"""A file view that replaces unreadable bytes (EIO) with bytes that no entry can contain.
 
 Other errors of the disk go up as they are. What the bytes mean is not known here.
 """
@@ -15,7 +15,7 @@ _UNREADABLE = b"\x5a"
 
 
 class TolerantFile:
-    """A file of which every byte can be asked for.
+    """A file of which every byte can be read; bytes that the device refuses are replaced.
 
     Attributes:
         has_failed: some bytes were not given.

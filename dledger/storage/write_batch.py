@@ -1,4 +1,4 @@
-"""Writes of one go: what a log has gathered, carried out in another thread if need be.
+"""One batch of a log's writes, which may be run on another thread.
 
 A batch owns everything that it touches: bytes, file handles, the writer's fields of its segments.
 It shares nothing with `SegmentedLog.append` and `.entries`, which may go on meanwhile. The order of
@@ -136,7 +136,7 @@ class Roll:
 
 @dataclass(slots=True)
 class WriteBatch:
-    """One go of writes.
+    """One batch of writes: a cut, a new segment, entries; any of them may be missing.
 
     Attributes:
         last_index: the last entry that is durable once the batch has run.

@@ -112,7 +112,7 @@ class Interaction:
         """The group of this script."""
         return begun(self._group)
 
-    # --- the group ---
+    # Starting and stopping members.
 
     def _start(self, given: Arguments) -> None:
         """Start the group: `n0.term=2` is a setting of one member, any other one a field of `RaftConfig`."""
@@ -171,7 +171,7 @@ class Interaction:
     def _local(self, given: Arguments, event: Event) -> None:
         self._step(self._member(given), event)
 
-    # --- network, disks and time ---
+    # Network, disks and time.
 
     def _cut_off(self, given: Arguments) -> None:
         self._cut = [NodeId(word) for word in given.words]
@@ -211,7 +211,7 @@ class Interaction:
         self._campaign(given)
         self._stabilize(given)
 
-    # --- mail ---
+    # Messages under way.
 
     def _chosen(self, given: Arguments) -> list[Mail]:
         named = given.named
@@ -266,7 +266,7 @@ class Interaction:
                 line = message_line(mail.message)
                 self._print(f"{number}. {mail.message.source} -> {mail.to} {line}")
 
-    # --- requests ---
+    # Requests of callers.
 
     def _propose(self, given: Arguments) -> None:
         bodies = tuple(word.encode() for word in given.words[1:])
@@ -284,7 +284,7 @@ class Interaction:
         message = make_message(given, self._member(given).entries)
         self._local(given, Received(message))
 
-    # --- what they think ---
+    # Output: the members' states.
 
     def _several(self, given: Arguments) -> list[CoreMember]:
         names = [NodeId(word) for word in given.words] or list(self.group.members)

@@ -208,7 +208,7 @@ class SimDisk:
         self._steps_left: int | None = None
         self._is_only_looked_at = False
 
-    # --- the Disk interface -------------------------------------------------------------------
+    # The `Disk` interface.
 
     def open(self, path: str, *, create: bool = False) -> SimFile:
         """Open for reading and writing; FileNotFoundError when missing and not `create`."""
@@ -274,7 +274,7 @@ class SimDisk:
             return 1 << 62
         return self.capacity_bytes - self._used_bytes()
 
-    # --- faults -------------------------------------------------------------------------------
+    # Faults.
 
     def crash(self, *, keep: float | None = None) -> None:
         """Let the power fail. Open files are dead; what was not synced is kept, lost or torn.
@@ -413,7 +413,7 @@ class SimDisk:
         """Return the counts so far."""
         return SimDiskStatistics(self._write_count, self._sync_count, self.generation)
 
-    # --- called by files ----------------------------------------------------------------------
+    # Called by `SimFile`.
 
     def count_write(self, path: str, grown_bytes: int) -> None:
         """Note a write that makes a file larger by so much; it may fail."""

@@ -112,7 +112,7 @@ class History:
         return bounds
 
     def files(self, topics: Collection[str]) -> list[HistoryFile]:
-        """Return the files with rows of topics, oldest first.
+        """Return the files that hold rows of the wanted topics, oldest first.
 
         Raises:
             ArchiveError: one is missing, or has another size.
