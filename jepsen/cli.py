@@ -140,7 +140,7 @@ def _written(result: RunResult, console: Console, *, keep_stores: bool) -> Summa
 
 
 def _measure(options: argparse.Namespace, console: Console) -> int:
-    """Strike again and again, and print the distribution of the times."""
+    """Repeat one fault many times, and print the distribution of the measured times."""
     kind = KINDS[options.command]
     seed = random.randrange(SEEDS) if options.seed is None else options.seed
     settings = settings_of(

@@ -146,7 +146,7 @@ def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
 
 
 def in_time(run: RunSettings) -> Checker:
-    """Return who judges that no message comes later than a second after its due time.
+    """Return the checker which requires that no message comes later than a second after its due time.
 
     Not every fault can be held against that; the death of a leader, whose end clients see, can.
     """

@@ -124,7 +124,7 @@ Fact = Wrote | Term | Renamed | Synced | Confirmed | Voted | Acknowledged
 
 
 def traced(process: Process, store: Path, trace: Path) -> None:
-    """Let a process record its calls when it is started.
+    """Preload a process with the library that records its calls on files and sockets, from its next start on.
 
     Raises:
         PreloadError: the library cannot be compiled.
@@ -154,7 +154,7 @@ def read_calls(data: bytes) -> Iterator[SystemCall]:
 
 
 def facts_of(calls: Iterable[SystemCall]) -> Iterator[Fact]:
-    """Yield what calls mean for the log, in their order."""
+    """Translate calls into facts about the log, in their order."""
     streams: dict[tuple[str, str], FrameDecoder] = {}
     for call in calls:
         match call.kind:
@@ -194,7 +194,7 @@ def _indexes(data: bytes) -> Iterator[int]:
 
 
 def _facts_of_frame(who: str, header: bytes, blob: bytes) -> Iterator[Fact]:
-    """Yield what a frame promises; most promise nothing."""
+    """Yield the promises that a frame makes; most make none."""
     message = msgspec.msgpack.decode(header)
     tag = message[0] if isinstance(message, list) and message else None
     if tag in _PEER_ANSWERS:
@@ -232,7 +232,7 @@ class _Member:
         return min(waiting) - 1 if waiting else self.last_index
 
     def take(self, fact: Wrote | Term | Renamed | Synced) -> None:
-        """Take in what happened to the disk."""
+        """Update the state of the disk by one fact."""
         match fact:
             case Wrote():
                 # What is written again, after a cut, is as new.

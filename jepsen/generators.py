@@ -58,10 +58,10 @@ Step = Invocation | Pending | None
 
 
 class Generator(Protocol):
-    """Asked again and again by the interpreter; None as the step means that it is exhausted."""
+    """A source of operations, asked repeatedly by the interpreter; the step None means that it is exhausted."""
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what to do now, and who is to be asked next.
+        """Return the next step, and the generator to ask after it.
 
         A step that nobody can take (no process is free) is not to be given: `Pending` is.
         """
@@ -72,7 +72,7 @@ class Nothing:
     """Always exhausted."""
 
     def next(self, _context: Context) -> tuple[Step, Generator]:
-        """Return nothing, for ever."""
+        """Return None: there is never anything to do."""
         return None, self
 
 
@@ -83,7 +83,7 @@ class Once:
     invocation: Invocation
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return the invocation, as soon as somebody is free who may do it."""
+        """Return the invocation once a process that may do it is free."""
         wanted = self.invocation.process
         if not context.free or (wanted is not None and wanted not in context.free):
             return PENDING, self
@@ -92,24 +92,24 @@ class Once:
 
 @dataclass(frozen=True, slots=True)
 class Endless:
-    """Whatever `make` makes, without end; `make` draws from a chance of its own."""
+    """An endless sequence of the invocations that `make` returns."""
 
     make: Callable[[], Invocation]
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return the next one, when somebody is free."""
+        """Return the next invocation once a process is free."""
         return (self.make(), self) if context.free else (PENDING, self)
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """At most `count` invocations of another one."""
+    """The first `count` invocations of another generator."""
 
     count: int
     inner: Generator
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the inner one says, while there are some left."""
+        """Return the inner generator's step until the limit is reached."""
         if self.count <= 0:
             return None, Nothing()
         step, inner = self.inner.next(context)
@@ -119,14 +119,14 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """Asks another one for so long, counted from the first question."""
+    """Another generator for a limited time, counted from the first question."""
 
     duration_ns: int
     inner: Generator
     end_ns: int | None = None
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the inner one says, until the time is over."""
+        """Return the inner generator's step until the time is over."""
         end_ns = context.t_ns + self.duration_ns if self.end_ns is None else self.end_ns
         if context.t_ns >= end_ns:
             return None, Nothing()
@@ -139,7 +139,7 @@ class TimeLimit:
 
 @dataclass(frozen=True, slots=True)
 class Stagger:
-    """Spreads another one: between two invocations 0 to 2 x `interval_ns`, evenly drawn."""
+    """Another generator, spread in time: 0 to 2 x `interval_ns`, evenly drawn, between two invocations."""
 
     interval_ns: int
     inner: Generator
@@ -147,7 +147,7 @@ class Stagger:
     at_ns: int = 0
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the inner one says, not before its time."""
+        """Return the inner generator's step, delayed to its drawn time."""
         if context.t_ns < self.at_ns:
             return Pending(self.at_ns), self
         step, inner = self.inner.next(context)
@@ -162,13 +162,13 @@ class Stagger:
 
 @dataclass(frozen=True, slots=True)
 class Mix:
-    """Draws from several, by weight; one that is exhausted is left out from then on."""
+    """Draws each step from one of several generators, by weight, until all are exhausted."""
 
     parts: Sequence[tuple[int, Generator]]
     chance: random.Random
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what a drawn one says; another one is drawn when that has to wait."""
+        """Return the step of a drawn generator; draw another one if it has to wait."""
         parts = list(self.parts)
         waiting: list[Pending] = []
         order = self._drawn(parts)
@@ -195,12 +195,12 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """One after the other; the next one begins when all work of the one before has ended."""
+    """Generators one after another; each begins when all operations of the one before have ended."""
 
     parts: Sequence[Generator]
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the first one says that is not exhausted."""
+        """Return the step of the first generator that is not exhausted."""
         if not self.parts:
             return None, self
         step, first = self.parts[0].next(context)
@@ -222,7 +222,7 @@ class EachSlot:
     slots: int
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the generator of a free worker says."""
+        """Return the step of a free worker's generator."""
         parts = dict(self.parts)
         waiting: list[Pending] = []
         for process in context.free:
@@ -246,7 +246,7 @@ class EachSlot:
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Some of all workers, who count themselves from 0 as if there were no others.
+    """A subset of the workers, numbered from 0 for the generator that they belong to.
 
     Attributes:
         first: the first of their slots.
@@ -265,15 +265,15 @@ class Share:
         assert is_inside, f"{self.workers} workers from {self.first} on, of {self.total}"
 
     def owns(self, process: int) -> bool:
-        """Return whether the process is one of theirs."""
+        """Return whether a process belongs to this subset of workers."""
         return 0 <= process % self.total - self.first < self.workers
 
     def inner(self, process: int) -> int:
-        """Return what a process of theirs is called among them."""
+        """Translate the number of a process among all workers to its number in this subset."""
         return process // self.total * self.workers + process % self.total - self.first
 
     def outer(self, inner: int) -> int:
-        """Return what a process is called among all: the other way round."""
+        """Translate the number of a process in this subset to its number among all workers."""
         return inner // self.workers * self.total + self.first + inner % self.workers
 
 
@@ -291,7 +291,7 @@ class Reserve:
             ends.append(share.first + share.workers)
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the part says whose worker waits longest; another part's when that has to wait."""
+        """Return the step of the part whose worker has waited longest, or of another part if that one has to wait."""
         parts: list[tuple[Share, Generator] | None] = list(self.parts)
         waiting: list[Pending] = []
         for place in self._order(context.free):
@@ -318,13 +318,13 @@ class Reserve:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Asks another one until a condition holds, which the clients bring about: "everything was read"."""
+    """Another generator until a condition holds that clients bring about, such as "everything was read"."""
 
     is_over: Callable[[], bool]
     inner: Generator
 
     def next(self, context: Context) -> tuple[Step, Generator]:
-        """Return what the inner one says, while the condition does not hold."""
+        """Return the inner generator's step while the condition does not hold."""
         if self.is_over():
             return None, Nothing()
         step, inner = self.inner.next(context)
@@ -341,11 +341,11 @@ def each_slot(slots: int, make: Callable[[int], Generator]) -> EachSlot:
 
 
 def sequence(invocations: Sequence[Invocation]) -> Phases:
-    """Do these, one after the other has ended."""
+    """Return a generator that does these one after another."""
     return Phases([Once(invocation) for invocation in invocations])
 
 
 def earliest(waiting: Sequence[Pending]) -> Pending:
-    """Return what is to be waited for when several wait; without a time while none has one."""
+    """Return the earliest of several waits; one without a time if none has a time."""
     times = [each.until_ns for each in waiting if each.until_ns is not None]
     return Pending(min(times)) if times else PENDING

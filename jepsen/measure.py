@@ -84,7 +84,7 @@ def settings_of(
 
 
 def in_rounds(rounds: int) -> BreakerMaker:
-    """Return what strikes so many times, and is then over."""
+    """Return the maker of a schedule that injects the fault so many times."""
 
     def make(
         settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog

@@ -47,7 +47,7 @@ class Block:
         self.ports: Iterator[int] = itertools.cycle(ports)
 
     def close(self) -> None:
-        """Let others have it."""
+        """Give the block back to other processes."""
         self._claim.close()
 
 

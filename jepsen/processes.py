@@ -1,4 +1,4 @@
-"""Real name servers and brokers as child processes: start, kill -9, pause, resume, stop, restart.
+"""Real name servers and brokers as child processes that can be killed, paused, stopped and restarted.
 
 A `Group` owns its processes. Leaving it, by whatever way (an exception, SIGINT, SIGTERM, the end of the
 interpreter), kills every one of them by its process id and nothing else. Each process writes its output
@@ -92,7 +92,7 @@ class Process:
         return self._child.poll() if self._child else None
 
     def start(self) -> None:
-        """Start it; output is appended to its log."""
+        """Start the process; its output is appended to its log."""
         assert self.pid is None, f"{self.name} runs already"
         self._note_end()
         self.is_paused = False
@@ -136,7 +136,7 @@ class Process:
             return self._child.returncode
 
     def take_own_ends(self) -> list[OwnEnd]:
-        """Return the ends of its own since the last call; being killed and being stopped in order are none."""
+        """Return the unexpected ends since the last call, those that neither `kill` nor `stop` caused."""
         self._note_end()
         ends, self._own_ends = self._own_ends, []
         return ends

@@ -162,7 +162,7 @@ def by_schedule(
 
 
 class Conductor:
-    """Leads one run through its phases.
+    """The owner of one run, which takes it through its phases.
 
     Attributes:
         phase: where it is.
@@ -198,7 +198,7 @@ class Conductor:
         return self._breaker.injected
 
     async def run(self, show: Show) -> None:
-        """Do all phases.
+        """Run all phases: start, break, heal, read, compare.
 
         Raises:
             NotReadyError, ProcessDiedError, trio.TooSlowError: the system did not start.
@@ -410,7 +410,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def run_checkers(settings: RunSettings) -> list[Checker]:
-    """Return everybody who judges a run of these settings.
+    """Return the checkers for a run with these settings.
 
     Raises:
         UnknownNameError: there is no such workload.

@@ -75,7 +75,7 @@ class Client:
         secret: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Prepare; connections are opened when they are needed.
+        """Set up a client without connections; each is opened at its first use.
 
         Args:
             peers: all members, such as `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.

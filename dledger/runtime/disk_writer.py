@@ -51,7 +51,7 @@ class DiskWriter:
         on_full: Callable[[], None],
         wake: Callable[[], None],
     ) -> None:
-        """Prepare; nothing is written before `tasks` is set.
+        """Set up a writer without its tasks; nothing is written before `tasks` is set.
 
         Args:
             engine: whose jobs are run.

@@ -210,7 +210,7 @@ class Driver:
                 self.wake()
 
     async def wait_mended(self) -> None:
-        """Wait until an entry that was damaged is back, or none is missing any more."""
+        """Wait for the next repair of a damaged entry."""
         await self._mended.wait()
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:

@@ -54,7 +54,7 @@ class FullDisks:
             self._others.clear()
 
     async def wait_wanted(self) -> None:
-        """Wait until the other members' reports are needed, because nobody leads."""
+        """Wait until the other members' reports are needed: nobody leads, or this node's own disk is full."""
         await self._wanted.wait()
 
     def own_attributes(self) -> Mapping[str, str]:

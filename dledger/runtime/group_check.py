@@ -65,7 +65,7 @@ class GroupCheck:
         commit_index: Callable[[], Index],
         committed_fingerprint: Callable[[Index], EntryFingerprint | None],
     ) -> None:
-        """Prepare.
+        """Start with no member known to have another history.
 
         Args:
             node_id: this member.

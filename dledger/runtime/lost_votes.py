@@ -40,7 +40,7 @@ class LostVotes:
         has_vote: Callable[[], bool],
         has_begun: Callable[[], bool],
     ) -> None:
-        """Prepare.
+        """Start with no lost vote known.
 
         Args:
             node_id: this member.

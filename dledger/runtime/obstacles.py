@@ -29,7 +29,7 @@ class Obstacles:
         has_vote: Callable[[], bool],
         has_begun: Callable[[], bool],
     ) -> None:
-        """Prepare; the arguments are those of `LostVotes`."""
+        """Start with no obstacle known; the arguments are those of `LostVotes`."""
         self.full_disks = FullDisks(node_id, members)
         self.lost_votes = LostVotes(node_id, members, has_vote=has_vote, has_begun=has_begun)
 
@@ -39,7 +39,7 @@ class Obstacles:
         self.lost_votes.leader_changed(leader_id)
 
     async def wait_wanted(self) -> None:
-        """Wait until the other members' reports are needed, because nobody leads."""
+        """Wait until the other members' reports are needed: nobody leads, or this node's own disk is full."""
         await self.full_disks.wait_wanted()
 
     def own_attributes(self) -> dict[str, str]:

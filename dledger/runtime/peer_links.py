@@ -75,7 +75,7 @@ class PeerLinks:
         group_check: GroupCheck | None,
         outsiders: LimitedLog,
     ) -> None:
-        """Prepare; nobody is connected.
+        """Start without connections.
 
         Args:
             node_id: this member.

@@ -73,7 +73,7 @@ class LogServer:
         clock: ClockWatch | None = None,
         disk: Disk | None = None,
     ) -> None:
-        """Prepare; nothing is opened before `run`.
+        """Build a member that does not run yet; `run` opens store and port.
 
         Args:
             config: checked here.

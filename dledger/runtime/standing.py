@@ -31,7 +31,7 @@ class Standing:
     """
 
     def __init__(self, config: RaftConfig, *, clock_ms: Callable[[], int] = now_ms) -> None:
-        """Prepare a member that does not run yet.
+        """Describe a member that does not run yet.
 
         Args:
             config: of the core.

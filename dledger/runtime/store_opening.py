@@ -77,7 +77,7 @@ class StoreOpening:
         store_identity: StoreIdentity,
         standing: Standing,
     ) -> None:
-        """Prepare; nothing is read yet.
+        """Set up the opening; nothing is read from the disk yet.
 
         Args:
             config: of the member.

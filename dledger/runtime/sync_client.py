@@ -33,7 +33,7 @@ class SyncClient:
         secret: str | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        """Prepare, as `Client` does."""
+        """Set up the client; the arguments are those of `Client`."""
         self._client = Client(peers, group=group, secret=secret, timeout_s=timeout_s)
         self._thread: threading.Thread | None = None
         self._is_open = threading.Event()

@@ -85,7 +85,7 @@ class Transport:
         client_blob_bytes_max: int,
         serve_client: ClientHandler,
     ) -> None:
-        """Prepare; nothing is opened before `listen`.
+        """Set up a transport without sockets; `listen` opens the first one.
 
         Args:
             me: this member.

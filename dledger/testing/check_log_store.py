@@ -1,4 +1,4 @@
-"""What every disk must do for the log, as callable checks (trio's `check_two_way_stream` is the model).
+"""The contract of a disk and of the log on it, as callable checks (like trio's `check_two_way_stream`).
 
 `check_disk` tries the promises of `dledger.storage.api`; `check_log_store` runs a whole log on the
 disk: appending, reading, truncating, rolling, opening again. Both raise AssertionError with the
@@ -31,7 +31,7 @@ _SEGMENT_BYTES = 2000
 
 
 def check_disk(make_disk: MakeDisk) -> None:
-    """Try the promises of `Disk` and `File`."""
+    """Check that a disk keeps the contract of `Disk` and `File`."""
     disk = make_disk()
     assert disk.list("folder") == [], "a missing folder lists as empty"
     disk.make_folder("folder/inner")
@@ -89,7 +89,7 @@ def _check_names(disk: Disk) -> None:
 
 
 def check_log_store(make_disk: MakeDisk) -> None:
-    """Run a log and a hard state on the disk."""
+    """Check that a log and a hard state keep their contracts on this disk."""
     disk = make_disk()
     log = _open(disk)
     assert log.last_id == EntryId(NO_TERM, NO_INDEX)

@@ -112,7 +112,7 @@ class SimCluster(SimLoop):
     # Members.
 
     def start(self, node: SimNode) -> None:
-        """Open a member's store and let it take part; nothing when it is up, refuses or is frozen."""
+        """Start a member on its store; do nothing when it is up, frozen, or refuses to start."""
         is_up = node.engine is not None or node.repair is not None
         if is_up or node.refusal or node.is_frozen:
             return
@@ -144,7 +144,7 @@ class SimCluster(SimLoop):
             self.step(node, GiveUpVote())
 
     def _did_not_start(self, node: SimNode, config: LogConfig, error: Exception) -> None:
-        """Repair what can be repaired; try again later when the disk failed, which a calm one may not."""
+        """Start the repair of a damaged store, or schedule another start after a failure of the disk."""
         self.say(node, f"does not start: {error}")
         self.reached["start-failed"] += 1
         problem = is_repairable(config, error)
@@ -176,7 +176,7 @@ class SimCluster(SimLoop):
         return NO_INDEX
 
     def refuse_start(self, node: SimNode, error: Exception) -> None:
-        """Leave a member down whose damaged store nobody can mend, until its disk is replaced."""
+        """Keep a member down, since nobody can repair its store, until its disk is replaced."""
         node.engine = None
         node.life += 1
         node.refusal = str(error)
@@ -187,7 +187,7 @@ class SimCluster(SimLoop):
             self.start_later(node)
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
-        """Let a member die. Without power loss everything that it wrote is still there, synced or not."""
+        """Kill a member. Without power loss everything that it wrote is still there, synced or not."""
         if node.engine is None and node.repair is None:
             return
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
@@ -207,21 +207,21 @@ class SimCluster(SimLoop):
         self.on_stopped(node)
 
     def pause(self, node: SimNode, until_ms: int) -> None:
-        """Let a member do nothing for a while; what comes for it waits."""
+        """Pause a member for a while; messages for it wait."""
         node.paused_until_ms = until_ms
         self.say(node, f"pauses until {until_ms}")
         if self.settings.sockets:
             self._standstills.begin(node)
 
     def step(self, node: SimNode, event: Event) -> bool:
-        """Give a member an event; False when it is down or pauses."""
+        """Step a member with an event; return False when it is down or paused."""
         if node.engine is None or node.pauses(self.now_ms):
             return False
         self._step(node, node.engine, event)
         return True
 
     def leaders(self) -> list[SimNode]:
-        """Return the members that are up, do not pause and lead; those of the past may not know it yet."""
+        """Return the running members that believe to lead, deposed leaders included that do not know it yet."""
         return [
             node
             for node in self.nodes.values()
@@ -231,7 +231,7 @@ class SimCluster(SimLoop):
         ]
 
     def leader(self) -> SimNode | None:
-        """Return the leader of the highest term among them."""
+        """Return the leader of the highest term; None while nobody leads."""
         best: SimNode | None = None
         best_term = -1
         for node in self.leaders():
@@ -252,7 +252,7 @@ class SimCluster(SimLoop):
     # How a step goes.
 
     def _step(self, node: SimNode, engine: Engine, event: Event) -> None:
-        """Give a member one event, and do everything that follows from it at once."""
+        """Step a member with one event, and carry out everything that follows from it at once."""
         self.step_count += 1
         with self.disk_of(node):
             engine.step(event, node.local_ms(self.now_ms))
@@ -260,7 +260,7 @@ class SimCluster(SimLoop):
 
     @contextmanager
     def disk_of(self, node: SimNode) -> Iterator[None]:
-        """Stop a member whose disk fails; it starts again later."""
+        """Stop a member if its disk fails within the block, and start it again later."""
         try:
             yield
         except (OSError, DiskFailedError) as error:
@@ -272,7 +272,7 @@ class SimCluster(SimLoop):
             self.refuse_start(node, error)
 
     def drain(self, node: SimNode, engine: Engine) -> None:
-        """Check what a step did, and carry its outputs away."""
+        """Check a member after a step, then send its messages and resolve its tokens."""
         if self._meetings is not None:
             self._meetings.look_after(node)
         checker = self.checker
@@ -300,7 +300,7 @@ class SimCluster(SimLoop):
         self.arm(node, engine)
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
-        """Hand out what is committed, and answer callers. Groups with a state machine do it their way."""
+        """Hand out committed entries and answer callers; groups with a state machine override this."""
         while engine.has_committed:
             self.checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
         for token, outcome in engine.take_resolved():
@@ -309,14 +309,14 @@ class SimCluster(SimLoop):
             self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
-        """Trace where the log ends and how far it is committed, when a step has moved either."""
+        """Trace the log's end and the commit index if a step has changed one of them."""
         log_state = f"log ends at {engine.log.last_id}, committed to {engine.node.commit_index}"
         if log_state != node.traced_log:
             node.traced_log = log_state
             self.say(node, log_state)
 
     def _check_leadership(self, node: SimNode, engine: Engine) -> None:
-        """Check that nobody leads without a reason, and that nobody has a lease whose successor has committed."""
+        """Check that each leader is justified, and that none has a lease although its successor has committed."""
         checker = self.checker
         allowed = self.leaders_allowed
         if allowed is not None and checker.leader_count > allowed:
@@ -359,7 +359,7 @@ class SimCluster(SimLoop):
             self.at(arrival, self._deliver, self.nodes[to], message)
 
     def _deliver(self, node: SimNode, message: PeerMessage) -> None:
-        """Let a message arrive, unless its link was cut meanwhile or its target is away."""
+        """Deliver a message, unless its link was cut meanwhile or its target is down."""
         engine = node.engine
         if not self.network.is_open(message.source, node.node_id):
             return
@@ -379,7 +379,7 @@ class SimCluster(SimLoop):
         self._step(node, engine, Received(message))
 
     def arm(self, node: SimNode, engine: Engine) -> None:
-        """Schedule the next tick, unless an earlier one is scheduled that will look again."""
+        """Schedule the next tick, unless an earlier one is scheduled, which will reschedule itself."""
         due_ms = max(node.true_ms(engine.next_deadline_ms()), self.now_ms)
         if node.timer_ms is None or due_ms < node.timer_ms:
             node.timer_ms = due_ms
@@ -421,7 +421,7 @@ class SimCluster(SimLoop):
         self.checker.wiped(node.node_id)
 
     def put_back(self, node: SimNode) -> None:
-        """Replace a stopped member's disk by the copy that was made of it."""
+        """Replace a stopped member's disk by an older copy of it."""
         assert node.engine is None, f"{node.node_id} is up"
         assert node.old_disk is not None, f"{node.node_id} has no copy"
         fired = node.disk.fired
@@ -465,7 +465,7 @@ class SimCluster(SimLoop):
             self.start(node)
 
     def _wake(self, node: SimNode) -> None:
-        """End a pause without an end: what waits for that is due now."""
+        """End an unlimited pause, and make its waiting events due now."""
         self.hurry(
             node,
             (

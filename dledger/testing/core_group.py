@@ -1,4 +1,4 @@
-"""A group of bare cores with hand-moved disks, mail and clock, and a checker that never sleeps.
+"""A group of bare cores whose disks, messages and clock a test moves by hand, with every step checked.
 
 Below the engine: each member is a `RaftNode` with a list for a log and a row of saves that are not
 durable until `sync`. Messages wait in `mail` until somebody delivers, loses or repeats them. Every
@@ -43,7 +43,7 @@ Draw = Callable[[int, int], int]
 
 @dataclass(frozen=True, slots=True)
 class Mail:
-    """A message under way."""
+    """A message that was sent and not yet delivered."""
 
     to: NodeId
     message: Message
@@ -119,7 +119,7 @@ class SafetyChecker:
 
 
 class _Held(NamedTuple):
-    """A message that waits for a save.
+    """A message that waits until a save is durable.
 
     Attributes:
         save_number: of the save after which it may leave, counted from 1.
@@ -174,7 +174,7 @@ class CoreMember:
         self.node = self._start()
 
     def step(self, event: Event) -> list[Effect]:
-        """Feed the core and take its effects to disk and mail."""
+        """Step the core, and apply its effects to disk and mail."""
         term, commit_index = self.node.term, self.node.commit_index
         if isinstance(event, ReadRequested):
             self._group.checker.read_asked(event.token)
@@ -307,7 +307,7 @@ class CoreGroup:
         self.members = {name: CoreMember(self, name, draw(name)) for name in self.configs}
 
     def deliver(self, place: int, *, is_kept: bool = False) -> list[Effect]:
-        """Deliver a message under way; kept, it will come once more. A dead member misses it."""
+        """Deliver a message, which stays under way if `is_kept`. A crashed member misses it."""
         mail = self.mail[place] if is_kept else self.mail.pop(place)
         member = self.members[mail.to]
         return member.step(Received(mail.message)) if member.is_up else []

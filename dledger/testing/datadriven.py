@@ -131,7 +131,7 @@ class Arguments:
         return _number(name, self.need(name))
 
     def number_or(self, name: str, default: int) -> int:
-        """Return a named number, or what it is if it is not there."""
+        """Return a named number, or the default if it is missing."""
         return _number(name, self.named[name]) if name in self.named else default
 
 

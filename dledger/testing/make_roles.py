@@ -1,4 +1,4 @@
-"""Bring a core into a role, with messages that nobody sent: for tests of one member alone.
+"""Helpers that bring a core into a role by forged messages, for tests of one member alone.
 
 Nothing here checks what the core does; the tests do.
 """
@@ -43,7 +43,7 @@ def seed(
 
 
 def receive(member: CoreMember, message: Message) -> list[Effect]:
-    """Deliver a message out of nothing, and make durable what it saves."""
+    """Deliver a forged message, and make durable what it saves."""
     effects = member.step(Received(message))
     member.sync()
     return effects
@@ -73,7 +73,7 @@ def peers(group: CoreGroup, member: CoreMember) -> list[NodeId]:
 
 
 def campaign(group: CoreGroup, member: CoreMember) -> list[Effect]:
-    """Make a candidate; the others only say that they would vote for it."""
+    """Make a candidate: the others grant its pre-vote, but no vote yet."""
     effects = let_time_out(group, member)
     term = Term(member.node.term + 1)
     for peer in peers(group, member):
@@ -84,7 +84,7 @@ def campaign(group: CoreGroup, member: CoreMember) -> list[Effect]:
 
 
 def elect(group: CoreGroup, member: CoreMember) -> list[Effect]:
-    """Make a leader; the others' votes come out of nothing."""
+    """Make a leader by forged votes of the others."""
     effects = campaign(group, member)
     for peer in peers(group, member):
         if member.node.role is Role.CANDIDATE:

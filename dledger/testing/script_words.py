@@ -1,4 +1,4 @@
-"""The words of the interaction scripts: logs written as terms, messages out of nothing.
+"""The vocabulary of the interaction scripts: logs written as terms, and forged messages.
 
 How a script is read, and what its commands have in common, is in `datadriven`.
 """
@@ -19,7 +19,7 @@ def seeded_entries(terms: str) -> list[Entry]:
 
 
 def entries_from(terms: str, *, first: int, position: int) -> list[Entry]:
-    """Make the same, from some index and byte position on."""
+    """Make such a log from an index and a byte position on."""
     entries = []
     for place, text in enumerate(part for part in terms.split(",") if part):
         index, term = Index(first + place), Term(int(text))
@@ -37,7 +37,7 @@ def _entry_id(given: Arguments, name: str) -> EntryId:
 
 
 def make_message(given: Arguments, entries: Sequence[Entry]) -> Message:
-    """Make a message that nobody sent; its kind is the second word.
+    """Forge a message; its kind is the second word of the command.
 
     `vote-request term=1 last=0@0 [transfer]`, `timeout-now term=1`, `append term=1 round=1 match=1`,
     `append-request term=1 prev=0@0 [terms=1,1] [position=0] [commit=0] [round=1]`.

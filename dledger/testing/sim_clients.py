@@ -1,4 +1,4 @@
-"""Clients of a simulated group: they append numbered bodies, read, move leadership, and keep count.
+"""The clients of a simulated group, which append numbered bodies, read, transfer leadership, and count outcomes.
 
 Each client does one thing at a time and waits for it only so long; what it gave up may still be
 answered, and the answer is checked all the same. No body is ever proposed twice, so each attempt can
@@ -21,7 +21,7 @@ from dledger.testing.state_checker import Violation
 
 @dataclass(slots=True)
 class _Call:
-    """Something that a client asked of a member.
+    """A pending request of a client.
 
     Attributes:
         client: who asked; None for the probe of the second phase.
@@ -104,7 +104,7 @@ class SimClients:
     # What a client does.
 
     def _think(self, client: int, *, least_ms: int = 0) -> None:
-        """Wait a little, then do the next thing."""
+        """Schedule a client's next request after a short random pause."""
         pause_ms = least_ms + int(self._rng.random() * self._settings.think_ms_max)
         self._cluster.at(self._cluster.now_ms + pause_ms, self._begin, client)
 
@@ -114,7 +114,7 @@ class SimClients:
         return voters[int(self._rng.random() * len(voters))]
 
     def _begin(self, client: int) -> None:
-        """Ask something of the member that seems to lead, sometimes of any."""
+        """Send a request to the member that seems to lead, sometimes to any other."""
         if self.is_stopped:
             return
         rng = self._rng
@@ -184,7 +184,7 @@ class SimClients:
         return token
 
     def _go_on(self, client: int | None, token: int, *, least_ms: int = 0) -> None:
-        """End a call for its client, which got an answer, lost its member or its patience."""
+        """End a client's call, which was answered, timed out, or lost its member."""
         if client is not None and self._waits_for[client] == token:
             self._waits_for[client] = None
             self._think(client, least_ms=least_ms)
@@ -192,7 +192,7 @@ class SimClients:
     # What it hears.
 
     def _resolved(self, node: SimNode, token: int, outcome: Outcome) -> None:
-        """Check an outcome, and let the client go on."""
+        """Check a call's outcome, and schedule its client's next request."""
         call = self._calls.pop(token, None)
         if call is None or call.node_id != node.node_id:
             raise Violation(f"{node.node_id} answers call {token} that it was not asked, or twice")
@@ -230,7 +230,7 @@ class SimClients:
             self.counts.unknown += 1
 
     def _stopped(self, node: SimNode) -> None:
-        """Leave unknown what a member was asked that died."""
+        """Count the pending calls of a crashed member as unknown."""
         for token, call in list(self._calls.items()):
             if call.node_id == node.node_id and call.life != node.life:
                 del self._calls[token]

@@ -1,4 +1,4 @@
-"""The command of a simulator: many seeds, or one seed with its trace, or one made smaller.
+"""The command line of a simulator: run many seeds, replay one with its trace, or shrink one.
 
 Several simulators share it (`dledger.testing.sim` for the log; a user of the log may simulate itself with
 its state machine): a `Simulator` says how settings are drawn and run. Exit codes: 0 all runs fine; 1 a run
@@ -48,7 +48,7 @@ FRESH_SEEDS = 10**9
 
 
 class Draws(Protocol):
-    """Draws settings."""
+    """A function that draws a run's settings from its seed."""
 
     def __call__(self, seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> SimSettings:
         """Return the settings of a seed."""
@@ -56,10 +56,10 @@ class Draws(Protocol):
 
 
 class Runs(Protocol):
-    """Runs settings."""
+    """A function that runs one simulation with given settings."""
 
     def __call__(self, settings: SimSettings, *, trace: Trace | None = None) -> SimResult:
-        """Run once."""
+        """Run one simulation to its verdict."""
         ...
 
 
@@ -132,13 +132,13 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
 
 
 def _flags_text(options: argparse.Namespace) -> str:
-    """Return the flags that change what a seed means."""
+    """Return the flags that change the run of a given seed, as text for a replay command."""
     draws = "" if options.draws == DRAWS_NOW else f" --draws {options.draws}"
     return f"{' --wire' if options.wire else ''}{draws}"
 
 
 def _options_text(options: argparse.Namespace) -> str:
-    """Return all options that change what a seed means."""
+    """Return all options that change the run of a given seed, as text for a replay command."""
     return _flags_text(options) + "".join(f" --set {change}" for change in options.set)
 
 
@@ -284,7 +284,7 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
 def show_tally(
     simulator: Simulator, console: Console, tally: Tally, took_s: float, *, options: str = ""
 ) -> None:
-    """Print the sums, what went wrong how often, and the first findings."""
+    """Print the sums, the count of each fault, and the first findings."""
     table = Table(show_header=False)
     for name, value in tally.summary(took_s).items():
         table.add_row(name.replace("_", " "), f"{value:,}")

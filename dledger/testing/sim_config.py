@@ -1,4 +1,4 @@
-"""What a run's settings mean to a member: its configuration, small bounds everywhere.
+"""The configuration of a simulated member, with small bounds so that runs reach them.
 
 Nothing is drawn here (`sim_draws`).
 """

@@ -1,4 +1,4 @@
-"""Damage of every replica's log at once that leaves each entry whole on one: which bytes turn over where.
+"""Damage to all replicas at once that leaves each entry whole on one of them: which bits are flipped.
 
 It knows disks and the bytes of entries, and nothing of groups or engines: who may be struck, and when, is the
 business of `sim_faults.py`.
@@ -33,7 +33,7 @@ class EntryPlace:
 
 @dataclass(frozen=True, slots=True)
 class Flip:
-    """One bit that turns over."""
+    """One bit to flip."""
 
     path: str
     byte_offset: int
@@ -60,7 +60,7 @@ def entry_places(disk: SimDisk) -> dict[EntryKey, EntryPlace]:
 def flips_on_all(
     replicas: Sequence[Mapping[EntryKey, EntryPlace]], share: float, chance: Random
 ) -> list[list[Flip]]:
-    """Choose for each replica bits of its entries; of each entry one copy is left alone. Pure.
+    """Choose the bits to flip on each replica, so that one copy of each entry stays whole. Pure.
 
     The copies that are left alone go round the replicas like the thread of a screw, so that every replica loses
     entries which only others have whole.

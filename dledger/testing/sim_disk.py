@@ -1,4 +1,4 @@
-"""A disk in memory that lies the way disks lie, under a seed.
+"""A disk in memory that fails and loses data as real disks do, decided by a seed.
 
 It keeps two versions of everything: what a reader sees now, and what is durable. Between them stand
 the writes that were not synced. `crash` decides, 512-byte sector by sector and in any combination,
@@ -59,7 +59,7 @@ class SimDiskStatistics:
 
 
 class _Countdown:
-    """A fault that strikes the n-th time from when it was asked for, once."""
+    """A fault that strikes once, at the n-th operation after it was requested."""
 
     __slots__ = ("_left",)
 
@@ -67,12 +67,12 @@ class _Countdown:
         self._left = 0
 
     def begin(self, nth: int) -> None:
-        """Strike at the n-th time from now; 0: never."""
+        """Arm the fault for the n-th operation from now; 0: never."""
         assert nth >= 0, f"the {nth}-th time from now"
         self._left = nth
 
     def strikes(self) -> bool:
-        """Count one more time, and return whether it is the one that was asked for."""
+        """Count one operation, and return whether the fault strikes it."""
         if not self._left:
             return False
         self._left -= 1
@@ -277,7 +277,7 @@ class SimDisk:
     # Faults.
 
     def crash(self, *, keep: float | None = None) -> None:
-        """Let the power fail. Open files are dead; what was not synced is kept, lost or torn.
+        """Simulate a power failure: open files are dead, and unsynced changes are kept, lost or torn.
 
         Args:
             keep: probability for each unsynced sector and folder change to have reached the disk;
@@ -307,7 +307,7 @@ class SimDisk:
         self.forget_faults()
 
     def forget_faults(self) -> None:
-        """Forget the faults that were asked for and have not come yet."""
+        """Disarm the faults that were requested and have not struck yet."""
         for countdown in (
             self._failing_sync,
             self._failing_write,
@@ -318,7 +318,7 @@ class SimDisk:
         self._steps_left = None
 
     def _tear(self, inode: _Inode, keep: float) -> tuple[int, int]:
-        """Keep some of what was not synced; returns how many pieces were kept, and how many are lost."""
+        """Keep a random part of the unsynced changes; return how many pieces were kept, and how many were lost."""
         kept_count = count = 0
         for write in inode.unsynced:
             if write.data is None:
@@ -342,7 +342,7 @@ class SimDisk:
         return kept_count, count - kept_count
 
     def flip_bit(self, path: str, byte_offset: int, bit: int = 0) -> None:
-        """Turn over one bit of a file, on the disk and for every reader."""
+        """Flip one bit of a file, on the disk and for every reader."""
         inode = self._now[path]
         assert byte_offset < len(inode.now), f"{path} has {len(inode.now)} bytes"
         inode.now[byte_offset] ^= 1 << bit
@@ -356,13 +356,13 @@ class SimDisk:
         inode.unsynced.clear()
 
     def lose(self, path: str) -> None:
-        """Take a file away, durably."""
+        """Delete a file, durably."""
         self._now.pop(path)
         self._durable.pop(path, None)
         self._changes = [change for change in self._changes if change.target != path]
 
     def content(self, path: str) -> bytes:
-        """Return what a reader would see of a file."""
+        """Return a file's present content, as a reader would see it."""
         return bytes(self._now[path].now)
 
     def paths(self) -> builtins.list[str]:
@@ -370,19 +370,19 @@ class SimDisk:
         return sorted(self._now)
 
     def fail_sync(self, nth: int = 1) -> None:
-        """Let the n-th sync from now fail with EIO and forget what it should have written."""
+        """Make the n-th sync from now fail with EIO and lose the writes that it should have made durable."""
         self._failing_sync.begin(nth)
 
     def fail_write(self, nth: int = 1) -> None:
-        """Let the n-th write (or creation, rename, removal) from now fail with EIO."""
+        """Make the n-th write (or creation, rename, removal) from now fail with EIO."""
         self._failing_write.begin(nth)
 
     def fail_read(self, nth: int = 1) -> None:
-        """Let the n-th read from now fail with EIO."""
+        """Make the n-th read from now fail with EIO."""
         self._failing_read.begin(nth)
 
     def stop_at(self, nth: int) -> None:
-        """Let the machine stand still at the n-th write or sync from now: that one and all later ones fail.
+        """Make the n-th write or sync from now fail, and all later ones, as if the machine had stopped there.
 
         Unlike after `fail_sync` nothing is forgotten: a crash decides what of it the disk has.
         """
@@ -393,7 +393,7 @@ class SimDisk:
         self._misdirected_write.begin(nth)
 
     def place_of(self, offset: int, size: int, file_bytes: int) -> int:
-        """Return where a write really lands."""
+        """Return the offset at which a write really lands: another one for a misdirected write."""
         if not self._misdirected_write.strikes():
             return offset
         self.fired["misdirect-write"] += 1
@@ -402,7 +402,7 @@ class SimDisk:
 
     @contextmanager
     def only_looked_at(self) -> Iterator[None]:
-        """Let reads be those of a checker, who looks from outside: none of them fails, and none is counted."""
+        """Exempt the reads in the block from faults and counts: a checker looks at the disk from outside."""
         before, self._is_only_looked_at = self._is_only_looked_at, True
         try:
             yield

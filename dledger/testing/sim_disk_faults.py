@@ -1,4 +1,4 @@
-"""What goes wrong with disks: slow, failing and full ones, those that lie, and those that are lost or put back.
+"""The disk faults of a simulated run: slow, failing, full or lying disks, and lost or outdated ones.
 
 When a fault strikes is not decided here (`sim_faults`), nor whose store may be lost (`sim_victims`).
 """
@@ -24,25 +24,25 @@ DAMAGE_ALL_SHARES = (0.05, 0.3, 1.0)
 
 
 class Crash(Protocol):
-    """Stops a member for a while."""
+    """A function that stops a member for a while."""
 
     def __call__(self, node: SimNode | None, *, power_loss: bool = True) -> None:
-        """Stop it; None, or one that is down, is left alone."""
+        """Stop the member; do nothing for None or one that is down."""
         ...
 
 
 class DiskFaults:
-    """Strikes disks. Strikes that may cost a store say whether they found one that may be lost."""
+    """The faults of disks. Those that may cost a store return whether they found one that may be lost."""
 
     def __init__(self, cluster: SimCluster, victims: Victims, rng: Random, crash: Crash) -> None:
-        """Prepare strikes."""
+        """Set up the faults; `crash` stops a member for those that need its end."""
         self._cluster = cluster
         self._victims = victims
         self._rng = rng
         self._crash = crash
 
     def strikes(self) -> dict[str, Callable[[], object]]:
-        """Return the function that strikes, by kind."""
+        """Return the function of each kind of fault, by its name."""
         return {
             "slow-disk": self._slow_disk,
             "fail-sync": self._fail_sync,
@@ -84,7 +84,7 @@ class DiskFaults:
             node.disk.fail_write(self._rng.randint(1, 4))
 
     def _fail_start(self) -> bool:
-        """Let a member die, and its disk fail at one of the first things that its next start does.
+        """Kill a member, and let its disk fail at one of the first operations of its next start.
 
         A vote that cannot be read is lost, so a read fails only where a store may be lost.
         """
@@ -102,7 +102,7 @@ class DiskFaults:
         return True
 
     def _fail_sync_and_power(self) -> bool:
-        """Let a sync fail, and a little later the power: who took the sync for done has lost what it wrote."""
+        """Let a sync fail and soon after the power, so that a member which ignored the failure loses data."""
         node = self._victims.running()
         if node is None:
             return False
@@ -116,7 +116,7 @@ class DiskFaults:
             self._crash(node)
 
     def _full_disk(self) -> None:
-        """Let no file grow for a while."""
+        """Make a disk full for a while: no file can grow."""
         node = self._victims.any()
         node.disk.capacity_bytes = 0
         length_ms = self._rng.randint(1, 2 * self._cluster.settings.election_min_ms)
@@ -129,7 +129,7 @@ class DiskFaults:
     # Lost, and put back.
 
     def _wipe_one(self) -> bool:
-        """Take a member's disk away for ever."""
+        """Replace a member's disk by an empty one."""
         node = self._victims.running(self._victims.is_spare)
         if node is None:
             return False
@@ -140,7 +140,7 @@ class DiskFaults:
         return True
 
     def _old_copy(self) -> bool:
-        """Copy a member's disk at one of its ends, and put the copy in its place at a later one.
+        """Copy a member's disk at one stop, and replace the disk by that copy at a later stop.
 
         Only when the others know of a start that the copy does not: what nobody remembers, nobody can notice.
         """
@@ -160,7 +160,7 @@ class DiskFaults:
         return True
 
     def _may_be_outdated(self, node: SimNode) -> bool:
-        """Return whether this member's disk may be copied, or its copy put back, whichever is its turn."""
+        """Return whether the next step for this member's disk, copying or replacing it, is allowed now."""
         if node.is_damaged or node.is_outdated or not self._victims.is_spare(node):
             return False
         return node.old_disk is None or self._is_known_to_be_old(node)
@@ -186,7 +186,7 @@ class DiskFaults:
         return True
 
     def _flip(self, prefix: str) -> bool:
-        """Turn over a bit of a file, where something was written."""
+        """Flip a bit of some file, in a part that was written."""
         node = self._victims.running(self._victims.may_lie)
         if node is None or self._flip_bit(node, prefix) is None:
             return False
@@ -194,7 +194,7 @@ class DiskFaults:
         return True
 
     def _flip_bit(self, node: SimNode, prefix: str) -> str | None:
-        """Turn a bit of some file over; returns which file, None when none has content."""
+        """Flip a bit of some file; return its path, or None when no file has content."""
         paths = [
             path
             for path in node.disk.paths()
@@ -212,7 +212,7 @@ class DiskFaults:
         return path
 
     def _flip_snapshot(self) -> bool:
-        """Turn over a bit of a snapshot. It is an aid, and no store is lost with it: any number may be struck."""
+        """Flip a bit of a snapshot; any number may be damaged, since the log can replace them."""
         node = self._victims.any()
         path = self._flip_bit(node, "snapshots/")
         if path is not None:

@@ -51,7 +51,7 @@ CLOCKS_PERMILLE, STILL_PERMILLE = 80, 40
 
 
 def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
-    """Return what the run of a seed is bent to; older draws know the first two, or the first four, only."""
+    """Return the purpose of a seed's run; older versions of the draw know fewer purposes."""
     drawn = Random(f"purpose/{seed}").random() * 1000
     shares = [(Purpose.CUTS, SPECIAL_PERMILLE), (Purpose.LEASES, SPECIAL_PERMILLE)]
     if draws >= DRAWS_RIPE:
@@ -95,7 +95,7 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
 
 
 def _ripen(settings: SimSettings) -> SimSettings:
-    """Add what came last, from a stream of its own."""
+    """Draw the newest knobs from a stream of their own, so that older knobs of a seed stay the same."""
     rng = Random(f"ripe/{settings.seed}")
     weights = {kind: rng.choice((0, 0, 1, 3)) for kind in NEWER_KINDS}
     return replace(
@@ -107,7 +107,7 @@ def _ripen(settings: SimSettings) -> SimSettings:
 
 
 def _stand_still(settings: SimSettings) -> SimSettings:
-    """Let members stand still as processes do, from a stream of its own."""
+    """Draw the knobs of process standstills, from a stream of their own."""
     rng = Random(f"still/{settings.seed}")
     weights = {kind: rng.choice((0, 0, 1, 3)) for kind in STILL_KINDS}
     standstill_ms_max = rng.choice((0, 3000))
@@ -122,7 +122,7 @@ def _stand_still(settings: SimSettings) -> SimSettings:
 
 
 def _share(settings: SimSettings) -> SimSettings:
-    """Let all stores be damaged at once, in some runs; from a stream of its own, as in `_grow`.
+    """Draw the knobs of damage on all stores at once, from a stream of their own, as in `_grow`.
 
     That needs stores of which none is lost yet, so half of these runs have no faults that cost single ones.
     """
@@ -137,7 +137,7 @@ def _share(settings: SimSettings) -> SimSettings:
 
 
 def _grow(settings: SimSettings) -> SimSettings:
-    """Add what came later, from a stream of its own, so that the other knobs of old seeds stay.
+    """Draw the knobs added later from a stream of their own, so that old seeds keep their other knobs.
 
     The ranges are those of TigerBeetle's VOPR: loss 0 to 30 %, replay 0 to 50 %, a fault on 80 to 100 %
     of the crashes.

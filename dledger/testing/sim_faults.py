@@ -1,4 +1,4 @@
-"""What goes wrong in a simulated run, and when: crashes, pauses, and the strikes of the network and of disks.
+"""The faults of a simulated run and their times: crashes, pauses, and faults of network and disks.
 
 A fault is struck at random moments, its kind by the run's weights; some are armed and strike at the
 next moment that hurts most (just after a vote left, just after an append was acknowledged, in the
@@ -84,7 +84,7 @@ class SimFaults:
         cluster.on_committed = self._committed
 
     def start(self) -> None:
-        """Let things begin to go wrong."""
+        """Schedule the first fault."""
         if self._kinds:
             self._schedule()
 
@@ -94,7 +94,7 @@ class SimFaults:
         return sum(self.counts.values())
 
     def stop(self) -> None:
-        """Let nothing go wrong any more."""
+        """Strike no more faults."""
         self._is_stopped = self._network.is_stopped = True
         self._armed.clear()
 
@@ -162,7 +162,7 @@ class SimFaults:
             node.crashes_in_save = True
 
     def _cut_and_restart(self) -> bool:
-        """Cut the leader off from one after another, and start the last one anew, perhaps without its promise."""
+        """Cut the leader off from one member after another, and restart the last one at once."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 3:
             return False
@@ -190,7 +190,7 @@ class SimFaults:
             self._cluster.pause(node, self._cluster.now_ms + length_ms)
 
     def _stand_still(self) -> bool:
-        """Let members stand still, in a way that is no reason to replace the leader.
+        """Let members' processes stand still in a way that does not justify a new leader.
 
         All of them for any time (one machine runs them), a follower for any time, or the leader for less than
         its followers wait.

@@ -1,4 +1,4 @@
-"""What the parts of a simulated group ask of the group that they are parts of.
+"""The interface of a simulated group towards its own parts.
 
 Meetings, repairs, saves and standstills stand below `SimCluster`, which owns them, and know no more of it than this.
 """
@@ -54,10 +54,10 @@ class SimGroup(Protocol):
         """Let a member die."""
 
     def step(self, node: SimNode, event: Event) -> bool:
-        """Give a member an event; False when it is down or pauses."""
+        """Step a member with an event; return False when it is down or paused."""
 
     def drain(self, node: SimNode, engine: Engine) -> None:
-        """Check what a step did, and carry its outputs away."""
+        """Check a member after a step, then send its messages and resolve its tokens."""
 
     def arm(self, node: SimNode, engine: Engine) -> None:
         """Schedule the next tick."""
@@ -66,4 +66,4 @@ class SimGroup(Protocol):
         """Let the network decide when a message arrives."""
 
     def disk_of(self, node: SimNode) -> AbstractContextManager[None]:
-        """Stop a member whose disk fails; it starts again later."""
+        """Stop a member if its disk fails within the block, and start it again later."""

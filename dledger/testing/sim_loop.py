@@ -1,4 +1,4 @@
-"""Virtual time and the one heap of events of a simulated run; what the events do is no business of it.
+"""Virtual time and the heap of scheduled calls of a simulated run, without knowledge of what they do.
 
 Each event is one call at one moment. Events of the same moment run in the order in which they were
 scheduled, so a run is a function of its seed.
@@ -18,7 +18,7 @@ STEPS_MAX = 200_000
 
 
 class StuckError(Exception):
-    """The group makes no progress though nothing is wrong with its world any more."""
+    """The group makes no progress although no fault is in force any more."""
 
 
 class _Scheduled(NamedTuple):
@@ -50,7 +50,7 @@ class SimLoop:
         heappush(self._heap, _Scheduled(max(time_ms, self.now_ms), self._scheduled_count, call))
 
     def hurry(self, first_arg: object, actions: Collection[object]) -> None:
-        """Make due now what is scheduled of these actions with this first argument, in the order it had."""
+        """Reschedule to now the calls of these actions with this first argument, keeping their order."""
         for place, (_, number, call) in enumerate(self._heap):
             if call.args and call.args[0] is first_arg and call.func in actions:
                 self._heap[place] = _Scheduled(self.now_ms, number, call)

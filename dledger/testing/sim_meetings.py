@@ -1,4 +1,4 @@
-"""Handshakes of a simulated group: what members report to each other of their stores before they speak.
+"""Handshakes of a simulated group, in which members exchange the records of their stores.
 
 Only runs in which a member may come back with an older copy of its store have them. Two processes meet
 when one of them first has something to say; what it has to say then is lost, as it is without a
@@ -31,7 +31,7 @@ _Pair = frozenset[tuple[NodeId, int]]
 
 
 class Meetings:
-    """The members that have met each other, and what follows from it."""
+    """The pairs of members that have shaken hands, and the verdicts on their stores."""
 
     def __init__(self, cluster: SimGroup, draw: Callable[[int, int], int]) -> None:
         self._cluster = cluster
@@ -65,7 +65,7 @@ class Meetings:
         node.counted_life = node.life
 
     def may_speak(self, node: SimNode, target: SimNode) -> bool:
-        """Return whether the two have met; if not they will, if they can reach each other then."""
+        """Return whether the two have shaken hands; if not, schedule a handshake."""
         pair = _pair(node, target)
         if pair in self._met:
             return True
@@ -76,7 +76,7 @@ class Meetings:
         return False
 
     def look_after(self, node: SimNode) -> None:
-        """Look at a member after a step: it gives up its vote, or has durably done so."""
+        """Check a member after a step, which may have given up its vote."""
         engine, file = node.engine, node.member
         if engine is None or file is None or node.missed is None or not engine.is_hard_state_saved:
             return
@@ -104,7 +104,7 @@ class Meetings:
             self._met.add(pair)
 
     def _take_record(self, node: SimNode, said: MemberRecord | None) -> bool:
-        """Let a member take what another said, and return whether it goes on; else it has stopped."""
+        """Let a member learn another's record; return False if it stopped because of it."""
         file = node.member
         if said is None or file is None:
             return True
@@ -133,7 +133,7 @@ def remembers(node: SimNode, whom: NodeId) -> Start:
 
 
 def will_learn_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
-    """Return whether some store remembers a start of this member that the member does not know of.
+    """Return whether some store remembers a later start of this member than its own store does.
 
     It may vote now, and will have no vote once the two have met: its record was lost, say, or it has met
     those who remember less.
@@ -147,7 +147,7 @@ def will_learn_that_it_is_old(node: SimNode, others: Iterable[SimNode]) -> bool:
 
 
 def _record_on_disk(node: SimNode) -> MemberRecord:
-    """Return what its next start would find, also while it is down, or has not read it."""
+    """Return the record on a member's disk, also while the member is down or has not read it."""
     if not node.disk.exists(MEMBER_NAME):
         return MemberRecord()
     try:
@@ -161,7 +161,7 @@ def _pair(node: SimNode, target: SimNode) -> _Pair:
 
 
 def _record_for(node: SimNode, to: SimNode) -> MemberRecord | None:
-    """Return what a member says of itself, as it arrives."""
+    """Return a member's handshake record as the other side decodes it."""
     if node.member is None:
         return None
     return decode_handshake_record(

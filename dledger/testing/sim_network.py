@@ -72,11 +72,11 @@ class SimNetwork:
         self._clogged[source, target] = until_ms
 
     def delay(self, source: NodeId, target: NodeId, late_ms: int) -> None:
-        """Let what one member sends to another come so much later, until the links are healed."""
+        """Delay one member's messages to another by so much, until the links are healed."""
         self._late_ms[source, target] = late_ms
 
     def is_open(self, source: NodeId, target: NodeId) -> bool:
-        """Return whether a message that arrives now gets through."""
+        """Return whether the link from one member to another is open now."""
         return (source, target) not in self._cut
 
     def cut(self, sources: Iterable[NodeId], targets: Iterable[NodeId]) -> None:
@@ -96,7 +96,7 @@ class SimNetwork:
         self._late_ms.clear()
 
     def calm_down(self, members: Iterable[NodeId]) -> None:
-        """Between these members every link is open, and nothing goes wrong any more. No link is slow.
+        """Open every link between these members, and let no message be lost, doubled or slow any more.
 
         A leader outside that heard them late would go on leading, and could be slower than clients wait.
         """

@@ -1,4 +1,4 @@
-"""What goes wrong between members: cuts of every shape, flapping, held back and broken connections.
+"""The network faults of a simulated run: cuts of every shape, flapping, clogged and broken connections.
 
 When a fault strikes is not decided here (`sim_faults`).
 """
@@ -17,7 +17,7 @@ FLAP_COUNT = 6
 
 
 class NetworkFaults:
-    """Strikes links.
+    """The faults of links between members.
 
     Attributes:
         is_stopped: what was begun does not go on.
@@ -29,7 +29,7 @@ class NetworkFaults:
         self._rng = rng
 
     def strikes(self) -> dict[str, Callable[[], object]]:
-        """Return the function that strikes, by kind."""
+        """Return the function of each kind of fault, by its name."""
         return {
             "partition-half": self._half,
             "partition-one": self._one,
@@ -46,16 +46,16 @@ class NetworkFaults:
         }
 
     def isolate(self, lone: NodeId) -> None:
-        """Cut one member off, and join all others: what they lack is only with the lone one."""
+        """Cut one member off, which may be the only one to hold some entries, and join all others."""
         self._cluster.network.heal()
         self._split([lone])
 
     def deafen(self, lone: NodeId) -> None:
-        """Let one member be heard, but not hear."""
+        """Cut the links to one member, while its own messages still arrive."""
         self._cluster.network.cut(self._others(lone), [lone])
 
     def report_unreachable(self, lost: NodeId) -> None:
-        """Let members see the connection to `lost` break."""
+        """Report the connection to `lost` as broken to other members."""
         now_ms = self._cluster.now_ms
         for node in self._cluster.nodes.values():
             if node.node_id != lost:
@@ -65,7 +65,7 @@ class NetworkFaults:
     def cut_one_by_one(
         self, leader: NodeId, *, after_ms: int = 0, least_ms: int = 0
     ) -> tuple[NodeId, int]:
-        """Cut a leader of several off from one after another; returns the one that is lost last, and when."""
+        """Cut a leader off from one member after another; return the last of them, and when it is cut."""
         others = self._others(leader)
         self._rng.shuffle(others)
         due_ms = last_ms = self._cluster.now_ms + after_ms
@@ -96,14 +96,14 @@ class NetworkFaults:
             self._split([leader.node_id])
 
     def _bridge(self) -> None:
-        """Make two sides that do not see each other, and one member that sees both."""
+        """Cut the group in two sides, with one member that reaches both."""
         voters = list(self._cluster.voters)
         self._rng.shuffle(voters)
         rest = voters[1:]
         self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
 
     def _creeping(self) -> None:
-        """Cut the leader off from one after another, so their timeouts run out apart."""
+        """Cut the leader off from one member after another, so that their timeouts do not coincide."""
         leader = self._cluster.leader()
         if leader is not None and len(self._cluster.voters) > 1:
             self.cut_one_by_one(leader.node_id)
@@ -113,7 +113,7 @@ class NetworkFaults:
             self._cluster.network.cut_both([one], [other])
 
     def _hold_answers(self) -> bool:
-        """Let the leader be heard no more, and let what was answered before come late: perhaps to a past leader."""
+        """Hold back answers to the leader and cut its outgoing links: it may get them after it was deposed."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 2:
             return False
@@ -126,7 +126,7 @@ class NetworkFaults:
         return True
 
     def _late_answers(self) -> bool:
-        """Let the leader hear old answers only; then it is not heard any more, and goes on hearing for a while."""
+        """Delay answers to the leader, then cut its outgoing links while late answers still arrive."""
         leader = self._cluster.leader()
         if leader is None or len(self._cluster.voters) < 2:
             return False
@@ -141,7 +141,7 @@ class NetworkFaults:
         return True
 
     def _silence(self, lone: NodeId) -> None:
-        """Let one member hear, but not be heard."""
+        """Cut the links from one member, while messages to it still arrive."""
         if not self.is_stopped:
             self._cluster.network.cut([lone], self._others(lone))
 

@@ -74,7 +74,7 @@ class Tally:
         return min((int(verdict) for verdict in self._verdicts if verdict), default=0)
 
     def silent(self) -> list[str]:
-        """Return what never went wrong, and what was never come to, in all these runs though it could."""
+        """Return the faults and states that could have occurred in these runs and never did."""
         return sorted(name for name, seed_count in self.seeds.items() if not seed_count)
 
     def summary(self, took_s: float) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Whom a fault may strike: which stores count, and how many of them may still be lost.
+"""The choice of members to strike: whose stores count, and how many of them may still be lost.
 
 A majority of stores must stay that lost nothing, or nothing could be demanded of the group. A store counts for
 nothing while its member may not vote, since it is new, and when its disk has lied. It counts for nothing either while
@@ -30,7 +30,7 @@ class Victims:
         self._rng = rng
 
     def look_for_proof(self) -> None:
-        """Return the members that have become voters with their new stores, and will stay it."""
+        """Find the members that have become voters with their new stores, which count from now on."""
         nodes = self._cluster.nodes.values()
         for node in self._cluster.running():
             engine = node.engine

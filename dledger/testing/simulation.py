@@ -76,7 +76,7 @@ class SimResult:
 
 
 class Clients(Protocol):
-    """Those who ask, as a run needs them.
+    """The interface of a simulated group's clients, as a run needs it.
 
     Attributes:
         is_stopped: set once they shall begin nothing more.
@@ -94,7 +94,7 @@ class Clients(Protocol):
         ...
 
     def probe(self) -> None:
-        """Have something acknowledged, whatever it takes."""
+        """Send requests until one is acknowledged."""
         ...
 
     @property
@@ -103,7 +103,7 @@ class Clients(Protocol):
         ...
 
     def unanswered(self) -> list[str]:
-        """Return the calls that calm members which are still up owe an answer."""
+        """Return the calls that running members of the calm core have not answered."""
         ...
 
 
@@ -131,7 +131,7 @@ class Simulation:
         return SimClients(self._cluster)
 
     def _work(self) -> dict[str, int]:
-        """Return what was done beside the clients' calls, by name."""
+        """Return the counts of other work than the clients' calls, by name."""
         return {}
 
     def run(self) -> SimResult:
@@ -166,7 +166,7 @@ class Simulation:
         )
 
     def _chaos(self) -> None:
-        """Anything may fail."""
+        """Run the phase in which any fault may strike."""
         cluster = self._cluster
         for node in cluster.nodes.values():
             cluster.start(node)
@@ -183,14 +183,14 @@ class Simulation:
         cluster.leaders_allowed = None
 
     def _has_lease(self) -> bool:
-        """Return whether somebody leads whom a majority has answered."""
+        """Return whether a leader exists that holds its lease."""
         leader = self._cluster.leader()
         if leader is None or leader.engine is None:
             return False
         return leader.engine.node.has_lease(leader.local_ms(self._cluster.now_ms))
 
     def _settle(self, phase: str, members: Iterable[NodeId]) -> None:
-        """Let nothing fail at these members any more, and demand that they come together and go on."""
+        """Heal these members, and require that they elect a leader and acknowledge a new entry in time."""
         cluster = self._cluster
         self._faults.stop()
         self._clients.is_stopped = True
@@ -202,7 +202,7 @@ class Simulation:
             raise StuckError(f"{phase}: {self._why_not_settled()}")
 
     def _settle_ms_max(self) -> int:
-        """Return how long a calm may take."""
+        """Return the time, in ms, within which a healed group must settle."""
         settings = self._settings
         is_all_damaged = self._faults.counts["damage-all"] > 0
         return settings.settle_ms_max + (settings.repair_ms_max if is_all_damaged else 0)
@@ -219,7 +219,7 @@ class Simulation:
                 self._cluster.say(node, f"has bytes that it refuses to give: {error}")
 
     def _coverage(self) -> dict[str, int]:
-        """Return what went wrong, and how often; what did not is there with 0."""
+        """Return the count of each kind of fault, with 0 for those that did not occur."""
         counts = Counter(dict.fromkeys(self._settings.fault_weights, 0))
         counts.update(self._faults.counts)
         counts.update({f"message-{name}": n for name, n in self._cluster.network.counts.items()})
@@ -229,7 +229,7 @@ class Simulation:
         return dict(counts)
 
     def _reached(self) -> dict[str, int]:
-        """Return what the group came to, and how often; what it did not come to is there with 0."""
+        """Return the count of each state that the group reached, with 0 for those that it did not."""
         checker = self._cluster.checker
         counts = Counter(dict.fromkeys(STATES, 0))
         counts.update(self._cluster.reached)

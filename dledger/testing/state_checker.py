@@ -1,4 +1,4 @@
-"""What must hold in a group after every step, whatever the network and the disks did.
+"""The invariants of a group, checked after every step, whatever network and disks did.
 
 The checker watches all members from outside and remembers what it saw, so that each step costs only
 as much as it changed. It checks, with the names of the Raft paper's figure 3 where there is one:
@@ -41,7 +41,7 @@ from dledger.raft.messages import (
 
 
 class Violation(Exception):  # noqa: N818 - it is the finding of a check, not an error of the code that raises it
-    """Something that must never happen has happened."""
+    """An invariant of the group was violated."""
 
 
 @dataclass(slots=True)
@@ -380,7 +380,7 @@ class StateChecker:
 
 
 def _readable(engine: Engine, first: Index, end: Index) -> list[Entry]:
-    """Return a member's entries; of damaged ones, which the member gets back, only the others."""
+    """Return a member's entries without the damaged ones, which it gets back from others."""
     log = engine.log
     try:
         return log.entries(first, end)

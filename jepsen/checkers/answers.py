@@ -1,4 +1,4 @@
-"""Answers to faults that are wrong in themselves: a second process with a node's store that was not refused.
+"""Judges what faults observed themselves, such as a second process on a node's store that was not refused.
 
 The model: none. A fault sees such an answer itself and notes it as "broken" (`nemeses/schedule.py`).
 """
@@ -15,7 +15,7 @@ NAME = "answers"
 
 
 def check_answers(ops: Sequence[Op]) -> CheckResult:
-    """Gather what faults saw."""
+    """Report each promise that a fault saw broken as an anomaly."""
     strikes = [(op, strike) for op in ops if (strike := strike_of(op)) is not None]
     broken = [
         Anomaly("answer", f"{op.f}: {strike['broken']}", (op.index,))

@@ -1,4 +1,4 @@
-"""Delayed messages: never early, never twice, none lost; and how late.
+"""Judges delayed messages: none early, none twice, none lost; and counts how late they came.
 
 The model. A message with a due time becomes visible once, at its due time or later. Sends with "due_ns" are of this
 kind (`messages.py`); the due time of a delay counts from the moment at which the broker stores it, so it lies between
@@ -64,7 +64,7 @@ class _Tally:
 
 
 def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckResult:
-    """Hold arrivals against due times."""
+    """Compare the arrivals of delayed messages with their due times."""
     history = read_queue_history(ops)
     delayed = {send.key: send for send in history.sends if send.due_from_ns is not None}
     arrivals = _arrivals(history, delayed)
@@ -127,7 +127,7 @@ def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arr
 
 
 def _was_due(ops: Sequence[Op], history: QueueHistory, send: Send) -> bool:
-    """Return whether its queue was drained once it had fallen due and had had a while to be delivered."""
+    """Return whether the message's queue was read to its end some time after the message fell due."""
     drain = history.drained.get(send.queue or "")
     due_ns = send.due_to_ns if send.due_to_ns is not None else send.due_from_ns
     if drain is None or due_ns is None or not history.is_drained_after(send):
@@ -165,7 +165,7 @@ def _late(
     tally: _Tally,
     late_max_ns: int | None,
 ) -> list[Anomaly]:
-    """Count how late it was; an anomaly where a bound is given and broken."""
+    """Count how late a message came; yield an anomaly where that exceeds the given bound."""
     due_ns = send.due_to_ns
     if due_ns is None:
         return []

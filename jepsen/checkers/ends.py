@@ -1,4 +1,4 @@
-"""No process ends by itself: one that breaks an invariant stops, and the next cure starts it as if nothing had been.
+"""Judges that no process ended by itself: a broken invariant stops one, and the next cure would hide that.
 
 The model: none. The onlooker notes `ended` of each process that nobody had killed or stopped, with value
 {"status": ..., "words": the last line of its log, "excused": whether a fault of the run may be why}. A node is right
@@ -21,7 +21,7 @@ ENDED: Final = "ended"
 
 
 def check_ends(ops: Sequence[Op]) -> CheckResult:
-    """Judge what the onlooker saw of processes."""
+    """Report each process that ended although no fault had ended it."""
     ended = [
         (op, shaped(op.value, EndSeen)) for op in ops if op.process == OBSERVER and op.f == ENDED
     ]

@@ -1,4 +1,4 @@
-"""From a history to a verdict: asks every checker, and does not fall over one that does."""
+"""Asks every checker for its result on a history; a checker that crashes yields an unknown result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from jepsen.history.ops import Op
 
 
 def judge(ops: Sequence[Op], checkers: Sequence[Checker]) -> list[CheckResult]:
-    """Ask every checker; one that crashes is unknown, with its traceback, and so is each of an empty history."""
+    """Ask every checker; the result is unknown for a crash (with its traceback) and for an empty history."""
     results = [_asked(ops, checker) for checker in checkers]
     assert len(results) == len(checkers), f"{len(checkers)} checkers gave {len(results)} results"
     assert ops or not any(result.valid for result in results), "nothing was seen, and it was valid"

@@ -1,4 +1,4 @@
-"""Counts changes of the lead while things were broken. Judges nothing: a fault may be a good reason.
+"""Counts changes of leader while faults were in force. Judges nothing: a fault may justify them.
 
 The model: none. The onlooker notes "leader" with the term whenever somebody begins to serve as leader. What was over
 before it looked again, the difference of the terms shows.

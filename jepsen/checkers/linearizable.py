@@ -57,7 +57,7 @@ def check_linearizable(
     seconds_max: float = SECONDS_MAX,
     clock_s: Callable[[], float] = time.monotonic,
 ) -> CheckResult:
-    """Judge every key; see the module's text.
+    """Judge each key's operations on their own, all within one budget of configurations.
 
     Args:
         ops: the history; operations that are not the model's must not stand in it.
@@ -148,7 +148,7 @@ class Stuck(Generic[S]):
 
 @dataclass(slots=True)
 class _Frame(Generic[S]):
-    """A place in the order: what may stand there, and what stood before it."""
+    """One place in the order: the candidates for it, and the state before it."""
 
     candidates: Iterator[int]
     state: S
@@ -162,7 +162,7 @@ class _Events:
     """
 
     def __init__(self, calls: Sequence[Call], ends: Sequence[int]) -> None:
-        """Put them in order.
+        """Chain the calls and returns of known operations in the order of the history.
 
         Args:
             calls: all of them; those of unknown outcome take no part.
@@ -200,7 +200,7 @@ class _Events:
             before[after[at]] = before[at]
 
     def put_back(self, number: int) -> None:
-        """Undo the last `take_out` that was not undone, which was of this operation."""
+        """Undo the latest `take_out`, which must have been of this operation."""
         before, after = self._before, self._after
         for at in (self._return_at[number], self._call_at[number]):
             after[before[at]] = at
@@ -284,7 +284,7 @@ class _Search(Generic[S]):
         self._frames.append(_Frame(self._candidates(self._bits), state))
 
     def _back_to_a_choice(self) -> bool:
-        """Undo up to a place where something else may stand. A read was no choice. False: there is none."""
+        """Backtrack to the last place with another candidate (a read was no choice); False when there is none."""
         while self._frames:
             number = self._frames[-1].placed
             call = self._calls[number]

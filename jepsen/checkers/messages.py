@@ -1,4 +1,4 @@
-"""The shapes that workloads over queues write into a history, and their reading for checkers. Pure.
+"""Queue operations as checkers see them: sends, polls and drains, read from a history. Pure.
 
 The shapes (`f`: values of the invocation and of the completion; a completion that is `fail` or `info` may leave
 its value out). `queue` is a name of its own such as "topic/broker/3", `key` names a message for ever: but for
@@ -71,7 +71,7 @@ Place = tuple[str, QueueOffset]  # queue, offset
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """One message on its way in.
+    """The send of one message, over all of its attempts.
 
     Attributes:
         key: its name.
@@ -156,7 +156,7 @@ class Poll:
 
     @property
     def messages(self) -> Iterable[Message]:
-        """All of them."""
+        """The messages of all queues in the answer."""
         return (message for messages in self.queues.values() for message in messages)
 
 
@@ -259,7 +259,7 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
 
 
 def _gather(pair: Pair, history: QueueHistory) -> None:
-    """Take in a send, or the end of a queue."""
+    """Add one operation's sends, or the end of a queue that it read, to what was gathered."""
     begin = pair.invoke.index
     match pair.invoke.f:
         case "send":

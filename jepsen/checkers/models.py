@@ -1,4 +1,4 @@
-"""Objects as values: what a register, a text and a list do when one operation comes after the other. Pure.
+"""Sequential models of a register, a text and a list, for the linearizability checker. Pure.
 
 A model is a state that can be hashed, and a step: given the state, an operation's argument and its result, the state
 behind it, or None when an operation with that result cannot come here. Operations of unknown outcome have no result;

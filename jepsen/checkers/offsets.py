@@ -1,4 +1,4 @@
-"""Consumer offsets never go back by themselves.
+"""Judges consumer offsets: they never go back by themselves.
 
 The model. For each group and queue there is one register, the committed offset. A `commit` writes it, a
 `committed` reads it; both take effect at one moment between invocation and completion. Nothing else writes it: what a
@@ -104,7 +104,7 @@ def _registers(ops: Sequence[Op]) -> dict[Register, _Steps]:
 
 
 def _judge_written(who: str, steps: _Steps) -> Iterator[Anomaly]:
-    """Hold each read against the commits of its value, and against what surely replaced them."""
+    """Judge each read by the commits of its value, and by the values that surely replaced them."""
     writes: dict[int, list[_Step]] = defaultdict(list)
     for commit in steps.commits:
         writes[commit.offset].append(commit)

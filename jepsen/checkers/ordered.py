@@ -1,4 +1,4 @@
-"""Ordered consumption under locks: per key in order, and one member at a time.
+"""Judges ordered consumption under locks: each key in order, and one member at a time per queue.
 
 The model. A queue has a lock that one member of a consumer group holds; only the holder hands messages of the queue to
 its listener, one after the other, in the order of their offsets. A key always goes to the same queue, and its messages
@@ -60,7 +60,7 @@ class _Order:
 
 
 def check_ordered(ops: Sequence[Op]) -> CheckResult:
-    """Judge `process` operations; see the module's text."""
+    """Judge the `process` operations of an ordered consumer group."""
     works = [_work(pair) for pair in operations(ops) if pair.invoke.f == "process"]
     acknowledged = {send.key: send.ops for send in read_queue_history(ops).sends if send.is_ok}
     order = _order(works, acknowledged)
@@ -93,7 +93,7 @@ def _split(key: str) -> tuple[str, int]:
 
 
 def _order(works: Sequence[_Work], acknowledged: Mapping[str, tuple[int, ...]]) -> _Order:
-    """Walk the first deliveries, then look for what they left out."""
+    """Judge the first delivery of each message, then find the acknowledged messages without any."""
     found = _Order()
     seen: set[str] = set()
     highest: dict[str, tuple[int, _Work]] = {}

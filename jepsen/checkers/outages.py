@@ -1,4 +1,4 @@
-"""The times in which a system did not answer; they excuse lateness. Pure."""
+"""The outages of a system, which excuse late messages. Pure."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SETTLE_NS: Final = 1_000_000_000
 
 
 def outages(ops: Sequence[Op], *, f: str = "send", stall_ns: int = STALL_NS) -> list[Outage]:
-    """Return when `f` got no answer, in order and apart from each other.
+    """Return the disjoint spans, in order, in which no operation `f` was answered.
 
     An operation that is not answered `ok`, or only after more than `stall_ns`, shows an outage as long as itself; one
     that never ends lasts to the end of the history. A fault that strikes makes one, too, that lasts until an operation

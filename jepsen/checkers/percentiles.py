@@ -1,4 +1,4 @@
-"""Percentiles as everything here counts them: values that occurred."""
+"""Percentiles by nearest rank, so that each is a value that occurred."""
 
 from __future__ import annotations
 

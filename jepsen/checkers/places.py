@@ -1,4 +1,4 @@
-"""An acknowledgement names a place, and exactly what was sent stands there.
+"""Judges acknowledgements: exactly the message that was sent stands at the place that its acknowledgement names.
 
 The model. A message is its content (body, tags, keys, properties, flag) and the queue that it was meant for. An
 acknowledgement names a queue, an offset in it and an id, which holds the byte of the log at which the message stands.
@@ -57,7 +57,7 @@ class _Reads:
 
 
 def check_places(ops: Sequence[Op]) -> CheckResult:
-    """Hold what acknowledgements say against what was read; for the shapes see `messages.py`."""
+    """Compare the places that acknowledgements name with the messages that were read there."""
     history = read_queue_history(ops)
     reads = _reads(history)
     claims, contents = _claims(history), _contents(history)
@@ -152,7 +152,7 @@ def _shared(claims: _Claims) -> Iterator[Anomaly]:
 
 
 def _others(send: Send, reads: _Reads) -> Iterator[Anomaly]:
-    """Yield those who stand where another send was acknowledged."""
+    """Yield the messages that stand at a place where another send was acknowledged."""
     for message, op in reads.places[_place(send)].items():
         where = f"{message.offset} of {message.queue}"
         if message.key != send.key:

@@ -1,4 +1,4 @@
-"""Each queue is a log: offsets name messages for ever, and readers walk along them.
+"""Judges each queue as a log: an offset names one message for ever, and readers meet them in order.
 
 The model, that of Jepsen's Kafka tests. A queue is a list of messages without holes, and an offset is a place in it. An
 acknowledged send names the place; of two sends to a queue, one over before the other began, the later one
@@ -50,12 +50,12 @@ class _Log:
     read: set[int] = field(default_factory=set)
 
     def note(self, offset: int, key: str, op: int) -> None:
-        """Note that `op` saw `key` there."""
+        """Note that operation `op` saw the message `key` at an offset."""
         self.keys.setdefault(offset, {}).setdefault(key, op)
 
 
 def check_queue_log(ops: Sequence[Op]) -> CheckResult:
-    """Judge offsets; for the shapes see `messages.py`."""
+    """Judge the offsets of all queues; `messages.py` describes the operations."""
     history = read_queue_history(ops)
     logs = _logs(history)
     lost, unseen = _lost(history, logs)
@@ -178,7 +178,7 @@ def _duplicates(history: QueueHistory) -> tuple[list[Anomaly], int]:
 
 
 def _sends_back(sends: Sequence[Send]) -> Iterator[Anomaly]:
-    """Yield sends that began after another was over, and do not stand behind it.
+    """Yield pairs of sends, one begun after the other ended, that are stored in the opposite order.
 
     A message that is sent again began when it was sent first, and its place is no news then.
     """
@@ -214,7 +214,7 @@ def _batches_back(batches: Iterable[Sequence[Send]]) -> Iterator[Anomaly]:
 
 @dataclass(slots=True)
 class _Walk:
-    """The findings of all readers on their way."""
+    """The findings about all readers."""
 
     anomalies: list[Anomaly] = field(default_factory=list)
     redelivered: int = 0

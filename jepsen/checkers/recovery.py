@@ -1,4 +1,4 @@
-"""Does the system come together again once every fault is cured?
+"""Judges that the system recovers once every fault is cured.
 
 The model: none. The onlooker notes `healed` when everything was cured, with value {"whole": whether one node leads and
 all others follow it, "waited_ms": until then}. A system that does not is not judged wrong, but what the last reads of
@@ -19,7 +19,7 @@ HEALED: Final = "healed"
 
 
 def check_recovery(ops: Sequence[Op]) -> CheckResult:
-    """Judge what the onlooker saw after the last cure."""
+    """Judge by what the observer saw after the last cure."""
     healed = [op for op in ops if op.process == OBSERVER and op.f == HEALED]
     if not healed:
         return judged(NAME, (), None, "nobody looked whether the system came together again")

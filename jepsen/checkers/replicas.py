@@ -1,4 +1,4 @@
-"""All replicas hold the same: equal digests at an equal index.
+"""Judges replicas: equal digests at an equal index.
 
 The model. Derived state is a fold over the committed log, so two replicas that have applied the same number of entries
 are equal, component by component.
@@ -37,7 +37,7 @@ class _Seen(NamedTuple):
 
 
 def check_replicas(ops: Sequence[Op], *, replicas: int = 2) -> CheckResult:
-    """Compare digests; see the module's text."""
+    """Compare the digests that nodes reported at the same index."""
     seen: dict[Index, list[_Seen]] = defaultdict(list)
     for op in ops:
         if op.f == "digest" and op.value is not None and op.type != "invoke":

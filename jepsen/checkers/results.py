@@ -1,4 +1,4 @@
-"""The answer of a checker: valid, invalid, or unknown, with the facts."""
+"""The result of a checker: valid, invalid or unknown, with anomalies and counts."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Element:
 
 
 def check_set_full(ops: Sequence[Op], *, linearizable: bool = True) -> CheckResult:
-    """Judge adds and reads of the whole set; see the module's text."""
+    """Judge each element by the reads of the whole set after it was known."""
     found = operations(ops)
     reads = [pair for pair in found if pair.invoke.f == "read" and pair.type == "ok"]
     contents = [frozenset(_value(read)) for read in reads]

@@ -1,4 +1,4 @@
-"""The queues of a run as one bag of messages: everything that went in must come out.
+"""Judges all queues as one bag: every acknowledged message must be read.
 
 The model. All queues together are a bag. A send that was acknowledged is in it for ever, one that was refused
 never is, and one that ended unknown may be. Reading takes nothing out: delivery is at least once, so a message
@@ -26,7 +26,7 @@ NAME = "total-queue"
 
 
 def check_total_queue(ops: Sequence[Op]) -> CheckResult:
-    """Judge sends against reads; for the shapes see `messages.py`."""
+    """Compare acknowledged sends with the messages that were read."""
     history = read_queue_history(ops)
     sent: dict[str, Send] = {send.key: send for send in history.sends}
     places: dict[str, set[Place]] = defaultdict(set)

@@ -92,7 +92,7 @@ class _Seen:
 
 
 def check_transactions(ops: Sequence[Op]) -> CheckResult:
-    """Hold what was read against what was decided."""
+    """Compare the messages that were read with the decisions on their transactions."""
     transactions = {txn.key: txn for txn in map(_read, operations(ops)) if txn is not None}
     history = read_queue_history(ops)
     seen: dict[str, _Seen] = {}

@@ -31,7 +31,7 @@ FLOOR_MIN: Final = 10
 
 
 def check_work(ops: Sequence[Op], *, rate: float) -> CheckResult:
-    """Hold what was done against what was asked for.
+    """Compare the number of successful operations with what the settings demanded.
 
     Args:
         ops: the history.

@@ -1,4 +1,4 @@
-"""Messages with due times that a director sends itself: whether they come by the true time, whoever leads.
+"""Messages with due times that a scenario sends itself, to show that they come on time under any leader.
 
 The harness runs by the true time: only nodes have their clocks shifted.
 """
@@ -37,7 +37,7 @@ class Alarms:
         self._came: set[str] = set()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Send them; `started()` comes when a third has come; then wait for the rest, and judge each."""
+        """Send the messages, call `started()` once a third has arrived, then wait for the rest and judge each."""
         group = self._stage.broker
         (queue,) = (await open_topics(group, [TOPIC], queues=1)).values()
         async with (
@@ -66,7 +66,7 @@ class Alarms:
     async def _read(
         self, consumer: PullConsumer, queue: MessageQueue, offset: int, until_count: int
     ) -> int:
-        """Read on until so many have come, or the last one is far too late; returns the next offset."""
+        """Read until so many messages have come or the last one is far too late; return the next offset."""
         last_ms = max(self._due_ms.values()) + LATE_MAX_MS
         while len(self._came) < until_count and _now_ms() < last_ms:
             try:

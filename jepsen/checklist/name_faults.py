@@ -100,7 +100,7 @@ async def foreign_registrations(stage: Stage) -> None:
 
 @NAMES.add(68)
 async def a_stranger_was_first(stage: Stage) -> None:
-    """Take the name of a group that is down, as a stranger that keeps its connection: the group must get it back."""
+    """Register under the name of a stopped group from outside; the group must get its name back."""
     server = stage.broker.group.name_servers[0]
     await stage.progress(50)
     stage.kill(*stage.names)

@@ -123,7 +123,7 @@ async def ring_of_five(stage: Stage) -> None:
 
 @NETWORK.add(19, network="proxies")
 async def clients_see_the_minority(stage: Stage) -> None:
-    """Let clients reach only one node that reaches nobody: nothing is acknowledged, and sends are refused."""
+    """Let clients reach only one isolated node: nothing may be acknowledged, and sends must be refused."""
     leader = await stage.leader()
     rest = stage.others(leader)
     cut = (

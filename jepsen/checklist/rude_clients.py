@@ -1,4 +1,4 @@
-"""Clients that do not behave: for the scenarios that ask what they cost the others."""
+"""Misbehaving clients, for scenarios that show what they cost the other clients."""
 
 from __future__ import annotations
 

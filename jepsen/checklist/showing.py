@@ -1,4 +1,4 @@
-"""Runs what shows a row, and says what came of it. A way that could not be gone is "skipped", never "holds"."""
+"""Runs the commands that show a row, and reports the results. One that cannot run is "skipped", never "holds"."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class RowResult(msgspec.Struct, frozen=True):
 
 
 def joined(row: ChecklistRow, shown: Sequence[Shown]) -> RowResult:
-    """Join the ways of a row: one that is broken breaks it; one that was skipped does not hold it up."""
+    """Join the results of a row: a broken one breaks the row, a skipped one is ignored."""
     if row.unbuilt:
         return RowResult(row.number, "not built", tuple(shown))
     verdicts = {each.verdict for each in shown}

@@ -130,7 +130,7 @@ class Stage:
                 await self.until(lambda: self.system.leader == name, STATUS_TIMEOUT_S)
 
     async def _serves(self, name: str) -> bool:
-        """Ask itself: what was last observed may be older than the process."""
+        """Return whether a member serves as leader, asking it directly: an observation may be out of date."""
         status = (await self.statuses()).get(name)
         return status is not None and status.is_serving
 
@@ -142,7 +142,7 @@ class Stage:
                 await client.transfer(NodeId(name), timeout_s=STATUS_TIMEOUT_S)
 
     def note(self, what: str, text: str) -> None:
-        """Write something that the director did into the history."""
+        """Note an action of the director in the history."""
         self.log.add(NEMESIS, "info", what, {"do": "inject", "done": text})
 
     def kill(self, *names: str) -> None:
@@ -197,7 +197,7 @@ class Stage:
     # What is waited for and expected.
 
     async def lets_run(self, seconds: float) -> None:
-        """Leave the load alone for a while: the fault lasts that long, nothing is waited for."""
+        """Sleep for a while, so that the fault lasts that long under load."""
         await trio.sleep(seconds)
 
     async def progress(self, count: int = 20, timeout_s: float = 30.0) -> float:
@@ -216,7 +216,7 @@ class Stage:
         return (first.t_ns - begun_ns) / 1e9
 
     async def until(self, condition: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait for a condition; whether it came in time."""
+        """Wait for a condition; return False when it did not hold in time."""
         with trio.move_on_after(timeout_s):
             while not condition():  # noqa: ASYNC110 - what is waited for has no event
                 await trio.sleep(POLL_S)
@@ -225,7 +225,7 @@ class Stage:
     async def until_true(
         self, condition: Callable[[], Awaitable[bool]], timeout_s: float, interval_s: float = 0.1
     ) -> bool:
-        """Wait for a condition that has to ask somebody."""
+        """Wait for an asynchronous condition; return False when it did not hold in time."""
         with trio.move_on_after(timeout_s):
             while not await condition():  # noqa: ASYNC110 - somebody has to be asked
                 await trio.sleep(interval_s)

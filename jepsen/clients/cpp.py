@@ -30,7 +30,7 @@ def lacking() -> str | None:
 
 
 def install(say: Callable[[str], None]) -> bool:
-    """Make its environment when it is missing; whether it is there.
+    """Make the client's environment if it is missing; return whether it exists now.
 
     Some machines cannot have it (it is a binary wheel for x86_64 with glibc); the reason is said.
     """

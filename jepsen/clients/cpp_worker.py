@@ -38,7 +38,7 @@ def emit(**fields: object) -> None:
 
 
 def produce(arguments: argparse.Namespace) -> None:
-    """Send what stdin says, one after the other."""
+    """Send the messages that stdin names, one after another."""
     from rocketmq import client  # type: ignore[import-not-found]  # only in its own environment
 
     producer = client.Producer("chaos-cpp-producer")
@@ -65,7 +65,7 @@ def produce(arguments: argparse.Namespace) -> None:
 
 
 def consume(arguments: argparse.Namespace) -> None:
-    """Print every delivery until stdin ends."""
+    """Print each delivered message until stdin ends."""
     from rocketmq import client, ffi
 
     consumer = client.PushConsumer(arguments.group)

@@ -65,7 +65,7 @@ class ForeignProcess:
         take: Callable[[Line], None],
         more: tuple[str, ...] = (),
     ) -> None:
-        """Prepare.
+        """Describe a child; `run` starts it.
 
         Args:
             client: whose library it runs.
@@ -113,7 +113,7 @@ class ForeignProcess:
             self.has_started.set()  # nobody shall wait for one that failed
 
     async def ask(self, asked: dict[str, object]) -> bool:
-        """Write it a line; False when it is gone."""
+        """Write a line to the child; return False when it has ended."""
         if self._process is None or self._process.stdin is None or self.has_ended.is_set():
             return False
         try:
@@ -149,7 +149,7 @@ class ForeignProducer:
         self._waiting: dict[str, tuple[trio.Event, list[Line]]] = {}
 
     async def send(self, key: str, topic: str, queue_id: int, body: bytes) -> Line | None:
-        """Return what the client said; None when the message was surely not handed to it.
+        """Return the client's answer; None when the message surely did not reach it.
 
         A client that dies meanwhile is an "unknown", too.
         """

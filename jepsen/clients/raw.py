@@ -33,7 +33,7 @@ class RawConnection:
         self._decoder = FrameDecoder()
 
     async def write(self, frames: bytes) -> bool:
-        """Write whole frames, in one call; False when the connection is gone."""
+        """Write whole frames in one call; return False when the connection is gone."""
         try:
             await self._stream.send_all(frames)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
@@ -48,7 +48,7 @@ class RawConnection:
         self._stream.socket.close()
 
     async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
-        """Wait until all of these are answered; False when the time is over or the connection gone."""
+        """Wait for the answers to these requests; return False when time is up or the connection is gone."""
         with trio.move_on_after(timeout_s):
             while not self.answers.keys() >= set(opaques):
                 if not await self._read():
@@ -56,7 +56,7 @@ class RawConnection:
         return self.answers.keys() >= set(opaques)
 
     async def give_up(self) -> None:
-        """Say that nothing more comes, and hear what was answered before the other end knew that."""
+        """Shut down sending, and read the answers that still come before the other end closes."""
         with trio.move_on_after(LAST_WORDS_S):
             try:
                 await self._stream.send_eof()
@@ -66,7 +66,7 @@ class RawConnection:
                 pass
 
     async def _read(self) -> bool:
-        """Take in what comes; False at the end of the connection."""
+        """Read answers once; return False at the end of the connection."""
         try:
             data = await self._stream.receive_some(_READ_BYTES)
             self._decoder.feed(data)

@@ -28,7 +28,7 @@ async def open_topics(
 
 
 def queue_name(queue: MessageQueue) -> str:
-    """Return how histories call a queue."""
+    """Return the name of a queue in histories."""
     return f"{queue.topic}/{queue.broker_name}/{queue.queue_id}"
 
 

@@ -141,7 +141,7 @@ class OpLog:
         return op
 
     def _follow(self, process: int, op: Op) -> None:
-        """Note what a worker is at, and that it does one thing at a time."""
+        """Check that each process does one operation at a time, as a history requires."""
         if op.type == "invoke":
             running = self._running.get(process, "")
             assert not running, f"op {op.index}: process {process} is still at {running}"

@@ -1,4 +1,4 @@
-"""The values of operations: what a history holds under `value`, by the operation's `f` and by whom it is of. Pure.
+"""The types of `value` in a history, by the operation's `f` and by who writes it. Pure.
 
 A value is JSON, and nothing in an `Op` says of which shape. Whoever reads one names the shape, and `shaped` checks it:
 a history with other values than its readers expect is refused, where it would else be judged by what is missing.
@@ -42,7 +42,7 @@ class SendAsked(TypedDict):
 
 
 class SendAnswer(TypedDict, total=False):
-    """The answer to a send; all that a client says of it."""
+    """The answer to a send, with every field that a client reports."""
 
     queue: str | None
     offset: QueueOffset | None

@@ -1,4 +1,4 @@
-"""Faults, each with its cure. `named("kill:leader")` gives one; docs/nemeses.md describes them all."""
+"""Faults, each with its cure; `named("kill:leader")` returns one, and docs/nemeses.md describes all."""
 
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError, Scope, targets
 from jepsen.nemeses.registry import UnknownFaultError, named, specifications

@@ -1,4 +1,4 @@
-"""The disk below the stores has other work: programs that write there and sync, as a build or another group does."""
+"""A fault of a shared disk: other programs write to it and sync, as a build or another group would."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class BusyDisk(Fault):
         return f"{count} programs ended" if count else ""
 
     def clean_up(self) -> None:
-        """See `Fault`."""
+        """Remove the fault's files."""
         writers, self._writers = self._writers, []
         for writer in writers:
             writer.kill()

@@ -1,4 +1,4 @@
-"""The shape of one link of which several faults want something at the same time. Pure.
+"""The joint shape of a link that several faults shape at the same time. Pure.
 
 A partition may strike while everything is delayed. Each fault claims shapes of links under its name; a link has the
 shape that is joined of all claims to it, and a cure takes back the claims of its own fault alone. So the other one
@@ -22,7 +22,7 @@ class Claims:
         self._of: dict[Link, dict[str, Shape]] = {}
 
     def claim(self, link: Link, shape: Shape, owner: str) -> Shape:
-        """Note what an owner wants of a link from now on; returns the shape that the link has then."""
+        """Set an owner's claim on a link; return the resulting shape of the link."""
         claims = self._of.setdefault(link, {})
         claims.pop(owner, None)
         if shape != WHOLE:
@@ -30,7 +30,7 @@ class Claims:
         return self.of(link)
 
     def release(self, owner: str | None) -> dict[Link, Shape]:
-        """Take back all claims of an owner, None: of everybody; returns the shapes that these links have then."""
+        """Release an owner's claims (None: everybody's); return the resulting shapes of these links."""
         links = [link for link, claims in self._of.items() if claims and owner in {None, *claims}]
         for link in links:
             claims = self._of[link]

@@ -61,7 +61,7 @@ class ShiftClocks(Fault):
         attach(system)
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Shift."""
+        """Shift the clocks that the fault names."""
         if self._kind == "skew":
             return self._skew(system, chance)
         name = (struck(system, "one", chance) or [system.nodes[0].name])[0]
@@ -108,7 +108,7 @@ class ShiftClocks(Fault):
         await is_serving(node)
 
     async def cure(self, system: System) -> str:
-        """Set the wall clocks right; monotonic clocks are never set back. Start who has ended."""
+        """Correct the wall clocks and start nodes that have ended; monotonic clocks are never set back."""
         right: list[str] = []
         for node in system.nodes:
             control = control_of(system, node.name)

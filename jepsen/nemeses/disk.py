@@ -70,14 +70,14 @@ class BadDisk(Fault):
         attach(system)
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Set the rules."""
+        """Set the fault's rules for the nodes that it strikes."""
         self._names = struck(system, self.scope, chance, running=False)
         for name in self._names:
             control_of(system, name).set_rules(*self._rules.rules)
         return f"{self._rules.text} on {', '.join(self._names)}"
 
     async def cure(self, system: System) -> str:
-        """Take the rules away, and start who has ended."""
+        """Remove the rules, and start nodes that have ended."""
         names, self._names = self._names, []
         hits = {name: control_of(system, name).hits() for name in names}
         for name in names:

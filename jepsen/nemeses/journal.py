@@ -1,4 +1,4 @@
-"""Takes back what a process had not synced when it was killed, as a power cut does.
+"""Reverts a killed process's unsynced changes, as a power cut does.
 
 `native/faults.c` writes the journal while the process runs; it says what stands in it. Here it is read, after
 SIGKILL and before the next start, and the store becomes what a disk may hold after the power went:
@@ -91,7 +91,7 @@ def unsynced(changes: Sequence[NameChange]) -> list[NameChange]:
 
 
 def take_back(file: BinaryIO, undos: Sequence[Undo], chance: random.Random | None) -> None:
-    """Make a file hold what the disk held.
+    """Revert a file to the content that the disk held.
 
     Args:
         file: open for reading and writing, as it was when the process was killed.
@@ -134,7 +134,7 @@ def _resize(file: BinaryIO, size: int) -> None:
 
 
 def lose_unsynced(store: Path, journal: Path, chance: random.Random | None) -> str:
-    """Make a store what the disk holds after a power cut, and begin a new journal.
+    """Revert a store to what a power cut leaves of it, and begin a new journal.
 
     The process must not run.
 

@@ -1,4 +1,4 @@
-"""Processes that get little of the machine, by a control group of their own. Needs cgroups that we may write to.
+"""Faults that limit processes by a control group of their own. Needs writable cgroups.
 
 Only done where nobody else manages that resource of ours: our own cgroup must be the root of its hierarchy. Names
 carry the process id of the harness; what an earlier run left, because it was killed, is removed by the next.
@@ -137,7 +137,7 @@ class Limited(Fault):
         return f"{', '.join(names)} have {self._resource.text}"
 
     async def cure(self, system: System) -> str:
-        """Move them back, remove the cgroup, start who was killed by it."""
+        """Move the processes back, remove the cgroup, and start those that it killed."""
         group, self._group = self._group, None
         done: list[str] = []
         if group is not None:

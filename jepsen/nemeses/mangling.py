@@ -72,7 +72,7 @@ class Mangler:
         self._held: bytes | None = None
 
     def treat(self, frames: Iterable[bytes], shape: Shape) -> list[bytes]:
-        """Return what comes out, in order. A held-back frame follows the next one that passes."""
+        """Return the frames to pass on, in order. A held-back frame follows the next one that passes."""
         passed: list[bytes] = []
         for frame in frames:
             if self._draws(shape.lose):

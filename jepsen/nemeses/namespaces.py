@@ -109,7 +109,7 @@ class NamespaceLinks:
         return f"{self._net}.{self._number[name]}"
 
     def prefix(self, name: str) -> list[str]:
-        """Put before a command, this runs it in the namespace of a node."""
+        """Return the words that, put before a command, run it in the namespace of a node."""
         return ["ip", "netns", "exec", self._space(name)]
 
     def _space(self, name: str) -> str:
@@ -124,7 +124,7 @@ class NamespaceLinks:
     # Life.
 
     def start(self) -> None:
-        """Make everything.
+        """Create the namespaces, their devices and the bridge.
 
         Raises:
             NamespaceError: a command failed; what was made is removed.
@@ -154,7 +154,7 @@ class NamespaceLinks:
         _run("ip", *where, "link", "set", device, "up")
 
     def close(self) -> None:
-        """Remove everything. The processes inside must have ended."""
+        """Remove the namespaces and the bridge. The processes inside must have ended."""
         if Path("/sys/class/net", self._own_device).exists():
             _run("ip", "link", "del", self._own_device)
         for name in [*self._names, _SWITCH]:
@@ -228,7 +228,7 @@ class NamespaceLinks:
             _run("ip", "-n", self._space(name), "link", "set", _DEVICE, "mtu", str(size_bytes))
 
     def heal(self, owner: str | None = None) -> None:
-        """Undo what an owner wanted of links; None: make everything whole, cables and sizes of packets too."""
+        """Undo an owner's shapes; None: restore all links, with cables and packet sizes."""
         released = self._claims.release(owner)
         if not self._has_changed or not (_RUN_FOLDER / self._space(_SWITCH)).exists():
             return

@@ -22,7 +22,7 @@ SMALL_MTU: Final = 600
 
 
 def links_of(system: System) -> Links:
-    """Return the links that the fault had asked for."""
+    """Return the system's links; the fault has requested them when it was made."""
     assert system.links is not None, "the system was started without links"
     return system.links
 
@@ -48,7 +48,7 @@ class _LinkFault(Fault):
         self._is_struck = False
 
     def shape(self, system: System, link: Link, shape: Shape) -> None:
-        """Treat a link so until the cure."""
+        """Set the shape of a link until the cure."""
         self._is_struck = True
         links_of(system).shape(*link, shape, self.name)
 
@@ -69,7 +69,7 @@ class CutLinks(_LinkFault):
         self._partition = partition
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Cut."""
+        """Cut the links of a drawn partition."""
         cut = cut_links(self._partition, _names(system), system.leader, chance)
         for link in sorted(cut):
             self.shape(system, link, CUT)

@@ -45,7 +45,7 @@ def revive(nodes: Iterable[Process]) -> list[str]:
 
 
 async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait for something that processes do; whether it came in time."""
+    """Wait for a condition on processes; return False when it did not hold in time."""
     with trio.move_on_after(timeout_s):
         while not condition():  # noqa: ASYNC110 - other processes set no events
             await trio.sleep(POLL_S)
@@ -53,7 +53,7 @@ async def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 
 
 async def is_serving(node: Process, timeout_s: float = LISTEN_WAIT_S) -> bool:
-    """Wait until a node listens; whether it does."""
+    """Wait until a node listens; return False when it did not in time."""
     return await wait_until(node.is_listening, timeout_s)
 
 
@@ -112,14 +112,14 @@ class Pause(Fault):
         self.scope = scope
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Pause."""
+        """Send SIGSTOP to the nodes."""
         names = struck(system, self.scope, chance)
         for name in names:
             system.node(name).pause()
         return _described("paused", names)
 
     async def cure(self, system: System) -> str:
-        """Let all go on."""
+        """Send SIGCONT to the nodes."""
         paused = [node for node in system.nodes if node.is_paused]
         for node in paused:
             node.resume()
@@ -130,7 +130,7 @@ class Stall(Pause):
     """Nodes stand still for a moment, again and again, as on a machine that has no time or memory for them."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Stop and go on, each time for so long as chance says; all that are struck together."""
+        """Stop and continue the nodes together, again and again, for random times."""
         blows: list[str] = []
         for _ in range(STALL_ROUNDS):
             names = struck(system, self.scope, chance)
@@ -201,7 +201,7 @@ class RollingRestart(Down):
     """Every node in turn is stopped in order and started; the next follows when it serves again."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Go once around."""
+        """Restart every node once, in a random order."""
         order = [node.name for node in system.nodes]
         chance.shuffle(order)
         for name in order:
@@ -224,7 +224,7 @@ class SameIdTwice(Fault):
         self.name = name
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Start it and see it end.
+        """Start the second process, and check that it ends.
 
         Raises:
             NothingStruckError: the node does not serve.
@@ -250,5 +250,5 @@ class SameIdTwice(Fault):
         return f"a second process as {name} was refused with status {status}: {words}"
 
     async def cure(self, system: System) -> str:
-        """Report that nothing is left of it."""
+        """Return the text that nothing is left to undo."""
         return ""

@@ -147,7 +147,7 @@ class ProxyLinks:
     # Links.
 
     def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
-        """Treat what goes from `source` to `target` so from now on."""
+        """Set the shape of the link from `source` to `target`."""
         self._ask(Treat(source, target, self._claims.claim((source, target), shape, owner)))
 
     def replay(self, source: str, target: str, count: int) -> int:
@@ -159,7 +159,7 @@ class ProxyLinks:
         return self._ask(Swallowed(source, target)).count
 
     def heal(self, owner: str | None = None) -> None:
-        """Undo what an owner wanted, None: make every link whole; connections that have lost bytes are reset."""
+        """Undo an owner's shapes, or everybody's for None; connections that have lost bytes are reset."""
         released = self._claims.release(owner)
         if self.pid is None:
             return

@@ -1,4 +1,4 @@
-"""The language between the harness and its proxy process: one JSON object per line, each answered."""
+"""The messages between the harness and its proxy process: one JSON object per line, each answered."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Serve(msgspec.Struct, frozen=True, tag="serve"):
 
 
 class Treat(msgspec.Struct, frozen=True, tag="treat"):
-    """Treat what goes from source to target so from now on."""
+    """A command: set the shape of the link from source to target."""
 
     source: str
     target: str

@@ -52,7 +52,7 @@ class Transfer(Fault):
         return f"{before} handed over to {target}"
 
     async def cure(self, system: System) -> str:
-        """Say that it is over."""
+        """Return the text that the hand-over is done."""
         done = "nothing was broken" if self._is_struck else ""
         self._is_struck = False
         return done

@@ -41,7 +41,7 @@ class VoteTwice(Down):
     """One member votes, is killed, starts, and is asked by another candidate in the same term."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Ask twice.
+        """Have a member vote, kill and start it, and ask for its vote again as another candidate.
 
         Raises:
             NothingStruckError: there are too few members, or the voter never voted.
@@ -178,7 +178,7 @@ async def _listening(
 async def _wait_for_vote(
     stream: FrameStream, me: Identity, term: Term, granted: trio.Event
 ) -> None:
-    """Read what the voter says until it says yes."""
+    """Read the voter's answers until it grants its vote."""
     try:
         await accept(stream, me, lambda _node_id, _process: None)
         stream.decoder.raise_bounds(frame_bytes_max=FRAME_BYTES_MAX, blob_bytes_max=BLOB_BYTES_MAX)

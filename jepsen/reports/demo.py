@@ -114,7 +114,7 @@ def tallies(story: Story) -> dict[str, Tally]:
 
 
 def client_of(send: Send) -> str:
-    """Return which client sent it."""
+    """Return the name of the client that sent a message."""
     return shaped(send.invoke.value, SendAsked).get("client", OURS)
 
 
@@ -280,7 +280,7 @@ def gaps_line(gaps: Sequence[float | None]) -> str:
 
 
 def print_report(console: Console, story: Story, result: RunResult) -> None:
-    """Print everything after a run."""
+    """Print the whole report of a finished run."""
     found = tallies(story)
     if found:
         console.print(timeline(story.ops))

@@ -44,7 +44,7 @@ def write_folder(result: RunResult, *, keep_stores: bool) -> Summary:
 
 
 def read_folder(folder: Path) -> tuple[Summary, list[Op]]:
-    """Return what a run left.
+    """Read the folder that a run left.
 
     Raises:
         NoReportError: the folder does not hold it, or something else.

@@ -48,7 +48,7 @@ MARKS: Final = {True: "kept", False: "broken", None: "unknown"}
 
 
 def page(summary: Summary, ops: Sequence[Op]) -> str:
-    """Return the whole page."""
+    """Build the HTML page of a run."""
     settings = summary.settings
     title = f"{settings.workload} under {settings.nemesis}: {summary.verdict}"
     spans = fault_spans(ops)

@@ -97,7 +97,7 @@ def progress_of(
 
 
 def print_summary(summary: Summary, folder: object, console: Console) -> None:
-    """Print what came of one run."""
+    """Print the result of one run."""
     color = COLORS[summary.verdict]
     table = Table(show_edge=False, pad_edge=False)
     for column in ("checker", "promise", "found", "counted"):

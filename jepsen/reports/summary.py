@@ -43,7 +43,7 @@ class Summary(msgspec.Struct, frozen=True, omit_defaults=False):
 
 
 def summary_of(result: RunResult) -> Summary:
-    """Say what came of a run."""
+    """Build the summary of a run."""
     return Summary(
         verdict="skipped" if result.skipped else VERDICTS[result.valid],
         valid=result.valid,

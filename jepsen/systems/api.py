@@ -23,7 +23,7 @@ Flow = Literal["pass", "drop", "stall", "reset"]
 
 
 class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The treatment of what goes from one end of a link to the other.
+    """The treatment of one direction of a link: dropped, delayed, slowed, or mangled frame by frame.
 
     Shares are from 0 to 1 and count whole frames of the protocol that is spoken there.
 
@@ -71,7 +71,7 @@ class Links(Protocol):
     """
 
     def shape(self, source: str, target: str, shape: Shape, owner: str = "") -> None:
-        """Treat what goes from `source` to `target` so from now on; `CUT` and `WHOLE` are shapes.
+        """Set the shape of the link from `source` to `target`; `CUT` and `WHOLE` are shapes.
 
         What is on its way when a link is cut is lost. What several owners want of a link is joined.
 
@@ -87,11 +87,11 @@ class Links(Protocol):
         """
 
     def heal(self, owner: str | None = None) -> None:
-        """Undo what an owner wanted; None: let everything through again, unchanged."""
+        """Undo an owner's shapes; None: let everything through again, unchanged."""
 
 
 class UnsupportedShapeError(Exception):
-    """Links of this kind cannot be treated so."""
+    """Links of this kind cannot take the requested shape."""
 
 
 class System(Protocol):
@@ -152,7 +152,7 @@ class Subject(System, Protocol):
         """
 
     async def watch(self, log: OpLog) -> None:
-        """Look on until cancelled: keep `leader`, and note each new leader.
+        """Observe the group until cancelled: update `leader`, and note each new leader.
 
         The operation is OBSERVER, "info", f "leader", value {"term": number}, node: who leads. A leader that was
         not seen for a moment may be noted again; "leaderless" says that nobody is seen to lead.

@@ -44,7 +44,7 @@ _records = msgspec.json.Decoder(tuple[str, int])
 
 @dataclass(slots=True)
 class View:
-    """The log as somebody has read it so far.
+    """A client's copy of the log, as far as it has read.
 
     Attributes:
         next_index: of the first entry that was not read.
@@ -68,7 +68,7 @@ class View:
         self.elements.clear()
 
     def copy(self) -> View:
-        """Return another one that goes its own way."""
+        """Return an independent copy."""
         return View(self.next_index, {key: list(row) for key, row in self.elements.items()})
 
 

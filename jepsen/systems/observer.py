@@ -49,7 +49,7 @@ class Observer:
     """
 
     def __init__(self, group: Watched, on_leader: Callable[[str, Term], None]) -> None:
-        """Prepare.
+        """Start without a leader; `run` begins to ask.
 
         Args:
             group: whom to watch.

@@ -197,7 +197,7 @@ class PySyncObjLog:
         return await self._ask({"f": "read"}, is_read=True)
 
     async def read(self, key: str) -> Outcome:
-        """Read one key; see `read_whole`."""
+        """Read the elements of one key, from the same read as `read_whole`."""
         outcome = await self.read_whole()
         if outcome.type != "ok":
             return outcome
@@ -252,7 +252,7 @@ class PySyncObjLog:
         return answer
 
     async def _go_on(self, leader: str) -> None:
-        """Go on to the leader, or to the next one."""
+        """Turn to the leader that a member named, or else to the next member."""
         await self.close()
         name = self._system.name_of(leader)
         names = [node.name for node in self._system.nodes]

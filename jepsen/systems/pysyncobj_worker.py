@@ -83,7 +83,7 @@ class PySyncObjMember:
         )
 
     async def serve(self, stream: trio.SocketStream) -> None:
-        """Answer one client until it hangs up."""
+        """Serve one client until it disconnects."""
         lines = JsonLines(stream)
         async with lines:
             try:

@@ -59,7 +59,7 @@ class DelaySend(SendAsked):
 
 
 class DelayWorkload(Workload):
-    """See the module's text."""
+    """The workload of messages with due times."""
 
     name = "delay"
 

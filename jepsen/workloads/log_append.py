@@ -39,7 +39,7 @@ class Asked(NamedTuple):
 
 
 class LogAppendWorkload(Workload):
-    """See the module's text."""
+    """The workload of lists in the log, one per key."""
 
     name = "log-append"
 
@@ -50,7 +50,7 @@ class LogAppendWorkload(Workload):
         self._used: list[str] = []
 
     def setup(self, _system: System) -> AbstractAsyncContextManager[None]:
-        """Do nothing: the log is there."""
+        """Do nothing: a log needs no topics."""
         return nullcontext()
 
     @asynccontextmanager

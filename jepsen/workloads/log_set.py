@@ -42,7 +42,7 @@ FINAL_PAUSE_NS: Final = 50 * MILLISECOND_NS
 
 
 class LogSetWorkload(Workload):
-    """See the module's text.
+    """The workload of a growing set in the log.
 
     Attributes:
         reads_done: reads of the whole log that succeeded.
@@ -56,7 +56,7 @@ class LogSetWorkload(Workload):
         self._next_read = READ_EVERY
 
     def setup(self, _system: System) -> AbstractAsyncContextManager[None]:
-        """Do nothing: the log is there."""
+        """Do nothing: a log needs no topics."""
         return nullcontext()
 
     @asynccontextmanager

@@ -73,7 +73,7 @@ class Commit(NamedTuple):
 
 
 class OffsetsWorkload(Workload):
-    """See the module's text."""
+    """The workload of consumer offsets as registers, at any node."""
 
     name = "offsets"
 

@@ -80,7 +80,7 @@ class Rejoin(TypedDict):
 
 
 class OrderedWorkload(Workload):
-    """See the module's text."""
+    """The workload of ordered consumption by a group whose members leave and rejoin."""
 
     name = "ordered"
 
@@ -165,7 +165,7 @@ class OrderedWorkload(Workload):
         self._members[member].leave()
 
     def tenure(self, queue: str, member: str) -> int:
-        """Return the process that stands for a member's work on a queue, from when it took it over.
+        """Return the history's process for a member's work on a queue since it took the queue over.
 
         A queue that went to another member and came back begins anew: what the other one was handed
         in between was not left out. A listener learns of that only from whose turn it was before.
@@ -200,7 +200,7 @@ class GroupMember:
         self._leaving = trio.Event()
 
     def leave(self) -> None:
-        """Leave the group soon, for a while."""
+        """Request that the member leaves the group for a while."""
         self._leaving.set()
 
     async def run(self, namesrv: str) -> None:
@@ -221,7 +221,7 @@ class GroupMember:
             await trio.sleep(AWAY_S)
 
     async def _listen(self, message: ReceivedMessage) -> None:
-        """Take a message, and a little while for it."""
+        """Note a delivered message, and take a short while to work on it."""
         log, queue, key = self._workload.log, queue_name(message.queue), key_of(message.body)
         member = f"member{self._number}.{self._lives}"
         process = self._workload.tenure(queue, member)

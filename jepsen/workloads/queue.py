@@ -44,7 +44,7 @@ READ_TIMEOUT_S: Final = 4.0
 
 
 class QueueWorkload(Workload):
-    """See the module's text."""
+    """The workload of messages to queues, with several readers and committed offsets."""
 
     name = "queue"
 

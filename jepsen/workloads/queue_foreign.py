@@ -53,7 +53,7 @@ FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
 
 
 class ForeignQueueWorkload(QueueWorkload):
-    """See the module's text."""
+    """The queue workload in which one client is RocketMQ's own, C++ or Java."""
 
     def __init__(self, foreign: ForeignClient, workers: int) -> None:
         super().__init__(workers - 1)
@@ -124,7 +124,7 @@ class ForeignQueueWorkload(QueueWorkload):
 
     @asynccontextmanager
     async def client(self, system: System, process: int) -> AsyncIterator[WorkloadClient]:
-        """Open ours, or take the foreign one's, which go on over all of their worker's processes."""
+        """Open a client of ours, or return the foreign one, which all processes of its worker share."""
         if self._ours.owns(process):
             async with super().client(system, self._ours.inner(process)) as client:
                 yield _Listened(client, self.owe)
@@ -177,7 +177,7 @@ class ForeignQueueWorkload(QueueWorkload):
         return Outcome("ok", {**value, "offset": line.offset})
 
     async def passed(self, asker: PullConsumer) -> Outcome:
-        """Say whether the group has got everything, or has committed the end of every queue without that."""
+        """Return whether the group has received everything, or has committed all ends without receiving it."""
         ends: dict[str, int] = {}
         if self._owed <= self._received:
             self._is_over = True
@@ -193,7 +193,7 @@ class ForeignQueueWorkload(QueueWorkload):
 
 
 class _Listened:
-    """A client of ours whose acknowledged sends somebody wants to hear of."""
+    """A client of ours that reports each acknowledged send."""
 
     def __init__(self, client: WorkloadClient, on_sent: Callable[[str], None]) -> None:
         self._client = client
@@ -207,7 +207,7 @@ class _Listened:
 
 
 class ForeignQueueClient:
-    """The foreign client's producer, and our eyes on its group's offsets."""
+    """The foreign client's producer, with a reader of its group's offsets."""
 
     def __init__(self, workload: ForeignQueueWorkload, asker: PullConsumer) -> None:
         self._workload = workload

@@ -1,4 +1,4 @@
-"""Readers of queues: what several workloads of messages do alike.
+"""The reading of queues, which several message workloads share.
 
 A worker reads the queues that belong to it, place by place, over all of its processes. While things break each queue
 is read by two workers, from the group's committed offset on; in the end every queue has one reader that starts at the
@@ -170,7 +170,7 @@ class QueueReader:
         reader.forget_places()
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one of `READS`.
+        """Do one read operation of those in `READS`.
 
         Raises:
             ClientError: nothing was read; the operation has failed.

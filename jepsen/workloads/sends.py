@@ -125,7 +125,7 @@ class Plan(TypedDict):
 
 
 class SendsWorkload(Workload):
-    """See the module's text."""
+    """The workload of hurried or troubled sends, written as raw frames."""
 
     name = "sends"
 
@@ -294,7 +294,7 @@ class Sender:
         self._opaques = itertools.count(1)
 
     async def carry_out(self, frames: Sequence[Frame]) -> list[FrameEnd]:
-        """Send all of it, again what was not answered, and return how each frame ended."""
+        """Send all frames of a plan, unanswered ones again, and return how each ended."""
         ends: list[FrameEnd] = [{"end": "info"} for _ in frames]
         # By place: a try of unknown outcome, which no later refusal undoes.
         perhaps_done: set[int] = set()
@@ -314,7 +314,7 @@ class Sender:
     async def _visit(
         self, frames: Sequence[Frame], places: list[int], attempt: int
     ) -> dict[int, FrameEnd]:
-        """Send these on one connection; how each ended that was sent."""
+        """Send these frames on one connection; return how each of them ended."""
         node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
         await trio.sleep(frames[places[0]].get("after_s", 0.0))
         async with raw_connection(self._addresses[node]) as connection:
@@ -386,7 +386,7 @@ class Sender:
     async def _commit(
         self, connection: RawConnection, frame: Frame, answer: RemotingCommand
     ) -> bool:
-        """Commit a half message that is stored; whether that was confirmed."""
+        """Commit a stored half message; return whether the commit was confirmed."""
         uniq = frame["sent"][0][0]
         ext = {
             "topic": TOPIC,

@@ -47,7 +47,7 @@ class _PartNotes:
 
 
 class SideBySide(Workload):
-    """See the module's text.
+    """The workload that runs several others side by side, each with its share of the workers.
 
     Attributes:
         shares: which workers each part has, by its name.

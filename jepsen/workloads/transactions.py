@@ -126,14 +126,14 @@ class Decisions:
         self.owed.discard(key)
 
     async def look_up(self, message: ReceivedMessage) -> TransactionState:
-        """Decide as the checker does: of what is not in the table nobody knows anything yet."""
+        """Answer a broker's check from the table; a transaction without a decision is unknown."""
         key = key_of(message.body)
         self._on_check(key)
         return self._states.get(key, TransactionState.UNKNOWN)
 
 
 class TransactionWorkload(Workload):
-    """See the module's text."""
+    """The workload of transactions, decided by a table of the application."""
 
     name = "transactions"
 
@@ -211,7 +211,7 @@ class TransactionWorkload(Workload):
         return (check_transactions, check_queue_log, check_places)
 
     async def carry_out(self, producer: TransactionProducer, value: BankTxn) -> Outcome:
-        """Run one transaction and say what the broker said."""
+        """Run one transaction, and return the broker's answer as its outcome."""
         key, decision = value["key"], value["decision"]
         known = cast("BankAnswer", dict(value))  # what is known is added to it
 
@@ -249,7 +249,7 @@ class TransactionWorkload(Workload):
 async def _send_contradicting_end(
     producer: TransactionProducer, result: TransactionResult
 ) -> TransactionState | None:
-    """Say the end again, the other way round; what the broker has recorded, None without an answer."""
+    """Send the opposite end of a transaction; return what the broker has recorded, None without an answer."""
     commit, rollback = TransactionState.COMMIT, TransactionState.ROLLBACK
     otherwise = rollback if result.state is commit else commit
     ext = producer._ext_of(TOPIC, result.sent)  # noqa: SLF001 - no honest client says this
