@@ -71,7 +71,8 @@ RULINGS: dict[tuple[AdmissionState, Sign], Ruling] = {
     # It takes itself for a voter all the while.
     (AdmissionState.GONE_BACK, Sign.NEW_ANSWER): Ruling(AdmissionState.GONE_BACK),
     (AdmissionState.GONE_BACK, Sign.OLD_ANSWER): Ruling(AdmissionState.GONE_BACK, is_taken=False),
-    (AdmissionState.GONE_BACK, Sign.SAME_STORE): Ruling(AdmissionState.GONE_BACK),
+    # From before it was admitted, and so from before it went back.
+    (AdmissionState.GONE_BACK, Sign.SAME_STORE): Ruling(AdmissionState.GONE_BACK, is_taken=False),
     (AdmissionState.GONE_BACK, Sign.OTHER_STORE): Ruling(AdmissionState.NO_VOTE, is_void=True),
     (AdmissionState.GONE_BACK, Sign.CAUGHT_UP): Ruling(AdmissionState.COUNTED),
 }

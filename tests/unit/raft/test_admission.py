@@ -137,6 +137,16 @@ def test_who_went_back_is_counted_again_without_being_told() -> None:
     assert admission.is_counted
 
 
+def test_a_late_answer_from_before_it_was_admitted_says_nothing_of_a_log_that_went_back_since() -> (
+    None
+):
+    admission = lost(store=5, last_round=10)
+    admission.take_answer(11, 0, last_round=11)
+    admission.went_back(last_round=12)
+    assert not admission.take_answer(10, 5, last_round=13).is_taken
+    assert admission.state is GONE_BACK
+
+
 ANSWERS = st.tuples(st.integers(1, 12), st.sampled_from([0, 0, 0, 5, 6]))
 
 
