@@ -196,7 +196,7 @@ class CoreMember:
         for save in done:
             match save:
                 case SaveHardState():
-                    self.durable_state = HardState(save.term, save.vote)
+                    self.durable_state = HardState(save.term, save.vote, save.is_voter)
                 case AppendEntries():
                     assert save.entries[0].index == len(self.durable_entries) + 1
                     self.durable_entries.extend(save.entries)
@@ -268,6 +268,7 @@ class CoreMember:
             tuple(self.entries[effect.first - 1 : effect.end - 1]),
             effect.commit_index,
             effect.round,
+            effect.admits,
         )
 
     def _release(self) -> None:

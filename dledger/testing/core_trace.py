@@ -72,24 +72,29 @@ def message_line(
         case VoteRequest():
             transfer = " transfer" if message.is_transfer else ""
             last = f"{message.last_index}@{message.last_term}"
-            return f"vote-request term={message.term} last={last}{transfer}"
+            founds = f" founds-with={message.new_store}" if message.new_store else ""
+            return f"vote-request term={message.term} last={last}{transfer}{founds}"
         case PreVoteResponse():
-            return f"pre-vote term={message.term} {'granted' if message.granted else 'refused'}"
+            granted = "granted" if message.granted else "refused"
+            return f"pre-vote term={message.term} {granted}{_store(message.new_store)}"
         case VoteResponse():
             return f"vote term={message.term} {'granted' if message.granted else 'refused'}"
         case AppendRequest():
             return (
                 f"append-request term={message.term} round={message.round} "
                 f"prev={message.prev_index}@{message.prev_term} "
-                f"{entries(message.entries)} commit={message.commit_index}"
+                f"{entries(message.entries)} commit={message.commit_index}{_admits(message.admits)}"
             )
         case AppendResponse(success=True):
-            return f"append term={message.term} round={message.round} match={message.match_index}"
+            return (
+                f"append term={message.term} round={message.round} match={message.match_index}"
+                f"{_store(message.store)}"
+            )
         case AppendResponse():
             return (
                 f"append term={message.term} round={message.round} rejected "
                 f"conflict={message.conflict_index}@{message.conflict_term} "
-                f"last={message.last_index}"
+                f"last={message.last_index}{_store(message.store)}"
             )
         case TimeoutNow():
             return f"timeout-now term={message.term}"
@@ -101,6 +106,16 @@ def message_line(
             return f"repair number={message.number} {entries(message.entries)}{lacks}"
         case _:
             assert_never(message)
+
+
+def _store(number: int) -> str:
+    """Word the number of a store that may not vote; nothing for a voter's."""
+    return f" store={number}" if number else ""
+
+
+def _admits(number: int) -> str:
+    """Word the store that a request admits; nothing for nobody's."""
+    return f" admits={number}" if number else ""
 
 
 def outcome_line(outcome: Outcome) -> str:
@@ -121,7 +136,8 @@ def effect_line(effect: Effect | News) -> str:
     """Word an effect or a piece of news, without the node that it belongs to."""
     match effect:
         case SaveHardState():
-            return f"save term={effect.term} vote={effect.vote or '-'}"
+            voter = "" if effect.is_voter else " non-voter"
+            return f"save term={effect.term} vote={effect.vote or '-'}{voter}"
         case AppendEntries():
             return f"append {entries_line(effect.entries)}"
         case TruncateLog():
@@ -135,6 +151,7 @@ def effect_line(effect: Effect | News) -> str:
             return (
                 f"-> {effect.to} {what} term={effect.term} round={effect.round} "
                 f"prev={effect.prev_index}@{effect.prev_term} commit={effect.commit_index}"
+                f"{_admits(effect.admits)}"
             )
         case Commit():
             return f"commit {effect.index}"

@@ -11,6 +11,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     sync NODE [COUNT]                 make the oldest saves durable
     time MS                           let time pass; members act at their deadlines, in order
     run MS                            the same, and stabilize after each
+    stand-still MS [NODE...]          the same for the others; these (or all) do nothing, and notice it after
     campaign NODE                     let time pass for NODE alone until it campaigns
     elect NODE                        campaign, then stabilize
     cut [NODE...]                     lose whatever would be delivered to or from them; none: heal
@@ -21,6 +22,9 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     propose NODE BODY... token=T      read NODE token=T      transfer NODE [to=NODE] token=T
     unreachable NODE peer=NODE        step-down NODE
     crash NODE                        restart NODE
+    lose-store NODE                   restart with a new, empty store; stores are numbered 1, 2, ... as drawn
+    shorten-log NODE COUNT            restart with the first entries only: a disk that forgot, unnoticed
+    give-up-vote NODE                 its store is found to be an older copy of itself
     receive NODE MESSAGE from=NODE    a message out of nothing (script_words.py)
     status [NODE...]                  log NODE...            lease NODE
 
@@ -32,18 +36,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields
+from itertools import count
 from typing import Any
 
 from dledger.config import RaftConfig
 from dledger.errors import PeerProtocolError
+from dledger.raft.core import NEW_STORE_MAX
 from dledger.raft.effects import Effect
 from dledger.raft.events import (
     Event,
+    GiveUpVote,
     PeerUnreachable,
     Propose,
     ReadRequested,
     Received,
     StepDown,
+    StoodStill,
     Tick,
     TransferRequested,
 )
@@ -67,6 +75,9 @@ def commit_any_term(
     return Index(max(reached_by_majority(matches), commit_index))
 
 
+EMPTY_STORE = HardState(is_voter=False)
+"""The hard state of a member that finds no file of its own: it may have promised anything before (docs/adr/0061)."""
+
 COMMIT_RULES: dict[str, CommitRule] = {"by-count": commit_by_count, "any-term": commit_any_term}
 
 
@@ -82,14 +93,15 @@ class Interaction:
                 "group": self._start,
                 "disk": self._disk,
                 "sync": self._sync,
-                "time": lambda given: self._time(given, is_running=False),
-                "run": lambda given: self._time(given, is_running=True),
+                "time": lambda given: self._pass_time(_duration_ms(given)),
+                "run": lambda given: self._pass_time(_duration_ms(given), is_running=True),
+                "stand-still": self._stand_still,
                 "campaign": self._campaign,
                 "elect": self._elect,
                 "cut": self._cut_off,
                 "deliver": self._deliver,
                 "lose": self._lose,
-                "stabilize": self._stabilize,
+                "stabilize": lambda _given: self._stabilize(),
                 "mail": self._mail,
                 "propose": self._propose,
                 "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
@@ -98,6 +110,9 @@ class Interaction:
                 "step-down": lambda given: self._local(given, StepDown("asked by the script")),
                 "crash": lambda given: self._member(given).crash(),
                 "restart": lambda given: self._member(given).restart(),
+                "lose-store": lambda given: self._member(given).seed(EMPTY_STORE, []),
+                "shorten-log": self._shorten_log,
+                "give-up-vote": lambda given: self._local(given, GiveUpVote()),
                 "receive": self._receive,
                 "status": self._status,
                 "log": self._log,
@@ -133,12 +148,21 @@ class Interaction:
         configs = [RaftConfig(node_id=name, voters=names, **settings) for name in names]
         rule = COMMIT_RULES[given.named.get("commit-rule", "by-count")]
 
+        store_numbers = count(1)
+
         def draw(name: NodeId) -> Draw:
             wish = int(own[name].get("timeout", 0))
-            return lambda low, high: wish if low <= wish <= high else low
+
+            def drawn(low: int, high: int) -> int:
+                if high == NEW_STORE_MAX:
+                    return next(store_numbers)
+                return wish if low <= wish <= high else low
+
+            return drawn
 
         self._group = CoreGroup(configs, draw, commit_rule=rule)
         self._auto = dict.fromkeys(names, True)
+        self._cut = []
         for name in names:
             if {"term", "vote", "log"} & own[name].keys():
                 entries = seeded_entries(own[name].get("log", ""))
@@ -183,15 +207,19 @@ class Interaction:
         member = self._member(given)
         self._show(member, member.sync(given.number_at(1, "a count") if given.words[1:] else None))
 
-    def _time(self, given: Arguments, *, is_running: bool) -> None:
+    def _pass_time(
+        self, duration_ms: int, *, is_running: bool = False, standing: Sequence[CoreMember] = ()
+    ) -> None:
         """Let milliseconds pass, stopping at each deadline; members with equal deadlines act in their order."""
         group = self.group
-        end_ms = group.now_ms + given.number_at(0, "a number of milliseconds")
+        end_ms = group.now_ms + duration_ms
         while True:
             due = [
                 (member.node.next_deadline_ms(), place, member)
                 for place, member in enumerate(group.members.values())
-                if member.is_up and member.node.next_deadline_ms() <= end_ms
+                if member.is_up
+                and member not in standing
+                and member.node.next_deadline_ms() <= end_ms
             ]
             if not due:
                 break
@@ -199,8 +227,15 @@ class Interaction:
             group.now_ms = max(group.now_ms, deadline_ms)
             self._step(member, Tick())
             if is_running:
-                self._stabilize(given)
+                self._stabilize()
         group.now_ms = end_ms
+
+    def _stand_still(self, given: Arguments) -> None:
+        length_ms = _duration_ms(given)
+        standing = self._several(given.words[1:])
+        self._pass_time(length_ms, standing=standing)
+        for member in standing:
+            self._step(member, StoodStill(length_ms))
 
     def _campaign(self, given: Arguments) -> None:
         member = self._member(given)
@@ -209,7 +244,12 @@ class Interaction:
 
     def _elect(self, given: Arguments) -> None:
         self._campaign(given)
-        self._stabilize(given)
+        self._stabilize()
+
+    def _shorten_log(self, given: Arguments) -> None:
+        member = self._member(given)
+        kept = member.durable_entries[: given.number_at(1, "a count")]
+        member.seed(member.durable_state, kept)
 
     # Messages under way.
 
@@ -250,8 +290,7 @@ class Interaction:
         place = next(i for i, waiting in enumerate(self.group.mail) if waiting is mail)
         del self.group.mail[place]
 
-    def _stabilize(self, given: Arguments) -> None:
-        del given
+    def _stabilize(self) -> None:
         for _ in range(STABILIZE_STEPS_MAX):
             for member in self.group.members.values():
                 self._show(member, member.sync())
@@ -286,21 +325,25 @@ class Interaction:
 
     # Output: the members' states.
 
-    def _several(self, given: Arguments) -> list[CoreMember]:
-        names = [NodeId(word) for word in given.words] or list(self.group.members)
+    def _several(self, words: Sequence[str]) -> list[CoreMember]:
+        names = [NodeId(word) for word in words] or list(self.group.members)
         return [self.group.members[name] for name in names]
 
     def _status(self, given: Arguments) -> None:
-        for member in self._several(given):
+        for member in self._several(given.words):
             text = member.node.describe() if member.is_up else f"{member.name} is down"
             for line in text.splitlines():
                 self._print(line)
 
     def _log(self, given: Arguments) -> None:
-        for member in self._several(given):
+        for member in self._several(given.words):
             self._print(f"{member.name}: {entries_line(tuple(member.entries))}")
 
     def _lease(self, given: Arguments) -> None:
         member = self._member(given)
         has_lease = member.node.has_lease(self.group.now_ms)
         self._print(f"{member.name} {'has a' if has_lease else 'has no'} lease")
+
+
+def _duration_ms(given: Arguments) -> int:
+    return given.number_at(0, "a number of milliseconds")

@@ -6,9 +6,11 @@ How a script is read, and what its commands have in common, is in `datadriven`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
+from dledger.raft.membership import encode_membership
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteRequest
 from dledger.testing.datadriven import Arguments, ScriptError
 
@@ -39,8 +41,9 @@ def _entry_id(given: Arguments, name: str) -> EntryId:
 def make_message(given: Arguments, entries: Sequence[Entry]) -> Message:
     """Forge a message; its kind is the second word of the command.
 
-    `vote-request term=1 last=0@0 [transfer]`, `timeout-now term=1`, `append term=1 round=1 match=1`,
-    `append-request term=1 prev=0@0 [terms=1,1] [position=0] [commit=0] [round=1]`.
+    `vote-request term=1 last=0@0 [transfer]`, `timeout-now term=1`, `append term=1 round=1 match=1 [store=0]`,
+    `append-request term=1 prev=0@0 [terms=1,1] [members=n0,n1] [position=0] [commit=0] [round=1]`; with members,
+    the first of the terms is that of a membership entry.
 
     Args:
         given: the command's arguments, `from=` among them.
@@ -60,7 +63,15 @@ def make_message(given: Arguments, entries: Sequence[Entry]) -> Message:
             match_index = Index(given.number("match"))
             round_ = given.number("round")
             return AppendResponse(
-                term, source, round_, True, match_index, NO_INDEX, NO_TERM, match_index
+                term=term,
+                source=source,
+                round=round_,
+                success=True,
+                match_index=match_index,
+                conflict_index=NO_INDEX,
+                conflict_term=NO_TERM,
+                last_index=match_index,
+                store=given.number_or("store", 0),
             )
         case "append-request":
             return _append_request(given, entries, term, source)
@@ -80,6 +91,9 @@ def _append_request(
         first=prev.index + 1,
         position=int(given.named.get("position", position)),
     )
+    if "members" in given.named and new:
+        names = [NodeId(name) for name in given.need("members").split(",") if name]
+        new[0] = replace(new[0], kind=EntryKind.CONFIGURATION, body=encode_membership(names))
     commit_index = Index(int(given.named.get("commit", 0)))
     round_ = int(given.named.get("round", 1))
     return AppendRequest(term, source, prev.index, prev.term, tuple(new), commit_index, round_)
