@@ -39,6 +39,7 @@ from crc32c import crc32c
 
 from dledger.raft.ids import Index, Position
 from dledger.storage.posix import PosixDisk
+from dledger.storage.whole_file import replace_whole
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import CannotTellError, PipelineError
 from pipeline.scan.plan import Committed, plan_scan
@@ -172,25 +173,16 @@ def write_manifest(archive: str | Path, manifest: Manifest) -> Path:
     """Write a manifest; durable on return. Everything that it lists is durable already.
 
     Raises:
-        OSError: the disk failed; there is no such manifest then.
+        DiskFullError: there was no room; there is no such manifest.
+        OSError: the disk failed; whether there is such a manifest is unknown.
     """
     content = {"version": VERSION, **_fields(asdict(manifest))}
     content["crc32c"] = _crc(content)
     disk = PosixDisk(archive)
     disk.make_folder(MANIFESTS)
-    name = f"{MANIFESTS}/{manifest.last_index:0{_DIGITS}d}.json"
-    aside = f"{name}.aside"
-    if disk.exists(aside):
-        disk.remove(aside)
-    file = disk.open(aside, create=True)
-    try:
-        file.write_at(0, [json.dumps(content, indent=1).encode() + b"\n"])
-        file.sync()
-    finally:
-        file.close()
-    disk.rename(aside, name)
-    disk.sync_folder(MANIFESTS)
-    return Path(archive) / name
+    name = f"{manifest.last_index:0{_DIGITS}d}.json"
+    replace_whole(disk, MANIFESTS, name, json.dumps(content, indent=1).encode() + b"\n")
+    return Path(archive) / MANIFESTS / name
 
 
 def _crc(content: Mapping[str, object]) -> int:

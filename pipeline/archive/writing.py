@@ -12,12 +12,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from dledger.errors import StoreLockedError
+from dledger.errors import DiskFullError, StoreLockedError
 from dledger.raft.ids import Index
 from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
@@ -78,16 +78,22 @@ class Archive:
     Raises:
         PipelineError: another run writes to it.
         ArchiveError: a manifest is damaged.
+        OSError: the disk failed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.path = Path(path).absolute()
-        PosixDisk(self.path).make_folder(STAGING)
+        disk = PosixDisk(self.path)
+        disk.make_folder(STAGING)
         try:
             self._lock = StoreLock(self.path / STAGING)
         except StoreLockedError as error:
             raise PipelineError(f"another run writes to {self.path}") from error
         try:
+            if disk.exists(MANIFESTS):
+                # A run that was killed may have left a manifest that a power cut takes back.
+                disk.sync_folder("")
+                disk.sync_folder(MANIFESTS)
             self.manifests = load_manifests(self.path)
             self._remove_strays()
         except BaseException:
@@ -156,7 +162,7 @@ class Archive:
             self._place(files, manifest)
             write_manifest(self.path, manifest)
         except Exception as error:
-            if not any(text in str(error) for text in _NO_ROOM):
+            if not _is_for_want_of_room(error):
                 raise
             raise ArchiveError(
                 f"no room for entries {stretch.before.index + 1} to {stretch.end.index} in {self.path}; what "
@@ -225,7 +231,9 @@ class Archive:
         for source, file in zip(staged, manifest.files, strict=True):
             disk.make_folder(source.folder)
             disk.rename(str(Path(source.path).relative_to(self.path)), file.path)
-            folders.add(source.folder)
+            # Those around it as well: a run that was killed may have made them and not synced them.
+            around = (str(each) for each in PurePosixPath(source.folder).parents)
+            folders |= {source.folder, *("" if each == "." else each for each in around)}
         for folder in sorted(folders):
             disk.sync_folder(folder)
 
@@ -262,6 +270,11 @@ def _parts(store: Store, stretch: ManifestRange, part_bytes: int) -> Iterator[tu
             held = []
     if held:
         yield tuple(held)
+
+
+def _is_for_want_of_room(error: Exception) -> bool:
+    """Return whether a disk was full; Spark passes on only the text of what failed in its tasks."""
+    return isinstance(error, DiskFullError) or any(text in str(error) for text in _NO_ROOM)
 
 
 def _span(stretch: ManifestRange) -> str:
