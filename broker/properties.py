@@ -56,6 +56,7 @@ def _split_pair(line: str, number: int) -> tuple[str, str]:
 
 
 def _unescape(text: str, number: int) -> str:
+    """Undo the escapes of one logical line, as `java.util.Properties.load` does; an unknown escape is its character."""
     if "\\" not in text:
         return text
     out: list[str] = []

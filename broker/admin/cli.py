@@ -103,6 +103,7 @@ def _verify(answers: list[NodeAnswer], as_json: bool) -> int:
 
 
 def _print_verdict(verdict: Comparison) -> None:
+    """Print the comparison of the replicas: digests, alarms, problems, and the way to mend a replica that differs."""
     console = Console()
     if verdict.index:
         table = Table(title=f"digests at applied index {verdict.index}")
@@ -125,6 +126,7 @@ def _print_verdict(verdict: Comparison) -> None:
 
 
 def _snapshots(answers: list[NodeAnswer], as_json: bool) -> int:
+    """Print a row per node; return EXIT_UNKNOWN if any node is missing, so that a script sees a gap in the table."""
     rows = [
         {heading: each.table.get(key, "") for heading, key in _SNAPSHOT_COLUMNS}
         for each in answers
@@ -147,6 +149,7 @@ def _snapshots(answers: list[NodeAnswer], as_json: bool) -> int:
 
 
 def _lag(options: argparse.Namespace) -> int:
+    """Print a row per topic, or with --json one per queue, since scripts can add up and people should not have to."""
     ask = partial(
         consumer_lags, ";".join(options.namesrv), group=options.consumer_group, topic=options.topic
     )
@@ -172,6 +175,7 @@ def _lag(options: argparse.Namespace) -> int:
 
 
 def _resend_dlq(options: argparse.Namespace) -> int:
+    """Send the dead letters again; return EXIT_DIFFERENT if some failed, since those that were sent stay sent."""
     choice = Choice(options.topic, frozenset(options.msg_id or ()), options.all)
 
     async def run() -> Outcome:
@@ -252,6 +256,7 @@ def _add_namesrv(command: argparse._ActionsContainer, *, required: bool = False)
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser; `verify` and `snapshots` share their options, since both ask each node for itself."""
     parser = argparse.ArgumentParser(
         prog="dledger-admin",
         description="Questions to a broker group, and repairs.",
@@ -295,6 +300,7 @@ def _add_lag(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
 
 
 def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `resend-dlq`; what an earlier run sent again is left out by default, so that a repeated call is harmless."""
     text = "send the dead letters of a consumer group again"
     command = commands.add_parser("resend-dlq", help=text, description=text)
     command.add_argument(

@@ -148,6 +148,7 @@ def _boolean(values: Mapping[str, str], key: str) -> bool:
 
 
 def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
+    """Read the group of name servers, None for one alone; options that would silently do nothing are refused."""
     if options.kv_peers is None:
         if options.kv_listen is not None or options.kv_password_file is not None:
             raise ConfigError(
@@ -172,6 +173,7 @@ def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
 
 
 def _read_secrets(path: Path) -> dict[str, str]:
+    """Read broker names with their secrets; an unclear line is refused whole, since a lost one would weaken a name."""
     secrets: dict[str, str] = {}
     for number, line in enumerate(_read_guarded("--secret-file", path).splitlines(), start=1):
         name, _, secret = line.strip().partition(" ")

@@ -175,6 +175,7 @@ class RequestHandlers:
     # Routes.
 
     def _route(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+        """Answer with the route of a topic; keys of maps are quoted for the clients that ask for standard JSON."""
         topic = fields.text(request.ext, "topic")
         route = self._routes.route(topic)
         if route is None:

@@ -138,6 +138,7 @@ class LocalKv:
         """Do nothing: no file stays open."""
 
     async def _replace(self, table: dict[str, dict[str, str]]) -> None:
+        """Write the table to disk, and show it to readers only then; the caller holds the lock."""
         if self._disk is not None:
             try:
                 await trio.to_thread.run_sync(_save, self._disk, table)

@@ -225,6 +225,7 @@ class Registrants:
         point: LogPoint | None,
         host: str,
     ) -> None:
+        """Prove a registrant, and compare its log with the name's holder until nobody else took the name meanwhile."""
         address = _address(identity.broker_addr)
         if self._known_of(identity, connection, ext) is None:
             if self._secret(identity.broker_name) is None:
@@ -366,6 +367,10 @@ class Registrants:
         index: Index | None = None,
         member: str | None = None,
     ) -> Answer | None:
+        """Ask a process back.
+
+        The rate is bounded per host, since each registration makes us connect to an address that it names.
+        """
         second = self._now_ms() // 1000
         if second != self._second:
             self._second = second

@@ -197,6 +197,10 @@ class ReplicatedKv:
         )
 
     async def _propose(self, change: _Change, arguments: Sequence[str]) -> int:
+        """Propose a change and wait for its failure code.
+
+        The callback runs in PySyncObj's thread, so it only wakes trio.
+        """
         token = trio.lowlevel.current_trio_token()
         decided = trio.Event()
         outcome: list[int] = []

@@ -195,6 +195,7 @@ class RouteTable:
         *,
         is_proven: bool,
     ) -> None:
+        """Raise what speaks against a registration, before anything is changed: a refused one must leave no trace."""
         addr = identity.broker_addr
         if not is_proven:
             self._check_foreign(entry, addr)
@@ -280,6 +281,7 @@ class RouteTable:
         return identities
 
     def _remove(self, addr: str) -> None:
+        """Take an address out, and with the last one of its broker name the name and its topics."""
         live = self._live.pop(addr)
         entry = self._names[live.identity.broker_name]
         assert entry.heard.get(addr) is live, f"{addr} is heard, but not under {entry.name}"

@@ -149,6 +149,7 @@ class _Service:
     async def _answer_later(
         self, connection: Connection, asker: Asker, request: RemotingCommand
     ) -> None:
+        """Answer a slow request; a fault of ours ends only its connection, so that its sender need not wait."""
         try:
             answer = await self._handlers.answer_slow(request, asker)
         except Exception:  # noqa: BLE001 - the root of a request's work

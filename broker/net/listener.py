@@ -108,6 +108,7 @@ class Listener:
                 sock.close()
 
     async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+        """Accept forever; neither a failed accept nor a full house may end the loop that serves the others."""
         limits = self._limits
         while True:
             await trio.lowlevel.wait_readable(listening)
@@ -151,6 +152,10 @@ class Listener:
                 self._closed(connection)
 
     async def _sweep(self) -> None:
+        """Close connections that are silent, or whose frame stays unfinished.
+
+        Those that wait for our room are spared.
+        """
         limits = self._limits
         while True:
             await trio.sleep(limits.sweep_interval_s)

@@ -152,6 +152,7 @@ class Child:
         return lines[-1] if lines else "it printed nothing"
 
     def _start(self) -> None:
+        """Start the process, and open its pidfd before anybody waits for it: until then its id is surely its own."""
         _put_aside(self.plan.log)
         with self.plan.log.open("ab") as log:
             process = subprocess.Popen(  # noqa: S603  # our own programs, as planned

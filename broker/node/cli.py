@@ -79,6 +79,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser; the action has a default, so that a service unit needs nothing but the file."""
     parser = argparse.ArgumentParser(
         prog=_PROGRAM,
         description="A name server and a member of each group on this machine, kept running.",
@@ -133,6 +134,7 @@ def _read_secret(path: str) -> str:
 
 
 def _run(plan: NodePlan, console: Console) -> int:
+    """Run the supervisor until it is stopped, and print a line per event with the time of day."""
     for warning in plan.warnings:
         console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
     console.print(
@@ -176,6 +178,10 @@ def _status(plan: NodePlan, *, as_json: bool) -> int:
 
 
 def _print_status(seen: Sight) -> None:
+    """Print a row per child.
+
+    The seconds since its last start or end are never below 0, though a clock may be set back.
+    """
     supervisor = f"supervisor {seen.supervisor}" if seen.supervisor else "[red]no supervisor[/red]"
     table = Table(title=f"machine {escape(seen.machine)}, {supervisor}")
     for heading in ("process", "clients", "pid", "for", "restarts", "last end"):
@@ -192,6 +198,7 @@ def _print_status(seen: Sight) -> None:
 
 
 def _stop(plan: NodePlan, console: Console) -> int:
+    """Stop by way of the supervisor, or directly what one that was killed has left running."""
     seen = look(plan)
     if not seen.supervisor and not any(child.pid for child in seen.children):
         console.print(f"machine {plan.machine} is not running ({plan.folder})")

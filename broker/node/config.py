@@ -131,6 +131,7 @@ def choose_machine(file: NodeFile, wanted: str | None, host_name: str) -> str:
 
 
 def _check_machines(machines: Mapping[str, str]) -> None:
+    """Raise ConfigError for an even number, a bad name or host, or two machines of one address: their ports clash."""
     if len(machines) % 2 == 0 or len(machines) > MACHINES_MAX:
         raise ConfigError(
             f"[machines] has {len(machines)}: a group needs a majority of them, so give 1, 3, 5 or {MACHINES_MAX}"
@@ -148,6 +149,7 @@ def _check_machines(machines: Mapping[str, str]) -> None:
 
 
 def _check_groups(file: NodeFile) -> None:
+    """Refuse tables of unknown groups, and keys that follow from the file itself and could contradict it."""
     if len(file.groups) > GROUPS_MAX:
         raise ConfigError(f"groups has {len(file.groups)} names: at most {GROUPS_MAX}")
     for name in file.groups:

@@ -109,6 +109,7 @@ class Supervisor:
         (self._plan.folder / STATUS_NAME).unlink(missing_ok=True)
 
     async def _stop(self, children: Sequence[Child]) -> None:
+        """Stop all at the same time, so that they share one STOP_S_MAX; what is left after that is killed."""
         for child in children:
             child.send_signal(signal.SIGTERM)
         with trio.move_on_after(STOP_S_MAX):

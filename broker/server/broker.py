@@ -113,6 +113,7 @@ class Broker:
         self._stop_wanted = trio.Event()
 
     def _log_config(self) -> LogConfig:
+        """Derive the log's settings; by the attributes other members find this node's client port and its links."""
         config = self.config
         return LogConfig(
             group=config.group,
@@ -185,6 +186,7 @@ class Broker:
     # Joining what it consists of.
 
     def _join(self, nursery: trio.Nursery) -> BrokerController:
+        """Build what needs the open log, and only then watch it: the callbacks use the registrar and the controller."""
         loss_watch = LossWatch(self.log, lambda: self.state.last_store_ms > 0)
         self._registrar = self._make_registrar(loss_watch)
         environment = Environment(
@@ -222,6 +224,7 @@ class Broker:
         return self._controller
 
     def _make_registrar(self, loss_watch: LossWatch) -> Registrar:
+        """Build the registrar; routes show a follower under an id of its own, so that all members stay visible."""
         config = self.config
         return Registrar(
             self.log,
@@ -239,6 +242,10 @@ class Broker:
     # What happens.
 
     def _received(self, connection: Connection, frames: list[Frame]) -> None:
+        """Carry out the frames of one read, then write all their answers at once.
+
+        Errors are sorted by whose fault they are.
+        """
         origin = self._origins.get(connection)
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)

@@ -113,6 +113,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Build the parser; defaults that a broker.conf may set are left None, so that the file can be seen to be meant."""
     parser = argparse.ArgumentParser(
         prog=_PROGRAM,
         description="A message broker for RocketMQ clients, replicated with Raft: one node of its group.",
@@ -168,6 +169,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _dev_options(options: argparse.Namespace) -> DevOptions:
+    """Read the options of --dev, and refuse those that it chooses itself: they would silently do nothing."""
     for name in ("config", "group", "id", "peers", "listen", "namesrv", "secret_file"):
         if getattr(options, name) is not None:
             raise ConfigError(
@@ -247,6 +249,7 @@ def _ipv4(host: str) -> str:
 
 
 async def _serve(config: BrokerConfig, console: Console) -> None:
+    """Run one node until a signal; it is announced as ready once the log is recovered and clients are accepted."""
     try:
         broker = Broker(config)
     except OSError as error:

@@ -224,6 +224,7 @@ def read_config(
 
 
 def _read_limits(values: _Values) -> Limits:
+    """Read the bounds on memory; a key that is missing keeps the default of `Limits`, whose fields give the reasons."""
     usual = Limits()
     return Limits(
         connections_max=values.number("connectionsMax", usual.connections_max, low=1),

@@ -187,6 +187,7 @@ async def _announce(options: DevOptions, console: Console) -> None:
 
 
 async def _has_leader(namesrv: Address) -> bool:
+    """Return True once the default topic's route has a broker 0; any failure means not yet, since the caller polls."""
     request = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"})
     try:
         async with trio.open_nursery() as nursery:

@@ -232,6 +232,7 @@ class _NameServer:
                     await trio.sleep(DEBOUNCE_S)
 
     async def _register(self, nursery: trio.Nursery) -> bool:
+        """Register once and take up what the answer says; return True if the name server has taken it."""
         try:
             if self._connection is None or self._connection.is_closed:
                 if self._connection is not None:
@@ -283,6 +284,7 @@ class _NameServer:
         return self._answer
 
     async def _receive(self, connection: Connection) -> None:
+        """Read answers until the connection ends, which wakes whoever waits: the next registration connects anew."""
         try:
             while frames := await connection.receive():
                 for command in map(decode_command, frames):

@@ -149,6 +149,7 @@ class Services:
         )
 
     def _make_members(self) -> Members:
+        """Build the live clients, on a monotonic clock: a wall clock that is set would expire them all."""
         config = self._config
         return Members(
             self._log,
@@ -218,6 +219,7 @@ class Services:
             self.dispatch.register(service.handlers())
 
     def _make_sends(self) -> Sends:
+        """Build the way of sends; retries are recognised by `repeats`, the same one that half messages use."""
         config = self._config
         keys = UniqKeyMaker(self._store_host[:4], *self._environment.key_numbers)
         rules = SendRules(
@@ -262,6 +264,7 @@ class Services:
         return SendBacks(self.commits, self.router, rules)
 
     def _make_ends(self) -> TransactionEnds:
+        """Build the ends of transactions, on the wall clock: a message's age is counted from its born time."""
         config = self._config
         return TransactionEnds(
             self._log,
@@ -292,6 +295,7 @@ class Services:
         )
 
     def _make_checks(self) -> TransactionChecks:
+        """Build the checks; they need `ends`, so that no transaction is checked while its end is in flight."""
         config = self._config
         return TransactionChecks(
             self._log,
@@ -323,6 +327,7 @@ class Services:
             return None
 
     def _make_pulls(self) -> Pulls:
+        """Build the pulls; the offset that a pull carries takes the same way as an offset commit."""
         config = self._config
         rules = PullRules(
             self._catalog,

@@ -343,6 +343,7 @@ class ClientUnion:
         return sorted(group for group in self._groups if self.subscription(group, topic))
 
     def _rebuild(self) -> list[str]:
+        """Join the reports of all nodes; return the groups whose roll changed: their members must rebalance."""
         before = self._groups
         reported: dict[str, list[ConsumerClient]] = {}
         for node in sorted(self._by_node):

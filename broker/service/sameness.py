@@ -170,6 +170,7 @@ def _requested(
     sys_flag: int,
     reconsume_times: int,
 ) -> RequestedMessage:
+    """Take what its client asked for from a record: without what the broker added or what differs between tries."""
     waits_in = b""
     added = _ADDED.get(topic)
     if added is not None:

@@ -217,6 +217,7 @@ class SendRules:
     def _single(
         self, target: _Target, fields: SendFields, body: bytes, *, properties: bytes, version: int
     ) -> SendPlan | Refusal:
+        """Decide on one message, in the order of the rules: the first check that fails gives the code of the answer."""
         reconsume_times = fields.reconsume_times or 0
         if names.is_retry_topic(target.topic.name):
             redirected = self._retry_target(target, fields, version)

@@ -137,6 +137,7 @@ class SendBackRules:
         level: int,
         creation: Creation,
     ) -> SendBackPlan | Refusal:
+        """Plan the copy at a delay level; one whose properties would be too long is refused, and the original stays."""
         assert 0 <= level <= self._delay_level_max, f"level {level} of {self._delay_level_max}"
         properties = _returned_properties(message, level)
         if len(properties) > PROPERTIES_BYTES_MAX:

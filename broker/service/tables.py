@@ -64,6 +64,7 @@ class _Group(msgspec.Struct, rename="camel"):
 
 
 def _wire_group(config: SubscriptionGroupConfig) -> _Group:
+    """Convert the settings of a group to the JSON of the tools; positional, in the order of `_Group`'s fields."""
     return _Group(
         config.name,
         config.broker_id,

@@ -60,6 +60,10 @@ class TimerRules:
         return 0
 
     def _due_of(self, name: bytes, text: bytes) -> int | Refusal:
+        """Return the due time in ms since 1970, or 0 if it has passed.
+
+        The property is a time in ms, or a delay in s or ms.
+        """
         number = int(text) if _NUMBER.fullmatch(text) else None
         if number is None or not -_INT64_MAX - 1 <= number <= _INT64_MAX:
             return _illegal(f"{name.decode()}={text[:64].decode(errors='replace')} is not a number")

@@ -105,8 +105,6 @@ class Timers:
         """The count of pending ones that are in memory."""
         return len(self._near)
 
-    # --- reading
-
     def due(self, now_ms: int, limit: int) -> list[PendingTimer]:
         """Return the first messages whose time has come, at most `limit`, in the order they fall due.
 
@@ -138,8 +136,6 @@ class Timers:
     def units(self) -> Iterator[bytes]:
         """Return all pending units in order, as they are now."""
         return chain(list(self._near), self._far.frozen())
-
-    # --- the fold
 
     def add(self, timer: PendingTimer) -> None:
         """Take in a message that was put in the timer topic."""
@@ -186,8 +182,6 @@ class Timers:
             del self._outcomes[next(iter(self._outcomes))]
         self._refill()
 
-    # --- snapshots
-
     def dump(self) -> bytes:
         """Return what a snapshot keeps in its head: count, recalls and digest. The units come behind."""
         return msgspec.msgpack.encode((self.count, list(self._recalled), self.digest))
@@ -230,8 +224,6 @@ class Timers:
                 self._far.add_all(units)
             last, left = units[-1], left - count
         self._refill()
-
-    # --- near and far
 
     def _remove(self, unit: bytes, mark: bytes) -> bool:
         """Take out a unit, if it is pending; return whether it was."""

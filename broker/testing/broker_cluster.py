@@ -114,6 +114,7 @@ class BrokerCluster(SimCluster):
     # How a member lives.
 
     def _opened(self, node: SimNode, engine: Engine) -> Index:
+        """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
         state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         newest = restore_newest(str(node.node_id), store, state, engine.log)
@@ -150,6 +151,7 @@ class BrokerCluster(SimCluster):
             broker.stopped(power_loss=self._chance.random() < 0.5)
 
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
+        """Configure a member with the model's delays and check times, which the checks of a run count on."""
         peers = ";".join(
             f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
         )
@@ -179,6 +181,7 @@ class BrokerCluster(SimCluster):
             self.at(self.now_ms + pause_ms, self._begin_snapshot, node, life)
 
     def _begin_snapshot(self, node: SimNode, life: int) -> None:
+        """Begin a snapshot at the applied index, unless the node died meanwhile (`life`) or nothing new was applied."""
         engine = node.engine
         if engine is None or node.life != life:
             return

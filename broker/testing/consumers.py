@@ -68,6 +68,7 @@ class Consumer(SimClient):
         )
 
     def _offset_answered(self, answer: RemotingCommand | None) -> None:
+        """Judge the committed offset, then pull from it, or now and then only look."""
         if answer is None or answer.code not in {
             ResponseCode.SUCCESS,
             ResponseCode.QUERY_NOT_FOUND,
@@ -93,6 +94,7 @@ class Consumer(SimClient):
         self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers=Prefers.ITS_OWN)
 
     def _pulled(self, answer: RemotingCommand | None) -> None:
+        """Judge what was pulled, then give one message back or commit the rest."""
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
             self.answers.moved(*self._queue, self._offset)
         if answer is None or answer.code != ResponseCode.SUCCESS:
@@ -109,6 +111,7 @@ class Consumer(SimClient):
             self._commit()
 
     def _give_back(self, record: StoredMessage) -> None:
+        """Give a message back; the wish is counted before the answer, since one without an answer may be stored too."""
         ext = {
             "offset": str(record.physical_offset),
             "group": GROUP,

@@ -70,6 +70,10 @@ class Juggler(SimClient):
             self.cluster.at(self.cluster.now_ms + haste_ms, self._lose_patience, self._bursts)
 
     def _request(self, *, is_first: bool) -> None:
+        """Send some of the round's messages of one queue.
+
+        Answers of an earlier burst still count, but steer nothing.
+        """
         queue_id = self.rng.choice(self._forms).queue_id
         same_queue = [form for form in self._forms if form.queue_id == queue_id]
         forms = self.rng.sample(same_queue, self.rng.randint(1, len(same_queue)))

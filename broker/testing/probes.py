@@ -33,6 +33,7 @@ class Probe(Producer):
         self.pause(self._pull)
 
     def _pull(self) -> None:
+        """Pull the one message that the probe has sent, without waiting: it was acknowledged, so it must be there."""
         queue_id, offset = self.place
         ext = {
             "consumerGroup": PROBE_GROUP,

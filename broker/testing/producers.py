@@ -76,6 +76,7 @@ class Producer(SimClient):
         self._begin(self.topic())
 
     def _begin(self, topic: str) -> None:
+        """Choose the next messages and note them as wanted before the first try: any try may be stored."""
         self._tries = 0
         self._topic = topic
         self._queue_id = self.queue_id()

@@ -56,6 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _soak(options: argparse.Namespace, console: Console) -> int:
+    """Run both simulators in turn until the time is over.
+
+    Each failing seed is written at once, so that no crash loses it.
+    """
     first = secrets.randbelow(FRESH_SEEDS) if options.first is None else options.first
     console.print(f"seeds from {first}, for {options.hours} hours, {options.processes} workers")
     started_s = time.monotonic()

@@ -133,6 +133,7 @@ class Story:
         return leader.node_id
 
     def _lead(self, given: Arguments) -> None:
+        """Hand the lead over and wait; tried ten times, since a hand-over may fail by the rules of the protocol."""
         target = self._node(given).node_id
 
         def leads() -> bool:

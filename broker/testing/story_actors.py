@@ -247,6 +247,10 @@ class Actor(SimClient):
         *,
         body: bytes = b"",
     ) -> None:
+        """Send one request, and print how it ended.
+
+        `is_waiting` is true until then: an actor has one request open at most.
+        """
         self.is_waiting = True
 
         def answered(answer: RemotingCommand | None) -> None:

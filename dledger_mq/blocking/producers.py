@@ -31,6 +31,10 @@ class Producer(Runner[producer.Producer]):
         super().__init__(producer.Producer(namesrv, group, **options))
 
     async def _work(self, stop: trio.Event) -> None:
+        """Run the outbox beside the producer.
+
+        At the end it is flushed before its task is cancelled, so no future stays open.
+        """
         token = trio.lowlevel.current_trio_token()
 
         def wake(function: Callable[[], None]) -> None:

@@ -110,8 +110,6 @@ class Admin(Lifetime):
         async with self._inspector:
             yield
 
-    # --- topics
-
     async def create_topic(
         self,
         topic: str,
@@ -191,8 +189,6 @@ class Admin(Lifetime):
                 )
             )
 
-    # --- groups
-
     async def create_group(
         self, group: str, *, retries: int = RETRIES, brokers: Iterable[str] | None = None
     ) -> None:
@@ -248,8 +244,6 @@ class Admin(Lifetime):
         ext = {"groupName": group, "cleanOffset": "true" if with_offsets else "false"}
         await self._everywhere(None, RequestCode.DELETE_SUBSCRIPTIONGROUP, ext)
 
-    # --- offsets
-
     async def reset_offsets(
         self, group: str, topic: str, to: Place | Mapping[MessageQueue, int]
     ) -> dict[MessageQueue, QueueOffset]:
@@ -288,8 +282,6 @@ class Admin(Lifetime):
                 await self._reader.queues(queue.topic)
             await requests.commit(queue, offset)
         return wanted
-
-    # --- inside
 
     async def _everywhere(
         self,

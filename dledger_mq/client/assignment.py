@@ -166,6 +166,7 @@ class Assignment:
         listener: Callable[[tuple[MessageQueue, ...]], Awaitable[None]],
         queues: Iterable[MessageQueue],
     ) -> None:
+        """Call the application's listener; what it raises is logged, since a queue must change hands in any case."""
         listed = tuple(queues)
         if not listed:
             return
@@ -212,6 +213,7 @@ class Assignment:
         return await self.requests.members(broker_names[-1])
 
     async def _acquire(self, queue: MessageQueue, nursery: TaskGroup) -> bool:
+        """Take a queue over: lock, then offset, then reader; return False if it has to be tried again later."""
         leaving = self._leaving.get(queue)
         if leaving is not None and not await leaving.wait_handled(HANDOVER_S):
             return False  # we had it before, and our handler is not done yet
@@ -286,6 +288,7 @@ class Assignment:
         self.rebalance_soon()
 
     async def _release_all(self, queues: Sequence[MessageQueue]) -> None:
+        """Release queues: first no new messages for any, then wait for the handlers, then commit and forget each."""
         readers = {queue: self.readers[queue] for queue in queues}
         for reader in readers.values():
             reader.release()

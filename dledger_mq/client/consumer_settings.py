@@ -147,6 +147,7 @@ class ConsumerSettings:
             raise ClientUsageError(f"max_reconsume_times {self.max_reconsume_times} is below 0")
 
     def _check_types(self) -> None:
+        """Raise ClientUsageError for a setting of a wrong type, before the checks of ranges compare it."""
         for name in ("consume_batch_max", "concurrency", "retry_delay_level", "pull_batch"):
             check_int(name, getattr(self, name))
         for name in ("commit_interval_s", "suspend_s", "consume_timeout_s", "pull_interval_s"):

@@ -122,6 +122,10 @@ class Dispatcher:
         return _later(result, len(messages))
 
     async def _handle(self, messages: _Batch) -> Later | None:
+        """Call the handler on a batch and count the outcome.
+
+        After `Later` only those before its place were consumed.
+        """
         started_at = anyio.current_time()
         later = await self._call(messages)
         now = anyio.current_time()
@@ -137,9 +141,8 @@ class Dispatcher:
             rates.failed.add(now, left, now - started_at)
         return later
 
-    # --- many at a time
-
     async def _consume_forever(self) -> None:
+        """Take batches until cancelled; what failed is tried again by a task of its own, so this one goes on."""
         async for reader, messages in self._work:
             if not reader.begin(messages):
                 continue
@@ -180,6 +183,10 @@ class Dispatcher:
         self._send_work.send_nowait((reader, messages))
 
     async def _time_out_forever(self) -> None:
+        """Give back what a handler has had for too long.
+
+        It may still finish, so such a message can be consumed twice.
+        """
         timeout_s = self._settings.consume_timeout_s
         while True:
             await anyio.sleep(timeout_s / 4)
@@ -194,8 +201,6 @@ class Dispatcher:
                     if not await self._give_back(message, TIMED_OUT_LEVEL):
                         break
                     reader.finish(message.queue_offset)
-
-    # --- one after the other
 
     async def _consume_in_order(self, reader: QueueReader) -> None:
         """Handle what waits of one queue, in order; a failure holds the queue up (L17)."""

@@ -86,8 +86,6 @@ class GroupRequests:
         self._session = session
         self.group = group
 
-    # --- offsets
-
     async def committed(self, queue: MessageQueue) -> QueueOffset | None:
         """Return the group's stored offset, None when it has none.
 
@@ -141,8 +139,6 @@ class GroupRequests:
             ext["consumerGroup"] = self.group
         return await self._session.call_group(queue.broker_name, code, ext)
 
-    # --- locks
-
     async def lock(
         self, broker_name: str, queues: Iterable[MessageQueue]
     ) -> frozenset[MessageQueue]:
@@ -174,8 +170,6 @@ class GroupRequests:
         )
         body = encode_lock_request(LockRequest(self.group, self._session.client_id, wanted))
         return raise_for(await self._session.call_group(broker_name, code, {}, body))
-
-    # --- members and messages
 
     async def members(self, broker_name: str) -> list[str]:
         """Return the client ids of the group as one broker group knows them.

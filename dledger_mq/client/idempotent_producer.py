@@ -143,6 +143,7 @@ class IdempotentProducer(Producer):
     def _check_rows(
         self, rows: Sequence[Row], sink_id: str, batch_id: int, queue: MessageQueue
     ) -> None:
+        """Raise InvalidMessageError for what the broker would refuse, before anything is sent."""
         check_queue(queue)
         check_text("sink_id", sink_id)
         check_int("batch_id", batch_id)

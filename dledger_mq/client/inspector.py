@@ -101,6 +101,7 @@ class Inspector(Lifetime):
         return _records(raise_for(answer))[0]
 
     async def _addresses(self) -> Mapping[str, Mapping[int, str]]:
+        """Ask a name server for the nodes of all groups: broker id to address, by broker name."""
         session = self.reader.live_session()
         answer = raise_for(
             await session.routes.when_there(

@@ -70,6 +70,7 @@ async def consumer_lags(
 async def _lags_of(
     inspector: Inspector, broker_name: str, wanted_group: str | None, wanted_topic: str | None
 ) -> list[QueueLag]:
+    """Compute the lags in one group; offsets are read before bounds, so that no consumer seems ahead of its queue."""
     offsets = await inspector.consumer_offsets(broker_name)
     rows = [
         (group, MessageQueue(topic, broker_name, queue_id), offset)

@@ -341,6 +341,7 @@ class Lane:
             wire.send_nowait(frames[0] if len(frames) == 1 else b"".join(frames))
 
     def _on_frames(self, frames: list[Frame]) -> None:
+        """Settle the sends that these frames answer, and wake the lane only if it has something to do (hot path)."""
         self._received_at = self._now()
         was_full = len(self._in_flight) >= IN_FLIGHT_MAX or (
             self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
@@ -370,6 +371,10 @@ class Lane:
             self._wake.set()
 
     def _refused(self, pending: PendingSend, answer: SendAnswer) -> None:
+        """Decide on another try, here or elsewhere, or the failure.
+
+        An indefinite code leaves the send as perhaps stored.
+        """
         pending.last_code = answer.code
         pending.last_remark = answer.remark or ""
         if not is_definite(answer.code):
@@ -397,6 +402,7 @@ class Lane:
         status: str = "SEND_OK",
         queue_id: QueueId = _NO_QUEUE,
     ) -> None:
+        """End a send as stored; must be its only end, which the assertions check."""
         assert pending.result is None, f"{pending.unique_key} ends twice"
         assert pending.error is None, f"{pending.unique_key} ends twice"
         queue = pending.queue

@@ -201,6 +201,7 @@ class Link:
         ext: Mapping[str, str] | None,
         body: bytes,
     ) -> None:
+        """Send a request at once; the callers have made sure that the link is connected."""
         assert self._wire is not None, "connected"
         command = RemotingCommand(
             code=code,
@@ -213,6 +214,10 @@ class Link:
         self._wire.send_nowait(encode_command(command))
 
     def _on_frames(self, frames: list[Frame]) -> None:
+        """Hand answers to those who wait and requests to the handler.
+
+        A header that cannot be read ends the connection.
+        """
         for frame in frames:
             try:
                 command = decode_command(frame)

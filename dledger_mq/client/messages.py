@@ -135,6 +135,7 @@ def _convert_numbers(message: Message) -> None:
 
 
 def _check_labels(message: Message) -> None:
+    """Raise for a tag, key or property of a wrong type; the encoding joins them and would fail less clearly."""
     if message.tags is not None:
         _check_type("tags", message.tags, str, "one tag as text")
     if message.unique_key is not None:

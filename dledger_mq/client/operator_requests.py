@@ -94,8 +94,6 @@ class OperatorRequests:
         link.answer(make_response(request.opaque, ResponseCode.SYSTEM_ERROR, remark))
         return False
 
-    # --- 220, 221: offsets
-
     async def _reset(self, request: RemotingCommand) -> None:
         topic = request.ext.get("topic")
         try:
@@ -114,9 +112,8 @@ class OperatorRequests:
         }
         return write_json({"messageQueueTable": table})
 
-    # --- 307: what it is doing
-
     def _running_info(self, request: RemotingCommand) -> bytes:
+        """Encode the answer to 307, with the names that RocketMQ's ConsumerRunningInfo has."""
         readers = dict(sorted(self.assignment.readers.items()))
         info: dict[str, WritableJson] = {
             "mqTable": {
@@ -140,6 +137,7 @@ class OperatorRequests:
         return write_json(info)
 
     def _queue_info(self, reader: QueueReader) -> dict[str, WritableJson]:
+        """Fill ProcessQueueInfo, RocketMQ's spelling included (`droped`); what we do not count is 0."""
         held, locks = reader.held, self.assignment.locks
         return {
             "cachedMsgCount": held.message_count,
@@ -159,6 +157,7 @@ class OperatorRequests:
         }
 
     def _status(self, topic: str, readers: list[QueueReader]) -> dict[str, WritableJson]:
+        """Fill ConsumeStatus of one topic: rates in messages or pulls a second, times in ms."""
         now = anyio.current_time()
         rates = self.dispatcher.rates.get(topic, ConsumeRates())
         pulls = [reader.pulls for reader in readers if reader.held.queue.topic == topic]
@@ -172,9 +171,8 @@ class OperatorRequests:
             "pullTPS": sum(pull.count(now) for pull in pulls) / WINDOW_S,
         }
 
-    # --- 309: one message now
-
     async def _consume_directly(self, link: Link, request: RemotingCommand) -> None:
+        """Let the handler consume one message now and answer with the outcome; no offset moves, whatever it is."""
         try:
             record = decode_record(request.body)
         except MessageFormatError as error:

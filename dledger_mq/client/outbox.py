@@ -88,6 +88,7 @@ class Outbox:
             await self._all_ended.wait()
 
     async def _submit(self, letter: Letter, future: Future[SendResult]) -> None:
+        """Submit one letter; its future ends also if this task is cancelled: no caller may wait forever."""
         message, choices = letter
         self._unended += 1
         try:

@@ -104,10 +104,9 @@ class Producer(Lifetime):
         self._drained: anyio.Event | None = None
         self._now: Callable[[], float] = time.monotonic  # the loop's, once it is entered
 
-    # --- life
-
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        """Open the session for the body; all sends are flushed before it closes, unless the body raised."""
         failure: Exception | None = None
         async with anyio.create_task_group() as nursery:
             session = self._maker.session = Session(
@@ -199,8 +198,6 @@ class Producer(Lifetime):
             properties=properties or {},
             delay_ms=delay_ms,
         )
-
-    # --- sending
 
     async def send(
         self,
@@ -337,6 +334,10 @@ class Producer(Lifetime):
         selector: QueueSelector | None,
         timeout_s: float | None,
     ) -> PendingSend:
+        """Check a batch, choose its queue and wait for room, in this order.
+
+        The send's deadline counts from the check on.
+        """
         self._live()
         messages = self._checked_batch(messages)
         deadline = self._deadline(timeout_s)
@@ -429,8 +430,6 @@ class Producer(Lifetime):
             self._drained = anyio.Event()
             await self._drained.wait()
 
-    # --- inside
-
     def _can_use(self, queue: MessageQueue, topic: str) -> bool:
         """Return whether a queue that the caller chose can be sent to without asking for its route."""
         if queue.__class__ is not MessageQueue:
@@ -499,6 +498,10 @@ class Producer(Lifetime):
             raise
 
     def _enter(self, pending: PendingSend, *, at_once: bool) -> Lane:
+        """Count a send as pending and hand it to the lane of its group.
+
+        Each group has one lane, which keeps the order.
+        """
         self._pending += 1
         self._pending_bytes += len(pending.frame)
         lane = self._lanes.get(pending.queue.broker_name)
@@ -520,6 +523,7 @@ class Producer(Lifetime):
             log.exception("the hooks failed on the end of a send")
 
     def _on_settled(self, pending: PendingSend) -> None:
+        """Uncount a send that ended, once for each `_enter`, and wake those who wait for room or for the last one."""
         self._pending -= 1
         self._pending_bytes -= len(pending.frame)
         assert self._pending >= 0, f"{self._pending} sends are pending"

@@ -104,6 +104,7 @@ class ProducerSettings:
             )
 
     def _check_types(self) -> None:
+        """Raise ClientUsageError for a setting of a wrong type, before the checks of ranges compare it."""
         check_seconds("timeout_s", self.timeout_s)
         check_int("pending_max", self.pending_max)
         check_int("pending_bytes_max", self.pending_bytes_max)

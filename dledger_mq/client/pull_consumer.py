@@ -102,6 +102,7 @@ class PullConsumer(Lifetime):
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        """Open the session for the body; an error of the body leaves as itself, without the task group's wrapping."""
         failure: Exception | None = None
         async with anyio.create_task_group() as nursery:
             self._session = Session(
@@ -127,8 +128,6 @@ class PullConsumer(Lifetime):
         if self._session is None:
             raise ClientClosedError("not open; use it in an `async with` block")
         return self._session
-
-    # --- queues and offsets
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues of a topic that can be read.
@@ -164,8 +163,6 @@ class PullConsumer(Lifetime):
         """Return the first offset stored at or after a time (ms since 1970). Raises ClientError."""
         timestamp_ms = whole_number("timestamp_ms", timestamp_ms)
         return await (await self._for(queue)).offset_at(queue, timestamp_ms)
-
-    # --- many queues at once
 
     async def topics(self) -> tuple[str, ...]:
         """Return the names of all topics that the name servers know, sorted. Raises ClientError."""
@@ -209,8 +206,6 @@ class PullConsumer(Lifetime):
             await (await self._for(queue)).commit(queue, wanted[queue])
 
         await _of_each(wanted, store)
-
-    # --- reading several queues in turn
 
     async def assign(self, queues: Iterable[MessageQueue] | Mapping[MessageQueue, int]) -> None:
         """Let `poll` read these queues, and no others.
@@ -275,8 +270,6 @@ class PullConsumer(Lifetime):
     async def commit_positions(self) -> None:
         """Store the positions of all assigned queues as the group's offsets. Raises ClientError."""
         await self.commit_all(self._poller.positions)
-
-    # --- messages
 
     async def pull(
         self,

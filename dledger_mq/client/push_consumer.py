@@ -151,10 +151,12 @@ class PushConsumer(Lifetime):
         self._assignment: Assignment | None = None
         self._dispatcher: Dispatcher | None = None
 
-    # --- life
-
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
+        """Run the member for the body.
+
+        At the end offsets are committed and locks released while the session still lives.
+        """
         failure: Exception | None = None
         if self._loop is not None:
             self._loop.begin()
@@ -201,6 +203,7 @@ class PushConsumer(Lifetime):
         return local
 
     def _open(self, session: Session, local: LocalOffsets | None) -> Assignment:
+        """Build assignment and dispatcher, which need each other, so that lambdas look the other one up late."""
         requests = GroupRequests(session, self.group)
         assignment = Assignment(
             session,
@@ -247,6 +250,7 @@ class PushConsumer(Lifetime):
         ).listen(nursery)
 
     def _make_heartbeat(self) -> Heartbeat:
+        """Build the heartbeat, which goes to every known node: each of them keeps its own clients."""
         assert self._session is not None
         entry = ConsumerEntry(
             self.group,
@@ -270,8 +274,6 @@ class PushConsumer(Lifetime):
         if self._assignment is None:
             raise ClientClosedError("the consumer is not open; use `async with PushConsumer(...)`")
         return self._assignment
-
-    # --- for the application
 
     def __aiter__(self) -> Self:
         """Take messages in a loop; see `message_loop.py`."""
@@ -395,6 +397,7 @@ def _batches(handler: AnyHandler | None, settings: ConsumerSettings) -> BatchHan
 def _subscriptions(
     group: str, wanted: Mapping[str, str], *, with_retries: bool
 ) -> dict[str, TopicSubscription]:
+    """Read the subscriptions, and add the retry topic where the group has one; the version is the time in ms."""
     if not isinstance(wanted, Mapping):
         raise ClientUsageError(
             f'subscriptions is {wanted!r}, not topics with their tags such as {{"Orders": "*"}}'

@@ -105,8 +105,6 @@ class QueueReader:
         self._scope = anyio.CancelScope()
         self._beyond_end_since: float | None = None
 
-    # --- what the consumer does with it
-
     def begin(self, messages: Iterable[ReceivedMessage]) -> bool:
         """Ask to handle messages now; False when the queue was released meanwhile."""
         if self.is_released:
@@ -161,8 +159,6 @@ class QueueReader:
                 self._changed = anyio.Event()
                 await self._changed.wait()
         return not self._running
-
-    # --- pulling
 
     async def run(self) -> None:
         """Pull until released."""
@@ -222,6 +218,7 @@ class QueueReader:
             await anyio.sleep(PAUSE_AFTER_REFUSAL_S)
 
     async def _take(self, answer: PullAnswer) -> None:
+        """Take in a pull's answer; messages are noted as held before they are handed on: none is committed early."""
         if self.is_paused:
             return  # while this pull was held; it is repeated
         if answer.is_offset_wrong:
@@ -238,6 +235,7 @@ class QueueReader:
         await anyio.sleep(self._pull.interval_s)
 
     async def _on_wrong_offset(self, answer: PullAnswer) -> None:
+        """Go on where the broker says, but beyond the end only after BEYOND_END_BELIEVED_S of hearing the same."""
         held, now = self.held, anyio.current_time()
         # A broker that moves us although our offset is inside was asked to: an operator's reset (E8).
         is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset

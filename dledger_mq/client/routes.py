@@ -106,8 +106,6 @@ class Routes:
         self.on_change: Callable[[str], None] = lambda topic: None
         self.default_queues = AUTO_CREATE_QUEUES  # what a topic gets that its first message creates
 
-    # --- topics
-
     def known_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return what is known now without asking, perhaps nothing."""
         return self._publish.get(topic, ())
@@ -142,6 +140,7 @@ class Routes:
     async def _load_for_publishing(
         self, topic: str, ask: Callable[[str], Awaitable[TopicRoute]]
     ) -> None:
+        """Load a route for sends; a topic without one gets that of the template, from which the broker creates it."""
         try:
             await ask(topic)
         except NoRouteError:
@@ -246,6 +245,10 @@ class Routes:
         return route
 
     def _take(self, topic: str, route: TopicRoute) -> None:
+        """Take in a route.
+
+        Addresses of a broker are replaced whole, and a new leader is forgiven what failed before.
+        """
         for broker in route.brokers:
             if not broker.broker_addrs:
                 continue
@@ -273,8 +276,6 @@ class Routes:
             await self.refresh(topic)
         except (NoRouteError, NameServersUnreachableError, RequestFailedError) as error:
             log.debug("route of %s stays as it was: %s", topic, error)
-
-    # --- nodes of a group
 
     def addresses(self, broker_name: str) -> list[str]:
         """Return the nodes of a group, the leader first if one is known."""

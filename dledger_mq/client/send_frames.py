@@ -80,6 +80,10 @@ class SendTemplates:
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
     def _head(self, queue: MessageQueue, sys_flag: int, flag: int, is_batch: bool) -> bytes:
+        """Make and keep the part of a header that stays the same for a queue and these flags.
+
+        `make` calls it for what is not cached.
+        """
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         head = (
             b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":"%b","d":"%d","e":"%d","f":"%d","h":"%d",'

@@ -109,6 +109,7 @@ class Session:
         self._handlers[code] = handler
 
     def _on_request(self, link: Link, command: RemotingCommand) -> None:
+        """Pass a request of the broker to its handler; an unknown code is answered: the broker need not wait."""
         handler = self._handlers.get(command.code)
         if handler is not None:
             handler(link, command)
@@ -126,8 +127,6 @@ class Session:
         """Return the request that probes a link: a heartbeat, which is answered at once and may be repeated."""
         heartbeat = self._heartbeat()
         return (RequestCode.HEART_BEAT, encode_heartbeat(heartbeat)) if heartbeat else None
-
-    # --- requests to the leader of a group
 
     async def call_group(
         self,
@@ -182,8 +181,6 @@ class Session:
                 raise failure
             await anyio.sleep(backoff_s(tries))
 
-    # --- heartbeats
-
     async def beat(self) -> None:
         """Send a heartbeat to every node of every known group, and wait for their answers a little."""
         heartbeat = self._heartbeat()
@@ -195,6 +192,7 @@ class Session:
                 nursery.start_soon(self._beat_one, address, body)
 
     async def _beat_one(self, address: str, body: bytes) -> None:
+        """Send one heartbeat; a failure is only logged at debug, since the next one comes in any case."""
         link = self.links.get(address)
         try:
             answer = await link.call(

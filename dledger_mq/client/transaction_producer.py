@@ -233,8 +233,6 @@ class TransactionProducer(Producer):
         )
         return recorded
 
-    # --- checks
-
     def _on_check(self, link: Link, command: RemotingCommand) -> None:
         """Answer a broker that asks about a transaction of our group; nothing while this is being closed."""
         session = self._maker.session
@@ -269,6 +267,10 @@ class TransactionProducer(Producer):
     async def _check(
         self, link: Link, broker_name: str, message: ReceivedMessage, ext: dict[str, str]
     ) -> None:
+        """Ask the application how a transaction ended and report it.
+
+        A lost answer is harmless, the broker checks again.
+        """
         try:
             state = await self._ask_checker(message)
             if state is None or state is TransactionState.UNKNOWN:

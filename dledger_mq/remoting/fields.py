@@ -72,6 +72,7 @@ def int64(
 def _number(
     ext: Mapping[str, str], name: str, default: int | type[FieldError] | None, largest: int
 ) -> int | None:
+    """Read a whole number of `-largest - 1` to `largest`; FieldError as the default means that it must be there."""
     value = ext.get(name)
     if not value:
         if default is None or isinstance(default, int):

@@ -106,6 +106,7 @@ class FrameDecoder:
         return self._need
 
     def _cut(self, frames: list[Frame], count_max: int) -> None:
+        """Cut up to `count_max` frames (-1: all); afterwards `_need` is the count of bytes that the next one takes."""
         if self._tail:
             return  # what is collected is no whole frame yet
         data, position, end = self._data, self._position, len(self._data)

@@ -133,6 +133,7 @@ def decode_command(frame: Frame) -> RemotingCommand:
 
 
 def _from_json(frame: Frame) -> RemotingCommand:
+    """Decode a JSON header; other types than text become text, as all fields are kept (the module's head)."""
     try:
         header = _decode_json(frame.header)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
@@ -179,6 +180,7 @@ def _language_name(number: int) -> str:
 
 
 def _from_binary(frame: Frame) -> RemotingCommand:
+    """Decode a ROCKETMQ header, laid out as the module's head says; lengths are checked before they are used."""
     header = frame.header
     try:
         code, language, version, opaque, flag = _BINARY_HEAD.unpack_from(header)

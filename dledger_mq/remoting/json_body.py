@@ -44,6 +44,7 @@ def write_json(value: WritableJson, *, quote_numbers: bool = False) -> bytes:
 
 
 def _write(value: WritableJson, pieces: list[bytes], *, quote_numbers: bool) -> None:
+    """Append the JSON of a value; `separator` is the opening bracket until a member was written."""
     if isinstance(value, Mapping):
         separator = b"{"
         for key, member in value.items():
@@ -152,6 +153,7 @@ class _Reader:
         return BodyError(f"character {self._at} of the body: {wanted} expected, found {found!r}")
 
     def _value(self) -> Json:
+        """Read any value, and leave `_at` behind it, as all readers here do."""
         character = self._skip_blanks()
         if character == "{":
             return self._object()
@@ -178,6 +180,7 @@ class _Reader:
         self._at += 1
 
     def _object(self) -> dict[JsonKey, Json]:
+        """Read an object, from its brace on; a comma before the closing brace is accepted, as fastjson does."""
         self._descend()
         result: dict[JsonKey, Json] = {}
         character = self._skip_blanks()
@@ -197,6 +200,7 @@ class _Reader:
         return result
 
     def _key(self, character: str) -> JsonKey:
+        """Read a key: text, a number, a word, or an object that names a queue, which fastjson writes unquoted."""
         if character == '"':
             return self._string()
         if character == "{":
@@ -211,6 +215,7 @@ class _Reader:
         return match.group()
 
     def _list(self) -> list[Json]:
+        """Read a list, from its bracket on; a comma before the closing bracket is accepted, as fastjson does."""
         self._descend()
         result: list[Json] = []
         character = self._skip_blanks()

@@ -199,6 +199,7 @@ class _Pieces:
 
 
 def _decode_compressed(body: bytes) -> Registration:
+    """Decode the zlib form, inflating at most INFLATED_BYTES_MAX: a small body could unpack to anything."""
     inflater = zlib.decompressobj()
     try:
         data = inflater.decompress(body, INFLATED_BYTES_MAX)

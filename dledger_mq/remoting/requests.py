@@ -240,6 +240,7 @@ SEND_LONG_NAMES: Final = (
 
 
 def _send(command: RemotingCommand, names: Sequence[str]) -> SendRequest:
+    """Decode a send the general way; `names` are the 13 field names in the order of the letters a to m."""
     ext = command.ext
     a, b, c, d, e, f, g, h, i, j, k, l, m = names  # noqa: E741 - the protocol's letters
     return _SEND_CLASSES.get(command.code, SendRequest)(

@@ -139,8 +139,6 @@ class FakeGroup:
         self._reply = SendReplies()
         self.transactions = FakeTransactions(self.log)
 
-    # --- what tests do
-
     def create_topic(self, topic: str, queues: int | None = None) -> None:
         """Make a topic; sends make topics too."""
         self.log.create_topic(topic, queues)
@@ -204,11 +202,11 @@ class FakeGroup:
     def _deliver(self, waiting: Waiting) -> None:
         self.put(*waiting)
 
-    # --- serving
-
     async def _serve_node(
         self, node: FakeNode, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED
     ) -> None:
+        """Serve a node until its scope is cancelled; one that comes back listens on the port it had."""
+
         def handle(connection: Connection, frames: list[Frame]) -> None:
             if not node.is_paused:
                 for frame in frames:
@@ -228,6 +226,7 @@ class FakeGroup:
         await _serve(sock, self._on_name_frames)
 
     def _on_name_frames(self, connection: Connection, frames: list[Frame]) -> None:
+        """Answer as the name server, and note the topics asked for, which tests compare."""
         for frame in frames:
             request = decode_request(frame)
             assert isinstance(request, RemotingCommand)
@@ -266,6 +265,7 @@ class FakeGroup:
                 connection.send_nowait(encode_command(answer))
 
     def _on_send(self, connection: Connection, request: SendRequest, body: bytes) -> None:
+        """Store a send, unless the script says otherwise; LOST stores and does not answer, IGNORED does neither."""
         fields = request.fields
         properties = (fields.properties or "").encode()
         key = (find_property(properties, b"UNIQ_KEY") or b"").decode()
@@ -326,6 +326,7 @@ class FakeGroup:
         *,
         is_lost: bool,
     ) -> None:
+        """Store a half message and plan its check; `is_lost` withholds the answer alone."""
         place = self.transactions.begin(request.fields, body, properties)
         group = (find_property(properties, b"PGROUP") or b"").decode()
         self._ask_later(group, place.queue_offset)
@@ -350,8 +351,6 @@ class FakeGroup:
                 self._ask_later(group, half_offset)
 
         self.clock.at(self.clock.now_ms + 1000 * CHECK_AFTER_S, ask)
-
-    # --- pulls
 
     def _on_pull(self, node: FakeNode, connection: Connection, request: PullRequest) -> None:
         fields = request.fields
@@ -380,8 +379,6 @@ class FakeGroup:
         """Return the answer to a pull, None when it should wait."""
         return None if self.leader is None else self.log.answer_pull(request)
 
-    # --- the rest
-
     def _refuse(self, connection: Connection, opaque: int, code: int) -> None:
         connection.send_nowait(
             encode_command(make_response(opaque, code, "scripted, or no leader"))
@@ -390,6 +387,7 @@ class FakeGroup:
     def _answer(
         self, node: FakeNode, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
+        """Answer a request; heartbeats and unregistering work without a leader, all that follows needs one."""
         match request.code:
             case RequestCode.HEART_BEAT:
                 return self._on_heartbeat(node, connection, request)
@@ -424,6 +422,7 @@ class FakeGroup:
                 return self._on_offset_request(request)
 
     def _administer(self, request: RemotingCommand) -> RemotingCommand:
+        """Carry out one of `_ADMIN_CODES`; the one without a case of its own is GET_ALL_CONSUMER_OFFSET."""
         ext, body = request.ext, b""
         match request.code:
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
@@ -462,6 +461,7 @@ class FakeGroup:
     def _on_heartbeat(
         self, node: FakeNode, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
+        """Take in clients; a member that connects anew replaces its closed connection without a rebalance."""
         heartbeat = decode_heartbeat(request.body)
         node.heartbeats.append(heartbeat)
         for producer_group in heartbeat.producer_groups:
@@ -477,6 +477,7 @@ class FakeGroup:
         return make_response(request.opaque, ResponseCode.SUCCESS)
 
     def _on_send_back(self, request: RemotingCommand) -> RemotingCommand:
+        """Store the copy at once, whatever its delay: in the retry topic, or below level 0 with the dead letters."""
         message = self.log.at(int(request.ext["offset"]))
         properties = message.properties
         if find_property(properties, b"RETRY_TOPIC") is None:
@@ -498,6 +499,7 @@ class FakeGroup:
         return make_response(request.opaque, ResponseCode.SUCCESS)
 
     def _on_offset_request(self, request: RemotingCommand) -> RemotingCommand:
+        """Answer the five requests for offsets; a store time is searched for without an index, as queues are short."""
         ext = request.ext
         topic, queue_id = ext.get("topic", ""), int(ext.get("queueId", "0"))
         place = (ext.get("consumerGroup", ""), topic, queue_id)

@@ -121,8 +121,6 @@ class FakeLog:
         queue = self.queues[topic][queue_id]
         queue[:offset] = [b""] * offset
 
-    # --- pulls
-
     async def wait_grown(self, topic: str) -> None:
         """Wait until a message is stored under a topic."""
         await self._grown[topic].wait()

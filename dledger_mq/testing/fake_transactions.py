@@ -75,6 +75,10 @@ class FakeTransactions:
 
     @staticmethod
     def _check(half: StoredMessage, broker_name: str) -> bytes:
+        """Encode the request that asks a producer for the outcome.
+
+        Its body is the half message as the broker stores it.
+        """
         named = decode_properties(half.properties)
         record = encode_record(
             topic=named["REAL_TOPIC"].encode(),

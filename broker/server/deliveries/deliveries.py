@@ -121,6 +121,7 @@ class Deliverer:
     def _stage(
         self, message: StoredMessage, topic: bytes, queue_id: QueueId, properties: bytes
     ) -> None:
+        """Stage a message as its producer sent it: host, time and flags stay those of the first send."""
         self._commits.staging.stage(
             topic,
             queue_id,

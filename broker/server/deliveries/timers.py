@@ -63,8 +63,6 @@ class TimerDeliveries:
         self._pause = DeliveryPause("timed messages")
         self._recalling: dict[PendingTimer, int] = {}
 
-    # --- delivery
-
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
         if self._is_waiting or self._pause.is_paused or not self._log.is_serving:
@@ -106,8 +104,6 @@ class TimerDeliveries:
     def failed(self, error: DLedgerError) -> None:
         """See `Waiter`: the fold knows what was delivered; whoever leads goes on from there."""
         self._is_waiting = False
-
-    # --- recall
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""

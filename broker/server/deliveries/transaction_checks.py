@@ -209,6 +209,10 @@ class TransactionChecks:
         self._is_waiting = False
 
     def _copy(self, half: StoredMessage) -> None:
+        """Stage the copy for the operator.
+
+        One that cannot be encoded is logged, and the half message ends all the same.
+        """
         try:
             self._commits.staging.stage(
                 _CHECK_MAX_TOPIC,

@@ -105,6 +105,7 @@ class LinkServer:
         self._trusted.discard(number)
 
     def _hello(self, link: ClientOrigin, command: RemotingCommand) -> None:
+        """Trust a connection whose HELLO proves the group's secret, a member's id and this process's nonce."""
         refusal = refuse_hello(
             command.ext,
             secret=self._secret,

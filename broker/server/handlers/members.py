@@ -134,6 +134,7 @@ class Members:
             request.answer(ResponseCode.SUCCESS)
 
     async def _finish_heartbeat(self, request: PendingRequest, creation: Creation) -> None:
+        """Create groups, or wait until the leader knows the client; answer SUCCESS even if that fails."""
         try:
             with trio.move_on_after(CREATE_TIMEOUT_S):
                 if self._log.is_serving:

@@ -163,6 +163,10 @@ class Offsets:
             self._stage()
 
     def _stage(self) -> None:
+        """Stage what has gathered.
+
+        The clients are answered when the last record, and with it all of them, is committed.
+        """
         if not (self._pending or self._waiting) or not self._log.is_serving:
             return
         self._staged_ms = self._now_ms()
@@ -247,6 +251,7 @@ class Offsets:
     def _answer_query(
         self, request: PendingRequest, place: QueuePlace, *, zero_if_missing: bool
     ) -> None:
+        """Answer with the group's offset; QUERY_NOT_FOUND leaves the choice of a start to the client."""
         offset = consumer_offset(
             self._state,
             *place,

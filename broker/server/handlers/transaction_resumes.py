@@ -139,6 +139,7 @@ class TransactionResumes:
         return None
 
     def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> None:
+        """Stage the half message anew; until that is decided, a second request for the same one stores nothing."""
         place = self._commits.staging.stage(
             _HALF,
             QueueId(0),

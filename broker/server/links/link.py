@@ -284,6 +284,10 @@ class LeaderLink:
         return encode_command(make_request(PrivateCode.HELLO, 0, ext))
 
     async def _send_hello(self, connection: Connection, leader_id: str) -> None:
+        """Open the link, which must come before all other frames.
+
+        ConnectionError is what the caller catches to try again.
+        """
         connection.send_nowait(self.hello(leader_id))
         frames = []
         with trio.move_on_after(_HELLO_TIMEOUT_S):
