@@ -188,6 +188,7 @@ class Services:
         )
 
     def _make_admin(self) -> Admin:
+        """Build the answers for tools; `members` and `runtime` have to exist by then, since both are shown."""
         return Admin(
             self._log,
             self._state,
