@@ -193,9 +193,16 @@ def run_load(
                 done += 1
                 free += 1
         elapsed = time.perf_counter() - started
+    return _result_of(latencies, elapsed, refused=refused, reply_bytes=reply_bytes)
+
+
+def _result_of(
+    latencies: list[float], elapsed: float, *, refused: int, reply_bytes: int
+) -> LoadResult:
+    """Sum a run up; latencies come in seconds, one for each answered request, and are sorted here."""
     latencies.sort()
     return LoadResult(
-        requests=done,
+        requests=len(latencies),
         seconds=elapsed,
         p50_us=1e6 * latencies[len(latencies) // 2],
         p99_us=1e6 * latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)],

@@ -256,6 +256,16 @@ def _parser() -> argparse.ArgumentParser:
             description="Print committed entries, as the leader has them at this moment.",
         )
     )
+    _add_administration(commands, common, of_clients)
+    return parser
+
+
+def _add_administration(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    common: argparse.ArgumentParser,
+    of_clients: list[argparse.ArgumentParser],
+) -> None:
+    """Add the commands that look at a group or change it, and append or read nothing."""
     commands.add_parser(
         "status",
         parents=of_clients,
@@ -279,7 +289,6 @@ def _parser() -> argparse.ArgumentParser:
             "with the same name; whatever came after the backup is lost (docs/restoring.md).",
         )
     )
-    return parser
 
 
 def _common_options() -> argparse.ArgumentParser:

@@ -146,6 +146,23 @@ def timed(what: Callable[[], None]) -> tuple[float, float]:
     return took, sum(used - before.get(pid, 0.0) for pid, used in after.items())
 
 
+def _scans(spark: SparkSession, folder: Path) -> dict[str, Callable[[], None]]:
+    """Return the scans to be measured, from the most work per message to the least, in each way."""
+    return {
+        "library, all columns, all checksums": lambda: scan_here(folder, EVERY, check_crc=True),
+        "library, message columns, checksums of entries": lambda: scan_here(
+            folder, MESSAGE_COLUMNS, check_crc=True
+        ),
+        "library, message columns, headers only": lambda: scan_here(
+            folder, MESSAGE_COLUMNS, check_crc=False
+        ),
+        "Spark, all columns, all checksums": lambda: scan_with_spark(spark, folder, None),
+        "Spark, one column, checksums of entries": lambda: scan_with_spark(
+            spark, folder, "queueOffset bigint"
+        ),
+    }
+
+
 def run(arguments: list[str], *, with_archive: bool) -> int:
     """Write a log, measure, and print MB/s."""
     parser = argparse.ArgumentParser(prog="python -m bench.pipeline")
@@ -165,21 +182,7 @@ def run(arguments: list[str], *, with_archive: bool) -> int:
             archive = Path(name) / "archive"
             steps["archive, verified"] = lambda: archive_all(spark, folder, archive)
         else:
-            steps |= {
-                "library, all columns, all checksums": lambda: scan_here(
-                    folder, EVERY, check_crc=True
-                ),
-                "library, message columns, checksums of entries": lambda: scan_here(
-                    folder, MESSAGE_COLUMNS, check_crc=True
-                ),
-                "library, message columns, headers only": lambda: scan_here(
-                    folder, MESSAGE_COLUMNS, check_crc=False
-                ),
-                "Spark, all columns, all checksums": lambda: scan_with_spark(spark, folder, None),
-                "Spark, one column, checksums of entries": lambda: scan_with_spark(
-                    spark, folder, "queueOffset bigint"
-                ),
-            }
+            steps |= _scans(spark, folder)
         times = {step: timed(what) for step, what in steps.items()}
         rates = {step: round(size / took / 1e6) for step, (took, _) in times.items()}
         costs = {step: round(cpu / messages * 1e6, 1) for step, (_, cpu) in times.items()}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
@@ -162,12 +162,24 @@ def read_config(
     """
     values = _Values({**file_values, **flags})
     _refuse_unsupported(values)
+    config = _read_identity(values)
+    config = _with_log(config, values)
+    config = _with_topics(config, values)
+    config = _with_transactions(config, values)
+    config = _with_service(config, values)
+    _check(config)
+    return config, [*values.warnings(), *_risks(config)]
+
+
+def _read_identity(values: _Values) -> BrokerConfig:
+    """Return who this node is and where it is reached; everything else has its default still."""
     group = values.text("dLegerGroup")
     node_id = values.text("dLegerSelfId")
     peers = parse_peers(values.text("dLegerPeers"))
     own_host = _own_peer(node_id, peers).host
     listen_host = values.text("bindAddress", values.text("brokerIP1", own_host))
-    config = BrokerConfig(
+    preferred = values.text("preferredLeaderId", "")
+    return BrokerConfig(
         group=group,
         node_id=node_id,
         peers=peers,
@@ -179,12 +191,17 @@ def read_config(
             "brokerIP1", own_host if listen_host in _ANY_HOST else listen_host
         ),
         namesrvs=parse_addresses("namesrvAddr", values.text("namesrvAddr", "")),
-        preferred_leaders=tuple(values.text("preferredLeaderId", "").replace(",", ";").split(";"))
-        if values.text("preferredLeaderId", "")
-        else (),
+        preferred_leaders=tuple(preferred.replace(",", ";").split(";")) if preferred else (),
         secret=values.text("secret", "") or None,
-        fsync=values.choice("flushDiskType", ("SYNC_FLUSH", "ASYNC_FLUSH"), "SYNC_FLUSH")
-        == "SYNC_FLUSH",
+    )
+
+
+def _with_log(config: BrokerConfig, values: _Values) -> BrokerConfig:
+    """Add the settings of the log: what is durable when, and the sizes on disk."""
+    flush = values.choice("flushDiskType", ("SYNC_FLUSH", "ASYNC_FLUSH"), "SYNC_FLUSH")
+    return replace(
+        config,
+        fsync=flush == "SYNC_FLUSH",
         segment_size_bytes=values.number(
             "mappedFileSizeCommitLog", 256 * 1024 * 1024, low=1024 * 1024, high=2**40
         ),
@@ -193,6 +210,13 @@ def read_config(
         message_bytes_max=values.number(
             "maxMessageSize", 4 * 1024 * 1024, low=1, high=12 * 1024 * 1024
         ),
+    )
+
+
+def _with_topics(config: BrokerConfig, values: _Values) -> BrokerConfig:
+    """Add the settings of topics, groups and due times."""
+    return replace(
+        config,
         auto_create_topics=values.boolean("autoCreateTopicEnable", default=True),
         auto_create_groups=values.boolean("autoCreateSubscriptionGroup", default=True),
         default_topic_queues=values.number("defaultTopicQueueNums", 8, low=1, high=1024),
@@ -201,26 +225,38 @@ def read_config(
         timer_delay_max_ms=1000
         * values.number("timerMaxDelaySec", DELAY_MAX_SEC_DEFAULT, low=1, high=10 * 366 * 86_400),
         recall=values.boolean("recallMessageEnable", default=True),
-        permission=values.number("brokerPermission", 6, high=7),
-        long_polling=values.boolean("longPollingEnable", default=True),
+        recognise_repeats=values.boolean("recognizeRepeatedSends", default=True),
+    )
+
+
+def _with_transactions(config: BrokerConfig, values: _Values) -> BrokerConfig:
+    """Add the settings of transactions; intervals and timeouts in milliseconds."""
+    return replace(
+        config,
         reject_transactions=values.boolean("rejectTransactionMessage", default=False),
         transaction_check_interval_ms=values.number(
             "transactionCheckInterval", 30_000, low=100, high=86_400_000
         ),
         transaction_timeout_ms=values.number("transactionTimeOut", 6_000, high=86_400_000),
         transaction_check_max=values.number("transactionCheckMax", 15, low=1, high=1_000_000),
+    )
+
+
+def _with_service(config: BrokerConfig, values: _Values) -> BrokerConfig:
+    """Add how the node serves clients and registers with name servers, and its limits."""
+    return replace(
+        config,
+        permission=values.number("brokerPermission", 6, high=7),
+        long_polling=values.boolean("longPollingEnable", default=True),
         region=values.text("regionId", "DefaultRegion"),
         trace_on=values.boolean("traceOn", default=True),
         register_interval_ms=values.number(
             "registerNameServerPeriod", 30_000, low=10_000, high=60_000
         ),
-        recognise_repeats=values.boolean("recognizeRepeatedSends", default=True),
         vip_port=values.boolean("vipListenEnable", default=False),
         stop_forward_s=values.number("stopForwardSec", STOP_FORWARD_S, high=STOP_FORWARD_S_MAX),
         limits=_read_limits(values),
     )
-    _check(config)
-    return config, [*values.warnings(), *_risks(config)]
 
 
 def _read_limits(values: _Values) -> Limits:

@@ -170,23 +170,11 @@ def _header_of_append(message: AppendRequest) -> Header:
     return AppendEntriesCall(**fields)
 
 
-def _header_of(message: PeerMessage) -> Header:
-    """Map a message to its wire header; the types are separate, so that the core can change and the wire stays."""
+def _header_of_election(
+    message: PreVoteRequest | PreVoteResponse | VoteRequest | VoteResponse,
+) -> Header:
+    """Map a message of an election or a pre-vote to its wire header; none has entries."""
     match message:
-        case AppendRequest():
-            return _header_of_append(message)
-        case AppendResponse():
-            return AppendEntriesAnswer(
-                term=message.term,
-                source=message.source,
-                round=message.round,
-                success=message.success,
-                match_index=message.match_index,
-                conflict_index=message.conflict_index,
-                conflict_term=message.conflict_term,
-                last_index=message.last_index,
-                store=message.store,
-            )
         case PreVoteRequest():
             return PreVoteCall(
                 term=message.term,
@@ -214,6 +202,29 @@ def _header_of(message: PeerMessage) -> Header:
             )
         case VoteResponse():
             return VoteAnswer(term=message.term, source=message.source, granted=message.granted)
+        case _:
+            assert_never(message)
+
+
+def _header_of(message: PeerMessage) -> Header:
+    """Map a message to its wire header; the types are separate, so that the core can change and the wire stays."""
+    match message:
+        case AppendRequest():
+            return _header_of_append(message)
+        case AppendResponse():
+            return AppendEntriesAnswer(
+                term=message.term,
+                source=message.source,
+                round=message.round,
+                success=message.success,
+                match_index=message.match_index,
+                conflict_index=message.conflict_index,
+                conflict_term=message.conflict_term,
+                last_index=message.last_index,
+                store=message.store,
+            )
+        case PreVoteRequest() | PreVoteResponse() | VoteRequest() | VoteResponse():
+            return _header_of_election(message)
         case TimeoutNow():
             return TimeoutNowCall(term=message.term, source=message.source)
         case RepairRequest():
@@ -284,33 +295,10 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
     return _without_blob(call)
 
 
-def _without_blob(
-    call: PreVoteCall
-    | PreVoteAnswer
-    | VoteCall
-    | VoteAnswer
-    | AppendEntriesAnswer
-    | TimeoutNowCall
-    | RepairCall,
-) -> PeerMessage:
-    """Map a header to the message of the core; numbers get their types (`Term`, `Index`) here and nowhere else."""
-    source = NodeId(call.source)
-    if isinstance(call, RepairCall):
-        return _repair_request(call)
-    term = Term(call.term)
+def _election_message(call: PreVoteCall | PreVoteAnswer | VoteCall | VoteAnswer) -> PeerMessage:
+    """Map a header of an election or a pre-vote to the message of the core."""
+    term, source = Term(call.term), NodeId(call.source)
     match call:
-        case AppendEntriesAnswer():
-            return AppendResponse(
-                term=term,
-                source=source,
-                round=call.round,
-                success=call.success,
-                match_index=Index(call.match_index),
-                conflict_index=Index(call.conflict_index),
-                conflict_term=Term(call.conflict_term),
-                last_index=Index(call.last_index),
-                store=call.store,
-            )
         case PreVoteCall():
             return PreVoteRequest(
                 term=term,
@@ -338,6 +326,39 @@ def _without_blob(
             )
         case VoteAnswer():
             return VoteResponse(term=term, source=source, granted=call.granted)
+        case _:
+            assert_never(call)
+
+
+def _without_blob(
+    call: PreVoteCall
+    | PreVoteAnswer
+    | VoteCall
+    | VoteAnswer
+    | AppendEntriesAnswer
+    | TimeoutNowCall
+    | RepairCall,
+) -> PeerMessage:
+    """Map a header to the message of the core; numbers get their types (`Term`, `Index`) here and nowhere else."""
+    source = NodeId(call.source)
+    if isinstance(call, RepairCall):
+        return _repair_request(call)
+    term = Term(call.term)
+    match call:
+        case AppendEntriesAnswer():
+            return AppendResponse(
+                term=term,
+                source=source,
+                round=call.round,
+                success=call.success,
+                match_index=Index(call.match_index),
+                conflict_index=Index(call.conflict_index),
+                conflict_term=Term(call.conflict_term),
+                last_index=Index(call.last_index),
+                store=call.store,
+            )
+        case PreVoteCall() | PreVoteAnswer() | VoteCall() | VoteAnswer():
+            return _election_message(call)
         case TimeoutNowCall():
             return TimeoutNow(term=term, source=source)
         case _:

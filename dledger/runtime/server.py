@@ -101,13 +101,29 @@ class LogServer:
         members = frozenset(peer.node_id for peer in config.peers)
         process = draw_process_number()
         self._store_identity = StoreIdentity(config.group, self.node_id, process, members)
+        self._transport = self._make_transport(
+            self._make_identity(process, members, clock), accepts_appends=accepts_appends
+        )
+        self.status = MemberStatus(
+            config,
+            self._standing,
+            transport=self._transport,
+            store_identity=self._store_identity,
+            clock=clock,
+        )
+
+    def _make_identity(
+        self, process: int, members: frozenset[NodeId], clock: ClockWatch | None
+    ) -> Identity:
+        """Return what this member reports of itself in handshakes, and what it demands of the other side."""
+        config = self.config
         group_check = GroupCheck(
             self.node_id,
             members,
             lambda: self.reader.commit_index,
             self.reader.committed_fingerprint,
         )
-        identity = Identity(
+        return Identity(
             group=config.group,
             node_id=self.node_id,
             process=process,
@@ -116,25 +132,22 @@ class LogServer:
             attributes=dict(config.service_attributes),
             clock=clock,
             store_identity=self._store_identity,
-            obstacles=obstacles,
+            obstacles=self._standing.obstacles,
             group_check=group_check,
         )
-        body_bytes_max = config.raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
-        self._transport = Transport(
+
+    def _make_transport(self, identity: Identity, *, accepts_appends: bool) -> Transport:
+        """Return the transport, whose bounds allow one entry of the largest size, and no body that is refused."""
+        config, raft = self.config, self.config.raft
+        entry_bytes_max = raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
+        return Transport(
             identity,
             config.peers,
-            blob_bytes_max=max(config.raft.entries_bytes_max, body_bytes_max),
+            blob_bytes_max=max(raft.entries_bytes_max, entry_bytes_max),
             client_blob_bytes_max=(
-                config.raft.entry_body_bytes_max if accepts_appends else REFUSED_BODY_BYTES_MAX
+                raft.entry_body_bytes_max if accepts_appends else REFUSED_BODY_BYTES_MAX
             ),
             serve_client=self._client_port.serve,
-        )
-        self.status = MemberStatus(
-            config,
-            self._standing,
-            transport=self._transport,
-            store_identity=self._store_identity,
-            clock=clock,
         )
 
     # Life.

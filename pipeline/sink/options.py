@@ -63,15 +63,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         UsageError: names the option and what is wrong with it.
     """
     reader = OptionReader(given, WHAT)
-    name_server = reader.required("nameServer")
-    try:
-        parse_name_servers(name_server)
-    except ClientUsageError as error:
-        raise reader.error("nameServer", f"is {name_server!r}: {error}") from error
-    topic = reader.text("topic")
-    problem = topic_problem(topic) if topic is not None else None
-    if problem is not None:
-        raise reader.error("topic", f"is {topic!r}: {problem}")
+    name_server, topic = _name_server(reader), _topic(reader)
     delivery = reader.choice("delivery", (AT_LEAST_ONCE, EXACTLY_ONCE), AT_LEAST_ONCE)
     is_exactly_once = delivery == EXACTLY_ONCE
     sink_id = _sink_id(reader)
@@ -107,6 +99,23 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     )
     reader.finish()
     return options
+
+
+def _name_server(reader: OptionReader) -> str:
+    name_server = reader.required("nameServer")
+    try:
+        parse_name_servers(name_server)
+    except ClientUsageError as error:
+        raise reader.error("nameServer", f"is {name_server!r}: {error}") from error
+    return name_server
+
+
+def _topic(reader: OptionReader) -> str | None:
+    topic = reader.text("topic")
+    problem = topic_problem(topic) if topic is not None else None
+    if problem is not None:
+        raise reader.error("topic", f"is {topic!r}: {problem}")
+    return topic
 
 
 def _sink_id(reader: OptionReader) -> str | None:
