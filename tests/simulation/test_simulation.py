@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 from copy import deepcopy
 from dataclasses import replace
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -181,6 +183,17 @@ def test_every_fault_can_strike() -> None:
     for kind in ALL_KINDS:
         faults._strikes[kind]()
         cluster.run_until(cluster.now_ms + 200)
+
+
+def test_the_page_explains_every_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs/testing.md").read_text()
+    table = page.partition("### Faults")[2].partition("\n| came to |")[0]
+    named: list[str] = []
+    for cell in re.findall(r"^\| ([^|]+?) \|", table, re.MULTILINE)[1:]:
+        first, *others = cell.split(", ")
+        family = first.rpartition("-")[0]
+        named += [first, *(family + each if each.startswith("-") else each for each in others)]
+    assert sorted(each for each in named if each.strip("-")) == sorted(ALL_KINDS)
 
 
 def test_stopped_faults_strike_no_more() -> None:
