@@ -134,10 +134,8 @@ class PosixDisk:
             return []
 
     def make_folder(self, folder: str) -> None:
-        """Create a folder with its parents, durable."""
-        full = self._resolve(folder)
-        if not full.is_dir():
-            make_durable_folder(full)
+        """Create a folder with its parents, durable; the name of one that is there is made durable, too."""
+        make_durable_folder(self._resolve(folder))
 
     def exists(self, path: str) -> bool:
         """Return whether a file is there."""

@@ -5,7 +5,7 @@ that is killed before that last sync leaves a name that can be read, but that a 
 nothing that is read is believed before `settle_whole`: whoever acted on it would have acted on what is gone then.
 
 The content is bytes to this module; those who keep something in such a file (term and vote, the member's record, the
-values of a name server, what a query settled at its start) have codecs of their own.
+values of a name server, what a query settled at its start, what an archive holds) have codecs of their own.
 """
 
 from __future__ import annotations

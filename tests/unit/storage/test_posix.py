@@ -119,3 +119,15 @@ def test_only_this_module_syncs() -> None:
         if "os.fsync(" in (text := path.read_text()) or "os.fdatasync(" in text
     }
     assert callers == {"storage/posix.py"}
+
+
+def test_a_folder_that_is_there_may_have_been_made_by_a_process_that_was_killed(
+    disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had not yet synced the folder around it."""
+    around = disk.root
+    (around / "data").mkdir()
+    synced: list[Path] = []
+    monkeypatch.setattr(posix, "_sync_folder", synced.append)
+    disk.make_folder("data")
+    assert synced == [around]
