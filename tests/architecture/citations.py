@@ -110,7 +110,7 @@ class Citation:
 
 @cache
 def files() -> tuple[Path, ...]:
-    """Python files and pages of the repository, in order; an unpacked sdist has the same."""
+    """Return the Python files and pages of the repository, in order; an unpacked sdist has the same."""
     folders = [ROOT / folder.replace("\\", "") for folder in FOLDERS.split("|")]
     return tuple(
         sorted(
@@ -125,7 +125,7 @@ def files() -> tuple[Path, ...]:
 
 
 def citations(path: Path) -> Iterator[Citation]:
-    """All that a file cites."""
+    """Yield everything that a file cites."""
     name = str(path.relative_to(ROOT))
     return _of_page(path, name) if path.suffix == ".md" else _of_module(path, name)
 
@@ -157,7 +157,7 @@ def _of_module(path: Path, name: str) -> Iterator[Citation]:
 
 
 def exists(cited: Citation) -> bool:
-    """Whether there is what is cited."""
+    """Return whether the cited thing exists."""
     return cited.kind in _EXISTS and _EXISTS[cited.kind](cited.path, cited.target)
 
 
@@ -180,7 +180,7 @@ def _is_link(citing: str, target: str) -> bool:
 
 
 def _is_path(_citing: str, target: str) -> bool:
-    """A file, a folder, files by a pattern, or a file without its ending (`dledger/raft/core`)."""
+    """Accept a file, a folder, a pattern of files, or a file without its ending (`dledger/raft/core`)."""
     if "*" in target:
         return any(ROOT.glob(target))
     return target in PATTERNS or (ROOT / target).exists() or (ROOT / (target + ".py")).exists()
@@ -191,7 +191,7 @@ def _is_file(_citing: str, target: str) -> bool:
 
 
 def page(citing: str, name: str) -> Path | None:
-    """The page that a file means by a name; None if there is none."""
+    """Return the page that a file means by a name; None if there is none."""
     own = (ROOT / citing).parent
     for folder in (own, ROOT, ROOT / "docs", RULES, ROOT / "docs/formats", ROOT / "docs/adr"):
         if (folder / name).is_file():
@@ -201,7 +201,7 @@ def page(citing: str, name: str) -> Path | None:
 
 @cache
 def rules() -> dict[str, Path]:
-    """The page of each rule, by id."""
+    """Return the page of each rule, by id."""
     found: dict[str, Path] = {}
     for path in sorted(RULES.glob("*.md")):
         for rule in anchors(path):
@@ -213,7 +213,7 @@ def rules() -> dict[str, Path]:
 
 @cache
 def anchors(path: Path) -> frozenset[str]:
-    """Names by which places of a page can be linked: those written out, and those of headings."""
+    """Return the names by which places of a page can be linked: those written out, and those of headings."""
     text = path.read_text()
     written = re.findall(r'<a id="([^"]+)">', text)
     assert len(written) == len(set(written)), f"{path}: an anchor stands twice"
@@ -223,7 +223,7 @@ def anchors(path: Path) -> frozenset[str]:
 
 @cache
 def headings(path: Path) -> frozenset[str]:
-    """The headings of a page, without marks."""
+    """Return the headings of a page, without marks."""
     found = re.findall(r"^#+ (.+?) *$", path.read_text(), re.MULTILINE)
     bold = re.findall(r"^\*\*([^*]+?)[.:]?\*\*", path.read_text(), re.MULTILINE)
     return frozenset(re.sub(r"[`*]", "", each) for each in [*found, *bold])
@@ -231,7 +231,7 @@ def headings(path: Path) -> frozenset[str]:
 
 @cache
 def rows() -> frozenset[int]:
-    """The rows of the list of faults."""
+    """Return the numbers of the rows of the list of faults."""
     from jepsen.checklist.rows import ROWS
 
     return frozenset(row.number for row in ROWS)
@@ -239,7 +239,7 @@ def rows() -> frozenset[int]:
 
 @cache
 def words() -> frozenset[str]:
-    """All words of our code that begin with a capital; those of these tests do not count."""
+    """Return all words of our code that begin with a capital, except those of these tests."""
     return frozenset(
         word
         for path in files()
@@ -250,7 +250,7 @@ def words() -> frozenset[str]:
 
 @cache
 def tests() -> frozenset[str]:
-    """Names of all tests, their modules and their fixtures."""
+    """Return the names of all tests and of their modules."""
     found: set[str] = set()
     for path in (ROOT / "tests").rglob("*.py"):
         found.add(path.stem)
@@ -259,12 +259,12 @@ def tests() -> frozenset[str]:
 
 
 def names_in(text: str) -> Iterator[str]:
-    """Names of code in a piece of a page: those in backquotes that are written like classes."""
+    """Yield the names of code in a piece of a page: those in backquotes that are written like classes."""
     return (found[1] for found in _NAME.finditer(text))
 
 
 def cited_in(text: str) -> Iterator[tuple[str, str]]:
-    """Kind and target of each citation in a piece of prose."""
+    """Yield kind and target of each citation in a piece of prose."""
     for rule in _RULE.finditer(text):
         name = rule[1] + rule[2]
         if rule[1] in letters() and name not in NO_RULES:
@@ -294,7 +294,7 @@ def letters() -> frozenset[str]:
 
 
 def _comments(source: str) -> list[tuple[int, str]]:
-    """Line and text of each block of comments, told by their look: a `#` at a line's start or behind two blanks."""
+    """Return line and text of each block of comments: of lines with a `#` at their start or behind two blanks."""
     blocks: list[tuple[int, str]] = []
     last = -1
     for number, line in enumerate(source.split("\n"), 1):

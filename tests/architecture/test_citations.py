@@ -81,23 +81,23 @@ def test_each_letter_of_rules_is_in_the_table_of_pages() -> None:
     assert wrong == []
 
 
-def test_a_rule_that_we_leave_says_so_and_is_told_in_the_page_of_divergences() -> None:
-    told = set()
+def test_a_rule_that_we_leave_says_so_and_stands_in_the_page_of_divergences() -> None:
+    listed = set()
     for row in re.findall(
         r"^\| RocketMQ ([^|]+?) \|", (ROOT / "docs/divergence.md").read_text(), re.M
     ):
         for part in row.split(", "):
             first, _, last = part.partition("-")
-            told.add(first)
+            listed.add(first)
             letter = first.rstrip("0123456789")
             if last:
                 low, high = int(first.removeprefix(letter)), int(last.removeprefix(letter))
-                told |= {f"{letter}{number}" for number in range(low, high + 1)}
+                listed |= {f"{letter}{number}" for number in range(low, high + 1)}
     said = set()
     for path in RULES.glob("*.md"):
         for rule in re.split(r"\n- ", path.read_text()):
             anchor = re.match(r'<a id="([A-Z]+\d+)">', rule)
             if anchor and "we differ" in rule.lower().split("\n\n")[0]:
                 said.add(anchor[1])
-    told = {re.sub(r"[a-h]$", "", rule) for rule in told if not rule.startswith("ZZ")}
-    assert said == told
+    listed = {re.sub(r"[a-h]$", "", rule) for rule in listed if not rule.startswith("ZZ")}
+    assert said == listed
