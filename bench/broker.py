@@ -332,7 +332,7 @@ def ratios(rows: list[BrokerResult]) -> list[tuple[str, int, float, float]]:
 
 
 def main() -> int:
-    """Run what was asked for."""
+    """Run the chosen measurements."""
     parser = argparse.ArgumentParser(
         prog="bench.broker", description=__doc__.splitlines()[0] if __doc__ else None
     )

@@ -42,14 +42,14 @@ Function = tuple[str, int, str]
 
 
 class Alone(BrokerCluster):
-    """A group of one that nobody judges."""
+    """A group of one member, without other brokers."""
 
     def applied(self, broker: SimBroker, node: SimNode, entry: Entry) -> None:
-        """See `BrokerCluster`."""
+        """Return at once, as nothing waits for the fold here."""
 
 
 class Client:
-    """A connection of which only the length of what comes back is looked at."""
+    """A connection that counts answers by their length and does not decode them."""
 
     def __init__(self, cluster: Alone, end: SimConnection) -> None:
         self._cluster = cluster

@@ -27,7 +27,7 @@ Command = Callable[[int], list[str]]
 
 @dataclass
 class Node:
-    """One node's process, and what its lines came to."""
+    """One node's process and its latest printed number."""
 
     command: list[str]
     folder: Path
@@ -42,7 +42,7 @@ class Node:
         )
 
     def add(self, number: int) -> str:
-        """Add at this node; what it said, empty when it was killed meanwhile."""
+        """Add at this node; return its answer, empty when it was killed meanwhile."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         try:
@@ -54,12 +54,12 @@ class Node:
         return self.last
 
     def kill(self) -> None:
-        """End it as kill -9 does."""
+        """Send SIGKILL and wait for the end."""
         self.process.kill()
         self.process.wait()
 
     def add_ones(self) -> None:
-        """Add 1 again and again; after its death at its successor."""
+        """Add 1 repeatedly, at another node once this one was killed."""
         for _ in range(ADDS):
             said = self.add(1)
             is_done = said.split(" ")[0].isdigit() and ("error" not in said or said.endswith("=0"))

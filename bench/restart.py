@@ -26,7 +26,7 @@ from jepsen.processes import Group, Process, poll
 
 
 def _fill(leader: Process, requests: int) -> int:
-    """Send so many batches or a few more, and return how many.
+    """Send at least so many batches; return how many were sent.
 
     Raises:
         RuntimeError: one was refused.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Let a session know every format of ours: "rocketmq", "dledger" and "commitlog".
+    """Register our formats with a session: "rocketmq", "dledger" and "commitlog".
 
     Args:
         spark: a `pyspark.sql.SparkSession`. Registering twice does no harm.

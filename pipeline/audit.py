@@ -1,4 +1,4 @@
-"""Replicas of one log, compared: where they part, by the chain CRCs in their headers.
+"""Comparison of replicas of one log: their first difference, by the chain CRCs in the headers.
 
 The chain CRC of an entry identifies the whole log up to it. So replicas whose chain CRC is the same at one index
 have the same headers, and in them the checksums that their bodies should have; where they differ, a search by
@@ -34,7 +34,7 @@ class Finding:
 
 
 def odd_ones(said: Mapping[str, Hashable]) -> str:
-    """Return those that differ from the majority; all where there is none."""
+    """Return the replicas that differ from the majority; all of them if there is no majority."""
     value, count = Counter(said.values()).most_common(1)[0]
     if count * 2 <= len(said):
         return ", ".join(said)
@@ -42,7 +42,7 @@ def odd_ones(said: Mapping[str, Hashable]) -> str:
 
 
 def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -> Committed:
-    """Return the least of what is known of each replica.
+    """Return the lowest of the replicas' committed indexes.
 
     Raises:
         CannotTellError: a replica has nothing committed.

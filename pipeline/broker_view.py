@@ -1,4 +1,4 @@
-"""The brokers as a driver sees them while it plans: their queues, what these hold, where a time lies.
+"""The brokers as a driver sees them while it plans: queues, their bounds, and offsets by time.
 
 A view keeps its connections open between questions. It may be pickled: the copy has none.
 """
@@ -43,7 +43,7 @@ class BrokerView:
         self.__init__(options)  # type: ignore[misc]  # a copy begins anew
 
     def close(self) -> None:
-        """Leave the brokers; the next question comes back to them."""
+        """Close the connections; the next question opens them again."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
             consumer.close()
@@ -111,7 +111,7 @@ class BrokerView:
         return matching(pattern, consumer.topics())
 
     def _asked(self, ask: Callable[[PullConsumer], _T]) -> _T:
-        """Ask, and again after a pause, as often as the options say."""
+        """Ask the brokers, and retry after a pause as often as the options allow."""
         tries = 0
         while True:
             try:

@@ -49,7 +49,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _report(job: str, error: BaseException) -> int | None:
-    """Print one sentence for the user and return the exit code; None for what can only be a mistake of ours."""
+    """Print one sentence for the user and return the exit code; None for an unexpected error."""
     match error:
         case PipelineError():
             return _complain(job, str(error), error.exit_code)

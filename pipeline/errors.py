@@ -30,7 +30,7 @@ class UsageError(PipelineError, ValueError):
 
 
 class CannotTellError(PipelineError):
-    """The question stays open: something that is needed for an answer is missing or does not answer."""
+    """Nothing can be concluded: something that the answer needs is missing or does not respond."""
 
     exit_code = EXIT_CANNOT_TELL
 

@@ -1,4 +1,4 @@
-"""Keeps where a stream began, once and for all.
+"""Keeps the offsets at which a stream began, written once.
 
 Spark writes the offsets of a batch into its checkpoint, but not where a new query begins: a query that is
 killed in its first batch asks again, and "latest" is somewhere else by then. So the first answer is written
@@ -19,7 +19,7 @@ VERSION: Final = 1
 
 
 def kept_offsets(path: Path, settle: Callable[[], OffsetsForm]) -> OffsetsForm:
-    """Return the offsets that a file has; write it first, with what `settle` says, if there is none.
+    """Return the offsets in a file; if there is none, write it first with the result of `settle`.
 
     Raises:
         CannotTellError: the file cannot be read or written, or holds something else.

@@ -107,7 +107,7 @@ def scan_options(options: LogOptions, schema: pa.Schema) -> ScanOptions:
 
 
 def plan_log(options: LogOptions) -> Plan:
-    """Decide what to read: look at the store, and ask the group where that was wanted.
+    """Plan the read of a store, up to where it is committed; asks the group if the options say so.
 
     Raises:
         NotAStoreError: the folder has no log.

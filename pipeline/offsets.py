@@ -1,4 +1,4 @@
-"""Positions in queues: their JSON, what may be read next, and what is gone. Pure arithmetic.
+"""Arithmetic on queue offsets: their JSON form, the next range to read, and lost ranges. Pure.
 
 An offset of a table or stream is the next offset to be read of every queue. It travels as JSON
 
@@ -129,7 +129,7 @@ def _named(queues: Iterable[MessageQueue], most: int = 5) -> str:
 def loss_at_start(
     start: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds]
 ) -> Loss:
-    """Return what is gone of what was to be read from `start` on."""
+    """Return the loss between `start` and the first offsets that the queues still hold."""
     clauses = []
     for queue in sorted(start):
         offset, has = start[queue], bounds.get(queue)
@@ -143,7 +143,7 @@ def loss_at_start(
 
 
 def loss_of_topics(topics: Sequence[str], subject: str) -> Loss:
-    """Return what is wrong with a start in topics that are not read; `subject` says what is."""
+    """Return the loss of a start that names topics which are not read; `subject` names those that are."""
     if not topics:
         return Loss()
     where = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
@@ -159,7 +159,7 @@ def loss_at_end(
     end: Mapping[MessageQueue, QueueOffset],
     bounds: Mapping[MessageQueue, Bounds],
 ) -> Loss:
-    """Return what is wrong with an end that was asked for."""
+    """Return the loss of an end that lies before its start or behind its queue's end."""
     clauses = []
     for queue in sorted(end):
         if end[queue] < start.get(queue, 0):
@@ -170,7 +170,7 @@ def loss_at_end(
 
 
 def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]) -> Loss:
-    """Return what lies in neither an archive nor the queues, and archives that cannot be of these queues."""
+    """Return the offsets in neither the archive nor the queues, and archives that cannot be of these queues."""
     clauses = []
     for queue in sorted(live):
         archived, has = past.get(queue), live[queue]
@@ -195,7 +195,7 @@ def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue
 def joined(
     past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]
 ) -> dict[MessageQueue, Bounds]:
-    """Return what an archive and the queues hold together."""
+    """Return the bounds of archive and queues together."""
     both = dict(past) | dict(live)
     for queue in past.keys() & live.keys():
         start = min(past[queue].start, live[queue].start)

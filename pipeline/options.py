@@ -114,7 +114,7 @@ class OptionReader:
         raise self.error(name, f"is {text!r}, not a duration such as 500ms, 30s or 15m")
 
     def refuse(self, name: str, why: str) -> None:
-        """Refuse an option that others have.
+        """Refuse an option that only other uses of the format have.
 
         Raises:
             UsageError: it is given.
@@ -127,7 +127,7 @@ class OptionReader:
         return UsageError(f"{self._what}: option {name} {why}")
 
     def finish(self) -> None:
-        """Refuse what nobody took.
+        """Refuse options that were given and never read.
 
         Raises:
             UsageError: names the options, and what may have been meant.

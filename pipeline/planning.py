@@ -42,10 +42,10 @@ log = logging.getLogger(__name__)
 
 
 class View(Protocol):
-    """The questions of planning to brokers; see `BrokerView`."""
+    """The questions that planning asks brokers; `BrokerView` answers them."""
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
-        """Return what queues hold."""
+        """Return the bounds of every queue."""
 
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
         """Return the offsets at a time."""
@@ -55,7 +55,7 @@ class View(Protocol):
 
 
 class Past(Protocol):
-    """The questions of planning to an archive; see `pipeline.archive.history.History`."""
+    """The questions that planning asks an archive; `pipeline.archive.history.History` answers them."""
 
     bounds: dict[MessageQueue, Bounds]
 
@@ -84,7 +84,7 @@ class JoinedView:
         self._history: Past | None = None
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
-        """Return what both hold together.
+        """Return the bounds of brokers and archive together.
 
         Raises:
             UsageError: a topic is in neither.
@@ -113,14 +113,14 @@ class JoinedView:
         return ends | found | older
 
     def try_commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
-        """Pass it on."""
+        """Store offsets at the brokers."""
         return self._view.try_commit(offsets)
 
 
 def divided(
     start: Offsets, end: Offsets, past: Mapping[MessageQueue, Bounds]
 ) -> tuple[list[QueueRange], Offsets]:
-    """Return what an archive has of a batch, and where each queue is read from brokers."""
+    """Divide a batch between archive and brokers: the archive's ranges, and where the brokers' begin."""
     turn = {
         queue: min(max(start[queue], past[queue].end), end[queue])
         if queue in past
@@ -131,7 +131,7 @@ def divided(
 
 
 def on_loss(options: SourceOptions, loss: Loss) -> None:
-    """Raise or only warn, as failOnDataLoss says.
+    """Raise DataLossError, or only warn if failOnDataLoss is false.
 
     Raises:
         DataLossError: names what is gone.
@@ -241,7 +241,7 @@ class StreamOffsets:
         return to_form(within(start, bounds))
 
     def freeze(self) -> None:
-        """Ignore from now on what comes behind what is there now (Trigger.AvailableNow)."""
+        """Fix the present ends as the target of the stream (Trigger.AvailableNow)."""
         bounds = self._view.bounds(may_miss=True)
         self._target = {queue: has.end for queue, has in bounds.items()}
 

@@ -101,7 +101,7 @@ class RangePuller:
                     yield Chunk(one.queue.broker_name, records, count)
 
     def _pull(self, one: QueueRange, at: int) -> PulledRecords:
-        """Pull until an answer brings the range on, from a follower if that is wanted and it can."""
+        """Pull until an answer advances the range, from a follower if that is allowed and possible."""
         name = one.queue.broker_name
         if self._options.reads_followers and name not in self._without_followers:
             try:
@@ -137,7 +137,7 @@ class RangePuller:
         raise DataLossError(f"{text}, and has for {stuck_s:.0f} s: what was committed is not there")
 
     def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
-        """Return where to go on when a node says that the queue begins behind the wanted offset.
+        """Return the offset to continue at when a queue begins behind the wanted offset.
 
         Retention is each node's own, so another one may still have it.
         """
@@ -183,7 +183,7 @@ def trimmed(records: bytes, start: int, end: int) -> bytes:
 
 
 def ahead(source: Iterator[_T], depth: int = AHEAD) -> Generator[_T, None, None]:
-    """Yield what `source` yields, which runs in a thread of its own, at most `depth` items ahead."""
+    """Run `source` in a thread of its own, at most `depth` items ahead, and yield its items."""
     ready: queue.Queue[tuple[bool, _T | BaseException | None]] = queue.Queue(depth)
     is_over = threading.Event()
 

@@ -1,4 +1,4 @@
-"""From offsets to the work of tasks: ranges of queues, split where asked, packed into few partitions. Pure.
+"""Ranges of queues, split and packed into the partitions of tasks. Pure.
 
 A Python task costs 30 to 100 ms whatever it reads, so one task reads several queues. The plan depends on
 nothing but start, end and the options: a batch that is run again gives the same rows to the same partition.
@@ -39,7 +39,7 @@ class QueueRange:
 def ranges_between(
     start: Mapping[MessageQueue, QueueOffset], end: Mapping[MessageQueue, QueueOffset]
 ) -> list[QueueRange]:
-    """Return what lies between, queue by queue in order; empty ranges are left out.
+    """Return the ranges between two sets of offsets, in order of their queues; empty ones are left out.
 
     `start` has every queue of `end`.
     """
@@ -69,7 +69,7 @@ def split(ranges: Iterable[QueueRange], parts_min: int) -> list[QueueRange]:
 
 
 def pack(ranges: Iterable[QueueRange], bins_max: int) -> list[tuple[QueueRange, ...]]:
-    """Share ranges out over at most `bins_max` bins of about one size; in a bin they are in order."""
+    """Distribute ranges over at most `bins_max` bins of similar size; in a bin they are in order."""
     by_size = sorted(ranges, key=lambda one: (-len(one), one))
     count = min(bins_max, len(by_size))
     lightest = [(0, place) for place in range(count)]

@@ -1,4 +1,4 @@
-"""Ranges of queues in, Arrow batches out: what a task of the source does, without Spark.
+"""The work of one task of the source: it reads ranges of queues into Arrow batches, without Spark.
 
 Pulled records are decoded in bulk (`pipeline.scan`); nothing is done message by message.
 """
@@ -49,7 +49,7 @@ def source_columns(options: SourceOptions) -> pa.Schema:
 
 
 def check_columns(wanted: pa.Schema, known: pa.Schema) -> None:
-    """Refuse a projection that is none.
+    """Refuse a projection with unknown columns.
 
     Raises:
         UsageError: names a column that does not exist, or has another type.
@@ -125,7 +125,7 @@ def _check_bodies(table: RecordTable, schema: pa.Schema) -> None:
 
 
 def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
-    """Drop what only has the hash of a wanted tag."""
+    """Drop the messages that share only the hash of a wanted tag."""
     if options.sub_expression == EVERYTHING:
         return table
     tags: list[str] = sorted(subscribe("any", options.sub_expression, 0).tags)

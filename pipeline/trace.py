@@ -72,7 +72,7 @@ class Standing:
 
     @property
     def is_done(self) -> bool:
-        """True when the group has it behind itself, consumed or given back."""
+        """True when the group has consumed the message, or has sent it back."""
         return self.committed > self.queue_offset
 
 

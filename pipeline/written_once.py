@@ -24,7 +24,7 @@ _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
-    """Return the JSON value in a file; write it first, with what `settle` says, if there is no file.
+    """Return the JSON value in a file; if there is none, write it first with the result of `settle`.
 
     Args:
         path: the file; its folders are made.

@@ -30,7 +30,7 @@ def fetch(path: str, digest: str, folder: Path) -> None:
 
 
 def main() -> None:
-    """Fetch all of them."""
+    """Fetch every jar of the list."""
     listed, folder = Path(sys.argv[1]), Path(sys.argv[2])
     folder.mkdir(parents=True, exist_ok=True)
     for line in listed.read_text().splitlines():

@@ -63,7 +63,7 @@ def mutmut_run(*names: str) -> None:
 
 
 def main() -> int:
-    """Run, and print what survived."""
+    """Run the sample, and print the mutants that survived."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--of", type=int, default=60, help="mutants of each group")
     parser.add_argument("--seed", type=int, default=10)

@@ -15,7 +15,7 @@ COMMANDS = {
 
 
 def main() -> int:
-    """Run one of them."""
+    """Run the named measurement or proof."""
     if len(sys.argv) < 2 or sys.argv[1] not in COMMANDS:
         sys.stderr.write(f"usage: python -m bench.pipeline {'|'.join(COMMANDS)} [options]\n")
         return 2

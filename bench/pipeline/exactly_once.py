@@ -96,11 +96,11 @@ class OrderStream:
         self._thread = threading.Thread(target=self._run, name="orders", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the sending thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End, with everything acknowledged that was sent."""
+        """Stop sending, and wait until everything that was sent is acknowledged."""
         self._stop.set()
         self._thread.join()
 
@@ -202,7 +202,7 @@ class Run:
         )
 
     def carry_out(self, announce: Callable[[str], None]) -> Proof:
-        """Run all of it; `announce` is called with what happens."""
+        """Run the whole proof; `announce` is called with each phase."""
         began = time.monotonic()
         self._create_topics()
         with Reader(self._group.namesrv) as reader, self._job:

@@ -62,7 +62,7 @@ def fill(namesrv: str, group: str, count: int) -> None:
 
 
 def pull_only(ranges: Sequence[QueueRange], options: SourceOptions) -> int:
-    """Pull and drop; returns the bytes of the records."""
+    """Pull all records and drop them; return their bytes."""
     with PullConsumer(options.name_server, READ_GROUP) as consumer:
         return sum(len(chunk.records) for chunk in RangePuller(consumer, options).chunks(ranges))
 

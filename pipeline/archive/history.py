@@ -1,4 +1,4 @@
-"""Topics as an archive holds them: to be read before what brokers still have, as one range.
+"""Topics as an archive holds them, so that archive and brokers can be read as one range.
 
 For each queue the archive holds the offsets that its manifests say; from its end on the queue is read from the
 brokers. Nothing is read twice, whatever the brokers still have of it, and a hole between the two is data
@@ -56,7 +56,7 @@ class HistoryFile:
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """The input of one task: files, and the ranges of queues that are wanted of them."""
+    """The input of one task: files, and the ranges of queues to read from them."""
 
     files: tuple[HistoryFile, ...]
     ranges: tuple[QueueRange, ...]
@@ -130,7 +130,7 @@ class History:
         ]
 
     def parts(self, ranges: Sequence[QueueRange], bins_max: int) -> list[HistoryPart]:
-        """Share the files with the rows of ranges out over at most `bins_max` tasks of about one size."""
+        """Distribute the files with rows of these ranges over at most `bins_max` tasks of similar size."""
         files = self.files({one.queue.topic for one in ranges})
         bins: list[list[HistoryFile]] = [[] for _ in range(min(bins_max, len(files)))]
         for file in sorted(files, key=lambda file: (-file.bytes, file.path)):
@@ -202,7 +202,7 @@ def _instants(column: pa.Array) -> pa.Array:
 def read_history(
     part: HistoryPart, options: SourceOptions, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Read what a task has of an archive, in batches of exactly that schema.
+    """Read a task's part of an archive, in batches of exactly that schema.
 
     Raises:
         DataLossError: files do not hold what manifests say.
@@ -229,7 +229,7 @@ def read_history(
 
 
 def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> pa.Array:
-    """Return which rows lie in the wanted ranges."""
+    """Return a mask of the rows that lie in the wanted ranges."""
     ids = rows["queueId"].to_numpy()
     offsets = rows["queueOffset"].to_numpy()
     mask: NDArray[np.bool_] = np.zeros(len(rows), bool)

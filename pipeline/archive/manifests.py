@@ -1,4 +1,4 @@
-"""Manifests: what an archive holds. Only what one of them lists counts.
+"""Manifests of an archive: a file counts only if one of them lists it.
 
 An archive is a folder:
 

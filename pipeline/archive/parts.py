@@ -1,4 +1,4 @@
-"""One part of a stretch of the log: from its entries to Parquet files that are proven to hold them.
+"""One part of a stretch of the log, written to Parquet files that are verified against its entries.
 
 This is what one task does, with the scanner and pyarrow alone; it knows no Spark, and of the archive only the
 folder that it writes below. Rows are taken in runs of bounded size; of each run every topic and day gets one
@@ -61,7 +61,7 @@ _DAY_US: Final = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of the log, for one task.
+    """A part of the log, for one task.
 
     Attributes:
         ranges: ranges back to back.
@@ -118,7 +118,7 @@ class _RowGroup:
 
 
 def stage_part(part: Part) -> StagedPart:
-    """Write a part's rows aside, prove that they are the log's, and make them durable.
+    """Write a part's rows to temporary files, verify them against the log, and make them durable.
 
     Raises:
         DamagedLogError: the log is damaged.
@@ -235,7 +235,7 @@ class _Files:
             writer.close()
 
     def durable(self) -> Iterator[StagedFile]:
-        """Make each file durable, and say what it is."""
+        """Make each file durable, and yield its description."""
         for path, folder in self._folders.items():
             with path.open("rb") as file:
                 os.fsync(file.fileno())

@@ -1,4 +1,4 @@
-"""Writes stretches of the log into an archive, so that nothing half-written is ever taken for whole.
+"""Writes stretches of the log into an archive, each visible only once it is complete.
 
 A stretch is written to a staging folder, part by part, and each part is compared with a second scan of the log
 and made durable (`pipeline.archive.parts`). Then the files of the parts that were done are moved to their
@@ -143,7 +143,7 @@ class Archive:
         broker_name: str,
         known_by: str,
     ) -> Manifest:
-        """Archive one stretch, which goes on where the archive ends.
+        """Archive one stretch, which must begin where the archive ends.
 
         Raises:
             ArchiveError: what was written is not what the log holds, or there is no room for it. The
@@ -186,7 +186,7 @@ class Archive:
         broker_name: str,
         known_by: str,
     ) -> tuple[list[StagedFile], Manifest]:
-        """Write the rows aside, and prove that they are the log's; Spark runs the parts side by side."""
+        """Write the rows to temporary files and verify them against the log; Spark runs the parts in parallel."""
         PosixDisk(self.path).make_folder(str(staged.relative_to(self.path)))
         context = spark.sparkContext
         part_bytes = max(stretch.size_bytes // context.defaultParallelism, PART_BYTES_MIN)
@@ -238,7 +238,7 @@ class Archive:
             disk.sync_folder(folder)
 
     def _remove_strays(self) -> None:
-        """Remove what a run left that was ended before its manifest."""
+        """Remove the files of a run that ended before it wrote its manifest."""
         listed = {file.path for manifest in self.manifests for file in manifest.files}
         for folder in self.path.iterdir():
             if folder.name == STAGING:
@@ -255,7 +255,7 @@ class Archive:
 
 
 def _parts(store: Store, stretch: ManifestRange, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:
-    """Yield what tasks of about `part_bytes` read of a stretch."""
+    """Yield the parts of a stretch, of about `part_bytes` each."""
     held: list[LogRange] = []
     plan = plan_scan(
         store,

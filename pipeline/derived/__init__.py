@@ -1,4 +1,4 @@
-"""Derived state made again from the log, and compared with what a node keeps of it.
+"""Derived state, rebuilt from the log and compared with the copy that a node keeps.
 
 fold      the broker's own fold over a store's committed log, stopping where something is to be compared
 kept      what a node keeps: snapshots, and the files of consume queues and of the key index

@@ -1,4 +1,4 @@
-"""Two derived states, component by component; the first difference of each, in words.
+"""Comparison of two derived states: the first difference of each component, in words.
 
 Whether components are equal is asked of their digests, which are the same on every replica whatever it keeps in
 memory. Only where digests differ is looked for the place.
@@ -22,7 +22,7 @@ _UNITS_AT_ONCE: Final = 4096
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Something that a node keeps is not what follows from its log.
+    """A difference between a node's derived state and the state that follows from its log.
 
     Attributes:
         component: of the state: queues, key_index, offsets, transactions, ...
@@ -127,7 +127,7 @@ def _table_difference(component: str, one: object, other: object) -> Difference:
 
 
 def _differing(one: object, other: object, path: str) -> Iterator[tuple[str, object, object]]:
-    """Yield where two plain values differ, outermost place first."""
+    """Yield the places at which two plain values differ, outermost first."""
     if isinstance(one, dict) and isinstance(other, dict):
         for name in sorted(one.keys() | other.keys(), key=str):
             yield from _differing(one.get(name), other.get(name), f"{path}/{name}")

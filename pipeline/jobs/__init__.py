@@ -36,7 +36,7 @@ class Job(Protocol):
         """Add the job's own options."""
 
     def run(self, context: JobContext) -> int:
-        """Do it; returns the exit code, or raises a PipelineError."""
+        """Run the job; return its exit code, or raise a PipelineError."""
 
 
 def load(name: str) -> Job:

@@ -30,7 +30,7 @@ MIB: Final = 1024 * 1024
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the store, the archive, and what is expired."""
+    """Add the options for store, archive and age of expiry."""
     parser.add_argument("store", help="folder of a node's store")
     parser.add_argument("archive", help="folder of the archive; created when missing")
     add_bound_arguments(parser)
@@ -94,7 +94,7 @@ def run(context: JobContext) -> int:
 
 
 def checked(archive: str) -> list[Manifest]:
-    """Read all that an archive's manifests list; nothing is written, not even a missing folder.
+    """Verify everything that an archive's manifests list; nothing is written, not even a missing folder.
 
     Raises:
         ArchiveError: a file or a manifest is not as it was written.

@@ -170,7 +170,7 @@ def _damage(place: Row) -> str:
 def kept_differences(
     stores: Mapping[str, Store], last_index: Index, progress: Callable[[int], None]
 ) -> list[Finding]:
-    """Compare what each replica keeps with one fold of the log that all have."""
+    """Compare each replica's derived state with one fold of the common log."""
     from pipeline.audit import Finding
     from pipeline.jobs.verify import Findings, compare_kept
     from pipeline.scan.plan import Committed, plan_scan
@@ -188,7 +188,7 @@ def kept_differences(
 
 
 def live_differences(name_server: str | None, group: str | None) -> list[Finding]:
-    """Compare what running nodes say of their own state at the newest mark that all of them have."""
+    """Compare the digests that running nodes report for the newest mark that all of them have."""
     if name_server is None:
         return []
     from broker.admin.verify import compare

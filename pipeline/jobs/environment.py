@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(context: JobContext) -> int:
-    """Look, and with --start try."""
+    """Report what this machine has and, with --start, start a session."""
     found: dict[str, str] = {"python": f"{sys.version.split()[0]} ({sys.executable})"}
     missing: list[str] = []
     for package in PACKAGES:
@@ -48,7 +48,7 @@ def run(context: JobContext) -> int:
 
 
 def _java() -> tuple[str, list[str]]:
-    """Describe the java that there is, and what is wrong with it."""
+    """Describe the Java runtime that was found, and why it does not fit."""
     from pipeline.spark.java import find_java
 
     try:

@@ -23,7 +23,7 @@ HELD = "\nstopping as soon as Spark has started (Ctrl-C again: at once)\n"
 
 @contextmanager
 def interrupts_held(context_class: type[SparkContext]) -> Iterator[None]:
-    """Hold the first Ctrl-C back while a JVM starts; from then on Ctrl-C is Python's own, not PySpark's.
+    """Delay the first Ctrl-C while a JVM starts; afterwards Ctrl-C raises KeyboardInterrupt, not PySpark's handler.
 
     Args:
         context_class: `pyspark.SparkContext`, which installs a handler as soon as there is one.

@@ -20,7 +20,7 @@ summary = "say how far consumer groups and streaming queries (commitGroup) are b
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add whom to ask, what about, and when that is too much."""
+    """Add the options for name servers, groups and topics, and the limit of the lag."""
     parser.add_argument("-n", "--name-server", required=True, help="HOST:PORT[;HOST:PORT]")
     parser.add_argument("--group", help="this consumer group only")
     parser.add_argument("--topic", help="this topic only")

@@ -29,7 +29,7 @@ Rows = list[dict[str, Cell]]
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is looked at, and where to draw it."""
+    """Add the options for the input, and the file to draw into."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--store", metavar="DIR", help="a broker's store: everything, groups too")
     source.add_argument("--parquet", metavar="DIR", help="an archive, or Parquet files of messages")

@@ -28,7 +28,7 @@ summary = "send messages of an archive, of Parquet files or of a store's log to 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add where from, which, where to and how fast."""
+    """Add the options for source, selection, target and rate."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument(
         "--parquet", metavar="DIR", help="Parquet files with the source's columns, or an archive"
@@ -94,7 +94,7 @@ def _sink_options(options: argparse.Namespace) -> dict[str, str]:
 
 
 def run(context: JobContext) -> int:
-    """Count, and unless it is a dry run, send."""
+    """Count the chosen messages and, unless this is a dry run, send them."""
     from pipeline.spark import replay as replaying
 
     options = context.options
@@ -142,7 +142,7 @@ def run(context: JobContext) -> int:
 def _target(
     context: JobContext, counts: Sequence[QueueCount], queues: Sequence[MessageQueue]
 ) -> Target:
-    """Return which queue of the new topic each original one goes to, and how many tasks send."""
+    """Return the target queue of each original queue, and the number of sending tasks."""
     from pipeline.spark import replay as replaying
 
     options = context.options
@@ -170,7 +170,7 @@ def _frame(context: JobContext, last_index: Index) -> DataFrame:
 def _send(
     rows: DataFrame, counts: list[QueueCount], target: Target, given: dict[str, str]
 ) -> Iterator[int]:
-    """Write batch after batch, each ends before the next begins; gives about how many messages each had."""
+    """Write batch after batch, one at a time; yield the approximate number of messages of each."""
     from pipeline.spark import replay as replaying
 
     span = replaying.batch_span(counts)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def add_bound_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what says how far the log is committed."""
+    """Add the options that determine how far the log is committed."""
     parser.add_argument(
         "--up-to",
         metavar="INDEX",

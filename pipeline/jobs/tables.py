@@ -1,4 +1,4 @@
-"""Tables for people in which nothing is cut off: what they say are names and places, wherever they are printed."""
+"""Tables for people that never cut off a cell, since cells hold names and places."""
 
 from __future__ import annotations
 
@@ -23,5 +23,5 @@ def new_table(title: str, *columns: str, numbers: Collection[str] = ()) -> Table
 
 
 def alarming(text: object) -> Text:
-    """Return a cell that stands out."""
+    """Return a highlighted cell."""
     return Text(str(text), style="bold red")

@@ -19,7 +19,7 @@ summary = "follow a message through delays, transactions, retries, dead letters 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add whom to ask, and about which message."""
+    """Add the options for name servers and the message."""
     parser.add_argument("message", help="an offset message id; with --topic a unique key or a key")
     parser.add_argument("--topic", help="the topic that it was sent to")
     parser.add_argument("-n", "--name-server", required=True, help="HOST:PORT[;HOST:PORT]")

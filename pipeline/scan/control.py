@@ -21,7 +21,7 @@ _encoder = msgspec.json.Encoder()
 
 
 def is_control(table: RecordTable) -> NDArray[np.bool_]:
-    """Return which records stand on a control topic."""
+    """Return a mask of the records on control topics."""
     topics = table.topics.dictionary_encode()
     known = [is_control_topic(topic) for topic in topics.dictionary.to_pylist()]
     flags: NDArray[np.bool_] = np.array(known, bool)[topics.indices.to_numpy()]

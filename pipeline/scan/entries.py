@@ -85,7 +85,7 @@ class Entries:
         return len(self.start)
 
     def whole_count(self) -> int:
-        """Count those, from the first on, that have a whole body."""
+        """Count the leading entries that have a whole body."""
         bad = np.flatnonzero(~self.body_ok)
         return int(bad[0]) if len(bad) else len(self)
 
@@ -108,7 +108,7 @@ class Entries:
 
     @property
     def end(self) -> Int64s:
-        """Places behind the entries."""
+        """The places behind the entries, as an array."""
         return self.start + self.header["size"]
 
     @property
@@ -183,7 +183,7 @@ def _walk(data: Bytes) -> tuple[Int64s, int]:
 
 
 def _count_good(header: NDArray[np.void], start: Int64s, before: Chain) -> int:
-    """Count the headers, from the first on, that are right and follow each other."""
+    """Count the leading headers that are valid and follow each other."""
     octets = header.view(np.uint8).reshape(-1, ENTRY_HEADER_BYTES)
     covered = np.concatenate((octets[:, :_CHAIN_CRC_AT], octets[:, _BODY_CRC_AT:]), axis=1)
     stored = header["chain_crc"].astype(np.uint32)

@@ -37,7 +37,7 @@ SNAPSHOT: Final = "snapshot"
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Up to which entry the log is committed, and how that is known.
+    """The last entry that is known to be committed, and the source of that knowledge.
 
     Attributes:
         index: the last committed entry that is known; None: all that is there.
@@ -212,7 +212,7 @@ def _split(
 
 
 class _Layout:
-    """Walks the segments once, and notes what each begins and ends with.
+    """The first and last entry of each segment, found in one walk over them.
 
     Attributes:
         befores, ends: per segment, what its first entry follows, and its last entry.

@@ -244,7 +244,7 @@ class RangeScan:
         return Chain(Index(0), Term(0), Position(found), None), reported
 
     def _next_whole(self, descriptor: int, at: int, index_min: Index) -> int:
-        """Position of the first whole entry from `at` on; the range's end when there is none."""
+        """Return the position of the first whole entry from `at` on; the range's end when there is none."""
         end = self._range.end.position
         while at < end:
             data = bytearray(min(SEARCH_BYTES, end - at))
@@ -260,7 +260,7 @@ class RangeScan:
         return end
 
     def _whole_entry(self, descriptor: int, data: bytes, at: int, index_min: Index) -> int | None:
-        """Position of the first entry in `data` whose header fits its place and whose body fits it."""
+        """Return the position of the first entry in `data` whose header fits its place, and whose body its header."""
         for _, header in find_headers(data, base_position=at, index_min=index_min):
             if header.position + header.size_bytes > self._range.end.position:
                 continue

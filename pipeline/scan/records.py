@@ -120,7 +120,7 @@ class RecordTable:
 
     @cached_property
     def properties(self) -> pa.BinaryArray:
-        """Return the properties as they stand there."""
+        """Return the encoded properties."""
         return self._cut(self.topic_end + 2, self.end)
 
     def select(self, which: NDArray[np.bool_] | Int64s | slice) -> RecordTable:
@@ -143,7 +143,7 @@ class RecordTable:
         return (found & 0x7FFF_FFFF) == stored
 
     def record_crcs(self) -> Int64s:
-        """Return the CRC32C of each record as it stands there."""
+        """Return the CRC32C of each record's bytes."""
         view = memoryview(self.data)
         pairs = zip(self.start.tolist(), self.end.tolist(), strict=True)
         return np.fromiter((crc32c(view[a:b]) for a, b in pairs), np.int64, len(self))

@@ -1,4 +1,4 @@
-"""The columns that a frame may have which is written to topics, and those that it lacks."""
+"""The columns of a frame that is written to topics: which are known, and which are missing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SinkColumns:
 
 
 def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumns:
-    """Compare a frame's columns with what the sink can do.
+    """Check a frame's columns; raises UsageError for those that the sink cannot write.
 
     Args:
         fields: names and types, as Spark writes them ("map<string,string>").

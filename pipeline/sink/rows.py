@@ -1,4 +1,4 @@
-"""From Arrow batches to messages: one pass, and a clear word about the row that cannot be sent."""
+"""Messages made from Arrow batches in one pass, with a precise error for a row that cannot be sent."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _MILLISECOND: Final = datetime.timedelta(milliseconds=1)
 
 
 class OutRow(NamedTuple):
-    """A row as it goes out.
+    """A row as it is sent.
 
     Attributes:
         number: in its partition, from 0.
@@ -88,7 +88,7 @@ class RowReader:
         self._seen: set[bytes] | None = set() if columns.key_columns == COORDINATES else None
 
     def read(self, batch: pa.RecordBatch) -> Iterator[OutRow]:
-        """Give the rows of an Arrow batch.
+        """Yield the rows of an Arrow batch.
 
         Raises:
             BadRowError: a row cannot be sent.

@@ -32,7 +32,7 @@ RATE_STEPS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class SinkTask:
-    """The identity of rows: whose task they are.
+    """The identity of a task, from which its rows' keys are made.
 
     Attributes:
         partition: number of the task's partition, for errors.
@@ -245,7 +245,7 @@ class Sender:
         )
 
     async def _keep_to_rate(self) -> None:
-        """Let so many rows go as a tenth of a second has, then wait until it is over."""
+        """Keep to the rate: pass a tenth of a second's rows, then wait until that time is over."""
         rate = self._options.rows_per_second
         if rate is not None and self._taken % max(rate // RATE_STEPS, 1) == 0:
             for queue in list(self._gathered):

@@ -39,7 +39,7 @@ class CommitLogReader(DataSourceReader):
         check_columns(self._scan.schema, {})
 
     def partitions(self) -> list[InputPartition]:
-        """Settle how far to read, and cut the log into ranges."""
+        """Decide how far to read, and split the log into ranges."""
         return [LogPartition(each) for each in plan_log(self._options).ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

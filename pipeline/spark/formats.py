@@ -1,4 +1,4 @@
-"""The formats that a session learns from us, in one list."""
+"""All formats of ours, for registration with a session."""
 
 from __future__ import annotations
 

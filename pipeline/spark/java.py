@@ -143,7 +143,7 @@ def _shim_home(program: Path) -> Path:
 
 
 def main() -> int:
-    """Say which Java would be used; exit code 1 when there is none."""
+    """Print which Java would be used; return exit code 1 when there is none."""
     try:
         java = find_java()
     except JavaMissingError as error:

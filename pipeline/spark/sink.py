@@ -38,7 +38,7 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The result of one task; see `pipeline.sink.sender.SinkCounts`."""
+    """The commit message of one task, with its counts (`pipeline.sink.sender.SinkCounts`)."""
 
     partition: int
     rows: int

@@ -94,7 +94,7 @@ class TopicReader(DataSourceReader):
         self._tasks = TopicTasks(read_source_options(given, "batch"), schema, parallelism)
 
     def partitions(self) -> list[InputPartition]:
-        """Settle start and end, and share the ranges out."""
+        """Decide start and end, and distribute the ranges over partitions."""
         options = self._tasks.options
         view = BrokerView(options)
         try:
@@ -134,7 +134,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._offsets = StreamOffsets(options, self._view)
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return what maxOffsetsPerTrigger says."""
+        """Return the read limit that maxOffsetsPerTrigger sets."""
         most = self._tasks.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -143,7 +143,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets.initial()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take what is there now for everything."""
+        """Fix the present ends as the end of the stream."""
         self._offsets.freeze()
 
     def latestOffset(self, start: OffsetsForm, limit: ReadLimit) -> OffsetsForm:
@@ -156,7 +156,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._offsets.newest()
 
     def partitions(self, start: OffsetsForm, end: OffsetsForm) -> list[InputPartition]:
-        """Share out what lies between; depends on nothing else."""
+        """Return the partitions between two offsets; depends on nothing else, so that a batch can be repeated."""
         return self._tasks.tasks(
             from_form(start, "the start of a batch"), from_form(end, "the end of a batch")
         )
@@ -166,7 +166,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._tasks.read(partition)
 
     def stop(self) -> None:
-        """Leave the brokers."""
+        """Close the connections to the brokers."""
         self._view.close()
 
 
