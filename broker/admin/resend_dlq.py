@@ -155,7 +155,7 @@ class Resender:
         limit: int | None = None,
         is_dry: bool = False,
     ) -> None:
-        """Prepare. The consumer's group is the one whose dead letters are meant."""
+        """Set up one run; the consumer's group is the one whose dead letters are meant."""
         self._consumer = consumer
         self._producer = producer
         self._choice = choice

@@ -87,7 +87,7 @@ class RequestHandlers:
         settings: Mapping[str, str] | None = None,
         orders_messages: bool = False,
     ) -> None:
-        """Prepare.
+        """Set up the answers of one name server.
 
         Args:
             routes: changed by registrations.

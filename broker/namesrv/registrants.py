@@ -118,7 +118,7 @@ class Registrants:
         draw_nonce: Callable[[], str],
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare.
+        """Begin without any known connection.
 
         Args:
             routes: know who holds a name.

@@ -49,7 +49,7 @@ class NameServer:
     """One name server. `run` does everything; it may run in a nursery next to brokers (--dev)."""
 
     def __init__(self, config: NameServerConfig, *, limits: ListenerLimits | None = None) -> None:
-        """Prepare; nothing is opened yet."""
+        """Take the configuration; `run` opens the sockets."""
         self._config = config
         self._limits = limits
         self.routes = RouteTable()

@@ -70,7 +70,7 @@ class Listener:
         closed: Callable[[Connection], None] | None = None,
         limits: ListenerLimits | None = None,
     ) -> None:
-        """Prepare; `run` does the work.
+        """Set up the listener; `run` accepts and serves.
 
         Args:
             handle: called with all frames of one read, without a checkpoint. A FrameError from it (a

@@ -58,7 +58,7 @@ def monotonic_ms() -> int:
 
 
 class Broker:
-    """One node. `run` is its life.
+    """The broker of one node; `run` serves until it is stopped or its log fails.
 
     Attributes:
         log: the member of the Raft group.

@@ -50,7 +50,7 @@ class DevOptions:
 
     @property
     def peers(self) -> str:
-        """The members string."""
+        """The members as `--peers` takes them."""
         return ";".join(
             f"{node}-{HOST}:{port + _MEMBER_PORT_DISTANCE}"
             for node, port in zip(NODES, self.ports, strict=True)
@@ -58,7 +58,7 @@ class DevOptions:
 
 
 async def run_dev(options: DevOptions, console: Console) -> int:
-    """Start everything, say when it is ready, keep it running until a signal; gives the exit status.
+    """Start everything, say when it is ready, keep it running until a signal; return the exit status.
 
     Raises:
         ConfigError: the ports do not fit.
@@ -123,7 +123,7 @@ class _Child:
         self.process: trio.Process | None = None
 
     async def run(self) -> int:
-        """Start it and wait for its end; gives the exit status. Cancelling leaves it running."""
+        """Start it and wait for its end; return the exit status. Cancelling leaves it running."""
         with self.log_path.open("ab") as log:
             self.process = await trio.lowlevel.open_process(
                 self.command,

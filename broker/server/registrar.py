@@ -169,7 +169,7 @@ class Registrar:
 
 
 class _NameServer:
-    """One name server: a connection that is kept, and a bell to register at once.
+    """One name server: a connection that is kept, and an event to register at once.
 
     Attributes:
         token: by which this node knows its registrations on the connection as its own.

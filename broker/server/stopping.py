@@ -39,7 +39,7 @@ class OrderlyStop:
         is_quiet: Callable[[], bool],
         now_s: Callable[[], float],
     ) -> None:
-        """Prepare; `run` does it.
+        """Set up the orderly stop; `run` does it.
 
         Args:
             log: of this node.

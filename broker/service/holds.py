@@ -37,12 +37,12 @@ class HeldPull(Protocol):
 
     @property
     def place(self) -> tuple[str, QueueId]:
-        """Topic and queue id."""
+        """The topic and queue id that it reads."""
         ...
 
     @property
     def connection(self) -> int:
-        """See above."""
+        """The number of the connection that the pull came on."""
         ...
 
 

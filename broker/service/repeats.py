@@ -61,7 +61,7 @@ class Repeats:
     def __init__(
         self, state: BrokerState, load: Callable[[PhysicalOffset], StoredMessage | None]
     ) -> None:
-        """Prepare. `load` returns the message at a physical offset, or None when it is gone."""
+        """Begin without notes of answers; `load` returns the message at a physical offset, or None when it is gone."""
         self._state = state
         self._load = load
         self._unanswered: dict[PhysicalOffset, None] = {}

@@ -138,7 +138,7 @@ class EndRules:
         timers: TimerRules | None,
         load: Callable[[PhysicalOffset], StoredMessage | None],
     ) -> None:
-        """Prepare.
+        """Set up the rules for one broker.
 
         `timeout_ms` is the immunity of messages that ask for the broker's usual one; `timers` decides on
         due times, None where they are switched off.

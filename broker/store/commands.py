@@ -43,7 +43,7 @@ def carry_out(
     now_ms: StoreTimeMs,
     physical_offset: PhysicalOffset,
 ) -> RefusalKind | None:
-    """Carry out one command; return why not, if so, with nothing changed.
+    """Carry out one command; return the reason if it was refused, with nothing changed.
 
     Args:
         state: what is changed.

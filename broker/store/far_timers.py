@@ -60,13 +60,13 @@ class MemoryFarTimers:
         self._units.update(units)
 
     def discard(self, unit: bytes) -> bool:
-        """Forget one; see `FarTimers`."""
+        """Forget one unit; see `FarTimers`."""
         is_there = unit in self._units
         self._units.discard(unit)
         return is_there
 
     def take_first(self, count: int) -> list[bytes]:
-        """Take; see `FarTimers`."""
+        """Remove the first units; see `FarTimers`."""
         taken = list(self._units[:count])
         del self._units[:count]
         return taken

@@ -76,7 +76,7 @@ class Groups:
     def put(
         self, config: SubscriptionGroupConfig, now_ms: StoreTimeMs, *, only_if_missing: bool = False
     ) -> RefusalKind | None:
-        """Create or replace a group; return why not, if so. Nothing to change is not a refusal."""
+        """Create or replace a group; return the reason if it was refused. Nothing to change is no refusal."""
         if names.group_problem(config.name) is not None:
             return RefusalKind.INVALID_NAME
         known = self._table.get(config.name)
@@ -87,7 +87,7 @@ class Groups:
         return None
 
     def delete(self, name: str, now_ms: StoreTimeMs) -> RefusalKind | None:
-        """Remove a group and its prohibitions; return why not, if so."""
+        """Remove a group and its prohibitions; return the reason if it was refused."""
         if name not in self._table:
             return RefusalKind.UNKNOWN_GROUP
         if name in names.SYSTEM_GROUPS:

@@ -177,7 +177,7 @@ class Schedule:
         self.digest = crc32c(repr(delays_ms).encode(), self.digest)
 
     def advance(self, level: int, first: QueueOffset, end: QueueOffset) -> RefusalKind | None:
-        """Note that messages first..end of a level were delivered; return why not, if so."""
+        """Note that messages first..end of a level were delivered; return the reason if it was refused."""
         queue = self._queues.by_key.get((SCHEDULE_KEY, QueueId(level - 1)))
         if queue is None or not first <= end <= queue.max_offset:
             return RefusalKind.OUT_OF_RANGE

@@ -119,7 +119,7 @@ class Sinks:
     def take(
         self, sink_id: str, batch_id: int, keys: bytes, now_ms: StoreTimeMs
     ) -> RefusalKind | None:
-        """Note that rows of a batch stand in the log; return why not, if so, with nothing changed.
+        """Note that rows of a batch stand in the log; return the reason if it was refused, with nothing changed.
 
         Args:
             sink_id: the sink.

@@ -243,7 +243,7 @@ class BrokerState:
                 self._clear(empty)
 
     def _clear(self, empty: BrokerState) -> None:
-        """Become as an empty state is."""
+        """Reset every component to that of an empty state."""
         self.queues.clear()
         self.key_index.clear()
         self._known.clear()

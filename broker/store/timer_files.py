@@ -68,14 +68,14 @@ class TimerFiles:
         self._use(insert)
 
     def discard(self, unit: bytes) -> bool:
-        """Forget one; see `FarTimers`."""
+        """Forget one unit; see `FarTimers`."""
         if self._database is None:
             return False
         query = "DELETE FROM units WHERE unit = ?"
         return self._use(lambda database: database.execute(query, (unit,)).rowcount > 0)
 
     def take_first(self, count: int) -> list[bytes]:
-        """Take; see `FarTimers`."""
+        """Remove the first units; see `FarTimers`."""
         if self._database is None:
             return []
 

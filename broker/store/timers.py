@@ -138,7 +138,7 @@ class Timers:
         return chain(list(self._near), self._far.frozen())
 
     def add(self, timer: PendingTimer) -> None:
-        """Take in a message that was put in the timer topic."""
+        """Add a message that was stored in the timer topic."""
         unit = TIMER_UNIT.pack(*timer)
         self.count += 1
         self.digest = crc32c(b"+" + unit, self.digest)
@@ -150,7 +150,7 @@ class Timers:
             self._far.add(unit)
 
     def deliver(self, places: Iterable[tuple[int, PhysicalOffset]]) -> RefusalKind | None:
-        """Take out messages that were delivered, by due time and physical offset; return why not, if so.
+        """Take out messages that were delivered, by due time and physical offset; return the reason if it was refused.
 
         One that is not pending was delivered or recalled before: the others count nevertheless.
         """

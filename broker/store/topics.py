@@ -160,7 +160,7 @@ class Topics:
     def put(
         self, config: TopicConfig, now_ms: StoreTimeMs, *, only_if_missing: bool = False
     ) -> RefusalKind | None:
-        """Create or replace a topic; return why not, if so. Nothing to change is not a refusal."""
+        """Create or replace a topic; return the reason if it was refused. Nothing to change is no refusal."""
         if names.topic_problem(config.name) is not None:
             return RefusalKind.INVALID_NAME
         counts = (config.read_queue_count, config.write_queue_count)

@@ -160,7 +160,7 @@ class Transactions:
         return iter([self._open[offset] for offset in sorted(self._open)])
 
     def get(self, queue_offset: QueueOffset) -> OpenHalf | None:
-        """Return an open one by its half queue offset."""
+        """Return the open transaction with this half queue offset, or None."""
         return self._open.get(queue_offset)
 
     def newest(self, key: TransactionKey, limit: int) -> list[OpenHalf]:
@@ -228,7 +228,7 @@ class Transactions:
         self._changed(TransactionVerdict.OPEN, offset, message.physical_offset)
 
     def end(self, message: StoredMessage) -> RefusalKind | None:
-        """Carry out an op record; return why not, if so, with nothing changed."""
+        """Carry out an op record; return the reason if it was refused, with nothing changed."""
         op = decode_op(message.body, message.properties)
         if op is None:
             return RefusalKind.MALFORMED
@@ -310,7 +310,7 @@ class Transactions:
                 self._enter_queue(half)
 
     def _name(self, half: OpenHalf) -> None:
-        """Let this one be found under its key from now on."""
+        """Register a half message under its key."""
         if half.key is None:
             return
         newest = self._by_key.get(half.key)

@@ -59,7 +59,7 @@ class SimDriver(Driver):
         now_ms: Callable[[], int],
         wake: Callable[[], None],
     ) -> None:
-        """Prepare. `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
+        """Set up a simulated log; `now_ms` is the member's clock; `wake` asks for a pass at this moment."""
         self.obstacles = Obstacles(  # the other members announce nothing here
             config.raft.node_id, config.raft.voters, has_vote=lambda: True, has_begun=lambda: True
         )

@@ -1,4 +1,4 @@
-"""Who acts in a story: a client that does what it is told, one request at a time, and says what it was answered."""
+"""Who acts in a story: a client that sends one request at a time, as the story says, and prints the answers."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A consumer group: who is there, and how far it is.
+    """A consumer group: its members and its offsets.
 
     Attributes:
         members: client ids of those online, sorted.

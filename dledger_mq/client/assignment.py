@@ -62,7 +62,7 @@ class Assignment:
         local: LocalOffsets | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Prepare; `run` does the work. With `local` offsets the member reads all queues."""
+        """Set up the assignment, which `run` keeps up to date. With `local` offsets the member reads all queues."""
         self.paused: set[MessageQueue] = set()
         self._listener = listener or RebalanceListener()
         self._lost_queues: list[MessageQueue] = []
@@ -91,7 +91,7 @@ class Assignment:
                 self.readers[queue].pause(is_paused=True)
 
     def resume(self, queues: Iterable[MessageQueue]) -> None:
-        """Go on with these."""
+        """Pull from these queues again."""
         for queue in queues:
             self.paused.discard(queue)
             if queue in self.readers:
@@ -264,7 +264,7 @@ class Assignment:
         return await requests.offset_at(queue, self._start_from)
 
     async def move(self, offsets: Mapping[MessageQueue, QueueOffset]) -> None:
-        """Go on elsewhere, as an operator wants it: drop what was read of these queues.
+        """Move to other offsets, as an operator wants it; what was read of these queues is dropped.
 
         What cannot be committed stays where it was, with a line in the log; queues that we do not
         own are left alone.

@@ -120,7 +120,7 @@ def decoded(handler: BatchHandler, deserializer: Callable[[bytes], object]) -> B
 
 
 def observed(handler: BatchHandler, hooks: ClientHooks) -> BatchHandler:
-    """Return a handler inside of what the hooks want around it."""
+    """Return the handler, wrapped in the calls of the hooks."""
 
     async def handle(messages: tuple[ReceivedMessage, ...]) -> Result:
         with hooks.consuming(messages):

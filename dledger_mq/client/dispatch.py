@@ -60,7 +60,7 @@ class Dispatcher:
         readers: Callable[[], Iterable[QueueReader]],
         wait_held: Callable[[MessageQueue], Awaitable[object]] | None,
     ) -> None:
-        """Prepare; `wait_held` waits until the lock of a queue is good, for ordered consumers."""
+        """Set up the dispatch; `wait_held` waits until the lock of a queue is good, for ordered consumers."""
         self.consumed = self.failed = self.given_back = 0
         self.rates: dict[str, ConsumeRates] = {}
         self._handler = handler
@@ -75,7 +75,7 @@ class Dispatcher:
         )
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Work until cancelled."""
+        """Hand messages to the handler until cancelled."""
         async with self._send_work, self._work, anyio.create_task_group() as nursery:
             self._nursery = nursery
             if not self._settings.ordered:
@@ -90,7 +90,7 @@ class Dispatcher:
                 self._nursery = None
 
     def take(self, reader: QueueReader, messages: _Batch) -> None:
-        """Take what a reader pulled; when the end has begun it is left for the next member."""
+        """Take the messages that a reader pulled; once the end has begun they are left for the next member."""
         if self._nursery is None:
             return
         if self._settings.ordered:
@@ -105,7 +105,7 @@ class Dispatcher:
             self._send_work.send_nowait((reader, messages[start : start + size]))
 
     async def _call(self, messages: _Batch) -> Later | None:
-        """Let the handler consume; None when it did, else what it wants. Its failures are results."""
+        """Call the handler; return None if it consumed all, else its wish. What it raises counts as a failure."""
         try:
             result = await self._handler(messages)
         except UnfinishedError:
@@ -203,7 +203,7 @@ class Dispatcher:
                     reader.finish(message.queue_offset)
 
     async def _consume_in_order(self, reader: QueueReader) -> None:
-        """Handle what waits of one queue, in order; a failure holds the queue up (L17)."""
+        """Handle the waiting messages of one queue, in order; a failure holds the queue up (L17)."""
         waiting = reader.waiting
         while waiting:
             if self._wait_held is not None:
@@ -264,7 +264,7 @@ class Dispatcher:
 
 
 def _later(result: Result, count: int) -> Later | None:
-    """Return what is left to do; None: nothing."""
+    """Return the part of a batch that is left to be consumed; None if nothing is."""
     if result is ConsumeResult.LATER:
         return Later()
     if isinstance(result, Later) and result.consumed < count:

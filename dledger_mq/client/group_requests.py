@@ -155,7 +155,7 @@ class GroupRequests:
         return frozenset(MessageQueue(one.topic, one.broker_name, one.queue_id) for one in held)
 
     async def unlock(self, broker_name: str, queues: Iterable[MessageQueue]) -> None:
-        """Let others have queues.
+        """Unlock queues for other members.
 
         Raises:
             ClientError: they may still be ours.

@@ -106,7 +106,7 @@ class IdempotentProducer(Producer):
         queue: MessageQueue,
         timeout_s: float | None = None,
     ) -> RowsResult:
-        """Send rows of one batch to one queue as one request; those that are not there yet are stored.
+        """Send rows of one batch to one queue as one request; those that are not stored yet are stored.
 
         Rows with a delay or a due time go one by one. All bodies together are bounded as one body is.
 

@@ -278,7 +278,7 @@ class Lane:
             self._finder.report_failure(self.broker_name, address)
 
     async def _conduct(self, wire: Wire) -> None:
-        """Transmit what comes, until another node is wanted or there is nothing to do for long."""
+        """Transmit sends as they come, until another node is wanted or there is nothing to do for long."""
         while True:
             if self._again:
                 await self._settle()
@@ -296,7 +296,7 @@ class Lane:
                 return
 
     async def _settle(self) -> None:
-        """Wait for the other answers of this connection, a little."""
+        """Wait a little for the other answers on this connection."""
         with anyio.move_on_after(SETTLE_S):
             while self._in_flight:
                 self._wake = self._new_event()
@@ -313,7 +313,7 @@ class Lane:
         return leader is not None and leader != self.address
 
     def _transmit(self, wire: Wire) -> None:
-        """Put what waits and is not too late on the connection, in one system call, up to the limits."""
+        """Put the sends that wait and are not too late on the connection, in one system call, up to the limits."""
         waiting, in_flight = self._waiting, self._in_flight
         frames: list[bytes] = []
         now = self._now()

@@ -84,7 +84,7 @@ class MessageLoop:
         return self._out.message
 
     def end(self, *, is_consumed: bool) -> None:
-        """Let no more out; say what the message is that is out."""
+        """Hand out no more messages; decide how the one that is out has ended."""
         self._has_ended = True
         self._finish(is_consumed=is_consumed)
         while self._offers:

@@ -123,7 +123,7 @@ def _check_type(name: str, value: object, kinds: type | tuple[type, ...], wanted
 
 
 def _convert_numbers(message: Message) -> None:
-    """Make each number an `int`; those of numpy, for one, are not."""
+    """Convert each number to an `int`: those of numpy, for example, are none."""
     for name in ("flag", "delay_level", "delay_ms", "deliver_at_ms"):
         value = getattr(message, name)
         if value is None and name == "deliver_at_ms":

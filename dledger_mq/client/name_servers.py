@@ -52,7 +52,7 @@ class NameServers:
 
     @property
     def current(self) -> str:
-        """The one that is asked first."""
+        """The address of the name server that is asked first."""
         return self.addresses[self._current]
 
     async def call(

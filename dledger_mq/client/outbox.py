@@ -64,7 +64,7 @@ class Outbox:
         self._arrived.set()
 
     async def run(self) -> None:
-        """Submit what comes until cancelled; what is left then was not sent."""
+        """Submit letters as they come until cancelled; those left then were not sent."""
         try:
             while True:
                 while self._letters:

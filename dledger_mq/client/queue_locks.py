@@ -53,7 +53,7 @@ class QueueLocks:
         return asked_at is not None and anyio.current_time() - asked_at < HELD_S
 
     async def wait_held(self, queue: MessageQueue) -> bool:
-        """Wait while it is not sure who has the queue; False when it is given up or lost."""
+        """Wait until the lock of a queue is certain; return False when it was given up or lost."""
         while queue in self._asked_at:
             if self.holds(queue):
                 return True
@@ -79,7 +79,7 @@ class QueueLocks:
         self._wake_waiters()
 
     async def release(self, queues: Iterable[MessageQueue]) -> None:
-        """Let other members have these; a lock whose broker does not answer expires."""
+        """Unlock these queues for other members; a lock whose broker does not answer expires."""
         for name, some in self._by_broker(queue for queue in queues if queue in self._asked_at):
             for queue in some:
                 self.forget(queue)

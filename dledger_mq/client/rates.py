@@ -26,7 +26,7 @@ class Rate:
         self._seconds: deque[_Second] = deque()
 
     def add(self, now_s: float, count: int, spent_s: float) -> None:
-        """Note one call that dealt with `count` things."""
+        """Count one call, of `count` messages or pulls."""
         number = int(now_s)
         if not self._seconds or self._seconds[-1].number != number:
             self._forget(number)
@@ -37,7 +37,7 @@ class Rate:
         last.spent_s += spent_s
 
     def count(self, now_s: float) -> int:
-        """Return how many things there were in the last minute."""
+        """Return the count of messages or pulls in the last minute."""
         self._forget(int(now_s))
         return sum(each.count for each in self._seconds)
 

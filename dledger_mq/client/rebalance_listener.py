@@ -12,10 +12,10 @@ class RebalanceListener:
     """
 
     async def acquired(self, queues: tuple[MessageQueue, ...]) -> None:
-        """Take note that these are ours now and are being read."""
+        """Take note that this member now owns these queues and reads them."""
 
     async def released(self, queues: tuple[MessageQueue, ...]) -> None:
-        """Take note that these are not read any more; the handler is done with them, a commit follows."""
+        """Take note that these queues are read no more; the handler is done with them, a commit follows."""
 
     async def lost(self, queues: tuple[MessageQueue, ...]) -> None:
-        """Take note that the locks of these ran out (`ordered`): another member may work on them."""
+        """Take note that the locks of these queues ran out (`ordered`): another member may work on them."""

@@ -15,12 +15,12 @@ from dledger_mq.message.numbers import QueueOffset
 
 
 class Delays:
-    """Stages what is due; one batch at a time, so that progress is always that of the fold."""
+    """Stages delayed messages that are due; one batch at a time, so that progress is always that of the fold."""
 
     def __init__(
         self, log: LogServer, state: BrokerState, commits: Commits, now_ms: Callable[[], int]
     ) -> None:
-        """Prepare. `now_ms` is never before the log's last store time."""
+        """Set up the delivery of delayed messages; `now_ms` is never before the log's last store time."""
         self._log = log
         self._state = state
         self._commits = commits

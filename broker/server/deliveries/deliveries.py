@@ -39,7 +39,7 @@ class DeliveryPause:
     """
 
     def __init__(self, what: str) -> None:
-        """Prepare; `what` is what the log line names."""
+        """Start unpaused; `what` names the delayed messages in the log line."""
         self._what = what
         self.is_paused = False
 
@@ -57,7 +57,7 @@ class DeliveryPause:
 
 
 class DeliveringTask(Protocol):
-    """Stages what is due."""
+    """Stages messages that fall due; `keep_delivering` drives it."""
 
     def wait_ms(self) -> int | None:
         """Return the time until something may be due, below 0 if something is; None if that is not known."""
@@ -96,7 +96,7 @@ class Deliverer:
         return self.staged_bytes >= DELIVERY_BYTES_MAX
 
     def stage(self, physical_offset: PhysicalOffset, more_properties: bytes = b"") -> None:
-        """Stage one. What cannot be delivered, and never will be, is said and skipped (M8).
+        """Stage one message; log and skip one that can never be delivered (M8).
 
         Raises:
             EntryDamagedError: it cannot be read now; nothing was staged.

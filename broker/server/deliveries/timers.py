@@ -40,7 +40,7 @@ _TIME_MAX: Final = 2**62
 
 
 class TimerDeliveries:
-    """Owns the delivery of what is due, and recalls."""
+    """Delivers timed messages when they are due, and carries out recalls."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class TimerDeliveries:
         rules: RecallRules,
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare. `now_ms` is never before the log's last store time."""
+        """Set up the delivery of timed messages; `now_ms` is never before the log's last store time."""
         self._log = log
         self._state = state
         self._commits = commits
@@ -71,7 +71,7 @@ class TimerDeliveries:
         return None if next_ms is None else next_ms - self._now_ms()
 
     def tick(self) -> None:
-        """Deliver what is due; one batch at a time, so that what is pending is always that of the fold."""
+        """Deliver timed messages that are due; one batch at a time, so that what is pending is always the fold's."""
         if self._is_waiting or not self._log.is_serving or self._commits.is_full:
             return
         now_ms = self._now_ms()
@@ -140,7 +140,7 @@ class TimerDeliveries:
         )
 
     def _meant(self, handle: RecallHandle) -> list[PendingTimer]:
-        """Find the messages that a handle means, newest first; the fold decides if they are pending still."""
+        """Find the messages that a recall handle can mean, newest first; the fold decides if they are still pending."""
         wanted = (handle.topic.encode(), handle.unique_key.encode())
         found = []
         offsets = self._state.key_index.candidates(TIMER_TOPIC, handle.unique_key, 0, _TIME_MAX)

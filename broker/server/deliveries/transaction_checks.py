@@ -45,7 +45,7 @@ Half = tuple[OpenHalf, StoredMessage | None]
 
 
 class TransactionChecks:
-    """Looks for what is due; one batch at a time, so that counts are always those of the fold."""
+    """Checks the open transactions that are due; one batch at a time, so that counts are always those of the fold."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class TransactionChecks:
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """Prepare; `ask` sends a frame to some producer of a group."""
+        """Set up the checks; `ask` sends a frame to some producer of a group."""
         self._log = log
         self._state = state
         self._commits = commits
@@ -86,7 +86,7 @@ class TransactionChecks:
         self._began_log_ms, self._began_ms = self._state.last_store_ms, self._monotonic_ms()
 
     def tick(self) -> None:
-        """Check what is due; called every 50 ms or so."""
+        """Begin the checks that are due; called every 50 ms or so."""
         transactions = self._state.transactions
         if not len(transactions) or self._is_waiting or self._commits.is_full:
             return
@@ -133,7 +133,7 @@ class TransactionChecks:
         self._is_waiting = False
 
     def _readable(self, halves: list[OpenHalf]) -> list[Half]:
-        """Read the messages of those that can be read now; those that are gone for good come without one."""
+        """Read the half messages that can be read now; one that is gone for good is paired with None."""
         found: list[Half] = []
         for half in halves:
             try:
@@ -231,7 +231,7 @@ class TransactionChecks:
 
 
 def _first_bytes(halves: list[OpenHalf]) -> list[OpenHalf]:
-    """Return as many of the first ones as fit into CHECKED_BYTES_MAX, but one at least."""
+    """Return as many of the first half messages as fit into CHECKED_BYTES_MAX, but one at least."""
     total = 0
     for count, half in enumerate(halves):
         total += half.size_bytes

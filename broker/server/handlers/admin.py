@@ -388,13 +388,13 @@ class Admin:
 
 
 class _Found(NamedTuple):
-    """A message, or several, that were looked for."""
+    """The outcome of a search for messages."""
 
     body: bytes
     ext: dict[str, str] | None = None
 
     def answer(self, request: PendingRequest) -> None:
-        """Answer with it."""
+        """Answer a request with the messages that were found."""
         request.answer(ResponseCode.SUCCESS, ext=self.ext, body=self.body)
 
 

@@ -83,7 +83,7 @@ class ClientExchange:
         create: Callable[[Creation], Awaitable[None]],
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare; `run` does the work.
+        """Set up the exchange of clients between nodes; `run` does it.
 
         `push` notifies the clients here that the rolls of groups changed; `creation_for` names the topics and groups
         that consumers lack, and `create` creates them at the leader.

@@ -18,14 +18,14 @@ LOCKERS_MAX: Final = 10_000
 
 
 class Committers:
-    """Finds the client behind a commit, where that matters."""
+    """Finds the client behind an offset commit, which the locks of queues are checked against."""
 
     def __init__(
         self,
         locks: QueueLocks,
         members: Callable[[str], Mapping[str, ConsumerClient]],
     ) -> None:
-        """Prepare. `members` gives the live members of a group by client id."""
+        """Look clients up with `members`, which returns the live members of a group by client id."""
         self._locks = locks
         self._members = members
         self._lockers: dict[tuple[str, str], str] = {}

@@ -31,7 +31,7 @@ OfNode = Callable[[ClientOrigin, RemotingCommand], None]
 
 
 class LinkServer:
-    """Takes what the other nodes of the group say."""
+    """Receives the requests of the other nodes of the group."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class LinkServer:
         delivered: Callable[[str], None],
         sync_clients: OfNode,
     ) -> None:
-        """Prepare.
+        """Set up the leader's end of the links.
 
         Args:
-            group: of this node; `node_ids` are its members.
-            node_ids: see there.
+            group: name of the group that this node belongs to.
+            node_ids: ids of the members of `group`, this node included.
             secret: that the members share.
             nonce: of this process, which a HELLO must mean.
             frame_bytes_max: of what is passed on.

@@ -41,7 +41,7 @@ _log = logging.getLogger(__name__)
 
 
 class Members:
-    """Knows who is connected, here and elsewhere."""
+    """Keeps the live clients of all nodes, and answers requests about them."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ PENDING_MAX = 10_000
 
 
 class Offsets:
-    """Answers everything about offsets while this node leads."""
+    """Answers requests about consumer offsets and queue bounds while this node leads."""
 
     def __init__(
         self,
@@ -153,12 +153,12 @@ class Offsets:
         return can_stage or not self._has_gathered_all
 
     def _make_room(self) -> None:
-        """Stage what gathered, if no more may."""
+        """Stage the gathered commits if no more may gather."""
         if self._has_gathered_all:
             self._stage()
 
     def tick(self, now_ms: int) -> None:
-        """Stage what gathered, every COMMIT_INTERVAL_MS, unless enough waits already."""
+        """Stage the gathered commits every COMMIT_INTERVAL_MS, unless enough of them are in flight."""
         if now_ms - self._staged_ms >= COMMIT_INTERVAL_MS and not self._commits.is_full:
             self._stage()
 

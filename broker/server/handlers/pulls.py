@@ -94,7 +94,7 @@ class Pulls:
         now_ms: Callable[[], int],
         commit_offset: Callable[[Origin, PullFields], None],
     ) -> None:
-        """Prepare. `commit_offset` takes the offset that a pull carries."""
+        """Set up the answers to pulls; `commit_offset` takes the offset that a pull carries."""
         self._log = log
         self._state = state
         self._commits = commits
@@ -129,7 +129,7 @@ class Pulls:
     # Checking and reading.
 
     def _go_on(self, pull: Pull, now_ms: int | None = None) -> None:
-        """Take the steps that it has yet to take; what cannot be done now is put off, or refused when it is late."""
+        """Take a pull's remaining steps; one that cannot go on now is put off, or refused when it is late."""
         try:
             refusal = None if pull.is_checked else self._check(pull)
             if refusal is None:
@@ -164,7 +164,7 @@ class Pulls:
                 self._go_on(pull, now_ms)
 
     def _check(self, pull: Pull) -> Refusal | None:
-        """Return why it may not read; None: it may, and what comes with it is taken.
+        """Return why a pull may not read, or None; if it may, the offset that it carries is taken.
 
         Raises:
             _NotKnownHereError: nobody can say yet.
@@ -185,7 +185,7 @@ class Pulls:
         return None
 
     def _read_first(self, pull: Pull) -> None:
-        """Answer, or hold.
+        """Answer a pull with what is there, or hold it until a message comes.
 
         Raises:
             EntryDamagedError: neither was done.
@@ -200,7 +200,7 @@ class Pulls:
         _answer(pull, result, outcome)
 
     def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
-        """Read its queue from where it has come to.
+        """Read a pull's queue from the offset that it has reached.
 
         Raises:
             EntryDamagedError: a message cannot be read now.

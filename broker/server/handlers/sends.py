@@ -71,7 +71,7 @@ class Sends:
         rows: RowSends,
         repeats: Repeats | None,
     ) -> None:
-        """Prepare. `repeats` recognises sends that were stored before; None: every send is stored."""
+        """Set up the answers to sends; `repeats` recognises those stored before, None stores every send."""
         self._commits = commits
         self._router = router
         self._rules = rules

@@ -47,7 +47,7 @@ class _StoreAgain(NamedTuple):
 
 
 class TransactionResumes:
-    """Carries out 323 while this node leads."""
+    """Carries out RESUME_CHECK_HALF_MESSAGE (323) while this node leads."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class TransactionResumes:
         load: Callable[[PhysicalOffset], StoredMessage | None],
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare. `load` gives the committed message at a physical offset, or None."""
+        """Set up the resuming of checks; `load` returns the committed message at a physical offset, or None."""
         self._commits = commits
         self._router = router
         self._transactions = transactions

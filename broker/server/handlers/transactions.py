@@ -76,7 +76,7 @@ class TransactionEnds:
         open_max: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare; at `open_max` open transactions half messages are turned away.
+        """Set up the transactions; half messages are refused while `open_max` transactions are open.
 
         `repeats` recognises half messages that were stored before; None: every one is stored.
         """
@@ -145,7 +145,7 @@ class TransactionEnds:
             self._store_half(half)
 
     def _earlier(self, repeats: Repeats, half: _HalfSend) -> EarlierSend | None:
-        """Find where this half message was stored before, if it is that one: open, or a recent send."""
+        """Find where this half message was stored before: among the open ones, or the recent sends."""
         key, any_queue = half.key, half.plan.any_queue
         open_ones = self._transactions.newest(key, COPIES_MAX)
         offsets = [each.physical_offset for each in open_ones]
@@ -298,7 +298,7 @@ class TransactionEnds:
 
 
 def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) -> int:
-    """Stage the end of one transaction, whole: nothing may be staged in another entry.
+    """Stage the end of one transaction as a unit: all of it belongs in one entry.
 
     Returns:
         The place of the op record.
@@ -327,7 +327,7 @@ def stage_end(staging: Staging, plan: CommitPlan | RollbackPlan, now_ms: int) ->
 def stage_op(
     staging: Staging, queue_offsets: Sequence[QueueOffset], verdict: TransactionVerdict, now_ms: int
 ) -> int:
-    """Stage an op record; gives its place."""
+    """Stage an op record; return its place."""
     body, properties = encode_op(queue_offsets, verdict)
     return staging.stage(
         _OP, QueueId(0), body, properties, born_timestamp_ms=now_ms, born_host=staging.store_host

@@ -138,7 +138,7 @@ class LeaderLink:
         asked_bytes_max: int,
         now_ms: Callable[[], int],
     ) -> None:
-        """Prepare; `run` does the work. Others subscribe with `watch` and `register`."""
+        """Set up the link to the leader, which `run` keeps open; others subscribe with `watch` and `register`."""
         self._log = log
         self._secret = secret
         self._asked_max = asked_max

@@ -23,7 +23,7 @@ from dledger_mq.remoting.header import RemotingCommand
 
 
 class Question(PendingRequest):
-    """A request of that kind.
+    """A request of code 14 or 38, to be answered before its client gives up.
 
     Attributes:
         late_refusal: code and remark of the answer once the client has given up by itself.

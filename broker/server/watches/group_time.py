@@ -43,7 +43,7 @@ class PeerClock:
 
     @classmethod
     def of(cls, reading: ClockReading) -> Self:
-        """Build it from a reading: the clock was read between request and answer; a millisecond is lost to rounding."""
+        """Build one from a reading, taken between request and answer; a millisecond is lost to rounding."""
         lost_ms = reading.answered_ms + 1
         settled_ms = None if reading.settled_ms is None else reading.settled_ms - lost_ms
         high_ms = reading.wall_ms - reading.asked_ms + 1

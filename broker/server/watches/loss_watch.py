@@ -40,7 +40,7 @@ class Loss(NamedTuple):
 
     @staticmethod
     def between(first: int, last: int) -> Loss:
-        """Build it of two bounds."""
+        """Build a loss from its two bounds."""
         assert first <= last, f"entries {first}..{last} cannot be gone"
         return Loss(Index(first), Index(last))
 
@@ -73,7 +73,7 @@ class LossWatch:
     """
 
     def __init__(self, log: LogServer, has_records: Callable[[], bool] = lambda: True) -> None:
-        """Prepare.
+        """Set up the watch for lost entries.
 
         Args:
             log: the member that is judged.
