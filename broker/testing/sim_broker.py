@@ -259,6 +259,8 @@ class SimBroker:
         self.connections.append(end)
         end.received = lambda frames: self._guarded(lambda: self._take(link, frames))
         end.ended = lambda: self._guarded(lambda: self._link_ended(link))
+        # A link that the node closes itself, as its leader changed, ends a moment later, as in the product.
+        end.closed = lambda: self._cluster.at(self._cluster.now_ms, end.ended)
         end.send_nowait(self.controller.link.hello(str(leader_id)))
 
     def _take(self, link: Link, frames: list[Frame]) -> None:
@@ -266,7 +268,6 @@ class SimBroker:
         if not self.controller.link.has(link):
             if decode_command(frames[0]).code != 0:
                 link.connection.close("refused")
-                self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
                 return
             self.controller.link.opened(link)
             frames = frames[1:]

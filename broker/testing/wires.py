@@ -63,6 +63,7 @@ class SimConnection:
         other: the other end.
         received: takes the frames that arrive.
         ended: called once when the other end is gone.
+        closed: called once when this end closes itself; its owner may not have asked for that.
         is_closed: whether this end is.
         unsent_bytes: none; what is sent is on its way at once.
     """
@@ -75,6 +76,7 @@ class SimConnection:
         self.other: SimConnection
         self.received: Callable[[list[Frame]], None] = lambda _frames: None
         self.ended: Callable[[], None] = lambda: None
+        self.closed: Callable[[], None] = lambda: None
         self.is_closed = False
         self._wires = wires
         self._decoder = FrameDecoder(FRAME_BYTES_MAX)
@@ -99,6 +101,7 @@ class SimConnection:
         if not self.is_closed:
             self.is_closed = True
             self._carry(None)
+            self.closed()
 
     def vanish(self) -> None:
         """End without a word: the machine of this end has no power."""
