@@ -116,6 +116,8 @@ class Story:
         if list(given.words) != names:
             raise ScriptError("members are called n0, n1, ...")
         self._cluster = StoryCluster(self._settings)
+        self._actors.clear()
+        self._places = Places({}, {}, {})
         for node in self.cluster.nodes.values():
             self.cluster.start(node)
         self._wait(lambda: self._serving() is not None, "nobody leads")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
+from broker.service.refusal import Refusal
 from broker.store.locks import QueueLocks
 from broker.store.offsets import ConsumerOffsets
 from broker.store.recent_sends import RecentSends
@@ -15,6 +18,7 @@ from broker.store.timers import Timers
 from broker.store.transactions import Transactions
 from broker.testing.broker_simulation import silence
 from broker.testing.stories import Story
+from dledger import DLedgerError, RefusedError
 from dledger.testing.datadriven import ScriptError, run_script
 from tests.interaction.checking import check_script
 
@@ -71,6 +75,42 @@ def test_a_story_goes_otherwise_when_its_promise_is_broken(
         except (ScriptError, AssertionError):
             return  # it does not even come to its end
     assert told != text
+
+
+NO_TOOLS = "stories have no tools"
+HELD_BY_ALL = "what stories read is on every member"
+BETWEEN_EVENTS = "only a leader that is deposed within one pass refuses: tests/unit/service"
+UNSHOWN: dict[tuple[RequestKind, str], str] = {
+    **{(RequestKind.ADMIN, cause): NO_TOOLS for cause in ("refused", "unknown", "broken")},
+    **{(RequestKind.READ, cause): HELD_BY_ALL for cause in ("refused", "unknown", "broken")},
+    **{
+        (kind, "refused"): BETWEEN_EVENTS
+        for kind in RequestKind
+        if kind not in {RequestKind.ADMIN, RequestKind.READ}
+    },
+    (RequestKind.SEND_BACK, "unknown"): "as that of a send",
+    (RequestKind.QUESTION, "unknown"): "a question waits before it is tried",
+}
+"""Rows of the table in broker/service/conclusions.py that no story shows, with the reason."""
+
+
+def test_every_conclusion_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: set[tuple[RequestKind, str]] = set()
+
+    def noted_unconfirmed(kind: RequestKind, error: DLedgerError) -> AskNext | Refusal:
+        shown.add((kind, "refused" if isinstance(error, RefusedError) else "unknown"))
+        return unconfirmed(kind, error)
+
+    def noted_unanswered(kind: RequestKind, reason: str) -> AskNext | Refusal:
+        shown.add((kind, "broken"))
+        return unanswered(kind, reason)
+
+    monkeypatch.setattr("broker.server.requests.router.unconfirmed", noted_unconfirmed)
+    monkeypatch.setattr("broker.server.requests.router.unanswered", noted_unanswered)
+    with silence():
+        for path in STORIES:
+            run_script(path.read_text(), Story().run)
+    assert set(product(RequestKind, ("refused", "unknown", "broken"))) - shown == UNSHOWN.keys()
 
 
 def test_a_story_begins_with_a_group() -> None:
