@@ -194,7 +194,7 @@ class LogConfig:
         return cls(group, members, store_path, raft, secret)
 
     def validate(self) -> None:
-        """Refuse what cannot work.
+        """Refuse settings that contradict each other or exceed a limit.
 
         Raises:
             ConfigError: names the values.

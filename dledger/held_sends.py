@@ -1,4 +1,4 @@
-"""Messages that wait for a save: the one rule of the engine that needs a memory (see engine.py)."""
+"""Messages that wait until the saves queued before them are durable, which the engine holds back."""
 
 from __future__ import annotations
 

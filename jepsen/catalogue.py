@@ -136,7 +136,7 @@ def workload_entry(name: str) -> WorkloadEntry:
 
 
 def system_maker(entry: WorkloadEntry, name: str, network: Network) -> SubjectMaker:
-    """Return who makes the system of that name for a workload; the workload's first one for "".
+    """Return the maker of a workload's system by name; "" is the workload's first one.
 
     Raises:
         UnknownNameError: the workload does not run on it, or nothing can stand between its members.
@@ -176,7 +176,7 @@ def nemesis_of(faults: Sequence[Fault]) -> str:
 
 
 def network_for(faults: Sequence[Fault], asked: Network | None) -> Network:
-    """Return what must stand between the nodes for these faults.
+    """Return the kind of network that these faults need between the nodes.
 
     Args:
         faults: of the run.

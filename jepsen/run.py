@@ -148,7 +148,7 @@ class Breaker(Protocol):
         """Break things until cancelled, or to the end; when it returns the clients stop, too."""
 
     async def cure_all(self) -> None:
-        """Undo whatever is still broken."""
+        """Cure every fault that is still in force."""
 
 
 BreakerMaker = Callable[[RunSettings, Sequence[Fault], Subject, OpLog], Breaker]
@@ -377,14 +377,14 @@ def _check_workers(settings: RunSettings, entry: WorkloadEntry) -> None:
 
 
 def _prepare(faults: Sequence[Fault], system: Subject, seed: int) -> None:
-    """Let faults arrange what must stand before the nodes start."""
+    """Let each fault set up what it needs before the nodes start."""
     chance = random.Random(f"{seed}/prepare")
     for fault in faults:
         fault.prepare(system, chance)
 
 
 def _lacking(settings: RunSettings, entry: WorkloadEntry, faults: Sequence[Fault]) -> list[str]:
-    """Return what this machine lacks for the run; nothing when it can be made."""
+    """Return what this machine lacks for the run; an empty list when it can be made."""
     lacking = [f"{fault.name}: {why}" for fault in faults if (why := fault.lacking())]
     if why := entry.lacking():
         lacking.append(f"{settings.workload}: {why}")

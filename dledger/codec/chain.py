@@ -30,7 +30,7 @@ def stored_chain_crc(header: bytes) -> int:
 
 
 def _chain_step(chain_crc: int) -> int:
-    """Return what the bytes of an all-zero header make of a chain CRC."""
+    """Return the CRC of an all-zero header's bytes, continued from a chain CRC."""
     crc: int = crc32c(_ZERO_CHAINED, chain_crc)
     return crc
 

@@ -48,7 +48,7 @@ ENTRY_BODY_BYTES_MAX = 2**31 - 1 - ENTRY_HEADER_BYTES
 
 
 class EntryFormatError(FormatError):
-    """Bytes that are not the entry they should be."""
+    """The bytes of an entry are malformed, or a checksum does not match."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class EntryHeader:
     body_bytes: int
 
     def index_unit(self) -> IndexUnit:
-        """Return what the index remembers of the entry."""
+        """Return the entry's index unit."""
         return IndexUnit(self.index, self.term, self.position, self.size_bytes, self.chain_crc)
 
 
@@ -153,7 +153,7 @@ def decode_header(data: Bytes, offset: int = 0) -> EntryHeader:
 
 
 def check_entry(entry: Entry, prev_chain_crc: int | None = None) -> None:
-    """Verify that a sealed entry's header says what its fields and its body say.
+    """Verify that a sealed entry's header matches its fields and its body.
 
     Args:
         entry: a sealed entry.

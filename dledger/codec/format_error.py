@@ -8,7 +8,7 @@ from __future__ import annotations
 
 
 class FormatError(ValueError):
-    """Bytes that are not what they should be.
+    """The bytes of a file are malformed.
 
     Attributes:
         byte_offset: where, counted from the start of the given bytes.

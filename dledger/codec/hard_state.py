@@ -30,7 +30,7 @@ VOTE_BYTES_MAX = 1024
 
 
 class HardStateFormatError(FormatError):
-    """Bytes that are no hard state."""
+    """The bytes of a hard state are malformed."""
 
 
 def encode_hard_state(state: HardState) -> bytes:

@@ -61,7 +61,7 @@ _SIZES, _CHAIN_CRCS = _every(24, 4), _every(_CHAIN_CRC_AT, 4)
 
 
 class IndexFormatError(FormatError):
-    """Bytes that are not the index they should be."""
+    """The bytes of an index are malformed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ _Starts = dict[Name, _Pair]
 
 
 class MemberRecordFormatError(FormatError):
-    """Bytes that are no member's record."""
+    """The bytes of a member's record are malformed."""
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):

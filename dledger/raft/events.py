@@ -1,4 +1,4 @@
-"""Everything that may happen to a node. The time is given with each event, in milliseconds."""
+"""The events that a node is stepped with. The time comes with each of them, in milliseconds."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class AppendPlan:
 def plan_append(
     log: LogLayout, commit_index: Index, request: AppendRequest
 ) -> AppendPlan | Conflict:
-    """Decide what a request of the current or a later term asks for.
+    """Plan the answer to an append request of the current or a later term; nothing changes here.
 
     Entries that are held already are neither written again nor do they shorten the log: a delayed,
     shorter request must not remove what a later one brought (figure 2, rule 3: only on conflict).

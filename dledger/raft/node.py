@@ -229,7 +229,7 @@ class RaftNode:
     # Checks, which raise before anything changes.
 
     def _check(self, message: Message) -> follower.AppendPlan | follower.Conflict | None:
-        """Refuse what no correct member would send; plan what an append request asks for."""
+        """Refuse messages that no correct member would send; return the plan for an append request."""
         core = self._core
         if message.source not in core.peers:
             raise PeerProtocolError(

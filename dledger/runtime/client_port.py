@@ -99,7 +99,7 @@ class ClientConnection:
         self.answers: list[bytes] = []
 
     def flush(self) -> None:
-        """Send what gathered, in one write."""
+        """Send the queued answers in one write."""
         if self.answers:
             data = join_frames(self.answers)
             self.answers = []
@@ -123,7 +123,7 @@ class ClientPort:
         self._dirty: dict[ClientConnection, None] = {}
 
     def flush(self) -> None:
-        """Send all answers that gathered."""
+        """Send the queued answers of all connections."""
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for connection in dirty:

@@ -246,7 +246,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
 
 
 def _disk_word(seen: StatusAnswer) -> str:
-    """Return what is wrong with the disk in one word: slow or full."""
+    """Return the disk's problem in one word, slow or full; empty when there is none."""
     trouble, _, _ = seen.attributes.get("disk", "").partition(":")
     return f" {trouble}" if trouble else ""
 

@@ -48,7 +48,7 @@ class LeaderSearch:
 
     @property
     def remaining_s(self) -> float:
-        """Time that is left."""
+        """The time until the deadline, in seconds."""
         return self._deadline_s - now_s()
 
     def unknown(self, error: OutcomeUnknownError) -> None:

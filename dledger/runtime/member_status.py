@@ -53,7 +53,7 @@ class MemberStatus:
             self._shown[name] = value[:ATTRIBUTE_LENGTH_MAX]
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """Return what a member reports of itself; empty when it was never met."""
+        """Return a member's own attributes; empty when this node never connected to it."""
         if node_id != self._standing.node_id:
             return self._transport.attributes(node_id)
         own = {**self._config.service_attributes, **self._shown}

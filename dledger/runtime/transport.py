@@ -115,7 +115,7 @@ class Transport:
     # What others may know.
 
     def attributes(self, node_id: NodeId) -> Mapping[str, str]:
-        """Return what a member last reported of itself; empty when it was never met."""
+        """Return a member's latest attributes; empty when this node never connected to it."""
         return self._attributes.get(node_id, {})
 
     # Tasks.

@@ -108,7 +108,7 @@ def _claims(history: QueueHistory) -> _Claims:
 
 
 def _contents(history: QueueHistory) -> dict[str, tuple[str, int]]:
-    """Return what was sent under each key, and by which operation."""
+    """Return the content sent under each key, with the operation that sent it."""
     return {
         send.key: (send.content, send.invoke.index)
         for send in history.sends

@@ -109,7 +109,7 @@ def _inconsistent(logs: dict[str, _Log]) -> Iterator[Anomaly]:
 
 
 def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], int]:
-    """Return what was acknowledged below what was read, or in a drained queue; and how many lie behind that."""
+    """Return acknowledged messages that should have been read and were not; and how many lie behind the last read."""
     found, unseen = [], 0
     ends = {queue: max(log.read, default=-1) + 1 for queue, log in logs.items()}
     keys_read = {message.key for poll in history.polls for message in poll.messages}

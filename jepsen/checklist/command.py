@@ -124,7 +124,7 @@ def exit_code(results: Sequence[RowResult]) -> int:
 
 
 def record(docs: Path, results: dict[int, RowResult]) -> None:
-    """Put new results in the place of old ones, and write the page anew."""
+    """Replace old results by new ones, and rewrite the page."""
     file = docs / "faults.json"
     before = msgspec.json.decode(file.read_bytes(), type=Recorded).rows if file.exists() else {}
     seen_on = (

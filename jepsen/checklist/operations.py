@@ -313,7 +313,7 @@ async def _is_refused(stage: Stage, victim: str, wrong: str) -> None:
 
 
 def _noticed(stage: Stage) -> list[str]:
-    """Return who has reported that the group went back."""
+    """Return the members that have reported that the group went back."""
     return [
         node.name for node in stage.system.nodes if b" group-went-back " in node.log.read_bytes()
     ]

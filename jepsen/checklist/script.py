@@ -59,7 +59,7 @@ class Script:
             self.crashes.append(f"{self._scenario.name}: {type(cause).__name__}: {cause}")
 
     async def cure_all(self) -> None:
-        """Undo what the director left broken: faults, links, nodes that do not run."""
+        """Undo what the director left in force: faults, links, stopped nodes."""
         for fault in self._faults:
             await fault.cure(self._system)
         if self._system.links is not None:
@@ -72,7 +72,7 @@ class Script:
 
 
 def check_expectations(ops: Sequence[Op]) -> CheckResult:
-    """Judge by what the director noted: an expectation that did not hold is an anomaly."""
+    """Report each expectation of the director that did not hold as an anomaly."""
     unmet = [op for op in ops if op.process == NEMESIS and op.f == UNMET]
     anomalies = tuple(Anomaly("expectation", op.error, (op.index,)) for op in unmet)
     return CheckResult(DIRECTED, not anomalies, anomalies)

@@ -45,15 +45,15 @@ class Fault(ABC):
     may_end_nodes: bool = False
 
     def lacking(self) -> str | None:
-        """Say what this machine lacks for the fault, or None when it can be done."""
+        """Return what this machine lacks for the fault, or None when it can be injected."""
         return None
 
     def prepare(self, system: System, chance: random.Random) -> None:  # noqa: B027 - most need nothing
-        """Arrange what must stand before the nodes start: an environment, a small disk."""
+        """Set up what the fault needs before nodes start: an environment, a small disk."""
 
     @abstractmethod
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Break it; returns what was done, for the history, empty when nothing could be.
+        """Inject the fault; return what was done, for the history, empty when nothing could be.
 
         Raises:
             NothingStruckError: there was nothing to strike; the text says what was looked for.
@@ -62,7 +62,7 @@ class Fault(ABC):
 
     @abstractmethod
     async def cure(self, system: System) -> str:
-        """Undo it; returns what was done, empty when there was nothing to undo."""
+        """Undo the fault; return what was done, empty when there was nothing to undo."""
 
     def has_struck(self, system: System) -> bool:
         """Return whether anything has met the fault since it was injected; asked before the cure."""
@@ -70,13 +70,13 @@ class Fault(ABC):
         return True
 
     def clean_up(self) -> None:  # noqa: B027 - most leave nothing
-        """Remove what the fault has made outside of the run's folder and processes."""
+        """Remove what the fault created outside of the run's folder and processes."""
 
 
 def targets(
     scope: Scope, nodes: Sequence[str], leader: str | None, chance: random.Random
 ) -> list[str]:
-    """Choose whom to strike. Pure.
+    """Choose the members that a fault strikes. Pure.
 
     A minority and a majority hold the leader when there is one, since that is the harder case; "leader" strikes
     any node while nobody leads.

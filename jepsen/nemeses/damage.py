@@ -1,4 +1,4 @@
-"""Damages the files of a store; each function returns what it did. Nothing is started or ended here.
+"""Damage to the files of a store; each function returns a description. No process is started or ended here.
 
 Entries that are damaged stand well before the end of the log, so that they surely are committed.
 """
@@ -165,7 +165,7 @@ def damage_all(stores: Iterable[Path], chance: random.Random) -> str:
 
 
 def wipe(store: Path) -> None:
-    """Remove everything of the store."""
+    """Remove all files of the store."""
     shutil.rmtree(store, ignore_errors=True)
 
 

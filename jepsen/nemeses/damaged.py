@@ -36,7 +36,7 @@ class Damaged(Fault):
         self._names: list[str] = []
 
     async def cure(self, system: System) -> str:
-        """Wait for the nodes."""
+        """Wait until each struck node serves or refuses."""
         names, self._names = self._names, []
         done = [await self._outcome(system.node(name)) for name in names]
         started = revive(system.nodes)
@@ -68,7 +68,7 @@ class DamageOne(Damaged):
         self._is_running = is_running
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Kill, damage, start; or just damage."""
+        """Damage one node's files, while it is stopped or while it runs."""
         (name, *_) = struck(system, "one", chance, running=False)
         self._names = [name]
         node = system.node(name)
@@ -85,7 +85,7 @@ class DamageAll(Damaged):
     """Every replica is damaged, each in other entries, so that each entry survives on the others."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Kill all, damage, start all."""
+        """Kill all nodes, damage their stores and start them."""
         self._names = [node.name for node in system.nodes]
         for node in system.nodes:
             node.kill()
@@ -98,7 +98,7 @@ class Wiped(Damaged):
     """One node's store is gone; it starts with the same id and an empty disk."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Kill, wipe, start."""
+        """Kill a node, wipe its store and start it."""
         (name, *_) = struck(system, "one", chance, running=False)
         self._names = [name]
         system.node(name).kill()

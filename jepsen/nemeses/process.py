@@ -29,7 +29,7 @@ POLL_S: Final = 0.005
 def struck(
     system: System, scope: Scope, chance: random.Random, *, running: bool = True
 ) -> list[str]:
-    """Choose whom a fault strikes, as far as they run."""
+    """Choose the members that a fault strikes among those that run."""
     names = targets(scope, [node.name for node in system.nodes], system.leader, chance)
     return [name for name in names if not running or system.node(name).pid is not None]
 

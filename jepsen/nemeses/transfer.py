@@ -40,7 +40,7 @@ class Transfer(Fault):
         self._is_struck = False
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Ask, and wait until somebody else is seen to lead."""
+        """Ask the leader to hand over, and wait until another node is seen to lead."""
         assert isinstance(system, HandsOver), f"{system} cannot hand leadership over"
         before = system.leader
         try:

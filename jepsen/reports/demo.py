@@ -119,7 +119,7 @@ def client_of(send: Send) -> str:
 
 
 def stream_counts(story: Story) -> dict[str, Counts]:
-    """Return what is counted of transactions, due times, the ordered stream and sends in a hurry. Pure."""
+    """Return the counts of transactions, due times, the ordered stream and hurried sends. Pure."""
     found: dict[str, Counts] = {}
     transactions = story.check("transactions/transactions")
     if transactions is not None:
@@ -164,7 +164,7 @@ def stream_counts(story: Story) -> dict[str, Counts]:
 
 
 def _counted(result: CheckResult, *names: str) -> Counts:
-    """Return some of its counts; a checker that crashed has none."""
+    """Return some counts of a checker's result; a checker that crashed has none."""
     return {name: result.counts.get(name) for name in names}
 
 
@@ -223,7 +223,7 @@ def timeline(ops: Sequence[Op]) -> Table:
 
 
 def messages_table(found: dict[str, Tally]) -> Table:
-    """Return what was sent, acknowledged, received, lost and duplicated, with a column for each client."""
+    """Build the table of messages sent, acknowledged, received, lost and duplicated, a column for each client."""
     table = Table(title="Messages", title_justify="left")
     table.add_column("")
     for client in found:
@@ -253,7 +253,7 @@ def stream_lines(found: dict[str, Counts]) -> list[str]:
 
 
 def kept_lines(story: Story) -> list[str]:
-    """Return what else was compared: offsets of consumer groups, and the replicas with each other."""
+    """Return the lines on consumer offsets and on the comparison of replicas."""
     offsets = [check for check in story.checks if check.name.rpartition("/")[2] == "offsets"]
     lines = []
     if offsets:

@@ -107,7 +107,7 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
 
 
 def leaderships(ops: Sequence[Op]) -> list[Leadership]:
-    """Return who led when; a leadership ends where the next one, or nobody, was seen."""
+    """Return the leaderships in order; each ends where another leader, or none, was seen."""
     seen = [op for op in ops if op.process == OBSERVER and op.f in {"leader", "leaderless"}]
     ends = [op.t_ns for op in seen[1:]] + [end_of(ops)]
     return [

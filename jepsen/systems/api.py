@@ -162,7 +162,7 @@ class Subject(System, Protocol):
         """Wait until one node leads and all others follow closely; False when it took too long."""
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
-        """Return what each replica says of its state, all at one index where that can be had in time.
+        """Return each replica's digests, all at one index if they reach it in time.
 
         Returns:
             By name: "index", "digests" (component -> digest), and "alarm" where a node has found

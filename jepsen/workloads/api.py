@@ -38,7 +38,7 @@ class WorkloadClient(Protocol):
     """The client of one process. It may take as long as its own deadline, and raises nothing for faults."""
 
     async def invoke(self, f: str, value: object) -> Completion:
-        """Do one operation and say how it ended."""
+        """Run one operation, and return its outcome."""
 
 
 class Workload(ABC):
@@ -55,7 +55,7 @@ class Workload(ABC):
 
     @abstractmethod
     def setup(self, system: System) -> AbstractAsyncContextManager[None]:
-        """Make what all clients need (topics), once the system is ready."""
+        """Make what all clients need, such as topics, once the system is ready."""
 
     @abstractmethod
     def client(self, system: System, process: int) -> AbstractAsyncContextManager[WorkloadClient]:
@@ -63,12 +63,12 @@ class Workload(ABC):
 
     @abstractmethod
     def generator(self, chance: random.Random, processes: int) -> Generator:
-        """Generate what is done while things break."""
+        """Return the generator for the time in which faults strike."""
 
     @abstractmethod
     def final(self, processes: int) -> Generator:
-        """Generate what is done once everything is healed: read everything."""
+        """Return the generator for the time after the last cure, which reads everything."""
 
     @abstractmethod
     def checkers(self) -> Sequence[Checker]:
-        """Return those that judge the history."""
+        """Return the checkers of this workload's history."""

@@ -173,7 +173,7 @@ class DelayClient:
         self._reader = reader
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         try:
             if f in READS:
                 return await self._reader.invoke(f, value)

@@ -97,7 +97,7 @@ class LogAppendClient:
         self._log = log
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         asked = shaped(value, Asked)
         key = asked.key
         if f == "append":

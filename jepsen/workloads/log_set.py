@@ -95,7 +95,7 @@ class LogSetClient:
         self._log = log
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         if f == "add":
             added = await self._log.append(Record(KEY, shaped(value, int)))
             return Outcome(added.type, value, added.error, added.node)

@@ -139,7 +139,7 @@ class OffsetsClient:
         self._addresses = addresses
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation at the node that it names."""
+        """Run one operation at the node that it names, and return its outcome."""
         if f == "read":
             question = shaped(value, OffsetQuestion)
             name, node = question.group, question.node

@@ -246,7 +246,7 @@ class OrderedClient:
         self._asker = asker
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         try:
             match f:
                 case "send":

@@ -132,7 +132,7 @@ class QueueClient:
         self._reader = reader
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         try:
             match f:
                 case "send":

@@ -214,7 +214,7 @@ class ForeignQueueClient:
         self._asker = asker
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         if f == "send":
             return await self._workload.send(shaped(value, SendAsked))
         try:

@@ -74,7 +74,7 @@ class Reader:
         return all(self.at_end.get(queue) for queue in self.queues)
 
     def forget_places(self) -> None:
-        """Find out anew where to go on: the worker has a new process."""
+        """Forget the positions, so that they are fetched again: the worker has a new process."""
         self.positions, self.at_end = {}, {}
 
 
@@ -116,7 +116,7 @@ def drain(
     queues: Sequence[str],
     is_complete: Callable[[], bool] = lambda: True,
 ) -> Generator:
-    """Return the generator of the end: each worker reads its share from the first offset to the end.
+    """Return the final generator: each worker reads its share from the first offset to the end.
 
     Args:
         readers: one for each worker.

@@ -272,7 +272,7 @@ class TransactionClient:
         self._reader = reader
 
     async def invoke(self, f: str, value: object) -> Outcome:
-        """Do one operation."""
+        """Run one operation, and return its outcome."""
         if f not in READS:
             return await self._workload.carry_out(self._producer, shaped(value, BankTxn))
         try:
