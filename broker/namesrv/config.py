@@ -121,7 +121,7 @@ def _read_file(path: Path) -> dict[str, str]:
 
 
 def _folder_of(values: Mapping[str, str]) -> Path | None:
-    """RocketMQ names the file; its folder is what counts here."""
+    """Return the folder of a file setting: RocketMQ names the file, here only its folder counts."""
     path = values.get("kvConfigPath")
     return Path(path).parent if path else None
 

@@ -15,7 +15,7 @@ RING_MS: Final = 5_000
 
 
 class _Dispute(NamedTuple):
-    """Invariant: rung_ms <= tried_ms."""
+    """A rival that tried for a broker name. Invariant: rung_ms <= tried_ms."""
 
     rival: str
     tried_ms: int

@@ -53,7 +53,7 @@ class KvStore(Protocol):
         """
 
     async def close(self) -> None:
-        """Release what it holds."""
+        """Release the threads and files of the store."""
 
 
 def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None:

@@ -93,12 +93,12 @@ class _Values(pysyncobj.SyncObjConsumer):  # type: ignore[misc]  # the library h
 
     @pysyncobj.replicated  # type: ignore[untyped-decorator]  # the library has no types
     def put(self, namespace: str, key: str, value: str) -> None:
-        """Applied on every name server, in the order of the log."""
+        """Change the table; applied on every name server in the order of the log."""
         self.table[namespace, key] = value
 
     @pysyncobj.replicated  # type: ignore[untyped-decorator]  # the library has no types
     def delete(self, namespace: str, key: str) -> None:
-        """Applied on every name server, in the order of the log."""
+        """Change the table; applied on every name server in the order of the log."""
         self.table.pop((namespace, key), None)
 
 
@@ -223,7 +223,7 @@ class ReplicatedKv:
 
 
 def _check_free(address: Address) -> None:
-    """Refuse an address that is taken: the library would retry for ever without a word.
+    """Refuse an address that is taken: the library would retry forever and log nothing.
 
     Raises:
         ConfigError: it cannot be bound.

@@ -81,7 +81,7 @@ class BrokerCluster(SimCluster):
     # What the brokers ask.
 
     def run_pass(self, node: SimNode, engine: Engine) -> None:
-        """Carry away what follows: a member's broker has proposed something."""
+        """Carry out the effects of an engine whose broker has proposed an entry."""
         with self.disk_of(node):
             if engine.failure is not None:
                 raise engine.failure

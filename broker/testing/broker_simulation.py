@@ -61,13 +61,13 @@ class BrokerClients:
 
     @property
     def counts(self) -> CallCounts:
-        """The ends of their sends."""
+        """The counts of sends by how they ended."""
         done = self.done
         return CallCounts(done["acknowledged"], done["refused"], done["unknown"])
 
     @property
     def is_stopped(self) -> bool:
-        """True if they begin nothing more."""
+        """True once the clients begin no more requests."""
         return self._operator.is_stopped
 
     @is_stopped.setter
@@ -85,7 +85,7 @@ class BrokerClients:
             client.start()
 
     def _leave_to_keepers(self) -> None:
-        """Stop those who send: the queue has messages enough, and who writes offsets should not wait."""
+        """Stop the producers: the queue has enough messages, and offset commits should not wait behind sends."""
         for client in self._clients:
             client.is_stopped = client.is_stopped or not isinstance(client, Keeper)
 
@@ -97,7 +97,7 @@ class BrokerClients:
 
     @property
     def is_probe_acknowledged(self) -> bool:
-        """True if the last one was acknowledged."""
+        """True if the last probe was acknowledged."""
         return bool(self._probes) and self._probes[-1].is_done
 
     def unanswered(self) -> list[str]:
@@ -183,7 +183,7 @@ def run_broker_settings(settings: SimSettings, *, trace: Trace | None = None) ->
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Keep brokers from logging what happens to them: much happens here."""
+    """Silence the log lines of the brokers, which would be long: a run is full of faults."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -40,7 +40,7 @@ _STAYS = {Prefers.ITS_OWN: 0.9, Prefers.NEWEST: -1.0}
 
 
 class SimClient(ABC):
-    """One client.
+    """A simulated client of one group.
 
     Attributes:
         name: unique in the run.
@@ -70,18 +70,18 @@ class SimClient(ABC):
 
     @abstractmethod
     def go_on(self) -> None:
-        """Do the next thing."""
+        """Begin the next piece of the client's work."""
 
     def asked(self, request: RemotingCommand) -> None:  # noqa: B027  # most clients are asked nothing
         """Take a request of the broker."""
 
     def pause(self, act: Callable[[], None], *, least_ms: int = 1) -> None:
-        """Do something after a while."""
+        """Call a function after a drawn pause."""
         pause_ms = least_ms + int(self.rng.random() * self.settings.pause_ms_max)
         self.cluster.at(self.cluster.now_ms + pause_ms, act)
 
     def chance(self, permille: int) -> bool:
-        """Draw whether it happens this time."""
+        """Return True with this probability, in thousandths."""
         return self.rng.random() * 1000 < permille
 
     def topic(self) -> str:
@@ -108,7 +108,7 @@ class SimClient(ABC):
     def ask_there(
         self, code: int, ext: Mapping[str, str], answered: Answered, *, body: bytes = b""
     ) -> None:
-        """Ask whom it is connected to, also behind questions that wait."""
+        """Ask the member that the client is connected to, also behind questions that wait."""
         self._opaque += 1
         opaque = self._opaque
         if self._connection is None:
@@ -122,7 +122,7 @@ class SimClient(ABC):
         self.cluster.at(due_ms, self._give_up, opaque)
 
     def send_oneway(self, code: int, ext: Mapping[str, str], *, body: bytes = b"") -> None:
-        """Send something that wants no answer, over the connection that is there."""
+        """Send a oneway request over the connection that is open."""
         if self._connection is not None:
             request = make_request(code, 0, ext, body, is_oneway=True)
             self._connection.send_nowait(encode_command(request))

@@ -26,7 +26,7 @@ class Keeper(SimClient):
     """Commits an offset a little above the highest that anybody knows of, or asks for it, wherever it is."""
 
     def go_on(self) -> None:
-        """Write or read."""
+        """Commit an offset, or ask for it."""
         if self.is_stopped:
             return
         if self.chance(WRITE_PERMILLE):
@@ -71,7 +71,7 @@ class Keeper(SimClient):
         self.ask(RequestCode.UPDATE_CONSUMER_OFFSET, ext, written, prefers=prefers)
 
     def _was_read(self, answer: RemotingCommand | None) -> None:
-        """Check an answer, however late it comes: a number is true, or there is none."""
+        """Check the offset that was read, however late the answer comes."""
         offset_codes = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
         if answer is not None and answer.code in offset_codes:
             offset = int(answer.ext.get("offset", "-1"))

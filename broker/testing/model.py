@@ -45,14 +45,14 @@ from dledger_mq.message.record import StoredMessage, decode_records
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A message that waits: it will be stored as what, and not before when."""
+    """A message that waits: the form in which it will be stored, and its earliest time."""
 
     form: Form
     due_ms: int
 
 
 class BrokerModel:
-    """The whole group.
+    """The expected state of a whole group of brokers.
 
     Attributes:
         fates: what clients send.

@@ -23,7 +23,7 @@ class Probe(Producer):
     is_done = False
 
     def go_on(self) -> None:
-        """Send it."""
+        """Send the probe's message."""
         self._begin(TOPIC)
 
     def _wish(self) -> dict[str, str]:

@@ -177,7 +177,7 @@ class TransactionProducer(Producer):
     _last_keys: Sequence[str] = ()
 
     def connected(self) -> None:
-        """Say hello, so that a leader can ask back."""
+        """Send a heartbeat, so that a leader can ask how transactions ended."""
         broker = self.cluster.brokers[self._node_id] if self._node_id else None
         if broker is not None and broker.log.is_serving:
             beat = Heartbeat(self.name, (GROUP,), ())

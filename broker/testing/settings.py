@@ -24,7 +24,7 @@ from dledger.testing.sim_settings import SimSettings
 
 @dataclass(frozen=True, slots=True)
 class BrokerSimSettings(SimSettings):
-    """One run. What `SimSettings` says of clients counts for nothing here but `client_timeout_ms`.
+    """The settings of one run; of the clients' settings in `SimSettings` only `client_timeout_ms` counts here.
 
     Attributes:
         producer_count, transaction_count, consumer_count, keeper_count: clients of each kind.

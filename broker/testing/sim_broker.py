@@ -59,13 +59,13 @@ class BrokerGroup(SimGroup, Protocol):
 
     @property
     def brokers(self) -> Mapping[NodeId, SimBroker]:
-        """By member; those of members that are down have ended."""
+        """The brokers by member; those of members that are down have ended."""
 
     def config_of(self, node_id: NodeId) -> LogConfig:
         """Return the configuration of a member's log."""
 
     def run_pass(self, node: SimNode, engine: Engine) -> None:
-        """Carry away what follows: a member's broker has proposed something."""
+        """Carry out the effects of an engine whose broker has proposed an entry."""
 
     def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
         """Return a new connection to a member's broker; None when it cannot be reached."""
@@ -75,7 +75,7 @@ class BrokerGroup(SimGroup, Protocol):
 
 
 class SimBroker:
-    """One life.
+    """One life of a simulated broker, from a start of its member to the next end.
 
     Attributes:
         state: what follows from the log.
@@ -192,7 +192,7 @@ class SimBroker:
         self._guarded(look)
 
     def _guarded(self, act: Callable[[], None]) -> None:
-        """Do something between two passes."""
+        """Run an action between two passes."""
         if self.is_up:
             with self._cluster.disk_of(self._node):
                 act()
@@ -210,7 +210,7 @@ class SimBroker:
             self._cluster.run_pass(self._node, self.driver.engine)
 
     def _want_flush(self) -> None:
-        """Propose what gathered at this moment, as `keep_flushing` does."""
+        """Propose what was staged by this moment, as `keep_flushing` does."""
         if self.controller.commits.staging.staged_count and not self._is_flush_wanted:
             self._is_flush_wanted = True
             self._cluster.at(self._cluster.now_ms, self._flush)

@@ -100,7 +100,7 @@ class SimDriver(Driver):
                 self.wake()
 
     def wake(self) -> None:
-        """Have a pass soon."""
+        """Ask for a pass at this moment."""
         self._wake_pass()
 
     def _step(self, event: Event) -> None:
@@ -123,7 +123,7 @@ class SimLog(LogServer):
         now_ms: Callable[[], int],
         attributes: Callable[[NodeId], Mapping[str, str]],
     ) -> None:
-        """Join what is there already, unlike `LogServer`, which opens store and port in `run`."""
+        """Open the log over a member that exists already, unlike `LogServer`, which opens store and port in `run`."""
         self.config = config
         self._standing = standing = Standing(config.raft, clock_ms=now_ms)
         standing.driver = driver

@@ -39,7 +39,7 @@ class Queue:
 
     @classmethod
     def of(cls, word: str) -> Queue:
-        """Read one."""
+        """Read a queue from its text."""
         topic, _, queue_id = word.rpartition("/")
         return cls(topic, int(queue_id))
 
@@ -63,7 +63,7 @@ class Places:
 
 
 class Actor(SimClient):
-    """One client. It stays with the member that it was sent to, and tells whatever comes to it.
+    """A client of a story; it stays with the member that it was sent to, and prints whatever it receives.
 
     Attributes:
         say: takes a line for the script.
@@ -76,7 +76,7 @@ class Actor(SimClient):
     is_waiting = False
 
     def go_on(self) -> None:
-        """It does what the script says."""
+        """Do nothing by itself: the script says what is next."""
 
     def go_to(self, node_id: NodeId) -> None:
         """Connect to a member, and to no other."""
@@ -90,7 +90,7 @@ class Actor(SimClient):
         self._connection = connection
 
     def asked(self, request: RemotingCommand) -> None:
-        """The broker asks or tells something by itself."""
+        """Take a request of the broker: print it, and keep the place of a half message that it asks about."""
         if request.code == RequestCode.CHECK_TRANSACTION_STATE:
             key = request.ext["msgId"]
             place = request.ext["tranStateTableOffset"], request.ext["commitLogOffset"]
@@ -102,7 +102,7 @@ class Actor(SimClient):
     # Requests.
 
     def join(self, group: str, topics: tuple[str, ...]) -> None:
-        """A heartbeat as a member of a consumer group. Its answer, which may need tasks, is not waited for."""
+        """Send a heartbeat as a member of a consumer group; its answer, which may need tasks, is not awaited."""
         entry = ConsumerEntry(
             group,
             ConsumeType.CONSUME_PASSIVELY,
@@ -114,7 +114,7 @@ class Actor(SimClient):
         self.send_oneway(RequestCode.HEART_BEAT, {}, body=beat)
 
     def produce(self, group: str) -> None:
-        """A heartbeat as a producer, which can be asked how its transactions ended."""
+        """Send a heartbeat as a producer, which can be asked how its transactions ended."""
         beat = encode_heartbeat(Heartbeat(self.name, (group,), ()))
         self.send_oneway(RequestCode.HEART_BEAT, {}, body=beat)
 
@@ -267,7 +267,7 @@ class Actor(SimClient):
         self.ask_there(code, ext, answered, body=body)
 
     def _give_up(self, opaque: int) -> None:
-        """It waits no longer, and stays connected."""
+        """Wait no longer for the answer, but stay connected."""
         answered = self._waiting.pop(opaque, None)
         if answered is not None:
             answered(None)

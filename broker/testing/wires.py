@@ -55,7 +55,7 @@ class Wires:
 
 
 class SimConnection:
-    """One end.
+    """One end of a simulated connection.
 
     Attributes:
         peer: `host:port` of the other end.
@@ -97,7 +97,7 @@ class SimConnection:
         self._carry(b"".join(pieces))
 
     def close(self, reason: str) -> None:
-        """End it; the other end notices after a while."""
+        """Close the connection; the other end notices after a while."""
         if not self.is_closed:
             self.is_closed = True
             self._carry(None)
@@ -156,7 +156,7 @@ class SimConnection:
         return not (network.is_open(here, there) and network.is_open(there, here))
 
     def _break(self) -> None:
-        """Close both ends; each notices."""
+        """Close both ends, of which each is notified."""
         for end in (self, self.other):
             if not end.is_closed:
                 end.is_closed = True

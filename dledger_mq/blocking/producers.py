@@ -119,7 +119,7 @@ class IdempotentProducer(Producer):
         queue: MessageQueue,
         timeout_s: float | None = None,
     ) -> RowsResult:
-        """Send rows of one batch to one queue; those that are not there yet are stored."""
+        """Send rows of one batch to one queue; those that are not stored yet are stored."""
         return self.call(
             self._rows.send_rows,
             rows,

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Assignment:
-    """The queues of one member.
+    """The queues that one member of a consumer group owns.
 
     Attributes:
         readers: one per owned queue.

@@ -143,7 +143,7 @@ class QueueReader:
         return found
 
     def pause(self, *, is_paused: bool) -> None:
-        """Pull no more, or go on."""
+        """Pause pulling, or resume it."""
         self.is_paused = is_paused
         self._changed.set()
 

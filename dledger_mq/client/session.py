@@ -247,7 +247,7 @@ class Session:
 
 
 def is_transient(code: int) -> bool:
-    """Return whether an answer says no more than: not here, or not now."""
+    """Return whether an answer only means that another node or a later time may succeed."""
     return code in (
         ResponseCode.SYSTEM_BUSY,
         ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -266,7 +266,7 @@ class Connection:
 
     @property
     def waits_for_room(self) -> bool:
-        """True while its sender is kept waiting."""
+        """True while the sender is kept waiting for room in memory."""
         return self._has_asked and self._room is not None and self._room.is_waiting(self)
 
     @property
@@ -351,7 +351,7 @@ class Connection:
         return not self._queue
 
     def cut_off(self, reason: str) -> None:
-        """Close it, since others need its room."""
+        """Close the connection, since others need its room."""
         self.close(reason)
 
     def close(self, reason: str) -> None:

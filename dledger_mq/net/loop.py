@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 
 
 class Event(Protocol):
-    """Something that happens once; waiters go on then."""
+    """An event that is set once, and lets all its waiters go on."""
 
     def set(self) -> None:
         """Let all waiters go on, now and later."""
         ...
 
     async def wait(self) -> object:
-        """Return once it has happened."""
+        """Wait until the event is set."""
         ...
 
 

@@ -44,12 +44,12 @@ _decode: Final = msgspec.json.Decoder(LogPoint).decode
 
 
 def write_log_point(point: LogPoint | None) -> str:
-    """Write the text of a field; empty without a place."""
+    """Write a place in the log as the text of a field; empty without one."""
     return "" if point is None else msgspec.json.encode(point).decode()
 
 
 def read_log_point(text: str | None) -> LogPoint | None:
-    """Read the text of a field; return None when there is none, or it is no place."""
+    """Read a place in the log from the text of a field; return None if it is missing or no place."""
     if not text or len(text) > TEXT_LENGTH_MAX:
         return None
     try:

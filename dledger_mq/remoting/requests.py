@@ -72,7 +72,7 @@ class SendFields(msgspec.Struct, frozen=True, gc=False, kw_only=True):
 
 
 class _SendFieldsLongNames(SendFields, frozen=True, gc=False, kw_only=True):
-    """The same with long names (10)."""
+    """The ext fields of a send with long names (10)."""
 
     producer_group: str = msgspec.field(name="producerGroup")
     topic: str = msgspec.field(name="topic")

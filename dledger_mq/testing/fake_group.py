@@ -241,7 +241,7 @@ class FakeGroup:
             connection.send_nowait(encode_command(answer))
 
     def _brokers(self) -> tuple[BrokerData, ...]:
-        """Return what is registered of the group: nothing while none of its nodes is up."""
+        """Return the group's addresses as registered; none while no node is up."""
         addresses = self._registered() if self.has_brokers else {}
         return (BrokerData(addresses, self.broker_name, CLUSTER),) if addresses else ()
 

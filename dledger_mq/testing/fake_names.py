@@ -28,7 +28,7 @@ def answer_name_request(
     *,
     default_queues: int | None,
 ) -> RemotingCommand:
-    """Answer one request.
+    """Answer one request to the name server.
 
     Args:
         request: any.
