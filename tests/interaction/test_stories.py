@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.server.requests import router
 from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
 from broker.store.locks import QueueLocks
@@ -20,6 +21,7 @@ from broker.testing.broker_simulation import silence
 from broker.testing.stories import Story
 from dledger import DLedgerError, RefusedError
 from dledger.testing.datadriven import ScriptError, run_script
+from dledger_mq.remoting.codes import ResponseCode
 from tests.interaction.checking import check_script
 
 COMMIT = ConsumerOffsets.commit
@@ -41,7 +43,7 @@ def _forget_locks(self: QueueLocks) -> None:
     self._table.clear()
 
 
-MISTAKES: list[tuple[str, type, str, Any]] = [
+MISTAKES: list[tuple[str, object, str, Any]] = [
     ("locks", QueueLocks, "begin_term", _forget_locks),
     ("locks", QueueLocks, "keeps_out", lambda *_: False),
     (
@@ -55,6 +57,19 @@ MISTAKES: list[tuple[str, type, str, Any]] = [
     ("transaction_that_nobody_ends", Transactions, "check", lambda *_: None),
     ("retries_to_the_dead_letters", Schedule, "delay_ms", lambda *_: 0),
     ("due_times", Timers, "recall", lambda *_, **__: None),
+    (
+        "send_of_unknown_outcome",
+        router,
+        "unconfirmed",
+        lambda *_: Refusal(ResponseCode.MESSAGE_ILLEGAL, "the message was not stored"),
+    ),
+    ("send_of_unknown_outcome", router, "unanswered", lambda *_: AskNext(may_be_done=False)),
+    (
+        "deposed_leader",
+        router,
+        "unconfirmed",
+        lambda *_: Refusal(ResponseCode.SYSTEM_ERROR, "outcome unknown"),
+    ),
 ]
 """Story, and a mistake that it must show."""
 
@@ -65,7 +80,7 @@ MISTAKES: list[tuple[str, type, str, Any]] = [
     ids=[f"{story}-{name}" for story, _, name, _ in MISTAKES],
 )
 def test_a_story_goes_otherwise_when_its_promise_is_broken(
-    story: str, owner: type, name: str, mistake: Any, monkeypatch: pytest.MonkeyPatch
+    story: str, owner: object, name: str, mistake: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = next(path for path in STORIES if path.stem == story).read_text()
     monkeypatch.setattr(owner, name, mistake)
