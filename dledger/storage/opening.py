@@ -290,7 +290,7 @@ def _write_index(segment: Segment, columns: EntryColumns) -> None:
     In place: the units that are right stay proofs, also when the disk is full or fails meanwhile.
     """
     index = segment.index
-    assert index is not None
+    assert index is not None, f"the segment from {segment.first_position} on has no index to write"
     segment.unit_count = 0
     segment.units_crc = 0
     segment.write_units(encode_columns(columns))

@@ -116,7 +116,9 @@ class Row(Generic[FactT]):
 
     def matches(self, facts: tuple[FactT, ...]) -> bool:
         """Return whether the row is for these facts."""
-        assert len(facts) == len(self.when)
+        assert len(facts) == len(self.when), (
+            f"row {self.label} is for {len(self.when)} facts, not {facts}"
+        )
         return all(
             allowed is None or fact in allowed
             for fact, allowed in zip(facts, self.when, strict=True)

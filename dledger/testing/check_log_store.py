@@ -36,32 +36,34 @@ def check_disk(make_disk: MakeDisk) -> None:
     assert disk.list("folder") == [], "a missing folder lists as empty"
     disk.make_folder("folder/inner")
     disk.make_folder("folder/inner")
-    assert disk.list("folder") == ["inner"]
+    assert (names := disk.list("folder")) == ["inner"], f"{names} in a folder with one folder"
     _check_missing(disk)
     file = disk.open("folder/b", create=True)
-    assert (file.size(), file.read_at(0, 10)) == (0, b"")
+    assert file.size() == 0, f"a new file has {file.size()} bytes"
+    assert (found := file.read_at(0, 10)) == b"", f"a new file holds {found!r}"
     file.write_at(3, (b"one", b"", b"two"))
     assert file.read_at(0, 100) == b"\0\0\0onetwo", "a gap reads as zeros"
-    assert file.read_at(4, 3) == b"net"
+    assert (found := file.read_at(4, 3)) == b"net", f"3 bytes from byte 4 on are {found!r}"
     file.write_at(0, [bytes((number % 256,)) for number in range(3000)])
     assert file.size() == 3000, "more parts than one system call takes"
-    assert file.read_at(2999, 2) == bytes((2999 % 256,))
+    found = file.read_at(2999, 2)
+    assert found == bytes((2999 % 256,)), f"the last byte of 3000 is {found!r}"
     file.truncate(4)
     file.preallocate(100)
     assert file.read_at(0, 200) == bytes((0, 1, 2, 3)) + bytes(96), "what was cut never comes back"
     file.preallocate(10)
     assert file.size() == 100, "preallocation never shrinks"
     file.truncate(120)
-    assert file.size() == 120
+    assert file.size() == 120, f"{file.size()} bytes after a truncation that makes it longer"
     file.sync()
     file.close()
     _check_names(disk)
-    assert disk.free_bytes() > 0
+    assert disk.free_bytes() > 0, f"{disk.free_bytes()} bytes are free"
 
 
 def _check_missing(disk: Disk) -> None:
     for path in ("folder/none", "nowhere/none"):
-        assert not disk.exists(path)
+        assert not disk.exists(path), f"{path} exists, nobody made it"
         try:
             disk.open(path)
         except FileNotFoundError:
@@ -77,7 +79,8 @@ def _check_names(disk: Disk) -> None:
     assert disk.list("folder") == ["a", "b", "inner"], "names are sorted"
     disk.rename("folder/a", "folder/b")
     disk.sync_folder("folder")
-    assert disk.list("folder") == ["b", "inner"]
+    names = disk.list("folder")
+    assert names == ["b", "inner"], f"{names}: a rename takes the old name away"
     assert other.read_at(0, 3) == b"new", "an open file outlives its name"
     again = disk.open("folder/b")
     assert again.read_at(0, 10) == b"new", "a rename replaces its target"
@@ -85,14 +88,14 @@ def _check_names(disk: Disk) -> None:
     other.close()
     disk.remove("folder/b")
     disk.sync_folder("folder")
-    assert not disk.exists("folder/b")
+    assert not disk.exists("folder/b"), "folder/b was removed, and exists"
 
 
 def check_log_store(make_disk: MakeDisk) -> None:
     """Check that a log and a hard state keep their contracts on this disk."""
     disk = make_disk()
     log = _open(disk)
-    assert log.last_id == EntryId(NO_TERM, NO_INDEX)
+    assert log.last_id == EntryId(NO_TERM, NO_INDEX), f"a new log ends at {log.last_id}"
     assert log.take_writes() is None, "an empty log has nothing to write"
     _check_appending(log)
     _check_refusals(log)
@@ -102,8 +105,9 @@ def check_log_store(make_disk: MakeDisk) -> None:
     log.close()
     log = _open(disk)
     assert log.recovery_notes == (), "an orderly close leaves nothing to mend"
-    assert log.entries(Index(1), Index(len(expected) + 1)) == expected
-    assert log.durable_id == expected[-1].id
+    found = log.entries(Index(1), Index(len(expected) + 1))
+    assert found == expected, f"opened again it has {len(found)} entries, or others than {expected}"
+    assert log.durable_id == expected[-1].id, f"durable to {log.durable_id}, not {expected[-1].id}"
     log.append(new_entries(log, 9, [10]))
     log.close()
     log = _open(disk)
@@ -139,7 +143,9 @@ def _check_appending(log: SegmentedLog) -> None:
     """Check that entries are readable at once, durable only after a write, and chained from 0."""
     made = new_entries(log, 1, [0, 1, 500, 3 * _SEGMENT_BYTES, 700, 700, 700])
     sealed = log.append(made)
-    assert [each.body for each in sealed] == [each.body for each in made]
+    assert [each.body for each in sealed] == [each.body for each in made], (
+        f"{len(made)} entries were appended, {len(sealed)} came back, or other bodies"
+    )
     chain = 0
     for each in sealed:
         check_entry(each, chain)
@@ -147,14 +153,18 @@ def _check_appending(log: SegmentedLog) -> None:
     assert log.durable_index == 0, "nothing is durable before it was written"
     assert log.entries(Index(1), Index(8)) == list(sealed), "readable at once"
     flush(log)
-    assert log.durable_id == sealed[-1].id
+    assert log.durable_id == sealed[-1].id, f"durable to {log.durable_id}, not {sealed[-1].id}"
     assert log.entries(Index(1), Index(8)) == list(sealed), "and from disk"
-    assert log.entries(Index(3), Index(3)) == []
-    assert [each.index for each in log.entries(Index(2), Index(8), bytes_max=1)] == [2]
+    assert (none := log.entries(Index(3), Index(3))) == [], f"an empty range gave {none}"
+    bounded = [each.index for each in log.entries(Index(2), Index(8), bytes_max=1)]
+    assert bounded == [2], f"entries {bounded} were read where one alone passes the bound"
     for each in sealed:
         for position in (each.position, each.end_position - 1):
-            assert log.entry_at(Position(position)) == each
-    assert log.end_position == sealed[-1].end_position
+            found = log.entry_at(Position(position))
+            assert found == each, f"entry {found.index} is at byte {position}, not {each.index}"
+    assert log.end_position == sealed[-1].end_position, (
+        f"the log ends at {log.end_position}, its last entry at {sealed[-1].end_position}"
+    )
 
 
 def _check_refusals(log: SegmentedLog) -> None:
@@ -192,25 +202,31 @@ def _check_truncating(log: SegmentedLog) -> None:
     """Check that a truncated tail can be replaced, also by entries that were not yet written when they were removed."""
     kept = log.entries(Index(1), Index(3))
     log.truncate_from(Index(3))
-    assert (log.last_id, log.durable_index) == (kept[-1].id, 2)
-    assert log.end_position == kept[-1].end_position
+    assert log.last_id == kept[-1].id, f"{log.last_id} is last after a truncation from 3 on"
+    assert log.durable_index == 2, f"durable to {log.durable_index}, entry 2 is the last"
+    assert log.end_position == kept[-1].end_position, (
+        f"the log ends at {log.end_position}, its last entry at {kept[-1].end_position}"
+    )
     other = log.append(new_entries(log, 3, [20, 1500, 1500, 30]))
     flush(log)
-    assert log.entries(Index(1), Index(7)) == [*kept, *other]
+    found = log.entries(Index(1), Index(7))
+    assert found == [*kept, *other], f"{found} stands in place of {kept} and {other}"
     log.truncate_from(Index(6))
     log.append(new_entries(log, 4, [1]))
     log.truncate_from(Index(6))
     flush(log)
-    assert log.durable_id == other[2].id
+    assert log.durable_id == other[2].id, f"durable to {log.durable_id}, not {other[2].id}"
 
 
 def _check_followers_copy(leader: SegmentedLog, disk: Disk) -> None:
     """Check that a follower keeps the leader's bytes."""
     follower = _open(disk)
     entries = leader.entries(Index(1), Index(leader.last_id.index + 1))
-    assert follower.append(entries) == tuple(entries)
+    appended = follower.append(entries)
+    assert appended == tuple(entries), f"{appended} was appended in place of {entries}"
     flush(follower)
-    assert follower.entries(Index(1), Index(len(entries) + 1)) == entries
+    found = follower.entries(Index(1), Index(len(entries) + 1))
+    assert found == entries, f"{found} was read in place of {entries}"
     follower.close()
 
 
@@ -223,10 +239,10 @@ def _check_hard_state(disk: Disk, last_id: EntryId) -> None:
     else:
         raise AssertionError("a lost vote beside a log with entries must be noticed")
     store = HardStateStore.open(disk, "vote", last_id=EntryId(NO_TERM, NO_INDEX))
-    assert store.state == HardState(NO_TERM, None)
+    assert store.state == HardState(NO_TERM, None), f"a new one has {store.state}"
     for state in (HardState(Term(3), NodeId("n1")), HardState(Term(12), None)):
         store.save(state)
-        assert store.state == state
+        assert store.state == state, f"{store.state} after {state} was saved"
         store = HardStateStore.open(disk, "vote", last_id=last_id)
-        assert store.state == state
-    assert disk.list("vote") == [HARD_STATE_NAME]
+        assert store.state == state, f"{store.state} was read after {state} was saved"
+    assert (names := disk.list("vote")) == [HARD_STATE_NAME], f"{names} beside the hard state"

@@ -184,7 +184,9 @@ class CoreMember:
         for effect in effects:
             self._carry_out(effect)
         self._release()
-        assert self.node.log.last_index == len(self.entries)
+        assert self.node.log.last_index == len(self.entries), (
+            f"{self.name} has {len(self.entries)} entries, its core {self.node.log.last_index}"
+        )
         return effects
 
     def sync(self, save_count: int | None = None) -> list[Effect]:
@@ -198,7 +200,9 @@ class CoreMember:
                 case SaveHardState():
                     self.durable_state = HardState(save.term, save.vote, save.is_voter)
                 case AppendEntries():
-                    assert save.entries[0].index == len(self.durable_entries) + 1
+                    assert save.entries[0].index == len(self.durable_entries) + 1, (
+                        f"entry {save.entries[0].index} is saved after {len(self.durable_entries)}"
+                    )
                     self.durable_entries.extend(save.entries)
                     has_appended = True
                 case TruncateLog():
@@ -228,7 +232,9 @@ class CoreMember:
             case SaveHardState():
                 self.saves.append(effect)
             case AppendEntries():
-                assert effect.entries[0].index == len(self.entries) + 1
+                assert effect.entries[0].index == len(self.entries) + 1, (
+                    f"entry {effect.entries[0].index} is appended after {len(self.entries)}"
+                )
                 self.entries.extend(effect.entries)
                 self.saves.append(effect)
             case TruncateLog():

@@ -79,7 +79,7 @@ def campaign(group: CoreGroup, member: CoreMember) -> list[Effect]:
     for peer in peers(group, member):
         if member.node.role is Role.PRE_CANDIDATE:
             effects = receive(member, PreVoteResponse(term, peer, True))
-    assert member.node.role in {Role.CANDIDATE, Role.LEADER}
+    assert member.node.role in {Role.CANDIDATE, Role.LEADER}, f"it is a {member.node.role}"
     return effects
 
 
@@ -89,7 +89,7 @@ def elect(group: CoreGroup, member: CoreMember) -> list[Effect]:
     for peer in peers(group, member):
         if member.node.role is Role.CANDIDATE:
             effects = receive(member, VoteResponse(member.node.term, peer, True))
-    assert member.node.role is Role.LEADER
+    assert member.node.role is Role.LEADER, f"the elected is a {member.node.role}"
     return effects
 
 
@@ -131,5 +131,5 @@ def make_role(role: Role, terms: str = "", *, term: int = 0) -> tuple[CoreGroup,
         campaign(group, member)
     elif role is Role.LEADER:
         elect(group, member)
-    assert member.node.role is role
+    assert member.node.role is role, f"{member.node.role} was made, not {role}"
     return group, member

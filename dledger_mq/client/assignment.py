@@ -348,7 +348,7 @@ class Assignment:
         return True
 
     async def _save(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
-        assert self._local is not None
+        assert self._local is not None, f"the offsets of {len(offsets)} queues are not kept here"
         async with self._committing:
             if all(self._local.committed(queue) == offset for queue, offset in offsets.items()):
                 return True

@@ -154,7 +154,7 @@ class Dispatcher:
             finally:
                 reader.end(messages, finished)
             if left:
-                assert self._nursery is not None
+                assert self._nursery is not None, f"{len(left)} messages are left, nothing runs"
                 self._nursery.start_soon(self._again_later, reader, left)
 
     async def _consume(

@@ -127,7 +127,7 @@ class PendingSend:
             await self._done.wait()
         if self.error is not None:
             raise self.error
-        assert self.result is not None
+        assert self.result is not None, f"the send {self.unique_key} is done without an end"
         return self.result
 
     def settle(self) -> None:

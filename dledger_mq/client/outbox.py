@@ -104,7 +104,9 @@ class Outbox:
                 self._on_done(pending, future)
 
     def _on_done(self, pending: PendingSend, future: Future[SendResult]) -> None:
-        assert pending.error is not None or pending.result is not None
+        assert (pending.error is None) != (pending.result is None), (
+            f"a send ended with result {pending.result} and error {pending.error!r}"
+        )
         self._end(future, pending.error or pending.result)
 
     def _end(self, future: Future[SendResult], end: SendResult | Exception | None) -> None:
@@ -113,7 +115,7 @@ class Outbox:
         if isinstance(end, Exception):
             future.set_exception(end)
         else:
-            assert end is not None
+            assert end is not None, "a message ended without result and error"
             future.set_result(end)
         if not self._unended and not self._letters:
             self._all_ended.set()

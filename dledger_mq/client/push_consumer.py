@@ -228,7 +228,7 @@ class PushConsumer(Lifetime):
         return assignment
 
     async def _start_tasks(self, nursery: TaskGroup, assignment: Assignment) -> None:
-        assert self._dispatcher is not None
+        assert self._dispatcher is not None, f"{self.group}: tasks start before the dispatcher"
         await nursery.start(self._dispatcher.run, name="dispatcher")
         self._listen(assignment, self._dispatcher, nursery)
         nursery.start_soon(assignment.run, name="rebalance")
@@ -237,7 +237,7 @@ class PushConsumer(Lifetime):
             nursery.start_soon(assignment.locks.run, name="locks")
 
     def _listen(self, assignment: Assignment, dispatcher: Dispatcher, nursery: TaskGroup) -> None:
-        assert self._session is not None
+        assert self._session is not None, f"{self.group}: requests are heard without a session"
         OperatorRequests(
             self.group,
             self._session,
@@ -251,7 +251,7 @@ class PushConsumer(Lifetime):
 
     def _make_heartbeat(self) -> Heartbeat:
         """Build the heartbeat, which goes to every known node: each of them keeps its own clients."""
-        assert self._session is not None
+        assert self._session is not None, f"{self.group}: a heartbeat without a session"
         entry = ConsumerEntry(
             self.group,
             ConsumeType.CONSUME_PASSIVELY,
@@ -290,7 +290,7 @@ class PushConsumer(Lifetime):
     def client_id(self) -> str:
         """The name by which brokers know this consumer."""
         self._owned()
-        assert self._session is not None
+        assert self._session is not None, f"{self.group} owns queues without a session"
         return self._session.client_id
 
     @property
@@ -367,7 +367,7 @@ class PushConsumer(Lifetime):
     def statistics(self) -> ConsumerStatistics:
         """Return what has been done so far."""
         readers = self._owned().readers.values()
-        assert self._dispatcher is not None
+        assert self._dispatcher is not None, f"{self.group} owns queues without a dispatcher"
         return ConsumerStatistics(
             self._dispatcher.consumed,
             self._dispatcher.given_back,

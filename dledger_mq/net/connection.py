@@ -259,7 +259,7 @@ class Connection:
 
     async def _wait_for_room(self) -> None:
         """Wait until the frame that was begun may be read on; that time does not count against its sender."""
-        assert self._room is not None
+        assert self._room is not None, f"{self.peer} waits for room, and nothing bounds it"
         await self._room.wait(self)
         self.received_at = self._loop.now()
         self.partial_since = self.received_at

@@ -229,7 +229,7 @@ class FakeGroup:
         """Answer as the name server, and note the topics asked for, which tests compare."""
         for frame in frames:
             request = decode_request(frame)
-            assert isinstance(request, RemotingCommand)
+            assert isinstance(request, RemotingCommand), f"a name server was sent {request}"
             topic = request.ext.get("topic", "")
             self.topics_asked_for.append(topic)
             answer = answer_name_request(

@@ -95,7 +95,7 @@ def check_set_full(ops: Sequence[Op], *, linearizable: bool = True) -> CheckResu
 
 
 def _value(read: Pair) -> Sequence[Element]:
-    assert read.completion is not None
+    assert read.completion is not None, f"{read.invoke} never ended, and is taken for a read"
     return shaped(read.completion.value, list[Element])
 
 
@@ -118,7 +118,7 @@ def _is(element: _Element, type_: str) -> bool:
 
 
 def _duplicates(read: Pair) -> list[Anomaly]:
-    assert read.completion is not None
+    assert read.completion is not None, f"{read.invoke} never ended, and is taken for a read"
     twice = sorted(name for name, count in Counter(_value(read)).items() if count > 1)
     if not twice:
         return []

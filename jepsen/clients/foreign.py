@@ -99,7 +99,7 @@ class ForeignProcess:
                 start_new_session=True,
             )
         try:
-            assert process.stdout is not None
+            assert process.stdout is not None, f"{self.command[0]} was started without a pipe"
             rest = b""
             async for chunk in process.stdout:
                 *lines, rest = (rest + chunk).split(b"\n")

@@ -104,7 +104,7 @@ class ForeignQueueWorkload(QueueWorkload):
 
     async def _watch(self) -> None:
         """Note when the consumer ends by itself: then nobody can ask its group for anything."""
-        assert self._consumer is not None
+        assert self._consumer is not None, f"nobody consumes for {self.consumer_group}"
         await self._consumer.has_ended.wait()
         self._is_over = True
         self._note("leave", {"group": self.consumer_group})
@@ -164,7 +164,7 @@ class ForeignQueueWorkload(QueueWorkload):
 
     async def send(self, value: SendAsked) -> Outcome:
         """Send through the foreign client."""
-        assert self._producer is not None
+        assert self._producer is not None, f"nobody is there to send {value}"
         key, name = value["key"], value.get("queue")
         assert name is not None, f"{key} goes to no queue: the foreign client chooses none"
         queue = self.queues[name]

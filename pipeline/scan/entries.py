@@ -39,7 +39,7 @@ _SIZE_AT: Final = 4
 _CHAIN_CRC_AT: Final = 36
 _BODY_CRC_AT: Final = 40
 
-assert HEADER.itemsize == ENTRY_HEADER_BYTES
+assert HEADER.itemsize == ENTRY_HEADER_BYTES, f"{HEADER.itemsize} bytes of {ENTRY_HEADER_BYTES}"
 
 
 @dataclass(frozen=True, slots=True)
