@@ -86,9 +86,9 @@ class Interpreter:
                     break
             for worker in workers:
                 worker.inbox.close()
-        self._next_process = self._count * (
-            1 + max(worker.process for worker in workers) // self._count
-        )
+        last = max(worker.process for worker in workers)
+        self._next_process = self._count * (1 + last // self._count)
+        assert self._next_process > last, f"process {last} would be there a second time"
 
     def _worker(self, nursery: trio.Nursery, slot: int) -> _Worker:
         inbox, work = trio.open_memory_channel[Invocation](1)
@@ -101,6 +101,7 @@ class Interpreter:
             (each for each in workers if not each.is_busy), key=lambda each: each.free_since
         )
         names = [worker.process for worker in free]
+        assert len(set(names)) == len(names), f"two workers are one process: {names}"
         return Context(self._log.now_ns(), names, len(workers) - len(names))
 
     def _hand_out(self, step: Invocation, workers: list[_Worker]) -> None:
@@ -145,6 +146,10 @@ class Interpreter:
     ) -> bool:
         """Work as one process, and return whether there is no more to do, ever."""
         async for step in work:
+            assert worker.is_busy, f"process {worker.process} is free, and at {step.f}"
+            assert step.process in (None, worker.process), (
+                f"{step.f} of process {step.process} went to process {worker.process}"
+            )
             self._log.add(worker.process, "invoke", step.f, step.value)
             outcome = await self._invoke(client, step)
             self._log.add(

@@ -17,7 +17,7 @@ from broker.service.catalog import Creation
 from broker.store.control import SetDelayLevels
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
-from dledger import LogServer, NotLeaderError, RoleView
+from dledger import LogServer, NotLeaderError, RoleView, Term
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.frame import Frame
 
@@ -45,6 +45,7 @@ class BrokerController:
         self._state = state
         self._outputs = outputs
         self._was_serving = False
+        self._led_term = Term(0)
         self._next_expiry_ms = 0
         self.services = services = Services(
             config, log, state, outputs=outputs, environment=environment
@@ -92,7 +93,12 @@ class BrokerController:
             self.commits.lost(NotLeaderError(view.leader_id, view.term))
             self._offsets.lost()
             self.services.sends.lost()
+            # Whoever was refused just now must not have staged anything: nobody would refuse that.
+            staged_count = self.commits.staging.staged_count
+            assert not staged_count, f"{staged_count} records are staged after term {view.term}"
         elif view.is_serving and not self._was_serving:
+            assert view.term > self._led_term, f"term {view.term} is led after {self._led_term}"
+            self._led_term = view.term
             self.commits.staging.discard()
             self.services.ends.leadership_began()
             self.services.checks.leadership_began()

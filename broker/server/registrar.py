@@ -171,6 +171,8 @@ class Registrar:
 class _NameServer:
     """One name server: a connection that is kept, and an event to register at once.
 
+    Invariant: one request is outstanding at most. An orderly stop unregisters while `run` may be registering.
+
     Attributes:
         token: by which this node knows its registrations on the connection as its own.
 
@@ -191,7 +193,8 @@ class _NameServer:
         self.token = secrets.token_hex(16)
         self._nonce = ""
         self._opaques = count(1)
-        self._asked = 0
+        self._turn = trio.Lock()
+        self._asked = 0  # opaque of the request that is outstanding; 0: none is
         self._busy_count = 0
         self._bell = trio.Event()
         self._is_urgent = False
@@ -272,23 +275,28 @@ class _NameServer:
         return self._register_frame(opaque, self.token, self._nonce)
 
     async def say(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:
-        """Send one request and wait for the answer; None without one."""
-        connection = self._connection
-        if connection is None or connection.is_closed:
-            return None
-        self._answer, self._answered = None, trio.Event()
-        self._asked = next(self._opaques)
-        connection.send_nowait(frame(self._asked))
-        with trio.move_on_after(_ANSWER_TIMEOUT_S):
-            await self._answered.wait()
-        return self._answer
+        """Send one request, after the one before has ended, and wait for the answer; None without one."""
+        async with self._turn:
+            connection = self._connection
+            if connection is None or connection.is_closed:
+                return None
+            assert not self._asked, f"{self._address}: request {self._asked} is outstanding"
+            self._answer, self._answered = None, trio.Event()
+            self._asked = next(self._opaques)
+            try:
+                connection.send_nowait(frame(self._asked))
+                with trio.move_on_after(_ANSWER_TIMEOUT_S):
+                    await self._answered.wait()
+            finally:
+                self._asked = 0
+            return self._answer
 
     async def _receive(self, connection: Connection) -> None:
         """Read answers until the connection ends, which wakes whoever waits: the next registration connects anew."""
         try:
             while frames := await connection.receive():
                 for command in map(decode_command, frames):
-                    if command.is_response and command.opaque == self._asked:
+                    if command.is_response and command.opaque == self._asked != 0:
                         self._answer = command
                         self._answered.set()
                     elif command.code == REGISTER_AGAIN and not command.is_response:

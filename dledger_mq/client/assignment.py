@@ -156,6 +156,8 @@ class Assignment:
             todo = changes(owned, wanted)
             await self._release_all(todo.released)
             acquired = [queue for queue in todo.acquired if await self._acquire(queue, nursery)]
+            foreign = {q for q in self.readers if q.topic == topic} - set(wanted)
+            assert not foreign, f"{foreign} are read, and are not ours of {topic}"
             await self._call_listener(self._listener.acquired, acquired)
             if len(acquired) < len(todo.acquired):
                 missing.add(topic)
@@ -214,6 +216,7 @@ class Assignment:
 
     async def _acquire(self, queue: MessageQueue, nursery: TaskGroup) -> bool:
         """Take a queue over: lock, then offset, then reader; return False if it has to be tried again later."""
+        assert self._changing.locked(), f"{queue} is taken on while others may be given up"
         leaving = self._leaving.get(queue)
         if leaving is not None and not await leaving.wait_handled(HANDOVER_S):
             return False  # we had it before, and our handler is not done yet
@@ -289,6 +292,7 @@ class Assignment:
 
     async def _release_all(self, queues: Sequence[MessageQueue]) -> None:
         """Release queues: first no new messages for any, then wait for the handlers, then commit and forget each."""
+        assert self._changing.locked(), f"{queues} are given up while others may be taken on"
         readers = {queue: self.readers[queue] for queue in queues}
         for reader in readers.values():
             reader.release()

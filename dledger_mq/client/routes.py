@@ -135,6 +135,7 @@ class Routes:
 
     def _is_stale_template(self, topic: str) -> bool:
         asked = self._templates.get(topic)
+        assert asked is None or topic not in self._routes, f"{topic} has a route, and borrows one"
         return asked is not None and self._clock() - asked > TEMPLATE_REFRESH_S
 
     async def _load_for_publishing(
@@ -145,6 +146,8 @@ class Routes:
             await ask(topic)
         except NoRouteError:
             template = await ask(AUTO_CREATE_TOPIC)
+            if topic in self._routes:
+                return  # it was created meanwhile
             self._templates[topic] = self._clock()
             self._publish[topic] = tuple(
                 queue

@@ -54,6 +54,7 @@ class Stage:
         self.chance = chance
         self.cured = ""
         self._faults = faults
+        self._in_force: set[str] = set()
 
     # What is known.
 
@@ -176,15 +177,18 @@ class Stage:
         Raises:
             NothingStruckError: nothing met the fault: the scenario shows nothing.
         """
+        assert spec not in self._in_force, f"{spec} is in force already"
         fault = self._faults[spec]
         done = await fault.inject(self.system, self.chance)
         self.log.add(NEMESIS, "info", fault.name, {"do": "inject", "done": done})
+        self._in_force.add(spec)
         try:
             yield done
             has_struck = fault.has_struck(self.system)
         finally:
             with trio.CancelScope(shield=True):
                 cured = await fault.cure(self.system)
+            self._in_force.discard(spec)
             self.cured = cured
             self.log.add(NEMESIS, "info", fault.name, {"do": "cure", "done": cured})
         if not has_struck:
@@ -192,6 +196,7 @@ class Stage:
 
     async def until_met(self, spec: str, timeout_s: float = MEET_S) -> None:
         """Wait until something has met a fault that is in force; what is never met shows nothing."""
+        assert spec in self._in_force, f"{spec} is waited for, in force are {self._in_force}"
         await self.until(lambda: self._faults[spec].has_struck(self.system), timeout_s)
 
     # What is waited for and expected.

@@ -139,6 +139,9 @@ def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
             )
             added += stretch.size_bytes
             progress.update(task, completed=added // MIB)
+    if found:
+        first, end = found[0].before.position, found[-1].end.position
+        assert added == end - first, f"{added} bytes were archived between {first} and {end}"
     return added
 
 

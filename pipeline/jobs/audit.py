@@ -144,6 +144,7 @@ def record_differences(
         return findings
     first = max(whole[0] * CHUNK_ENTRIES, 1)
     last = min((whole[0] + 1) * CHUNK_ENTRIES - 1, last_index)
+    assert first <= last, f"chunk {whole[0]} differs, entry {last_index} is the last compared"
     for row in differing_records(replica_rows(spark, paths, first, last), len(stores)).take(1):
         odd = odd_ones({each: row["hashes"].get(each) for each in stores})
         place = file_place(stores[odd.split(", ")[0]], row["physicalOffset"])

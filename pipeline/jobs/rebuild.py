@@ -57,6 +57,8 @@ def run(context: JobContext) -> int:
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
         state = rebuild(plan, options.folder, lambda size: progress.advance(task, size))
+    applied, end = state.applied_index, plan.end.index
+    assert applied == end, f"{applied} entries of {end} are in the derived state"
     differing: list[str] = []
     if not options.local:
         from pipeline.spark.consume_queues import checked_queues

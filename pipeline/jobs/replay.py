@@ -114,9 +114,15 @@ def run(context: JobContext) -> int:
         if counts and not options.dry_run:
             target = _target(context, counts, plan_queues(sink))
             if options.rate:
-                given["maxRowsPerSecond"] = str(options.rate // target.tasks)
+                rate = options.rate // target.tasks
+                assert rate > 0, f"{target.tasks} tasks share {options.rate} messages a second"
+                given["maxRowsPerSecond"] = str(rate)
+            covered = 0
             for count in _send(rows, counts, target, given):
+                covered += count
                 progress.advance(task, count)
+            offsets = sum(c.last + 1 - c.first for c in counts)
+            assert covered == offsets, f"the batches cover {covered} offsets of {offsets}"
             sent = total
     result = {
         "id": options.id,

@@ -133,6 +133,8 @@ def compare_kept(
             for at, path, store in snapshots:
                 if at == index:
                     _compare_snapshot(path, state, keepers[store])
+        applied, end = state.applied_index, plan.end.index
+        assert applied == end, f"{applied} entries of {end} are compared with"
         for store, findings in keepers.items():
             _compare_marks(state, findings)
             _compare_files(

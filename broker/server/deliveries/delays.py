@@ -39,7 +39,8 @@ class Delays:
         """Deliver what is due."""
         if self._is_waiting or not self._log.is_serving or self._commits.is_full:
             return
-        due = self._state.schedule.due(self._now_ms(), DELIVERIES_MAX)
+        schedule, now_ms = self._state.schedule, self._now_ms()
+        due = schedule.due(now_ms, DELIVERIES_MAX)
         if not due:
             return
         deliverer = Deliverer(self._log, self._commits)
@@ -47,6 +48,10 @@ class Delays:
         for message in due:
             if deliverer.is_full:
                 break
+            # Its time has come, or no clock of today can have given it that time (M6).
+            assert not now_ms < message.due_ms <= now_ms + schedule.delay_ms(message.level), (
+                f"{message} would be delivered at {now_ms} ms, before it is due"
+            )
             try:
                 deliverer.stage(message.physical_offset)
             except EntryDamagedError as error:
@@ -59,15 +64,20 @@ class Delays:
         place = -1
         for level, messages in by_level.items():
             first, end = messages[0].queue_offset, QueueOffset(messages[-1].queue_offset + 1)
+            assert end - first == len(messages), (
+                f"level {level}: progress from {first} to {end} for {len(messages)} messages"
+            )
             place = self._commits.stage_control(AdvanceSchedule(level, first, end))
         self._is_waiting = True
         self._commits.wait(place, self)
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         """See `Waiter`: more may be due already."""
+        assert self._is_waiting, f"entry of {staged.physical_offset(place)} was not waited for"
         self._is_waiting = False
         self.tick()
 
     def failed(self, error: DLedgerError) -> None:
         """See `Waiter`: the fold knows what was delivered; whoever leads goes on from there."""
+        assert self._is_waiting, f"nothing was delivered that could fail: {error}"
         self._is_waiting = False

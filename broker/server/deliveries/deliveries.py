@@ -101,6 +101,7 @@ class Deliverer:
         Raises:
             EntryDamagedError: it cannot be read now; nothing was staged.
         """
+        assert not self.is_full, f"{self.staged_bytes} bytes are staged, that is enough"
         try:
             message = self._reader.message_at(physical_offset)
         except MessageGoneError as error:

@@ -84,6 +84,8 @@ class TimerDeliveries:
                 continue
             if deliverer.is_full or len(delivered) == DELIVERIES_MAX:
                 break
+            assert timer.due_ms <= now_ms, f"{timer} would be delivered at {now_ms} ms"
+            assert not delivered or delivered[-1] < timer, f"{timer} comes after {delivered[-1]}"
             try:
                 deliverer.stage(timer.physical_offset, more)
             except EntryDamagedError as error:
@@ -98,11 +100,13 @@ class TimerDeliveries:
 
     def committed(self, staged: StagedEntry, place: int) -> None:
         """See `Waiter`: more may be due already."""
+        assert self._is_waiting, f"entry of {staged.physical_offset(place)} was not waited for"
         self._is_waiting = False
         self.tick()
 
     def failed(self, error: DLedgerError) -> None:
         """See `Waiter`: the fold knows what was delivered; whoever leads goes on from there."""
+        assert self._is_waiting, f"nothing was delivered that could fail: {error}"
         self._is_waiting = False
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
@@ -169,6 +173,7 @@ class TimerDeliveries:
     def _release(self, meant: list[PendingTimer]) -> None:
         """Let messages be delivered again whose recall is decided, one way or the other."""
         for timer in meant:
-            count = self._recalling.pop(timer) - 1
+            count = self._recalling.pop(timer, 0) - 1
+            assert count >= 0, f"{timer} is released, and nobody recalls it"
             if count:
                 self._recalling[timer] = count

@@ -96,6 +96,7 @@ class TransactionChecks:
         due = transactions.due(
             now_ms, timeout_ms=self._timeout_ms, interval_ms=self._interval_ms, limit=CHECKS_MAX
         )
+        assert len(due) <= CHECKS_MAX, f"{len(due)} transactions are due, at most {CHECKS_MAX}"
         due = [half for half in due if not self._ends.is_ending(half.queue_offset)]
         given_up = _first_bytes([half for half in due if half.check_count >= self._check_max])
         checked = _first_bytes([half for half in due if half.check_count < self._check_max])

@@ -65,6 +65,7 @@ class SteadyWallClock:
         self._steady = steady
         self._peers: dict[NodeId, PeerClock] = {}
         self._has_led = False
+        self._led_ms = 0  # the time of now, when it was last asked for after this node had led
         self._is_settled = member_count == 1
         self._offset_ms = wall() - steady()
         self._slewed_at_ms = steady()
@@ -77,7 +78,11 @@ class SteadyWallClock:
             self._slewed_at_ms = steady
             behind = self._agreed_ms(self.wall_ms() - steady) - self._offset_ms
             self._offset_ms += max(-step, min(step, behind))
-        return steady + self._offset_ms
+        now_ms = steady + self._offset_ms
+        if self._has_led:
+            assert now_ms >= self._led_ms, f"the log's clock goes back {self._led_ms - now_ms} ms"
+            self._led_ms = now_ms
+        return now_ms
 
     def _agreed_ms(self, own_ms: int) -> int:
         return agreed_ms(

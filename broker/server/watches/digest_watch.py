@@ -47,6 +47,8 @@ class DigestWatch:
         """Write a mark; this node leads."""
         self._marked_count = self._state.put_count
         index, digests = self._state.marks.latest()
+        applied = self._state.applied_index
+        assert index <= applied, f"digests at entry {index} are marked, {applied} is applied"
         self._commits.stage_control(MarkDigests(index, dict(digests)))
 
     def _alarm(self) -> None:

@@ -44,6 +44,9 @@ class PeerClock:
     @classmethod
     def of(cls, reading: ClockReading) -> Self:
         """Build one from a reading, taken between request and answer; a millisecond is lost to rounding."""
+        assert reading.asked_ms <= reading.answered_ms, (
+            f"{reading} was answered before it was asked"
+        )
         lost_ms = reading.answered_ms + 1
         settled_ms = None if reading.settled_ms is None else reading.settled_ms - lost_ms
         high_ms = reading.wall_ms - reading.asked_ms + 1
@@ -130,6 +133,7 @@ def agreed_ms(own_ms: int, peers: Iterable[PeerClock], *, member_count: int, now
     lower = (known_count - 1) // 2
     at_least_ms = sorted(low_ms for low_ms, _ in bounds)[lower]
     at_most_ms = sorted(high_ms for _, high_ms in bounds)[known_count // 2]
+    assert at_least_ms <= at_most_ms, f"no clock is from {at_least_ms} to {at_most_ms}: {bounds}"
     if at_least_ms <= own_ms <= at_most_ms:
         return own_ms
     # The lower end of the median: late by a round trip at most, and never early. As it was read: it does not drift.

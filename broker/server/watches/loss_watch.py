@@ -101,12 +101,16 @@ class LossWatch:
         if self._is_confirming or not self._log.is_serving:
             return
         self._is_confirming = True
+        known_index = self._log.reader.commit_index
         try:
             confirmed_index = await self._log.reader.barrier(timeout_s=CONFIRM_TIMEOUT_S)
         except (RefusedError, OutcomeUnknownError):
             return  # no leader, or none that can say so now: it registers again
         finally:
             self._is_confirming = False
+        assert confirmed_index >= known_index, (
+            f"{confirmed_index} was confirmed as committed, {known_index} was known before"
+        )
         name = self._log.reader.committed_fingerprint(Index(furthest.index))
         loss = find_loss(
             furthest,

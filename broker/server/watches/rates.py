@@ -16,6 +16,8 @@ class Rate:
 
     def sample(self, now_ms: int, count: int) -> None:
         """Note the counter; called every SAMPLE_MS or so."""
+        last_ms = self._samples[-1][0] if self._samples else now_ms
+        assert now_ms >= last_ms, f"a sample of {now_ms} ms follows one of {last_ms} ms"
         self._samples.append((now_ms, count))
         while self._samples[0][0] < now_ms - _WINDOWS_MS[-1]:
             self._samples.popleft()

@@ -8,7 +8,15 @@ import pytest
 
 from dledger_mq.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.routes import FAILED_FOR_S, FIRST_TRIES, Routes, publish_queues, read_queues
+from dledger_mq.client.routes import (
+    FAILED_FOR_S,
+    FIRST_TRIES,
+    TEMPLATE_REFRESH_S,
+    Routes,
+    publish_queues,
+    read_queues,
+)
+from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, make_response
 from dledger_mq.remoting.route import BrokerData, QueueData, TopicRoute, encode_route
@@ -190,3 +198,22 @@ async def test_tasks_that_ask_together_in_vain_take_turns(world: ScriptedNameSer
     assert len(failures) == 5
     world.routes["T"] = route(A)
     assert (await world.client.refresh("T")) == route(A)
+
+
+async def test_a_route_that_comes_while_a_template_is_asked_for_is_kept(
+    world: ScriptedNameServer,
+) -> None:
+    world.routes[AUTO_CREATE_TOPIC] = route(A)
+    scripted = world.call
+
+    async def call(code: int, ext: dict[str, str]) -> RemotingCommand:
+        answer = await scripted(code, ext)
+        if ext["topic"] == AUTO_CREATE_TOPIC:
+            world.routes["T"] = TopicRoute((QueueData("b", 6, 1, 0, 1),), route(A).brokers)
+            await world.client.refresh("T")
+        return answer
+
+    world.call = call  # type: ignore[method-assign]  # another task creates the topic meanwhile
+    assert await world.client.publish_queues("T") == (MessageQueue("T", "b", 0),)
+    world.now += TEMPLATE_REFRESH_S + 1
+    assert await world.client.publish_queues("T") == (MessageQueue("T", "b", 0),)

@@ -51,3 +51,17 @@ async def test_a_fault_that_was_met_is_cured_and_told_nothing_of() -> None:
     async with stage.fault("disk-full"):
         fault.is_met = True
     assert stage.cured == "there is room"
+
+
+async def test_a_fault_is_in_force_once_and_waited_for_while_it_is() -> None:
+    fault = FullDisk()
+    stage = stage_of(fault)
+    with pytest.raises(AssertionError, match="disk-full is waited for"):
+        await stage.until_met("disk-full", timeout_s=0)
+    async with stage.fault("disk-full"):
+        fault.is_met = True
+        with pytest.raises(AssertionError, match="in force already"):
+            async with stage.fault("disk-full"):
+                raise AssertionError("it was entered twice")
+    async with stage.fault("disk-full"):
+        await stage.until_met("disk-full", timeout_s=0)

@@ -368,3 +368,18 @@ def test_a_recall_of_what_cannot_be_read_now_is_refused_before_anything_is_done(
     assert answer(asked).code == 0
     leader.pass_until(START_MS + 3000)
     assert leader.stored() == []
+
+
+@pytest.mark.parametrize("wish", [{"DELAY": "3"}, {"TIMER_DELAY_MS": "10000"}])
+def test_a_leader_that_would_deliver_early_stops(
+    wish: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leader = LoneLeader()
+    leader.send(b"later", UNIQ_KEY="u", **wish)
+    leader.commit()
+    waiting = leader.state.schedule if "DELAY" in wish else leader.state.timers
+    due = waiting.due
+    monkeypatch.setattr(type(waiting), "due", lambda _, now_ms, limit: due(now_ms + 9000, limit))
+    leader.now_ms += 2000
+    with pytest.raises(AssertionError, match="would be delivered at"):
+        leader.tick()
