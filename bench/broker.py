@@ -263,8 +263,8 @@ def measure_peer(folder: Path, seconds: float, *, batch: bool) -> list[BrokerRes
 
 def ask(child: subprocess.Popen[str], line: str) -> dict[str, Any]:
     """Send one command to a peer process, and return its JSON answer."""
-    assert child.stdin is not None
-    assert child.stdout is not None
+    assert child.stdin is not None, f"{child.args!r} has no pipe for stdin"
+    assert child.stdout is not None, f"{child.args!r} has no pipe for stdout"
     child.stdin.write(line + "\n")
     child.stdin.flush()
     return dict(json.loads(child.stdout.readline()))

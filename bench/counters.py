@@ -43,8 +43,8 @@ class Node:
 
     def add(self, number: int) -> str:
         """Add at this node; return its answer, empty when it was killed meanwhile."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
+        assert self.process.stdin is not None, f"{self.process.args!r} has no pipe for stdin"
+        assert self.process.stdout is not None, f"{self.process.args!r} has no pipe for stdout"
         try:
             self.process.stdin.write(f"{number}\n")
             self.process.stdin.flush()

@@ -38,7 +38,7 @@ class FrameTemplate:
             }
         ).encode()
         before, mark, after = header.rpartition(str(_FIRST_OPAQUE).encode())
-        assert mark
+        assert mark, f"no opaque {_FIRST_OPAQUE} in {header!r}"
         size = 4 + len(header) + len(body)
         self._head = struct.pack(">ii", size, len(header)) + before
         self._tail = after + body

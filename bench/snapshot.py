@@ -87,7 +87,7 @@ def _run(folder: Path, messages: int) -> None:
     began = time.perf_counter()
     again.restore(store.chunks(snapshot))
     took_s = time.perf_counter() - began
-    assert again.digest() == state.digest()
+    assert again.digest() == state.digest(), f"{again.digest()} after {state.digest()}"
     say(f"restore  {size / took_s / 1e6:8.0f} MB/s\n")
 
 

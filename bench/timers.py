@@ -149,7 +149,8 @@ def measure_fold(pending: int) -> FoldCost:
         begun = time.perf_counter()
         frozen = timers.saved_units()
         pause_ms = (time.perf_counter() - begun) * 1000
-        assert sum(map(len, frozen)) == 16 * timers.count
+        saved_bytes = sum(map(len, frozen))
+        assert saved_bytes == 16 * timers.count, f"{saved_bytes} bytes of {timers.count} units"
         deliver_us = _deliver_us(timers, pending // 5)
         recall_us = _recall_us(timers)
         files.close()
