@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tests.architecture.ratchet import excess, product_modules
+from tests.architecture.sources import modules_under
 
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Which|Where|When|Why|If)\b")
 
@@ -28,11 +29,7 @@ BARE_ALLOWED: dict[str, int] = {}
 
 RULER = re.compile(r"\s*#\s*[-=*#]{3,}")
 
-RULERS_ALLOWED: dict[str, int] = {
-    "dledger/raft": 3,
-    "dledger/testing": 8,
-    "pipeline": 2,
-}
+RULERS_ALLOWED: dict[str, int] = {}
 """Comments that still are rulers."""
 
 
@@ -107,7 +104,8 @@ def test_long_private_functions_have_a_docstring() -> None:
 
 
 def test_no_ruler_divides_a_module() -> None:
-    found = [(path, line) for path in product_modules() for line in rulers(path.read_text())]
+    modules = (*product_modules(), *modules_under("tests"))
+    found = [(path, line) for path in modules for line in rulers(path.read_text())]
     assert excess(found, RULERS_ALLOWED) == []
 
 

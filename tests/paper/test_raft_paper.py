@@ -51,7 +51,7 @@ from dledger.testing.script_words import seeded_entries
 ROLES = [Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER]
 
 
-# --- 5.1 Raft basics ---
+# 5.1 Raft basics
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -110,7 +110,7 @@ def test_an_answer_of_a_stale_term_changes_nothing(role: Role) -> None:
     assert member.node.describe() == before
 
 
-# --- 5.2 Leader election ---
+# 5.2 Leader election
 
 
 def test_servers_start_as_followers() -> None:
@@ -298,7 +298,7 @@ def test_election_timeouts_are_drawn_anew_from_a_fixed_interval() -> None:
     assert member.node.next_deadline_ms() == group.now_ms + 452 > start_ms
 
 
-# --- 5.3 Log replication ---
+# 5.3 Log replication
 
 
 def test_a_leader_appends_and_sends_in_parallel() -> None:
@@ -508,7 +508,7 @@ def test_a_contradiction_removes_the_entry_and_all_behind_it() -> None:
     assert [entry.term for entry in member.entries] == [1, 1, 2]
 
 
-# --- 5.4 Safety ---
+# 5.4 Safety
 
 
 @pytest.mark.parametrize(
@@ -561,7 +561,7 @@ def test_only_entries_of_the_own_term_are_committed_by_counting(
     assert member.node.commit_index == commit_index
 
 
-# --- 8 Client interaction ---
+# 8 Client interaction
 
 
 def test_a_leader_begins_its_term_with_an_entry_that_changes_no_state() -> None:

@@ -62,7 +62,7 @@ def outcomes(effects: list[Effect]) -> dict[int, Outcome]:
     return {effect.token: effect.outcome for effect in effects if isinstance(effect, Resolve)}
 
 
-# --- 3.10 Leadership transfer ---
+# 3.10 Leadership transfer
 
 
 def test_the_leader_stops_to_accept_proposals() -> None:
@@ -149,7 +149,7 @@ def test_after_the_word_the_lease_is_gone_for_the_term() -> None:
     assert not member.node.has_lease(group.now_ms)
 
 
-# --- 4.2.3 Disruptive servers, 9.6 pre-vote ---
+# 4.2.3 Disruptive servers, 9.6 pre-vote
 
 
 @pytest.mark.parametrize(("silence_ms", "listens"), [(0, False), (299, False), (300, True)])
@@ -235,7 +235,7 @@ def test_a_pre_candidate_that_finds_no_majority_keeps_its_term() -> None:
     assert (member.node.role, member.node.term) == (Role.PRE_CANDIDATE, 0)
 
 
-# --- 6.2 Check quorum ---
+# 6.2 Check quorum
 
 
 def test_a_leader_without_a_majority_steps_down() -> None:
@@ -257,7 +257,7 @@ def test_a_leader_without_a_majority_steps_down() -> None:
     assert not lost.error.definite
 
 
-# --- 6.4 Reads ---
+# 6.4 Reads
 
 
 def test_a_read_waits_for_the_start_of_the_term() -> None:
@@ -349,7 +349,7 @@ def test_a_leader_that_has_committed_nothing_has_no_lease() -> None:
     assert member.node.has_lease(group.now_ms)
 
 
-# --- 10.2.1 Writing to the leader's disk in parallel ---
+# 10.2.1 Writing to the leader's disk in parallel
 
 
 def test_the_leader_counts_itself_when_its_disk_is_done() -> None:
@@ -370,7 +370,7 @@ def receive_only(member: CoreMember, source: NodeId, match: int) -> list[Effect]
     return member.step(Received(success(member, source, match)))
 
 
-# --- what the thesis leaves to the implementation ---
+# what the thesis leaves to the implementation
 
 
 def test_a_broken_connection_to_the_leader_shortens_the_wait() -> None:

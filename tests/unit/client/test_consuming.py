@@ -72,9 +72,6 @@ def put(group: FakeGroup, count: int) -> None:
         group.put("T", 0, b"%d" % n)
 
 
-# --- batches
-
-
 async def test_a_handler_gets_up_to_so_many_messages_of_one_queue(group: FakeGroup) -> None:
     put(group, 10)
     handler = Batches()
@@ -145,9 +142,6 @@ async def test_i7_one_queue_is_worked_in_parallel_and_the_lowest_offset_is_commi
         assert group.offsets["g", "T", 0] == 30
 
 
-# --- delays, dead letters, time-outs
-
-
 @pytest.mark.parametrize(
     ("setting", "answer", "level"),
     [
@@ -204,9 +198,6 @@ async def test_l18_what_the_handler_has_for_too_long_is_given_back(group: FakeGr
     assert group.sent_back == [(b"0", 3)]
 
 
-# --- pulling
-
-
 async def test_pulls_are_as_large_and_as_frequent_as_told(group: FakeGroup) -> None:
     put(group, 6)
     inbox = Inbox()
@@ -236,9 +227,6 @@ async def test_e8_an_operators_reset_is_believed_at_once_a_late_node_is_not(
         await reader._take(PullAnswer((), 7, 0, max_offset, is_offset_wrong=True, is_empty=False))
         assert reader.held.next_offset == (7 if is_believed else 9)
         assert reader.resets == is_believed
-
-
-# --- who reads what, from where
 
 
 async def test_members_share_by_the_strategy_of_their_choice(group: FakeGroup) -> None:
@@ -276,9 +264,6 @@ async def test_i6_where_a_group_without_an_offset_begins(
         was_read = isinstance(start_from, str)
         await until(lambda: one.statistics().consumed == 3 - first + was_read)
     assert beat.consume_from_where == where
-
-
-# --- broadcast
 
 
 def offset_files(folder: Path) -> dict[str, bytes]:

@@ -55,9 +55,6 @@ def view() -> TableView:
     return TableView({A: Bounds(10, 20), B: Bounds(0, 5)})
 
 
-# --- batch
-
-
 def test_a_batch_is_everything_that_is_committed(view: TableView) -> None:
     assert batch_offsets(options("batch"), view) == ({A: 10, B: 0}, {A: 20, B: 5})
 
@@ -113,9 +110,6 @@ def test_times(view: TableView) -> None:
         {A: 10, B: 0},
         {A: 13, B: 5},
     )
-
-
-# --- stream
 
 
 def test_a_stream_reads_what_is_new(view: TableView) -> None:
@@ -218,9 +212,6 @@ def test_what_is_done_is_shown_under_the_commit_group(view: TableView) -> None:
     assert view.stored == [{A: 15, B: 0}, {A: 16, B: 0}, {A: 16, B: 0}]
 
 
-# --- an archive before the brokers
-
-
 class TablePast:
     """An archive that holds what the test says."""
 
@@ -292,9 +283,6 @@ def test_a_topic_may_be_in_the_archive_only(view: TableView) -> None:
     nowhere = JoinedView(options("batch", topic="T,Odl"), view, lambda group: TablePast({}))
     with pytest.raises(UsageError, match="topic Odl exists neither"):
         nowhere.bounds()
-
-
-# --- the view
 
 
 def test_patterns_match_whole_names_and_pass_over_the_systems_topics() -> None:

@@ -339,9 +339,6 @@ def test_the_description_names_what_matters() -> None:
     ]
 
 
-# --- the table of roles ---
-
-
 def test_every_role_follows_a_higher_term_and_an_order_to_step_down() -> None:
     for role in (Role.FOLLOWER, Role.PRE_CANDIDATE, Role.CANDIDATE, Role.LEADER):
         for cause in (Cause.HIGHER_TERM, Cause.LEADER_HEARD, Cause.STEP_DOWN):
@@ -356,8 +353,6 @@ def test_every_cause_is_used_and_only_a_won_vote_makes_a_leader() -> None:
         (Role.CANDIDATE, Cause.VOTE_WON),
     ]
 
-
-# --- determinism ---
 
 SOUP = """
 import random, sys

@@ -278,9 +278,6 @@ def test_an_older_copy_of_the_data_is_refused(disk: SimDisk) -> None:
     assert caught.value.byte_offset == 2 * 58
 
 
-# --- rows of segments -----------------------------------------------------------------------------
-
-
 def rolled(disk: SimDisk) -> list[Entry]:
     """Four segments of two entries, all but the last sealed."""
     return written(disk, [120, 130, 140, 150, 120, 100, 90, 80], SEGMENT_BYTES)

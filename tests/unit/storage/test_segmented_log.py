@@ -55,9 +55,6 @@ def disk() -> SimDisk:
     return SimDisk(Random(0))
 
 
-# --- batches --------------------------------------------------------------------------------------
-
-
 def test_a_batch_is_one_write_one_sync_and_its_units(disk: SimDisk) -> None:
     log = open_log(disk)
     append(log, 10)
@@ -160,9 +157,6 @@ def test_units_are_withheld_without_syncs(disk: SimDisk) -> None:
     assert disk.content(f"index/{index}").strip(b"\0")
     disk.crash(keep=0.0)
     assert all_entries(open_log(disk)) == entries
-
-
-# --- a full disk ----------------------------------------------------------------------------------
 
 
 def test_no_room_for_the_first_segment_leaves_nothing(disk: SimDisk) -> None:
@@ -275,9 +269,6 @@ def test_an_opened_log_makes_its_room_with_the_first_write(disk: SimDisk) -> Non
         take(log).run()
 
 
-# --- a failing disk -------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("fault", ["fail_sync", "fail_write"])
 def test_a_failed_write_or_sync_ends_all_writing(disk: SimDisk, fault: str) -> None:
     log = open_log(disk)
@@ -363,9 +354,6 @@ def test_a_file_cut_under_a_running_log_is_found_by_the_read(disk: SimDisk) -> N
             all_entries(log)
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
 def test_entries_of_another_history_are_refused_whole(disk: SimDisk) -> None:
     leader, follower = open_log(disk), open_log(SimDisk(Random(1)))
     entries = append(leader, 10, 20, 30)
@@ -391,9 +379,6 @@ def test_entries_of_another_history_are_refused_whole(disk: SimDisk) -> None:
 def test_a_segment_size_of_nothing_is_refused(disk: SimDisk) -> None:
     with pytest.raises(UsageError, match="segment_size_bytes=0"):
         SegmentedLog.open(disk, segment_size_bytes=0)
-
-
-# --- memory and files -----------------------------------------------------------------------------
 
 
 def test_the_cache_keeps_what_is_not_durable_whatever_its_bound(disk: SimDisk) -> None:
