@@ -48,7 +48,7 @@ class Alone(BrokerCluster):
         """Return at once, as nothing waits for the fold here."""
 
 
-class Client:
+class BenchClient:
     """A connection that counts answers by their length and does not decode them."""
 
     def __init__(self, cluster: Alone, end: SimConnection) -> None:
@@ -84,7 +84,7 @@ class Client:
             self._buffer = self._buffer[size_bytes:]
 
 
-def make_group() -> tuple[Alone, Client]:
+def make_group() -> tuple[Alone, BenchClient]:
     """Start a leader with a topic, and a client of it."""
     settings = BrokerSimSettings(
         1,
@@ -103,7 +103,7 @@ def make_group() -> tuple[Alone, Client]:
         raise TimeoutError("nobody leads")
     end = cluster.connect("10.0.0.1:40000", node.node_id)
     assert end is not None, "it is up"
-    client = Client(cluster, end)
+    client = BenchClient(cluster, end)
     create = {
         "topic": TOPIC,
         "defaultTopic": "TBW102",
@@ -115,7 +115,7 @@ def make_group() -> tuple[Alone, Client]:
     return cluster, client
 
 
-def count_sends(client: Client, in_flight: int) -> Counter[Function]:
+def count_sends(client: BenchClient, in_flight: int) -> Counter[Function]:
     """Count the calls of `ROUNDS` rounds of single sends, each of `in_flight` in one piece."""
     templates = [send_template(TOPIC, queue, b"x" * BODY_BYTES) for queue in range(QUEUE_COUNT)]
     rounds = [templates[number % QUEUE_COUNT] for number in range(in_flight)]
@@ -128,7 +128,7 @@ def count_sends(client: Client, in_flight: int) -> Counter[Function]:
     return our_calls(profile)
 
 
-def count_pulls(client: Client) -> Counter[Function]:
+def count_pulls(client: BenchClient) -> Counter[Function]:
     """Count the calls of `ROUNDS` pulls, one after another, each of `PULL_COUNT` messages."""
     pull = pull_template(TOPIC, 1, 0, PULL_COUNT)  # queue 1 has been sent to in large rounds only
     client.ask([pull])

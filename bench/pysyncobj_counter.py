@@ -15,7 +15,7 @@ from pathlib import Path
 from pysyncobj import SyncObj, SyncObjConf, replicated
 
 
-class Counter(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
+class ReplicatedCounter(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
     """A number that all nodes agree on."""
 
     def __init__(self, own: str, others: list[str], journal: Path | None) -> None:
@@ -36,7 +36,7 @@ def main() -> None:
     parser.add_argument("addresses", nargs="+")
     parser.add_argument("--journal", type=Path)
     options = parser.parse_args()
-    counter = Counter(options.addresses[0], options.addresses[1:], options.journal)
+    counter = ReplicatedCounter(options.addresses[0], options.addresses[1:], options.journal)
     for line in sys.stdin:
         answered = threading.Event()
 

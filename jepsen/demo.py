@@ -35,7 +35,7 @@ from jepsen.history.ops import Op
 from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
 from jepsen.processes import sigterm_as_interrupt
-from jepsen.reports.demo import MESSAGES, Story, line_for_scripts, print_report
+from jepsen.reports.demo import MESSAGES, DemoFacts, line_for_scripts, print_report
 from jepsen.reports.folder import REPORT, write_folder
 from jepsen.reports.show import progress_of
 from jepsen.run import BreakerMaker, FolderError, RunResult, RunSettings, by_schedule, execute
@@ -163,12 +163,12 @@ def in_time(run: RunSettings) -> Checker:
     return of_part("delay", shares(PARTS, run.workers)["delay"], check_in_time)
 
 
-def story_of(result: RunResult) -> Story:
+def story_of(result: RunResult) -> DemoFacts:
     """Return the story of a run, for people and scripts."""
     is_alone = not result.settings.workload.startswith("together")
     workers = result.settings.workers
     share = Share(0, workers, workers) if is_alone else shares(PARTS, workers)[MESSAGES]
-    return Story(result.ops, ops_of(share, result.ops), result.checks)
+    return DemoFacts(result.ops, ops_of(share, result.ops), result.checks)
 
 
 def read_arguments(arguments: Sequence[str]) -> Settings:

@@ -20,7 +20,7 @@ from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.history.values import BEGINS_INJECTION, SendAsked, shaped
 from jepsen.nemeses.api import Fault
-from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.nemeses.schedule import FaultSchedule, Pace
 from jepsen.run import BreakerMaker, RunSettings
 from jepsen.systems.api import Subject
 
@@ -88,8 +88,10 @@ def in_rounds(rounds: int) -> BreakerMaker:
 
     def make(
         settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog
-    ) -> Schedule:
-        return Schedule(faults, system, log, seed=settings.seed, pace=settings.pace, rounds=rounds)
+    ) -> FaultSchedule:
+        return FaultSchedule(
+            faults, system, log, seed=settings.seed, pace=settings.pace, rounds=rounds
+        )
 
     return make
 

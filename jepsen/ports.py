@@ -24,7 +24,7 @@ BLOCK_PORTS = (
 )
 
 
-class Block:
+class PortBlock:
     """A range of ports that no other process is given while this one lives.
 
     Raises:
@@ -52,7 +52,7 @@ class Block:
 
 
 @cache
-def own_block() -> Block:
+def own_block() -> PortBlock:
     """Return the block of this process.
 
     Raises:
@@ -61,7 +61,7 @@ def own_block() -> Block:
     count = (HIGHEST + 1 - LOWEST) // BLOCK_PORTS
     for number in random.sample(range(count), count):
         try:
-            block = Block(number)
+            block = PortBlock(number)
         except OSError:
             continue
         atexit.register(block.close)

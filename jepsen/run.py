@@ -47,7 +47,7 @@ from jepsen.interpreter import Interpreter
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.namespaces import NamespaceError, lacking_namespaces
 from jepsen.nemeses.proxy import ProxyError
-from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.nemeses.schedule import FaultSchedule, Pace
 from jepsen.processes import NotReadyError, ProcessDiedError, left_undisturbed
 from jepsen.systems.api import Network, Subject, SystemOptions
 from jepsen.workloads.api import Workload
@@ -158,7 +158,7 @@ def by_schedule(
     settings: RunSettings, faults: Sequence[Fault], system: Subject, log: OpLog
 ) -> Breaker:
     """Let the faults come and go by a schedule that is drawn from the seed."""
-    return Schedule(faults, system, log, seed=settings.seed, pace=settings.pace)
+    return FaultSchedule(faults, system, log, seed=settings.seed, pace=settings.pace)
 
 
 class Conductor:

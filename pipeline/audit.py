@@ -12,9 +12,9 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 
 from dledger.raft.ids import NO_INDEX, Index, Position
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 from pipeline.scan.entries import Chain
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 
 
@@ -41,11 +41,13 @@ def odd_ones(said: Mapping[str, Hashable]) -> str:
     return ", ".join(name for name, each in said.items() if each != value)
 
 
-def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -> Committed:
+def common_bound(
+    stores: Mapping[str, Store], bounds: Mapping[str, CommittedBound]
+) -> CommittedBound:
     """Return the lowest of the replicas' committed indexes.
 
     Raises:
-        CannotTellError: a replica has nothing committed.
+        InconclusiveError: a replica has nothing committed.
     """
     ends = {
         name: plan_scan(store, bounds[name], split_bytes=1 << 60, fails=False).end.index
@@ -53,13 +55,13 @@ def common_bound(stores: Mapping[str, Store], bounds: Mapping[str, Committed]) -
     }
     name = min(ends, key=lambda each: ends[each])
     if not ends[name]:
-        raise CannotTellError(f"replica {name}: nothing is known to be committed")
-    return Committed(ends[name], f"{bounds[name].known_by}; {name} reaches least far")
+        raise InconclusiveError(f"replica {name}: nothing is known to be committed")
+    return CommittedBound(ends[name], f"{bounds[name].known_by}; {name} reaches least far")
 
 
 def entry(store: Store, index: Index) -> Chain:
     """Return an entry of a replica, damage passed over."""
-    return plan_scan(store, Committed(index, "audit"), split_bytes=1 << 60, fails=False).end
+    return plan_scan(store, CommittedBound(index, "audit"), split_bytes=1 << 60, fails=False).end
 
 
 def chain_difference(stores: Mapping[str, Store], last_index: Index) -> Finding | None:

@@ -14,7 +14,7 @@ from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.errors import ClientError, NoRouteError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.offsets import Bounds
 from pipeline.source_options import SourceOptions, matching
 
@@ -57,8 +57,8 @@ class BrokerView:
             may_miss: leave topics out that do not exist, instead of raising.
 
         Raises:
-            UsageError: a topic does not exist, or none matches the pattern.
-            CannotTellError: brokers or name servers do not answer.
+            PipelineUsageError: a topic does not exist, or none matches the pattern.
+            InconclusiveError: brokers or name servers do not answer.
         """
 
         def ask(consumer: PullConsumer) -> dict[MessageQueue, Bounds]:
@@ -74,14 +74,16 @@ class BrokerView:
 
         bounds = self._asked(ask)
         if not bounds and not may_miss:
-            raise UsageError(f"there is no queue: {self._options.subject} at {self._servers}")
+            raise PipelineUsageError(
+                f"there is no queue: {self._options.subject} at {self._servers}"
+            )
         return bounds
 
     def offsets_at(self, queues: Iterable[MessageQueue], time_ms: int) -> dict[MessageQueue, int]:
         """Return each queue's first offset stored at a time or later; its end if there is none.
 
         Raises:
-            UsageError, CannotTellError: as `bounds`.
+            PipelineUsageError, InconclusiveError: as `bounds`.
         """
 
         def ask(consumer: PullConsumer) -> dict[MessageQueue, int]:
@@ -124,12 +126,12 @@ class BrokerView:
             tries += 1
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
 
-    def _failure(self, error: ClientError) -> UsageError | CannotTellError:
+    def _failure(self, error: ClientError) -> PipelineUsageError | InconclusiveError:
         if isinstance(error, NoRouteError):
-            return UsageError(
+            return PipelineUsageError(
                 f"topic {error.topic} does not exist ({self._servers} knows no route)"
             )
-        return CannotTellError(f"{self._options.subject} cannot be asked about: {error}")
+        return InconclusiveError(f"{self._options.subject} cannot be asked about: {error}")
 
     def _open(self) -> PullConsumer:
         if self._consumer is None:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final
 
 EXIT_FINE: Final = 0
 EXIT_FOUND: Final = 1
-EXIT_CANNOT_TELL: Final = 2
+EXIT_INCONCLUSIVE: Final = 2
 
 
 class PipelineError(Exception):
@@ -23,19 +23,19 @@ class PipelineError(Exception):
     exit_code: ClassVar[int] = EXIT_FOUND
 
 
-class UsageError(PipelineError, ValueError):
+class PipelineUsageError(PipelineError, ValueError):
     """The caller asked for something that does not exist or makes no sense; nothing was done."""
 
-    exit_code = EXIT_CANNOT_TELL
+    exit_code = EXIT_INCONCLUSIVE
 
 
-class CannotTellError(PipelineError):
+class InconclusiveError(PipelineError):
     """Nothing can be concluded: something that the answer needs is missing or does not respond."""
 
-    exit_code = EXIT_CANNOT_TELL
+    exit_code = EXIT_INCONCLUSIVE
 
 
-class JavaMissingError(CannotTellError):
+class JavaMissingError(InconclusiveError):
     """No Java runtime fits."""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.offsets import OffsetsForm, from_form, to_form
 from pipeline.written_once import written_once
 
@@ -22,15 +22,15 @@ def kept_offsets(path: Path, settle: Callable[[], OffsetsForm]) -> OffsetsForm:
     """Return the offsets in a file; if there is none, write it first with the result of `settle`.
 
     Raises:
-        CannotTellError: the file cannot be read or written, or holds something else.
+        InconclusiveError: the file cannot be read or written, or holds something else.
     """
     value = written_once(
         path, "where the stream began", lambda: {"version": VERSION, "offsets": settle()}
     )
     problem = f"{path} does not hold initial offsets"
     if not isinstance(value, dict) or value.get("version") != VERSION:
-        raise CannotTellError(f'{problem}: "version" is not {VERSION}')
+        raise InconclusiveError(f'{problem}: "version" is not {VERSION}')
     try:
         return to_form(from_form(value.get("offsets"), str(path)))
-    except UsageError as error:
-        raise CannotTellError(f"{problem}: {error}") from error
+    except PipelineUsageError as error:
+        raise InconclusiveError(f"{problem}: {error}") from error

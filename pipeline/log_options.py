@@ -13,7 +13,14 @@ from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
 from pipeline.scan.batches import ScanOptions, Which
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS, METADATA_COLUMNS
-from pipeline.scan.plan import SNAPSHOT, SPLIT_BYTES, Committed, Plan, given_bound, plan_scan
+from pipeline.scan.plan import (
+    SNAPSHOT,
+    SPLIT_BYTES,
+    CommittedBound,
+    ScanPlan,
+    given_bound,
+    plan_scan,
+)
 from pipeline.scan.ranges import OnCorrupt
 from pipeline.scan.stores import Store
 
@@ -45,7 +52,7 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
     """Read and check the options.
 
     Raises:
-        UsageError: names the option and what is wrong with it.
+        PipelineUsageError: names the option and what is wrong with it.
     """
     reader = OptionReader(given, FORMAT)
     topics = reader.text("topic")
@@ -106,13 +113,13 @@ def scan_options(options: LogOptions, schema: pa.Schema) -> ScanOptions:
     )
 
 
-def plan_log(options: LogOptions) -> Plan:
+def plan_log(options: LogOptions) -> ScanPlan:
     """Plan the read of a store, up to where it is committed; asks the group if the options say so.
 
     Raises:
         NotAStoreError: the folder has no log.
         DamagedLogError: segments are missing or damaged, and damage is not to be passed over.
-        CannotTellError: how far the log is committed is not known.
+        InconclusiveError: how far the log is committed is not known.
     """
     store = Store(options.path)
     fails = options.on_corrupt is OnCorrupt.FAIL
@@ -125,7 +132,7 @@ def plan_log(options: LogOptions) -> Plan:
     )
 
 
-def committed_bound(options: LogOptions, store: Store) -> Committed:
+def committed_bound(options: LogOptions, store: Store) -> CommittedBound:
     """Return how far the log may be read, by the group or by `upTo`."""
     if options.name_server is not None:
         answers = ask_group(options.name_server, options.group)

@@ -16,7 +16,7 @@ from typing import Final
 
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 
 LATEST: Final = QueueOffset(-1)
 EARLIEST: Final = QueueOffset(-2)
@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
+class OffsetLoss:
     """The reasons why wanted messages cannot be had, queue by queue, as clauses of a sentence."""
 
     clauses: tuple[str, ...] = field(default=())
@@ -69,7 +69,7 @@ def from_form(value: object, what: str, marks: frozenset[int] = frozenset()) -> 
         marks: negative numbers that are allowed too (LATEST, EARLIEST).
 
     Raises:
-        UsageError: it has another shape; names the place in it.
+        PipelineUsageError: it has another shape; names the place in it.
     """
     offsets: Offsets = {}
     for topic, brokers in _members(value, what):
@@ -77,15 +77,19 @@ def from_form(value: object, what: str, marks: frozenset[int] = frozenset()) -> 
             for queue_id, offset in _members(queues, f"{what}, topic {topic}, broker {broker}"):
                 place = f"{what}, topic {topic}, broker {broker}, queue {queue_id}"
                 if not (queue_id.isascii() and queue_id.isdigit()):
-                    raise UsageError(f"{place}: a queue id is a number from 0 on")
+                    raise PipelineUsageError(f"{place}: a queue id is a number from 0 on")
                 if type(offset) is not int:
-                    raise UsageError(f"{place}: the offset {offset!r} is not a whole number")
+                    raise PipelineUsageError(
+                        f"{place}: the offset {offset!r} is not a whole number"
+                    )
                 if not 0 <= offset <= OFFSET_MAX and offset not in marks:
                     allowed = "".join(f", or {mark}" for mark in sorted(marks, reverse=True))
-                    raise UsageError(f"{place}: the offset {offset} is not 0 or more{allowed}")
+                    raise PipelineUsageError(
+                        f"{place}: the offset {offset} is not 0 or more{allowed}"
+                    )
                 queue = MessageQueue(topic, broker, int(queue_id))
                 if queue in offsets:
-                    raise UsageError(f"{place}: the queue is named twice")
+                    raise PipelineUsageError(f"{place}: the queue is named twice")
                 offsets[queue] = QueueOffset(offset)
     return offsets
 
@@ -93,7 +97,7 @@ def from_form(value: object, what: str, marks: frozenset[int] = frozenset()) -> 
 def _members(value: object, place: str) -> Iterable[tuple[str, object]]:
     if not isinstance(value, dict):
         shape = '{"topic": {"brokerName": {"queueId": offset}}}'
-        raise UsageError(f"{place}: {value!r} is not an object; the shape is {shape}")
+        raise PipelineUsageError(f"{place}: {value!r} is not an object; the shape is {shape}")
     return value.items()
 
 
@@ -103,14 +107,14 @@ def resolved(
     """Replace LATEST and EARLIEST by what queues have now.
 
     Raises:
-        UsageError: `wanted` leaves out a queue that exists, or names one that does not.
+        PipelineUsageError: `wanted` leaves out a queue that exists, or names one that does not.
     """
     unknown = sorted(wanted.keys() - bounds.keys())
     if unknown:
-        raise UsageError(f"{what} names queues that do not exist: {_named(unknown)}")
+        raise PipelineUsageError(f"{what} names queues that do not exist: {_named(unknown)}")
     missing = sorted(bounds.keys() - wanted.keys())
     if missing:
-        raise UsageError(
+        raise PipelineUsageError(
             f"{what} leaves out {_named(missing)}; -2 stands for the earliest offset, -1 for the latest"
         )
     marks = {EARLIEST: lambda b: b.start, LATEST: lambda b: b.end}
@@ -128,7 +132,7 @@ def _named(queues: Iterable[MessageQueue], most: int = 5) -> str:
 
 def loss_at_start(
     start: Mapping[MessageQueue, QueueOffset], bounds: Mapping[MessageQueue, Bounds]
-) -> Loss:
+) -> OffsetLoss:
     """Return the loss between `start` and the first offsets that the queues still hold."""
     clauses = []
     for queue in sorted(start):
@@ -139,26 +143,26 @@ def loss_at_start(
             clauses.append(f"{queue} begins at {has.start}, {offset} was next")
         elif offset > has.end:
             clauses.append(f"{queue} ends at {has.end}, {offset} was next")
-    return Loss(tuple(clauses))
+    return OffsetLoss(tuple(clauses))
 
 
-def loss_of_topics(topics: Sequence[str], subject: str) -> Loss:
+def loss_of_topics(topics: Sequence[str], subject: str) -> OffsetLoss:
     """Return the loss of a start that names topics which are not read; `subject` names those that are."""
     if not topics:
-        return Loss()
+        return OffsetLoss()
     where = f"topic{'s' if len(topics) > 1 else ''} {', '.join(topics)}"
     clause = (
         f"the checkpoint stands in {where}, and the query reads {subject}: it is the checkpoint of another "
         "query, or topics were taken out of this one"
     )
-    return Loss((clause,))
+    return OffsetLoss((clause,))
 
 
 def loss_at_end(
     start: Mapping[MessageQueue, QueueOffset],
     end: Mapping[MessageQueue, QueueOffset],
     bounds: Mapping[MessageQueue, Bounds],
-) -> Loss:
+) -> OffsetLoss:
     """Return the loss of an end that lies before its start or behind its queue's end."""
     clauses = []
     for queue in sorted(end):
@@ -166,10 +170,12 @@ def loss_at_end(
             clauses.append(f"{queue} is to end at {end[queue]}, before its start {start[queue]}")
         elif queue in bounds and end[queue] > bounds[queue].end:
             clauses.append(f"{queue} is to be read to {end[queue]}, it ends at {bounds[queue].end}")
-    return Loss(tuple(clauses))
+    return OffsetLoss(tuple(clauses))
 
 
-def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]) -> Loss:
+def loss_between(
+    past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue, Bounds]
+) -> OffsetLoss:
     """Return the offsets in neither the archive nor the queues, and archives that cannot be of these queues."""
     clauses = []
     for queue in sorted(live):
@@ -189,7 +195,7 @@ def loss_between(past: Mapping[MessageQueue, Bounds], live: Mapping[MessageQueue
                 f"{queue}: the archive goes on to {archived.end}, the queue ends at {has.end}: it is "
                 "another log's"
             )
-    return Loss(tuple(clauses))
+    return OffsetLoss(tuple(clauses))
 
 
 def joined(

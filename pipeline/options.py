@@ -10,7 +10,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 
 _T = TypeVar("_T", int, None)
 
@@ -32,7 +32,7 @@ class OptionReader:
         """Return an option's text without blanks around it; None when it is not given.
 
         Raises:
-            UsageError: it is given, and blank.
+            PipelineUsageError: it is given, and blank.
         """
         self._known.append(name)
         given = self._given.get(name.lower())
@@ -46,18 +46,18 @@ class OptionReader:
         """Return the text of an option that must be there.
 
         Raises:
-            UsageError: it is missing or blank.
+            PipelineUsageError: it is missing or blank.
         """
         text = self.text(name)
         if text is None:
-            raise UsageError(f"{self._what} needs option {name}")
+            raise PipelineUsageError(f"{self._what} needs option {name}")
         return text
 
     def number(self, name: str, default: _T, *, least: int = 0, most: int = 2**63 - 1) -> int | _T:
         """Return a whole number within bounds.
 
         Raises:
-            UsageError: it is none, or outside.
+            PipelineUsageError: it is none, or outside.
         """
         text = self.text(name)
         if text is None:
@@ -74,7 +74,7 @@ class OptionReader:
         """Return true or false.
 
         Raises:
-            UsageError: it is neither.
+            PipelineUsageError: it is neither.
         """
         return self.choice(name, ("true", "false"), str(default).lower()) == "true"
 
@@ -82,7 +82,7 @@ class OptionReader:
         """Return one of a few words, written as in `among`.
 
         Raises:
-            UsageError: it is another.
+            PipelineUsageError: it is another.
         """
         text = self.text(name)
         if text is None:
@@ -96,7 +96,7 @@ class OptionReader:
         """Return a duration, "500ms", "15m", "2h" or "1d", in milliseconds.
 
         Raises:
-            UsageError: it is none.
+            PipelineUsageError: it is none.
         """
         text = self.text(name)
         if text is None:
@@ -117,25 +117,25 @@ class OptionReader:
         """Refuse an option that only other uses of the format have.
 
         Raises:
-            UsageError: it is given.
+            PipelineUsageError: it is given.
         """
         if name.lower() in self._given:
             raise self.error(name, why)
 
-    def error(self, name: str, why: str) -> UsageError:
+    def error(self, name: str, why: str) -> PipelineUsageError:
         """Return the error for an option."""
-        return UsageError(f"{self._what}: option {name} {why}")
+        return PipelineUsageError(f"{self._what}: option {name} {why}")
 
     def finish(self) -> None:
         """Refuse options that were given and never read.
 
         Raises:
-            UsageError: names the options, and what may have been meant.
+            PipelineUsageError: names the options, and what may have been meant.
         """
         known = {name.lower(): name for name in self._known}
         for name in sorted(self._given.keys() - known.keys()):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
-            raise UsageError(
+            raise PipelineUsageError(
                 f"{self._what} has no option {name}{hint} (it has {', '.join(sorted(self._known))})"
             )

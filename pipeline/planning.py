@@ -13,13 +13,13 @@ from typing import Final, Protocol
 
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
-from pipeline.errors import DataLossError, UsageError
+from pipeline.errors import DataLossError, PipelineUsageError
 from pipeline.initial_offsets import kept_offsets
 from pipeline.offsets import (
     EARLIEST,
     LATEST,
     Bounds,
-    Loss,
+    OffsetLoss,
     Offsets,
     OffsetsForm,
     from_form,
@@ -35,7 +35,7 @@ from pipeline.offsets import (
     within,
 )
 from pipeline.ranges import QueueRange, ranges_between
-from pipeline.source_options import Place, PlaceKind, SourceOptions
+from pipeline.source_options import Boundary, BoundaryKind, SourceOptions
 
 INITIAL_FILE: Final = "initial-offsets.json"
 log = logging.getLogger(__name__)
@@ -87,7 +87,7 @@ class JoinedView:
         """Return the bounds of brokers and archive together.
 
         Raises:
-            UsageError: a topic is in neither.
+            PipelineUsageError: a topic is in neither.
             DataLossError: what lies between the two is gone, or the archive is of another log.
         """
         live = self._view.bounds(may_miss=True)
@@ -99,7 +99,7 @@ class JoinedView:
         missing = sorted(set(self._options.topics) - known)
         if missing or not known:
             what = f"topic {missing[0]}" if missing else self._options.subject
-            raise UsageError(f"{what} exists neither at the brokers nor in the archive")
+            raise PipelineUsageError(f"{what} exists neither at the brokers nor in the archive")
         on_loss(self._options, loss_between(self.past, live))
         return joined(self.past, live)
 
@@ -130,7 +130,7 @@ def divided(
     return ranges_between(start, turn), turn
 
 
-def on_loss(options: SourceOptions, loss: Loss) -> None:
+def on_loss(options: SourceOptions, loss: OffsetLoss) -> None:
     """Raise DataLossError, or only warn if failOnDataLoss is false.
 
     Raises:
@@ -146,7 +146,7 @@ def on_loss(options: SourceOptions, loss: Loss) -> None:
 def place_of(
     options: SourceOptions,
     which: str,
-    place: Place,
+    place: Boundary,
     *,
     bounds: Mapping[MessageQueue, Bounds],
     view: View,
@@ -161,21 +161,24 @@ def place_of(
         view: who knows where a time lies.
 
     Raises:
-        UsageError: they do not fit the queues, or nothing is as young as the time that is said.
+        PipelineUsageError: they do not fit the queues, or nothing is as young as the time that is said.
     """
-    if place.kind is PlaceKind.TIME:
+    if place.kind is BoundaryKind.TIME:
         return _at_time(f"{which}Timestamp", place, bounds, view)
-    mark = {PlaceKind.EARLIEST: EARLIEST, PlaceKind.LATEST: LATEST}.get(place.kind)
+    mark = {BoundaryKind.EARLIEST: EARLIEST, BoundaryKind.LATEST: LATEST}.get(place.kind)
     wanted = place.offsets if place.offsets is not None else dict.fromkeys(bounds, mark or LATEST)
     return resolved(wanted, bounds, f"option {which}Offsets for {options.subject}")
 
 
-def _at_time(name: str, place: Place, bounds: Mapping[MessageQueue, Bounds], view: View) -> Offsets:
+def _at_time(
+    name: str, place: Boundary, bounds: Mapping[MessageQueue, Bounds], view: View
+) -> Offsets:
+    """Return per queue the offset of the first message stored at a time or later; its end where there is none."""
     found = view.offsets_at(bounds, place.timestamp_ms)
     if not place.or_latest:
         none = sorted(queue for queue, has in bounds.items() if found[queue] >= has.end)
         if none:
-            raise UsageError(
+            raise PipelineUsageError(
                 f"option {name}: {none[0]}"
                 f"{f' and {len(none) - 1} more' if len(none) > 1 else ''} have no message stored at "
                 f"{place.timestamp_ms} ms or later; startingOffsetsByTimestampStrategy=latest takes their end"
@@ -187,9 +190,9 @@ def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]
     """Return start and end of a batch read, settled once for all its tasks.
 
     Raises:
-        UsageError: topics or offsets that do not exist.
+        PipelineUsageError: topics or offsets that do not exist.
         DataLossError: what was asked for is gone, or not there yet.
-        CannotTellError: brokers do not answer.
+        InconclusiveError: brokers do not answer.
     """
     bounds = view.bounds()
     start = place_of(options, "starting", options.starting, bounds=bounds, view=view)
@@ -252,7 +255,7 @@ class StreamOffsets:
 
         Raises:
             DataLossError: what comes next is gone, or the start is that of a query on other topics.
-            CannotTellError: brokers do not answer.
+            InconclusiveError: brokers do not answer.
         """
         start = from_form(start_form, "the start of a batch")
         strangers = {queue.topic for queue in start if not self._options.wants(queue.topic)}

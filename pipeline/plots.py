@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,13 +24,13 @@ def check_plot_file(name: str) -> Path:
     """Refuse a file that could not be drawn, before anything is computed.
 
     Raises:
-        UsageError: says why.
+        PipelineUsageError: says why.
     """
     path = Path(name)
     if path.suffix.lower() not in KINDS:
-        raise UsageError(f"--plot {name}: the name must end in {' or '.join(KINDS)}")
+        raise PipelineUsageError(f"--plot {name}: the name must end in {' or '.join(KINDS)}")
     if not path.absolute().parent.is_dir():
-        raise UsageError(f"--plot {name}: there is no folder {path.absolute().parent}")
+        raise PipelineUsageError(f"--plot {name}: there is no folder {path.absolute().parent}")
     return path
 
 

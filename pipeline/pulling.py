@@ -19,7 +19,7 @@ from typing import Final, NamedTuple, TypeVar
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.group_requests import PulledRecords
-from pipeline.errors import CannotTellError, DataLossError, PipelineError
+from pipeline.errors import DataLossError, InconclusiveError, PipelineError
 from pipeline.offsets import OFFSET_MAX
 from pipeline.ranges import QueueRange
 from pipeline.source_options import SourceOptions
@@ -70,7 +70,7 @@ class RangePuller:
 
         Raises:
             DataLossError: messages are gone, and failOnDataLoss is set.
-            CannotTellError: nobody answers in time.
+            InconclusiveError: nobody answers in time.
             PipelineError: a broker refuses.
         """
         for one in ranges:
@@ -116,7 +116,7 @@ class RangePuller:
             return self._ask(one, at, node=None)
         except ClientError as error:
             text = f"{one} cannot be read from {at} on: {error}"
-            raise CannotTellError(text) if error.retriable else PipelineError(text) from error
+            raise InconclusiveError(text) if error.retriable else PipelineError(text) from error
 
     def _ask(self, one: QueueRange, at: int, node: int | None) -> PulledRecords:
         return self._consumer.pull_records(

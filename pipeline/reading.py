@@ -18,7 +18,7 @@ from dledger_mq.client.subscriptions import EVERYTHING, subscribe
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.properties import TAGS
 from pipeline.broker_view import READ_GROUP
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.pulling import Chunk, RangePuller, ahead
 from pipeline.ranges import QueueRange, describe
 from pipeline.scan.columns import (
@@ -52,15 +52,17 @@ def check_columns(wanted: pa.Schema, known: pa.Schema) -> None:
     """Refuse a projection with unknown columns.
 
     Raises:
-        UsageError: names a column that does not exist, or has another type.
+        PipelineUsageError: names a column that does not exist, or has another type.
     """
     kinds = {column.name: column.type for column in known}
     for column in wanted:
         kind = kinds.get(column.name)
         if kind is None:
-            raise UsageError(f"there is no column {column.name}; there are {', '.join(kinds)}")
+            raise PipelineUsageError(
+                f"there is no column {column.name}; there are {', '.join(kinds)}"
+            )
         if not column.type.equals(kind):
-            raise UsageError(f"column {column.name} is {kind}, not {column.type}")
+            raise PipelineUsageError(f"column {column.name} is {kind}, not {column.type}")
 
 
 def read_batches(

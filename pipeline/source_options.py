@@ -22,7 +22,7 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here
@@ -43,7 +43,7 @@ _ARCHIVE_REFUSED: Final = (
 )
 
 
-class PlaceKind(Enum):
+class BoundaryKind(Enum):
     """The kinds of a start or an end."""
 
     EARLIEST = "earliest"
@@ -53,7 +53,7 @@ class PlaceKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Boundary:
     """The place where reading begins or ends.
 
     Attributes:
@@ -63,7 +63,7 @@ class Place:
         or_latest: for TIME as a start: where no message is so young, the queue's end will do.
     """
 
-    kind: PlaceKind
+    kind: BoundaryKind
     offsets: Offsets | None = None
     timestamp_ms: int = 0
     or_latest: bool = False
@@ -76,8 +76,8 @@ class SourceOptions:
     name_server: str
     topics: tuple[str, ...]
     topic_pattern: str | None
-    starting: Place
-    ending: Place
+    starting: Boundary
+    ending: Boundary
     max_offsets_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
@@ -116,7 +116,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
     """Check and type the options.
 
     Raises:
-        UsageError: names the option and what is wrong with it.
+        PipelineUsageError: names the option and what is wrong with it.
     """
     options = OptionReader(given, FORMAT)
     options.refuse("group", _GROUP_REFUSED)
@@ -177,7 +177,7 @@ def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
     said = {name: options.text(name) for name in ("topic", "subscribe", "topicPattern")}
     given = [name for name, text in said.items() if text is not None]
     if len(given) != 1:
-        raise UsageError(
+        raise PipelineUsageError(
             f"{FORMAT} needs one of the options topic, subscribe (the same) and topicPattern; "
             f"given: {', '.join(given) or 'none'}"
         )
@@ -197,35 +197,35 @@ def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
     return tuple(sorted(set(topics))), None
 
 
-def _starting(options: OptionReader, use: Use) -> Place:
+def _starting(options: OptionReader, use: Use) -> Boundary:
     """Return where to begin; a time wins over offsets, as in Spark's Kafka source."""
     text = options.text("startingOffsets")
     time_ms = options.number("startingTimestamp", None)
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
     if time_ms is not None:
-        return Place(PlaceKind.TIME, timestamp_ms=time_ms, or_latest=strategy == "latest")
+        return Boundary(BoundaryKind.TIME, timestamp_ms=time_ms, or_latest=strategy == "latest")
     if text is None:
-        return Place(PlaceKind.EARLIEST if use == "batch" else PlaceKind.LATEST)
+        return Boundary(BoundaryKind.EARLIEST if use == "batch" else BoundaryKind.LATEST)
     if text.lower() == "earliest":
-        return Place(PlaceKind.EARLIEST)
+        return Boundary(BoundaryKind.EARLIEST)
     marks = {EARLIEST} if use == "batch" else {EARLIEST, LATEST}
     if text.lower() == "latest":
         if use == "batch":
             raise options.error("startingOffsets", "is latest: a batch read would have no rows")
-        return Place(PlaceKind.LATEST)
-    return Place(PlaceKind.OFFSETS, _offsets("startingOffsets", text, frozenset(marks)))
+        return Boundary(BoundaryKind.LATEST)
+    return Boundary(BoundaryKind.OFFSETS, _offsets("startingOffsets", text, frozenset(marks)))
 
 
-def _ending(options: OptionReader) -> Place:
+def _ending(options: OptionReader) -> Boundary:
     text = options.text("endingOffsets")
     time_ms = options.number("endingTimestamp", None)
     if time_ms is not None:
-        return Place(PlaceKind.TIME, timestamp_ms=time_ms, or_latest=True)
+        return Boundary(BoundaryKind.TIME, timestamp_ms=time_ms, or_latest=True)
     if text is None or text.lower() == "latest":
-        return Place(PlaceKind.LATEST)
+        return Boundary(BoundaryKind.LATEST)
     if text.lower() == "earliest":
         raise options.error("endingOffsets", "is earliest: nothing would lie before it")
-    return Place(PlaceKind.OFFSETS, _offsets("endingOffsets", text, frozenset({LATEST})))
+    return Boundary(BoundaryKind.OFFSETS, _offsets("endingOffsets", text, frozenset({LATEST})))
 
 
 def _offsets(name: str, text: str, marks: frozenset[int]) -> Offsets:
@@ -233,7 +233,7 @@ def _offsets(name: str, text: str, marks: frozenset[int]) -> Offsets:
     try:
         value = json.loads(text, object_pairs_hook=_object_without_repeats)
     except ValueError as error:
-        raise UsageError(f"{what} is no JSON ({error}): {text[:200]}") from None
+        raise PipelineUsageError(f"{what} is no JSON ({error}): {text[:200]}") from None
     return from_form(value, what, marks)
 
 

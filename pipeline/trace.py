@@ -30,7 +30,7 @@ from dledger_mq.message.names import (
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from dledger_mq.message.properties import REAL_TOPIC, TIMER_OUT_MS, UNIQ_KEY, find_property
 from dledger_mq.message.record import StoredMessage
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 
 WAITING: Final = (HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC)
 MESSAGES_MAX: Final = 32
@@ -60,7 +60,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class GroupProgress:
     """The place of a consumer group in a queue that holds the message, or a copy for it."""
 
     group: str
@@ -77,18 +77,18 @@ class Standing:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class MessageTrace:
     """Everything that is known of one message."""
 
     unique_key: str
     topic: str
     steps: list[Step] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    standings: list[GroupProgress] = field(default_factory=list)
 
 
 def trace(
     name_server: str, wanted: str, *, topic: str | None = None, timeout_s: float = 10.0
-) -> list[Story]:
+) -> list[MessageTrace]:
     """Trace a message by its id, or all messages with a key.
 
     Args:
@@ -98,11 +98,11 @@ def trace(
         timeout_s: for each question.
 
     Raises:
-        UsageError: no such id, a key without a topic, or no such topic.
-        CannotTellError: name servers or brokers do not answer.
+        PipelineUsageError: no such id, a key without a topic, or no such topic.
+        InconclusiveError: name servers or brokers do not answer.
     """
 
-    async def ask() -> list[Story]:
+    async def ask() -> list[MessageTrace]:
         """Fetch what all stories share only once, then build them one by one."""
         async with Inspector(name_server, timeout_s=timeout_s) as inspector:
             names = await inspector.broker_names()
@@ -110,7 +110,9 @@ def trace(
             topics = await inspector.reader.topics()
             keys = await _unique_keys(inspector, names, wanted, topic)
             if not keys and topic is not None and topic not in topics:
-                raise UsageError(f"topic {topic} does not exist (name server {name_server})")
+                raise PipelineUsageError(
+                    f"topic {topic} does not exist (name server {name_server})"
+                )
             if len(keys) > MESSAGES_MAX:
                 log.warning(
                     "%d messages have %s, %d of them are traced", len(keys), wanted, MESSAGES_MAX
@@ -124,7 +126,7 @@ def trace(
     try:
         return trio.run(ask)
     except ClientError as error:
-        raise CannotTellError(f"{wanted} cannot be traced: {error}") from error
+        raise InconclusiveError(f"{wanted} cannot be traced: {error}") from error
 
 
 async def _unique_keys(
@@ -136,7 +138,7 @@ async def _unique_keys(
         try:
             _, _, physical_offset = parse_offset_msg_id(wanted)
         except MessageFormatError as error:
-            raise UsageError(
+            raise PipelineUsageError(
                 f"{wanted!r} is no offset message id ({error}); a key needs --topic"
             ) from error
         for name in names:
@@ -162,9 +164,9 @@ async def _story(
     *,
     key: str,
     topic: str,
-) -> Story:
+) -> MessageTrace:
     """Put a story together; `copies` are all topics of retries and dead letters."""
-    story = Story(key, topic)
+    story = MessageTrace(key, topic)
     for name, groups in offsets.items():
         # A group that gave a message back may have committed nothing yet.
         of_groups = {prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)}
@@ -236,9 +238,11 @@ def _what(message: StoredMessage, topic: str) -> tuple[str, str]:
     return "stored", ""
 
 
-def _standings(step: Step, groups: GroupOffsets) -> list[Standing]:
+def _standings(step: Step, groups: GroupOffsets) -> list[GroupProgress]:
     return [
-        Standing(group, step.topic, step.broker_name, step.queue_id, step.queue_offset, committed)
+        GroupProgress(
+            group, step.topic, step.broker_name, step.queue_id, step.queue_offset, committed
+        )
         for group, topics in sorted(groups.items())
         if (committed := topics.get(step.topic, {}).get(step.queue_id)) is not None
     ]

@@ -17,7 +17,7 @@ from typing import Final
 from dledger import DiskFullError
 from dledger.storage.posix import PosixDisk
 from dledger.storage.whole_file import settle_whole, write_aside
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 
 NOT_HERE: Final = "it must be a folder that the driver sees"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -32,19 +32,19 @@ def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
         settle: says the value; what it raises is passed on.
 
     Raises:
-        CannotTellError: the file cannot be read or written, or holds no JSON.
+        InconclusiveError: the file cannot be read or written, or holds no JSON.
     """
     try:
         if path.exists():
             return _read(path)
     except (OSError, ValueError) as error:
-        raise CannotTellError(f"{what} in {path} cannot be read: {error}") from error
+        raise InconclusiveError(f"{what} in {path} cannot be read: {error}") from error
     value = settle()
     try:
         _write(path, value)
         return _read(path)
     except (OSError, ValueError, DiskFullError) as error:
-        raise CannotTellError(f"{what} cannot be kept in {path}: {error}") from error
+        raise InconclusiveError(f"{what} cannot be kept in {path}: {error}") from error
 
 
 def _read(path: Path) -> object:

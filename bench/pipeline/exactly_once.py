@@ -50,7 +50,7 @@ RESTART_AFTER_S: Final = 0.5
 STATUS_S: Final = 1.0
 
 
-class CannotTellError(Exception):
+class NoProofError(Exception):
     """The run proves nothing; says why."""
 
 
@@ -139,13 +139,13 @@ def total_of(number: int) -> int:
     return (1 + number % 3) * (100 + number)
 
 
-class Reader:
+class OrderReader:
     """Reads topics whole, and counts what they hold."""
 
     def __init__(self, namesrv: str) -> None:
         self._consumer = PullConsumer(namesrv, "proof", timeout_s=PATIENCE_S)
 
-    def __enter__(self) -> Reader:
+    def __enter__(self) -> OrderReader:
         self._consumer.open()
         return self
 
@@ -179,7 +179,7 @@ async def serving_nodes(group: Group) -> list[str]:
     return [str(answer.node_id) for answer in serving]
 
 
-class Run:
+class ProofRun:
     """One proof, from empty folders to the comparison."""
 
     def __init__(
@@ -205,7 +205,7 @@ class Run:
         """Run the whole proof; `announce` is called with each phase."""
         began = time.monotonic()
         self._create_topics()
-        with Reader(self._group.namesrv) as reader, self._job:
+        with OrderReader(self._group.namesrv) as reader, self._job:
             self._orders.start()
             try:
                 self._job.start()
@@ -219,7 +219,7 @@ class Run:
             finally:
                 self._orders.stop()
             if self._orders.failure is not None:
-                raise CannotTellError(f"orders cannot be sent: {self._orders.failure}")
+                raise NoProofError(f"orders cannot be sent: {self._orders.failure}")
             announce("the job works off the rest")
             self._wait_through(reader)
             announce("both topics are read")
@@ -240,29 +240,29 @@ class Run:
                 return True
 
             if not poll(are_made, START_S):
-                raise CannotTellError(f"no broker takes messages after {START_S:.0f} s")
+                raise NoProofError(f"no broker takes messages after {START_S:.0f} s")
 
-    def _wait_at_work(self, reader: Reader) -> None:
+    def _wait_at_work(self, reader: OrderReader) -> None:
         """Wait until rows come out, and then a moment that differs each time."""
         before = reader.count(ENRICHED)
         if not self._poll(lambda: reader.count(ENRICHED) > before, START_S):
-            raise CannotTellError(f"no row came out within {START_S:.0f} s\n{self._job.log_tail()}")
+            raise NoProofError(f"no row came out within {START_S:.0f} s\n{self._job.log_tail()}")
         time.sleep(self._chance.uniform(0, SOON_S))  # a fault's moment, not a wait for something
 
-    def _kill_job(self, reader: Reader) -> None:
+    def _kill_job(self, reader: OrderReader) -> None:
         self._job.kill()
         self.proof.spark_kills += 1
         self._job.start()
         self._wait_at_work(reader)
 
-    def _kill_leader(self, reader: Reader) -> None:
+    def _kill_leader(self, reader: OrderReader) -> None:
         leader = self._leader()
         leader.kill()
         self.proof.leader_kills += 1
         time.sleep(RESTART_AFTER_S)  # how long a broker is away
         leader.start()
         if not poll(leader.is_listening, START_S):
-            raise CannotTellError(f"{leader.name} does not come back\n{leader.log_tail()}")
+            raise NoProofError(f"{leader.name} does not come back\n{leader.log_tail()}")
         self._wait_at_work(reader)
 
     def _leader(self) -> Process:
@@ -273,16 +273,16 @@ class Run:
             return bool(names)
 
         if not self._poll(is_known, START_S):
-            raise CannotTellError(f"nobody leads after {START_S:.0f} s")
+            raise NoProofError(f"nobody leads after {START_S:.0f} s")
         return self._group.node(names[0])
 
-    def _wait_through(self, reader: Reader) -> None:
+    def _wait_through(self, reader: OrderReader) -> None:
         """Wait until every order came out, and then until nothing more does: duplicates may come late."""
         wanted = reader.count(ORDERS) + 1  # and the row that made the topic
         if not self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S):
             have = reader.count(ENRICHED)
             if have >= wanted or not self._job.is_running:
-                raise CannotTellError(f"the job ended\n{self._job.log_tail()}")
+                raise NoProofError(f"the job ended\n{self._job.log_tail()}")
         # What comes twice may come late: everything that the job still has under way.
         settled = [reader.count(ENRICHED), 0]
 
@@ -297,7 +297,7 @@ class Run:
     def _poll(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         def holds() -> bool:
             if not self._job.is_running:
-                raise CannotTellError(f"the job ended by itself\n{self._job.log_tail()}")
+                raise NoProofError(f"the job ended by itself\n{self._job.log_tail()}")
             try:
                 return condition()
             except ClientError:
@@ -305,7 +305,7 @@ class Run:
 
         return poll(holds, timeout_s, interval_s=0.1)
 
-    def _compare(self, reader: Reader) -> None:
+    def _compare(self, reader: OrderReader) -> None:
         """Compare orders sent, stored and enriched; both topics must hold each order exactly once."""
         proof = self.proof
         orders = Counter(json.loads(body)["id"] for body in reader.bodies(ORDERS))
@@ -347,11 +347,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Group(folder) as group:
             group.start()
             group.wait_listening()
-            run = Run(
+            run = ProofRun(
                 group, folder, kills=options.kills, rate=options.rate, chance=random.Random(seed)
             )
             proof = _watched(run, console, quiet=options.json)
-    except (CannotTellError, NotReadyError, ProcessDiedError, ClientError) as error:
+    except (NoProofError, NotReadyError, ProcessDiedError, ClientError) as error:
         sys.stderr.write(f"nothing is proved (seed {seed}): {error}\n")
         return 2
     except KeyboardInterrupt:
@@ -368,7 +368,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if proof.holds and proof.enriched else (1 if not proof.holds else 2)
 
 
-def _watched(run: Run, console: Console, *, quiet: bool) -> Proof:
+def _watched(run: ProofRun, console: Console, *, quiet: bool) -> Proof:
     """Run the proof behind a progress bar, or with one line per phase where no terminal is watched."""
     with Progress(
         SpinnerColumn(),

@@ -36,14 +36,14 @@ from dledger_mq.message.record import encode_record
 from pipeline.archive.writing import Archive
 from pipeline.scan.batches import ScanOptions, scan_batches
 from pipeline.scan.columns import LOG_COLUMNS, MESSAGE_COLUMNS
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 from pipeline.spark.session import open_session
 
 if TYPE_CHECKING:
     from pipeline.spark.names import SparkSession
 
-ALL = Committed(None, "benchmark")
+ALL = CommittedBound(None, "benchmark")
 MIB = 1024 * 1024
 PER_ENTRY = 16
 HOST = pack_host("127.0.0.1", 10911)

@@ -25,7 +25,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
-from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, resend
+from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 from broker.admin.verify import Comparison, compare
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
@@ -178,7 +178,7 @@ def _resend_dlq(options: argparse.Namespace) -> int:
     """Send the dead letters again; return EXIT_DIFFERENT if some failed, since those that were sent stay sent."""
     choice = Choice(options.topic, frozenset(options.msg_id or ()), options.all)
 
-    async def run() -> Outcome:
+    async def run() -> ResendOutcome:
         return await resend(
             ";".join(options.namesrv),
             options.consumer_group,
@@ -201,7 +201,7 @@ def _resend_dlq(options: argparse.Namespace) -> int:
     return EXIT_DIFFERENT if outcome.failed else EXIT_OK
 
 
-def _print_outcome(outcome: Outcome, *, is_dry: bool) -> None:
+def _print_outcome(outcome: ResendOutcome, *, is_dry: bool) -> None:
     console = Console()
     table = Table(title=f"{outcome.examined} dead letters examined")
     for heading in ("message", "would be sent again" if is_dry else "sent again", "because"):

@@ -9,7 +9,7 @@ How far a group's dead letters were sent again is the group's own offset in the 
 filters a second run goes on where the first one stopped, and an interrupted one repeats at most what was
 in flight. What can never be sent (its topic is gone, it does not say where it came from) is reported and passed
 over; `--msg-id` finds it again. With `--msg-id`, `--topic` or `--all` it looks at everything that is kept, and
-moves no offset. It must not print: the command shows the `Outcome`.
+moves no offset. It must not print: the command shows the `ResendOutcome`.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Choice:
 
 
 @dataclass(slots=True)
-class Outcome:
+class ResendOutcome:
     """The result for the dead letters that were meant.
 
     Attributes:
@@ -162,7 +162,7 @@ class Resender:
         self._to = to
         self._limit = limit
         self._is_dry = is_dry
-        self.outcome = Outcome()
+        self.outcome = ResendOutcome()
 
     @property
     def _is_enough(self) -> bool:
@@ -223,7 +223,7 @@ async def resend(
     to: str = TO_RETRY,
     limit: int | None = None,
     is_dry: bool = False,
-) -> Outcome:
+) -> ResendOutcome:
     """Send a group's dead letters again, in queue order.
 
     Raises:

@@ -16,7 +16,7 @@ from rich.markup import escape
 
 from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE
 from broker.namesrv.config import NameServerConfig, read_config
-from broker.namesrv.errors import ConfigError
+from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.server import NameServer
 from dledger.runtime.stop_signals import handle_stop_signals
 
@@ -26,7 +26,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     try:
         config = read_config(sys.argv[1:] if arguments is None else arguments)
-    except ConfigError as error:
+    except NameServerConfigError as error:
         errors.print(f"[red]dledger-namesrv:[/red] {escape(str(error))}", soft_wrap=True)
         return EXIT_USAGE
     logging.basicConfig(
@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     status = EXIT_OK
     try:
         trio.run(_serve, config)
-    except* ConfigError as group:
+    except* NameServerConfigError as group:
         status = EXIT_FAILED
         errors.print(f"[red]dledger-namesrv:[/red] {escape(_reason(group))}", soft_wrap=True)
     return status

@@ -32,7 +32,7 @@ ADDRESSES_MAX: Final = 64
 
 
 @dataclass(slots=True)
-class Line:
+class GroupPlaces:
     """The memory of one group.
 
     Attributes:
@@ -67,14 +67,14 @@ class CommittedPlaces:
 
     def __init__(self, groups_max: int = BROKER_NAMES_MAX) -> None:
         self._groups_max = groups_max
-        self._groups: dict[tuple[str, str], list[Line]] = {}
+        self._groups: dict[tuple[str, str], list[GroupPlaces]] = {}
 
-    def line(self, cluster: str, broker_name: str, addresses: Set[str]) -> Line:
+    def line(self, cluster: str, broker_name: str, addresses: Set[str]) -> GroupPlaces:
         """Return the memory of the group of a name that has, or had, one of these addresses; begin it if need be."""
         lines = self._groups.setdefault((cluster, broker_name), [])
         found = next((line for line in lines if line.addresses & addresses), None)
         if found is None:
-            found = Line(frozenset())
+            found = GroupPlaces(frozenset())
         else:
             lines.remove(found)
         lines.append(found)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Final
 
 from broker.command_line import LOG_LEVELS, SERVER_EXIT_CODES, log_level, why_unreadable
-from broker.namesrv.errors import ConfigError
+from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup
 from broker.properties import read_properties
-from dledger.errors import ConfigError as PropertiesError
+from dledger.errors import ConfigError
 from dledger.version import __version__
 from dledger_mq.net.address import Address, parse_address
 
@@ -94,7 +94,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
     """Read the command line and the file it names.
 
     Raises:
-        ConfigError: a setting is wrong or unsafe, or a file cannot be read.
+        NameServerConfigError: a setting is wrong or unsafe, or a file cannot be read.
         SystemExit: the command line itself is wrong, or help was asked for.
     """
     options = argument_parser().parse_args(arguments)
@@ -115,9 +115,9 @@ def _read_file(path: Path) -> dict[str, str]:
     try:
         return read_properties(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
-    except PropertiesError as error:
-        raise ConfigError(f"-c {path}, {error}") from error
+        raise NameServerConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
+    except ConfigError as error:
+        raise NameServerConfigError(f"-c {path}, {error}") from error
 
 
 def _folder_of(values: Mapping[str, str]) -> Path | None:
@@ -137,13 +137,13 @@ def _address(setting: str, text: str, default_host: str = DEFAULT_HOST) -> Addre
     try:
         return parse_address(text, default_host=default_host)
     except ValueError as error:
-        raise ConfigError(f"{setting}: {error}") from error
+        raise NameServerConfigError(f"{setting}: {error}") from error
 
 
 def _boolean(values: Mapping[str, str], key: str) -> bool:
     text = values.get(key, "false").lower()
     if text not in ("true", "false"):
-        raise ConfigError(f"{key}: {text!r} is neither true nor false")
+        raise NameServerConfigError(f"{key}: {text!r} is neither true nor false")
     return text == "true"
 
 
@@ -151,15 +151,17 @@ def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
     """Read the group of name servers, None for one alone; options that would silently do nothing are refused."""
     if options.kv_peers is None:
         if options.kv_listen is not None or options.kv_password_file is not None:
-            raise ConfigError(
+            raise NameServerConfigError(
                 "--kv-listen and --kv-password-file mean nothing without --kv-peers, the other name servers"
             )
         return None
     for name in ("kv_listen", "kv_password_file"):
         if getattr(options, name) is None:
-            raise ConfigError(f"--kv-peers needs --{name.replace('_', '-')}")
+            raise NameServerConfigError(f"--kv-peers needs --{name.replace('_', '-')}")
     if folder is None:
-        raise ConfigError("--kv-peers needs --store: the journal between name servers is on disk")
+        raise NameServerConfigError(
+            "--kv-peers needs --store: the journal between name servers is on disk"
+        )
     group = KvGroup(
         listen=_address("--kv-listen", options.kv_listen),
         peers=tuple(
@@ -180,7 +182,7 @@ def _read_secrets(path: Path) -> dict[str, str]:
         if not name:
             continue
         if not secret.strip() or name in secrets:
-            raise ConfigError(
+            raise NameServerConfigError(
                 f"--secret-file {path}, line {number}: "
                 + (
                     f"{name} is named a second time"
@@ -190,7 +192,7 @@ def _read_secrets(path: Path) -> dict[str, str]:
             )
         secrets[name] = secret.strip()
     if not secrets:
-        raise ConfigError(
+        raise NameServerConfigError(
             f"--secret-file {path} names no broker: it has no line with a name and a secret"
         )
     return secrets
@@ -206,9 +208,11 @@ def _read_guarded(option: str, path: Path) -> str:
         text = path.read_text(encoding="utf-8")
         is_open = path.stat().st_mode & 0o007
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{option} {path} cannot be read: {why_unreadable(error)}") from error
+        raise NameServerConfigError(
+            f"{option} {path} cannot be read: {why_unreadable(error)}"
+        ) from error
     if is_open and os.name == "posix":
-        raise ConfigError(
+        raise NameServerConfigError(
             f"{option} {path} can be read or changed by everybody on this machine: run chmod o-rwx {path}"
         )
     return text

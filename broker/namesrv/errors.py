@@ -42,7 +42,7 @@ class NameTakenError(RefusedRegistrationError):
         super().__init__(reason)
 
 
-class ConfigError(NameServerError):
+class NameServerConfigError(NameServerError):
     """The name server refuses to start with these settings; the message names the values."""
 
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 import trio
 
-from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+from broker.namesrv.errors import KvLimitError, KvUnavailableError, NameServerConfigError
 from dledger import DiskFullError
 from dledger.storage.api import Disk
 from dledger.storage.whole_file import replace_whole, settle_whole
@@ -93,7 +93,7 @@ class LocalKv:
         """Read the file, if there is one.
 
         Raises:
-            ConfigError: it cannot be read or is damaged; nothing is thrown away in silence.
+            NameServerConfigError: it cannot be read or is damaged; nothing is thrown away in silence.
         """
         self._disk = disk
         self._lock = trio.Lock()
@@ -159,7 +159,7 @@ def _load(disk: Disk) -> dict[str, dict[str, str]]:
     """Return the values of the file; none without one.
 
     Raises:
-        ConfigError: it cannot be read or is damaged.
+        NameServerConfigError: it cannot be read or is damaged.
     """
     try:
         settle_whole(disk, "", _FILE_NAME)
@@ -171,7 +171,7 @@ def _load(disk: Disk) -> dict[str, dict[str, str]]:
         finally:
             file.close()
     except OSError as error:
-        raise ConfigError(f"{_FILE_NAME} cannot be read: {error}") from error
+        raise NameServerConfigError(f"{_FILE_NAME} cannot be read: {error}") from error
     try:
         table = json.loads(data)[_TABLE_MEMBER]
         return {
@@ -179,9 +179,9 @@ def _load(disk: Disk) -> dict[str, dict[str, str]]:
             for namespace, values in table.items()
         }
     except ValueError as error:
-        raise ConfigError(f"{path} is not JSON: {error}") from error
+        raise NameServerConfigError(f"{path} is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
-        raise ConfigError(
+        raise NameServerConfigError(
             f'{path} does not hold {{"{_TABLE_MEMBER}": {{namespace: {{key: value}}}}}}: '
             f"{type(error).__name__} {error}"
         ) from error

@@ -79,7 +79,7 @@ class Ask(Protocol):
         """Ask on a connection of its own; bounded in time."""
 
 
-class Standing(NamedTuple):
+class RegistrationStatus(NamedTuple):
     """The standing of a registration.
 
     Invariant: a placed one is proven.
@@ -180,10 +180,10 @@ class Registrants:
 
     def standing(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
-    ) -> Standing:
+    ) -> RegistrationStatus:
         """Return what is known of a registration by now."""
         known = self._known_of(identity, connection, ext)
-        return Standing(known is not None, known is not None and known.is_placed)
+        return RegistrationStatus(known is not None, known is not None and known.is_placed)
 
     async def find_out(
         self,

@@ -21,7 +21,7 @@ from typing import Final, Protocol
 import pysyncobj
 import trio
 
-from broker.namesrv.errors import ConfigError, KvUnavailableError
+from broker.namesrv.errors import KvUnavailableError, NameServerConfigError
 from broker.namesrv.kv import check_limits
 from dledger_mq.net.address import Address
 
@@ -61,25 +61,25 @@ class KvGroup:
         """Refuse what is unsafe or cannot work.
 
         Raises:
-            ConfigError: names the values.
+            NameServerConfigError: names the values.
         """
         if len(self.password) < PASSWORD_CHARS_MIN:
-            raise ConfigError(
+            raise NameServerConfigError(
                 f"--kv-password-file: the password between name servers has {len(self.password)} characters, at "
                 f"least {PASSWORD_CHARS_MIN} are needed: it is all that keeps strangers from running code here"
             )
         if not self.peers:
-            raise ConfigError(
+            raise NameServerConfigError(
                 "--kv-peers names no other name server; one that stands alone needs no --kv options"
             )
         for address in (self.listen, *self.peers):
             if not address.port:
-                raise ConfigError(
+                raise NameServerConfigError(
                     f"{address}: name servers reach each other at fixed ports; --kv-listen and --kv-peers need them "
                     "from 1 on"
                 )
         if self.listen in self.peers:
-            raise ConfigError(
+            raise NameServerConfigError(
                 f"--kv-peers names {self.listen}, which is --kv-listen: name the other name servers only"
             )
 
@@ -115,7 +115,7 @@ class ReplicatedKv:
         """Join the group; the thread runs from here on.
 
         Raises:
-            ConfigError: unsafe settings, or the own address is taken.
+            NameServerConfigError: unsafe settings, or the own address is taken.
         """
         group.check()
         _check_free(group.listen)
@@ -226,13 +226,13 @@ def _check_free(address: Address) -> None:
     """Refuse an address that is taken: the library would retry forever and log nothing.
 
     Raises:
-        ConfigError: it cannot be bound.
+        NameServerConfigError: it cannot be bound.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((address.host, address.port))
         except OSError as error:
-            raise ConfigError(
+            raise NameServerConfigError(
                 f"--kv-listen {address}: this name server cannot listen there: {error.strerror or error}"
             ) from error

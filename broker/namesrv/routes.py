@@ -31,8 +31,8 @@ from dledger_mq.remoting.topic_config import (
     PERM_WRITE,
     SYS_FLAG_UNIT,
     SYS_FLAG_UNIT_SUBSCRIPTION,
-    DataVersion,
-    TopicConfig,
+    WireDataVersion,
+    WireTopicConfig,
 )
 
 BROKER_TIMEOUT_MS: Final = 120_000
@@ -73,7 +73,7 @@ class _Live(msgspec.Struct):
     """
 
     identity: BrokerIdentity
-    data_version: DataVersion
+    data_version: WireDataVersion
     registered_ms: int
     connection: Hashable
     is_proven: bool
@@ -95,7 +95,7 @@ class _BrokerName(msgspec.Struct):
     cluster: str
     heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
-    topics_version: DataVersion | None = None
+    topics_version: WireDataVersion | None = None
 
     def check(self) -> None:
         """Assert the invariants."""
@@ -311,7 +311,7 @@ class RouteTable:
         live = self._live.get(broker_addr)
         return live is not None and live.connection == connection
 
-    def known_version(self, broker_addr: str) -> DataVersion | None:
+    def known_version(self, broker_addr: str) -> WireDataVersion | None:
         """Return the data version that an address registered last, or None."""
         live = self._live.get(broker_addr)
         return None if live is None else live.data_version
@@ -432,7 +432,7 @@ def _check_term(entry: _BrokerName, identity: BrokerIdentity) -> None:
         )
 
 
-def _queue_data(broker_name: str, config: TopicConfig) -> QueueData:
+def _queue_data(broker_name: str, config: WireTopicConfig) -> QueueData:
     return QueueData(
         broker_name=broker_name,
         perm=config.perm,

@@ -15,7 +15,7 @@ import trio
 
 from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
-from broker.namesrv.errors import ConfigError
+from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.handlers import Asker, RequestHandlers
 from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
@@ -60,7 +60,7 @@ class NameServer:
         """Serve until cancelled; started with the address that is bound.
 
         Raises:
-            ConfigError: the address or the store cannot be used, or the group cannot be joined.
+            NameServerConfigError: the address or the store cannot be used, or the group cannot be joined.
         """
         kv = _open_kv(self._config)
         try:
@@ -218,7 +218,7 @@ def _bind(address: Address) -> socket.socket:
     try:
         return bind(address)
     except OSError as error:
-        raise ConfigError(
+        raise NameServerConfigError(
             f"--listen {address}: cannot listen there: {error.strerror or error}"
         ) from error
 
@@ -229,7 +229,7 @@ def _open_kv(config: NameServerConfig) -> KvStore:
         try:
             disk = PosixDisk(config.folder)
         except OSError as error:
-            raise ConfigError(
+            raise NameServerConfigError(
                 f"--store {config.folder}: the folder cannot be made: {error.strerror}"
             ) from error
     return LocalKv(disk) if config.group is None else ReplicatedKv(config.group)

@@ -10,7 +10,7 @@ from broker.server.deliveries.delays import Delays
 from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
-from broker.server.handlers.admin import Admin
+from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.committers import Committers
 from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
@@ -187,9 +187,9 @@ class Services:
             sync_clients=self.members.exchange.sync_from,
         )
 
-    def _make_admin(self) -> Admin:
+    def _make_admin(self) -> AdminHandlers:
         """Build the answers for tools; `members` and `runtime` have to exist by then, since both are shown."""
-        return Admin(
+        return AdminHandlers(
             self._log,
             self._state,
             self.commits,

@@ -14,15 +14,15 @@ from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import DataVersion, TopicConfig, Topics
 from dledger_mq.message.numbers import QueueId, StoreTimeMs
-from dledger_mq.remoting import topic_config as wire
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.message_queue import WireQueue
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 
-def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
+def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> WireTopicConfig:
     """Return a topic in the protocol's words; the broker's own permission masks the topic's."""
-    return wire.TopicConfig(
+    return WireTopicConfig(
         order=config.is_order,
         perm=config.perm & perm_mask,
         read_queue_nums=config.read_queue_count,
@@ -33,9 +33,9 @@ def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> wire.TopicConfig:
     )
 
 
-def wire_version(version: DataVersion) -> wire.DataVersion:
+def wire_version(version: DataVersion) -> WireDataVersion:
     """Return the version of a table in the protocol's words."""
-    return wire.DataVersion(counter=version.counter, timestamp=version.timestamp_ms)
+    return WireDataVersion(counter=version.counter, timestamp=version.timestamp_ms)
 
 
 def all_topics(topics: Topics) -> bytes:

@@ -11,7 +11,7 @@ from broker.store import control
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.digest_marks import DigestMarks
 from broker.store.groups import Groups
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 from broker.store.offsets import ConsumerOffsets
 from broker.store.refusals import RefusalKind
 from broker.store.schedule import Schedule
@@ -29,7 +29,7 @@ class Tables(Protocol):
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
-    locks: QueueLocks
+    locks: QueueLockTable
     schedule: Schedule
     marks: DigestMarks
     transactions: Transactions

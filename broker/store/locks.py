@@ -46,7 +46,7 @@ class Lock(NamedTuple):
         return now_ms - self.renewed_ms <= LOCK_LIVE_MS
 
 
-class QueueLocks:
+class QueueLockTable:
     """The lock table. `lock` and `unlock` are for the fold; everybody else reads.
 
     Attributes:

@@ -40,7 +40,7 @@ from broker.store.key_index import (
     MemorySegmentStore,
     SegmentStore,
 )
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 from broker.store.offsets import ConsumerOffsets
 from broker.store.parse import (
     PHYSICAL_OFFSET,
@@ -129,7 +129,7 @@ class BrokerState:
         self.offsets = ConsumerOffsets(
             lambda topic, queue_id: self.queues.min_max(topic, queue_id)[1]
         )
-        self.locks = QueueLocks()
+        self.locks = QueueLockTable()
         self.schedule = Schedule(self.queues)
         self.recent_sends = RecentSends()
         self.transactions = Transactions()

@@ -15,12 +15,12 @@ from broker.server.controller import BrokerController
 from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
-from broker.testing.consumers import Consumer
+from broker.testing.consumers import SimConsumer
 from broker.testing.jugglers import Juggler
 from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
 from broker.testing.probes import Probe
-from broker.testing.producers import Producer, TransactionProducer
+from broker.testing.producers import SimProducer, SimTransactionProducer
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
 from dledger.engine import Engine
 from dledger.testing.cluster import SimCluster
@@ -45,9 +45,9 @@ class BrokerClients:
         self._cluster = cluster
         self._settings = settings
         kinds: list[tuple[type[SimClient], str, int]] = [
-            (Producer, "p", settings.producer_count),
-            (TransactionProducer, "t", settings.transaction_count),
-            (Consumer, "c", settings.consumer_count),
+            (SimProducer, "p", settings.producer_count),
+            (SimTransactionProducer, "t", settings.transaction_count),
+            (SimConsumer, "c", settings.consumer_count),
             (Keeper, "k", settings.keeper_count),
             (Juggler, "j", settings.juggler_count),
         ]

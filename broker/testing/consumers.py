@@ -19,7 +19,7 @@ PULL_MAX = 8
 SUSPEND_MS = 150
 
 
-class Consumer(SimClient):
+class SimConsumer(SimClient):
     """Works on one queue after another: locks it (sometimes), asks for the offset, pulls, commits."""
 
     def go_on(self) -> None:

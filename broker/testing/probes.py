@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.testing.producers import Producer
+from broker.testing.producers import SimProducer
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -12,7 +12,7 @@ PROBE_GROUP = "P"
 TOPIC = "T0"
 
 
-class Probe(Producer):
+class Probe(SimProducer):
     """One message that must get through, and be read.
 
     Attributes:

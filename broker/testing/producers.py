@@ -57,7 +57,7 @@ def send_request(
     return ext, body
 
 
-class Producer(SimClient):
+class SimProducer(SimClient):
     """Sends one message after another, and takes some of the timed ones back.
 
     Attributes:
@@ -167,7 +167,7 @@ class Producer(SimClient):
         self._next()
 
 
-class TransactionProducer(Producer):
+class SimTransactionProducer(SimProducer):
     """Stores half messages and ends them: at once, or when it is asked, or never.
 
     A decision, once made, is what it always says.

@@ -14,7 +14,7 @@ import trio
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
 from broker.server.environment import Environment
-from broker.server.links.link import Link
+from broker.server.links.link import LeaderConnection
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import ClientOrigin, Outputs
@@ -255,7 +255,7 @@ class SimBroker:
         if end is None:
             self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)
             return
-        link = Link(str(leader_id), cast("Connection", end))
+        link = LeaderConnection(str(leader_id), cast("Connection", end))
         self.connections.append(end)
         end.received = lambda frames: self._guarded(lambda: self._take(link, frames))
         end.ended = lambda: self._guarded(lambda: self._link_ended(link))
@@ -263,7 +263,7 @@ class SimBroker:
         end.closed = lambda: self._cluster.at(self._cluster.now_ms, end.ended)
         end.send_nowait(self.controller.link.hello(str(leader_id)))
 
-    def _take(self, link: Link, frames: list[Frame]) -> None:
+    def _take(self, link: LeaderConnection, frames: list[Frame]) -> None:
         """Take frames from the link, of which the first answers the hello."""
         if not self.controller.link.has(link):
             if decode_command(frames[0]).code != 0:
@@ -273,7 +273,7 @@ class SimBroker:
             frames = frames[1:]
         self.controller.link.received(link, frames)
 
-    def _link_ended(self, link: Link) -> None:
+    def _link_ended(self, link: LeaderConnection) -> None:
         if self.controller.link.has(link):
             self.controller.link.ended(link)
         self._cluster.at(self._cluster.now_ms + RELINK_MS, self._link_up)

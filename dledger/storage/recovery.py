@@ -97,7 +97,7 @@ FactT = TypeVar("FactT")
 
 
 @dataclass(frozen=True, slots=True)
-class Row(Generic[FactT]):
+class DecisionRow(Generic[FactT]):
     """One row: for which facts, what, and why.
 
     Attributes:
@@ -129,15 +129,15 @@ def _only(*values: Enum) -> frozenset[Enum]:
     return frozenset(values)
 
 
-LAST_SEGMENT: tuple[Row[Enum], ...] = (
-    Row(
+LAST_SEGMENT: tuple[DecisionRow[Enum], ...] = (
+    DecisionRow(
         "A",
         (_only(Seal.OPEN), _only(Tail.CLEAN), _only(Beyond.NOTHING), _only(Units.AGREE)),
         Action.KEEP,
         "An orderly end, or a crash between two writes. Also an empty segment: the crash came "
         "between its creation and the first write.",
     ),
-    Row(
+    DecisionRow(
         "B",
         (
             _only(Seal.OPEN),
@@ -149,14 +149,14 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         "Units are written after their entries and without a sync, so a crash may lose or tear "
         "them. The entries prove themselves by two checksums; the index is derived from them.",
     ),
-    Row(
+    DecisionRow(
         "C",
         (_only(Seal.OPEN), _only(Tail.TORN), _only(Beyond.NOTHING), _only(Units.AGREE)),
         Action.CUT,
         "A crash during a write. It was not synced, or the index would know or more would follow; "
         "so these entries were never acknowledged. Cut to the last whole entry, not further.",
     ),
-    Row(
+    DecisionRow(
         "D",
         (
             _only(Seal.OPEN),
@@ -167,7 +167,7 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         Action.CUT_AND_REBUILD,
         "As C and B.",
     ),
-    Row(
+    DecisionRow(
         "E",
         (
             _only(Seal.OPEN),
@@ -180,7 +180,7 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         "It may have been acknowledged. An older copy of the data file looks the same.",
         "the index remembers an entry that is no longer whole here",
     ),
-    Row(
+    DecisionRow(
         "F",
         (
             _only(Seal.OPEN),
@@ -192,7 +192,7 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         "A later batch is there, so the batch with the broken entry was durable.",
         "the entry here is not whole, but later ones are",
     ),
-    Row(
+    DecisionRow(
         "G",
         (_only(Seal.OPEN), None, None, _only(Units.FOREIGN)),
         Action.REFUSE,
@@ -201,7 +201,7 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
         "index are of different ages.",
         "the index remembers another entry at this place",
     ),
-    Row(
+    DecisionRow(
         "H",
         (_only(Seal.SEALED), None, None, None),
         Action.REFUSE,
@@ -213,20 +213,20 @@ LAST_SEGMENT: tuple[Row[Enum], ...] = (
 """By (Seal, Tail, Beyond, Units)."""
 
 
-EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
-    Row(
+EARLIER_SEGMENT: tuple[DecisionRow[Enum], ...] = (
+    DecisionRow(
         "P",
         (_only(Length.EXACT), _only(Entries.NOT_SCANNED), None),
         Action.KEEP,
         "Finished in good order. Its bodies are verified whenever they are read.",
     ),
-    Row(
+    DecisionRow(
         "Q",
         (_only(Length.LONG), _only(Entries.NOT_SCANNED), None),
         Action.TRIM,
         "The trim after sealing is not synced; a crash may lose it.",
     ),
-    Row(
+    DecisionRow(
         "R",
         (
             _only(Length.EXACT, Length.LONG),
@@ -237,7 +237,7 @@ EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
         "A crash between the successor's creation and the seal, or between the removal of the seal "
         "and of the successor by a truncation; or the index was lost. The entries are all there.",
     ),
-    Row(
+    DecisionRow(
         "S",
         (_only(Length.SHORT), None, None),
         Action.REFUSE,
@@ -245,21 +245,21 @@ EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
         "cut, or a segment between this one and the next is missing.",
         "the file ends before the next segment starts: bytes or a whole segment are missing",
     ),
-    Row(
+    DecisionRow(
         "T",
         (_only(Length.EXACT, Length.LONG), _only(Entries.BROKEN), None),
         Action.REFUSE,
         "As S: everything before the next segment was durable.",
         "the entry here is not whole",
     ),
-    Row(
+    DecisionRow(
         "U",
         (_only(Length.EXACT, Length.LONG), _only(Entries.WHOLE), _only(Units.FOREIGN)),
         Action.REFUSE,
         "As G.",
         "the index remembers another entry at this place",
     ),
-    Row(
+    DecisionRow(
         "V",
         (_only(Length.EXACT, Length.LONG), _only(Entries.FIRST_DIFFERS), None),
         Action.REFUSE,
@@ -272,7 +272,7 @@ EARLIER_SEGMENT: tuple[Row[Enum], ...] = (
 """By (Length, Entries, Units); Units.AGREE where the segment was not scanned."""
 
 
-def decide(rows: Iterable[Row[Enum]], *facts: Enum) -> Row[Enum]:
+def decide(rows: Iterable[DecisionRow[Enum]], *facts: Enum) -> DecisionRow[Enum]:
     """Return the one row for these facts."""
     found = [row for row in rows if row.matches(facts)]
     assert len(found) == 1, f"{facts} match rows {[row.label for row in found]}"

@@ -29,7 +29,7 @@ class ScriptError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class ScriptBlock:
     """One block of a script.
 
     Attributes:
@@ -52,7 +52,7 @@ class Block:
         return "\n".join(lines)
 
 
-def parse_script(text: str) -> list[Block]:
+def parse_script(text: str) -> list[ScriptBlock]:
     """Cut a script into its blocks.
 
     Raises:
@@ -73,20 +73,20 @@ def _paragraphs(text: str) -> Iterator[tuple[int, list[str]]]:
         yield len(text.splitlines()) + 1 - len(lines), lines
 
 
-def _parse_block(line: int, lines: list[str]) -> Block:
+def _parse_block(line: int, lines: list[str]) -> ScriptBlock:
     """Cut a block into prose, commands and expected output; `line` is its first line in the file, for errors."""
     prose_end = 0
     while prose_end < len(lines) and lines[prose_end].startswith("#"):
         prose_end += 1
     prose, rest = tuple(lines[:prose_end]), lines[prose_end:]
     if not rest:
-        return Block(line, prose, (), ())
+        return ScriptBlock(line, prose, (), ())
     if SEPARATOR not in rest:
         raise ScriptError(f"line {line}: a block of commands needs a line {SEPARATOR}")
     cut = rest.index(SEPARATOR)
     if cut == 0:
         raise ScriptError(f"line {line}: an output without a command")
-    return Block(line, prose, tuple(rest[:cut]), tuple(rest[cut + 1 :]))
+    return ScriptBlock(line, prose, tuple(rest[:cut]), tuple(rest[cut + 1 :]))
 
 
 def _number(name: str, text: str) -> int:

@@ -18,7 +18,7 @@ import msgspec
 
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.errors import BodyError
-from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 TOPICS_MAX: Final = 1_000_000
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
@@ -61,14 +61,14 @@ class Registration(msgspec.Struct, frozen=True):
         topics: None when the body had no topic table at all.
     """
 
-    data_version: DataVersion
-    topics: Mapping[str, TopicConfig] | None
+    data_version: WireDataVersion
+    topics: Mapping[str, WireTopicConfig] | None
     filter_servers: tuple[str, ...] = ()
 
 
 class _Wrapper(msgspec.Struct, rename="camel"):
-    data_version: DataVersion | None = None
-    topic_config_table: dict[str, TopicConfig] | None = None
+    data_version: WireDataVersion | None = None
+    topic_config_table: dict[str, WireTopicConfig] | None = None
 
 
 class _Body(msgspec.Struct, rename="camel"):
@@ -78,7 +78,7 @@ class _Body(msgspec.Struct, rename="camel"):
 
 _decode_body: Final = msgspec.json.Decoder(_Body, strict=False).decode
 _decode_wrapper: Final = msgspec.json.Decoder(_Wrapper, strict=False).decode
-_decode_version: Final = msgspec.json.Decoder(DataVersion, strict=False).decode
+_decode_version: Final = msgspec.json.Decoder(WireDataVersion, strict=False).decode
 _JSON_ERRORS: Final = (msgspec.MsgspecError, ValueError, RecursionError)
 
 
@@ -149,22 +149,22 @@ def _registration(wrapper: _Wrapper, filter_servers: tuple[str, ...]) -> Registr
         if len(table) > TOPICS_MAX:
             raise BodyError(f"registration of {len(table)} topics, at most {TOPICS_MAX}")
         table = {name: _named(config, name) for name, config in table.items()}
-    return Registration(wrapper.data_version or DataVersion(), table, filter_servers)
+    return Registration(wrapper.data_version or WireDataVersion(), table, filter_servers)
 
 
-def _named(config: TopicConfig, name: str) -> TopicConfig:
+def _named(config: WireTopicConfig, name: str) -> WireTopicConfig:
     """Name the topic as the key of the table does, whatever the entry says."""
     return config if config.topic_name == name else msgspec.structs.replace(config, topic_name=name)
 
 
-def encode_registration(data_version: DataVersion, topics: Iterable[TopicConfig]) -> bytes:
+def encode_registration(data_version: WireDataVersion, topics: Iterable[WireTopicConfig]) -> bytes:
     """Write the plain body of a registration."""
     return msgspec.json.encode(
         _Body([], _Wrapper(data_version, {config.topic_name: config for config in topics}))
     )
 
 
-def decode_data_version(body: bytes) -> DataVersion:
+def decode_data_version(body: bytes) -> WireDataVersion:
     """Read a DataVersion.
 
     Raises:
@@ -222,14 +222,14 @@ def _decode_compressed(body: bytes) -> Registration:
     return Registration(version, {topic.topic_name: topic for topic in topics}, filter_servers)
 
 
-def _topic_line(line: bytes) -> TopicConfig:
+def _topic_line(line: bytes) -> WireTopicConfig:
     """Read `name readQueueNums writeQueueNums perm topicFilterType [attributes]`."""
     parts = line.decode(errors="replace").split(" ")
     numbers = dict(zip(("read", "write", "perm"), parts[1:4], strict=False))
     if len(parts) < _TOPIC_PARTS_MIN or not parts[0]:
         raise BodyError(f"{line[:60]!r} is not a topic of a compressed registration")
     try:
-        return TopicConfig(
+        return WireTopicConfig(
             topic_name=parts[0],
             read_queue_nums=fields.int32(numbers, "read"),
             write_queue_nums=fields.int32(numbers, "write"),
@@ -241,7 +241,7 @@ def _topic_line(line: bytes) -> TopicConfig:
 
 
 def encode_compressed_registration(
-    data_version: DataVersion, topics: Iterable[TopicConfig]
+    data_version: WireDataVersion, topics: Iterable[WireTopicConfig]
 ) -> bytes:
     """Write the compressed body of a registration, as brokers of release 4.x do."""
     lines = [

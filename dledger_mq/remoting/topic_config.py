@@ -17,7 +17,7 @@ TOPIC_FILTER_SINGLE_TAG: Final = "SINGLE_TAG"
 TOPIC_FILTER_MULTI_TAG: Final = "MULTI_TAG"
 
 
-class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
+class WireTopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     """One topic of a broker; members in the order in which fastjson writes them."""
 
     order: bool = False
@@ -29,7 +29,7 @@ class TopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     write_queue_nums: int = 16
 
 
-class DataVersion(msgspec.Struct, frozen=True, rename="camel"):
+class WireDataVersion(msgspec.Struct, frozen=True, rename="camel"):
     """Version of a table: two are the same table when all three members are equal."""
 
     counter: int = 0

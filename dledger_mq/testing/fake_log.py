@@ -25,7 +25,7 @@ STORE_HOST: Final = pack_host("127.0.0.1", 10911)
 _STEP: Final = 1000  # from one physical offset to the next
 
 
-class Place(NamedTuple):
+class FakePlace(NamedTuple):
     """The place of a message."""
 
     queue_id: int
@@ -50,7 +50,7 @@ class FakeLog:
         self.queues: dict[str, list[list[bytes]]] = {}
         self.deduplicates = True
         self._queue_count = queue_count
-        self._known_keys: dict[tuple[str, str], Place] = {}
+        self._known_keys: dict[tuple[str, str], FakePlace] = {}
         self._physical_offsets = itertools.count(0, _STEP)
         self._records: dict[PhysicalOffset, bytes] = {}
         self._grown: dict[str, anyio.Event] = defaultdict(anyio.Event)
@@ -75,14 +75,14 @@ class FakeLog:
         flag: int,
         born_ms: int,
         reconsume_times: int = 0,
-    ) -> Place:
+    ) -> FakePlace:
         """Store one message unless its key is known; return where it stands."""
         self.create_topic(topic)
         key = (topic, (find_property(properties, b"UNIQ_KEY") or b"").decode())
         if key[1] and not reconsume_times and self.deduplicates and key in self._known_keys:
             return self._known_keys[key]
         queue = self.queues[topic][queue_id]
-        place = Place(
+        place = FakePlace(
             queue_id, QueueOffset(len(queue)), PhysicalOffset(next(self._physical_offsets))
         )
         record = encode_record(

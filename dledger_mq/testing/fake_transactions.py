@@ -8,7 +8,7 @@ from dledger_mq.message.record import StoredMessage, encode_record
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from dledger_mq.remoting.requests import SendFields
-from dledger_mq.testing.fake_log import FakeLog, Place
+from dledger_mq.testing.fake_log import FakeLog, FakePlace
 
 COMMITTED = 8
 ROLLED_BACK = 12
@@ -30,7 +30,7 @@ class FakeTransactions:
         self.verdicts: dict[int, int] = {}
         self._log = log
 
-    def begin(self, fields: SendFields, body: bytes, properties: bytes) -> Place:
+    def begin(self, fields: SendFields, body: bytes, properties: bytes) -> FakePlace:
         """Keep a half message where no consumer looks."""
         real = b"REAL_TOPIC\x01%b\x02REAL_QID\x01%d\x02" % (fields.topic.encode(), fields.queue_id)
         return self._log.store(

@@ -28,7 +28,7 @@ from typing import Final
 from jepsen.checkers.messages import (
     Place,
     QueueHistory,
-    Send,
+    SendOp,
     never_sent,
     read_queue_history,
 )
@@ -106,7 +106,7 @@ def check_delay(ops: Sequence[Op], *, late_max_ns: int | None = None) -> CheckRe
     return judged(NAME, anomalies, counts, why)
 
 
-def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arrivals]:
+def _arrivals(history: QueueHistory, delayed: dict[str, SendOp]) -> dict[str, _Arrivals]:
     """Find each delayed message's first arrival, and the last earlier question to its queue that found nothing."""
     arrivals: dict[str, _Arrivals] = {}
     vain: dict[str, int] = {}  # by queue: the beginning of the last question that found nothing
@@ -126,7 +126,7 @@ def _arrivals(history: QueueHistory, delayed: dict[str, Send]) -> dict[str, _Arr
     return arrivals
 
 
-def _was_due(ops: Sequence[Op], history: QueueHistory, send: Send) -> bool:
+def _was_due(ops: Sequence[Op], history: QueueHistory, send: SendOp) -> bool:
     """Return whether the message's queue was read to its end some time after the message fell due."""
     drain = history.drained.get(send.queue or "")
     due_ns = send.due_to_ns if send.due_to_ns is not None else send.due_from_ns
@@ -136,12 +136,12 @@ def _was_due(ops: Sequence[Op], history: QueueHistory, send: Send) -> bool:
     return began.t_ns >= due_ns + LATE_NS
 
 
-def _lost(send: Send) -> Anomaly:
+def _lost(send: SendOp) -> Anomaly:
     text = f"{send.key} was acknowledged, fell due, and was never read in {send.queue}"
     return Anomaly("lost", text, send.ops)
 
 
-def _wrong(send: Send, arrived: _Arrivals, grace_ns: int) -> list[Anomaly]:
+def _wrong(send: SendOp, arrived: _Arrivals, grace_ns: int) -> list[Anomaly]:
     """Judge one message that was read; `grace_ns` allows for the difference between clocks."""
     found = []
     ops = (*send.ops, arrived.op)
@@ -158,7 +158,7 @@ def _wrong(send: Send, arrived: _Arrivals, grace_ns: int) -> list[Anomaly]:
 
 
 def _late(
-    send: Send,
+    send: SendOp,
     arrived: _Arrivals,
     spans: Sequence[Outage],
     *,

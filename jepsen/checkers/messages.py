@@ -70,7 +70,7 @@ Place = tuple[str, QueueOffset]  # queue, offset
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class SendOp:
     """The send of one message, over all of its attempts.
 
     Attributes:
@@ -118,7 +118,7 @@ class Send:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class ReadMessage:
     """A message as it was read; `at` is the byte of the log at which it stands, None when not known."""
 
     queue: str
@@ -152,10 +152,10 @@ class Poll:
     invoke: Op
     completion: Op
     group: str
-    queues: Mapping[str, Sequence[Message]]
+    queues: Mapping[str, Sequence[ReadMessage]]
 
     @property
-    def messages(self) -> Iterable[Message]:
+    def messages(self) -> Iterable[ReadMessage]:
         """The messages of all queues in the answer."""
         return (message for messages in self.queues.values() for message in messages)
 
@@ -185,13 +185,13 @@ class QueueHistory:
         groups: the same for each group of its own that has members; what these passed.
     """
 
-    sends: list[Send] = field(default_factory=list)
-    batches: list[list[Send]] = field(default_factory=list)
+    sends: list[SendOp] = field(default_factory=list)
+    batches: list[list[SendOp]] = field(default_factory=list)
     polls: list[Poll] = field(default_factory=list)
     drained: dict[str, Drain] = field(default_factory=dict)
     groups: dict[str, dict[str, Drain]] = field(default_factory=dict)
 
-    def refused(self) -> dict[str, Send]:
+    def refused(self) -> dict[str, SendOp]:
         """Return the sends of messages that were surely not stored, however often they were sent; by key."""
         last = {send.key: send for send in self.sends}
         for send in self.sends:
@@ -199,7 +199,7 @@ class QueueHistory:
                 last.pop(send.key, None)
         return last
 
-    def is_drained_after(self, send: Send, group: str = "") -> bool:
+    def is_drained_after(self, send: SendOp, group: str = "") -> bool:
         """Return whether its queue was read to the end, by the group, once it was acknowledged.
 
         That end may lie before the message: a log that lost its tail is drained soon.
@@ -308,10 +308,10 @@ def never_sent(history: QueueHistory, known: Container[str]) -> Iterator[Anomaly
                 yield Anomaly("unexpected", text, ops)
 
 
-def _send(pair: Pair) -> Send:
+def _send(pair: Pair) -> SendOp:
     """Read one send; what the answer says (its queue, above all) counts more than what was asked for."""
     asked, answer = shaped(pair.invoke.value, SendAsked), _answer(pair, SendAnswer)
-    return Send(
+    return SendOp(
         key=asked["key"],
         queue=answer.get("queue") or asked.get("queue"),
         type=pair.type,
@@ -327,19 +327,19 @@ def _send(pair: Pair) -> Send:
     )
 
 
-def _batch(pair: Pair) -> list[Send]:
+def _batch(pair: Pair) -> list[SendOp]:
     asked, answer = shaped(pair.invoke.value, BatchAsked), _answer(pair, BatchAnswer)
     keys = asked["keys"]
     offsets: Sequence[QueueOffset | None] = answer.get("offsets") or [None] * len(keys)
     uniqs = answer.get("uniqs") or [""] * len(keys)
     queue = answer.get("queue") or asked.get("queue")
     return [
-        Send(key, queue, pair.type, offset, uniq, pair.invoke, pair.completion)
+        SendOp(key, queue, pair.type, offset, uniq, pair.invoke, pair.completion)
         for key, offset, uniq in zip(keys, offsets, uniqs, strict=True)
     ]
 
 
-def _frames(pair: Pair) -> Iterator[Send]:
+def _frames(pair: Pair) -> Iterator[SendOp]:
     """Yield the messages of all frames; an answer gives the offset of a frame's first message only, and each id."""
     asked = shaped(pair.invoke.value, FramesAsked)["frames"]
     unknown: FrameEnd = {"end": "info" if pair.type == "ok" else pair.type}
@@ -347,7 +347,7 @@ def _frames(pair: Pair) -> Iterator[Send]:
     for frame, end in zip(asked, ends, strict=True):
         ids = end.get("ids") or [""] * len(frame["messages"])
         for place, (key, content) in enumerate(frame["messages"]):
-            yield Send(
+            yield SendOp(
                 key,
                 end.get("queue") or frame["queue"],
                 end["end"],
@@ -368,5 +368,5 @@ def _answer(pair: Pair, shape: type[Shape]) -> Shape:
     return shaped(pair.completion.value if pair.completion is not None and is_ok else {}, shape)
 
 
-def _message(queue: str, row: PolledMessage) -> Message:
-    return Message(queue, row.offset, row.key, row.uniq, row.at, row.content)
+def _message(queue: str, row: PolledMessage) -> ReadMessage:
+    return ReadMessage(queue, row.offset, row.key, row.uniq, row.at, row.content)

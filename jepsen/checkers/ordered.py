@@ -28,7 +28,7 @@ from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.messages import operations, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op, Pair
-from jepsen.history.values import Delivery, shaped
+from jepsen.history.values import PushDelivery, shaped
 
 NAME = "ordered"
 
@@ -81,7 +81,7 @@ def check_ordered(ops: Sequence[Op]) -> CheckResult:
 
 
 def _work(pair: Pair) -> _Work:
-    asked = shaped(pair.invoke.value, Delivery)
+    asked = shaped(pair.invoke.value, PushDelivery)
     member = str(asked.get("member") or pair.invoke.process)
     end = pair.invoke.index if pair.completion is None else pair.completion.index
     return _Work(member, asked["queue"], asked["offset"], asked["key"], pair.invoke.index, end)

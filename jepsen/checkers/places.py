@@ -26,10 +26,10 @@ from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.messages import (
-    Message,
     Place,
     QueueHistory,
-    Send,
+    ReadMessage,
+    SendOp,
     operations,
     read_queue_history,
 )
@@ -52,8 +52,8 @@ class _Claims:
 class _Reads:
     """The messages that were read, each with the first operation that read it: by place, and by key."""
 
-    places: dict[Place, dict[Message, int]] = field(default_factory=lambda: defaultdict(dict))
-    keys: dict[str, dict[Message, int]] = field(default_factory=lambda: defaultdict(dict))
+    places: dict[Place, dict[ReadMessage, int]] = field(default_factory=lambda: defaultdict(dict))
+    keys: dict[str, dict[ReadMessage, int]] = field(default_factory=lambda: defaultdict(dict))
 
 
 def check_places(ops: Sequence[Op]) -> CheckResult:
@@ -82,7 +82,7 @@ def check_places(ops: Sequence[Op]) -> CheckResult:
     return judged(NAME, anomalies, counts, why)
 
 
-def _place(send: Send) -> Place:
+def _place(send: SendOp) -> Place:
     return (send.queue or "", QueueOffset(-1) if send.offset is None else send.offset)
 
 
@@ -133,7 +133,7 @@ def _add_transactions(
                 claims.ids[id_].setdefault(key, pair.completion.index)
 
 
-def _wrong_queues(acknowledged: Sequence[Send]) -> Iterator[Anomaly]:
+def _wrong_queues(acknowledged: Sequence[SendOp]) -> Iterator[Anomaly]:
     for send in acknowledged:
         if send.asked is not None and send.queue != send.asked:
             text = f"{send.key} was sent to {send.asked} and acknowledged in {send.queue}"
@@ -151,7 +151,7 @@ def _shared(claims: _Claims) -> Iterator[Anomaly]:
             yield Anomaly("shared-place", text, tuple(sorted(keys.values())))
 
 
-def _others(send: Send, reads: _Reads) -> Iterator[Anomaly]:
+def _others(send: SendOp, reads: _Reads) -> Iterator[Anomaly]:
     """Yield the messages that stand at a place where another send was acknowledged."""
     for message, op in reads.places[_place(send)].items():
         where = f"{message.offset} of {message.queue}"
@@ -173,7 +173,7 @@ def _other_contents(contents: dict[str, tuple[str, int]], reads: _Reads) -> Iter
                 yield Anomaly("other-content", text, (sent_op, op))
 
 
-def _wrong_ids(send: Send, reads: _Reads) -> Iterator[Anomaly]:
+def _wrong_ids(send: SendOp, reads: _Reads) -> Iterator[Anomaly]:
     """Yield the ids that are not those of the message: of the one at the named offset, else of any with that key."""
     if not send.id:
         return

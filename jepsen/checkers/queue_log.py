@@ -34,7 +34,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from jepsen.checkers.messages import Message, Poll, QueueHistory, Send, read_queue_history
+from jepsen.checkers.messages import Poll, QueueHistory, ReadMessage, SendOp, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import RECEIVE, Op
 from jepsen.history.phases import span_of
@@ -177,12 +177,12 @@ def _duplicates(history: QueueHistory) -> tuple[list[Anomaly], int]:
     return found, rekeyed
 
 
-def _sends_back(sends: Sequence[Send]) -> Iterator[Anomaly]:
+def _sends_back(sends: Sequence[SendOp]) -> Iterator[Anomaly]:
     """Yield pairs of sends, one begun after the other ended, that are stored in the opposite order.
 
     A message that is sent again began when it was sent first, and its place is no news then.
     """
-    by_queue: dict[str, list[Send]] = defaultdict(list)
+    by_queue: dict[str, list[SendOp]] = defaultdict(list)
     begun: set[str] = set()
     for send in sends:
         is_first = send.key not in begun
@@ -204,7 +204,7 @@ def _sends_back(sends: Sequence[Send]) -> Iterator[Anomaly]:
                 yield Anomaly("nonmonotonic-send", text, (*highest.ops, *send.ops))
 
 
-def _batches_back(batches: Iterable[Sequence[Send]]) -> Iterator[Anomaly]:
+def _batches_back(batches: Iterable[Sequence[SendOp]]) -> Iterator[Anomaly]:
     for batch in batches:
         for one, other in pairwise(batch):
             if one.offset is not None and other.offset is not None and other.offset <= one.offset:
@@ -249,7 +249,7 @@ def _walk_polls(history: QueueHistory, logs: dict[str, _Log]) -> _Walk:
 
 def _step(
     before: tuple[int, int],
-    message: Message,
+    message: ReadMessage,
     poll: Poll,
     known: Sequence[int],
     *,

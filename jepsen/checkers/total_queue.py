@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from jepsen.checkers.messages import Place, Send, never_sent, read_queue_history
+from jepsen.checkers.messages import Place, SendOp, never_sent, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op
 
@@ -28,7 +28,7 @@ NAME = "total-queue"
 def check_total_queue(ops: Sequence[Op]) -> CheckResult:
     """Compare acknowledged sends with the messages that were read."""
     history = read_queue_history(ops)
-    sent: dict[str, Send] = {send.key: send for send in history.sends}
+    sent: dict[str, SendOp] = {send.key: send for send in history.sends}
     places: dict[str, set[Place]] = defaultdict(set)
     got: dict[str, set[str]] = defaultdict(set)
     first_seen: dict[str, int] = {}
@@ -38,7 +38,7 @@ def check_total_queue(ops: Sequence[Op]) -> CheckResult:
             places[message.key].add(message.place)
             first_seen.setdefault(message.key, poll.completion.index)
     lost: list[Anomaly] = []
-    unseen: list[Send] = []
+    unseen: list[SendOp] = []
     for group in ("", *sorted(history.groups)):
         missing = [send for send in history.sends if send.is_ok and send.key not in got[group]]
         lost += [_lost(send, group) for send in missing if history.is_drained_after(send, group)]
@@ -65,12 +65,12 @@ def check_total_queue(ops: Sequence[Op]) -> CheckResult:
     return judged(NAME, [*lost, *unexpected], counts, why)
 
 
-def _lost(send: Send, group: str) -> Anomaly:
+def _lost(send: SendOp, group: str) -> Anomaly:
     where = send.queue if send.offset is None else f"offset {send.offset} of {send.queue}"
     text = f"{send.key} was acknowledged at {where} and never read"
     return Anomaly("lost", f"{text} by {group}" if group else text, send.ops)
 
 
-def _refused(send: Send, index: int) -> Anomaly:
+def _refused(send: SendOp, index: int) -> Anomaly:
     text = f"{send.key} was read though its send was refused"
     return Anomaly("unexpected", text, (*send.ops, index))

@@ -42,7 +42,7 @@ class NoRowError(ValueError):
     """There is no row of that number."""
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedResults(msgspec.Struct, frozen=True):
     """The last results of all rows: the file from which the page is written."""
 
     seen_on: str
@@ -126,7 +126,9 @@ def exit_code(results: Sequence[RowResult]) -> int:
 def record(docs: Path, results: dict[int, RowResult]) -> None:
     """Replace old results by new ones, and rewrite the page."""
     file = docs / "faults.json"
-    before = msgspec.json.decode(file.read_bytes(), type=Recorded).rows if file.exists() else {}
+    before = (
+        msgspec.json.decode(file.read_bytes(), type=RecordedResults).rows if file.exists() else {}
+    )
     seen_on = (
         f"{datetime.now(UTC):%Y-%m-%d}, Python {platform.python_version()}, {platform.system()}"
     )
@@ -136,7 +138,7 @@ def record(docs: Path, results: dict[int, RowResult]) -> None:
         number: joined(seen[number], result.shown)
         for number, result in sorted((before | results).items())
     }
-    recorded = Recorded(seen_on, joined_rows)
+    recorded = RecordedResults(seen_on, joined_rows)
     file.write_bytes(msgspec.json.format(msgspec.json.encode(recorded), indent=1) + b"\n")
     (docs / "faults.md").write_text(page(recorded.rows, seen_on=seen_on))
 

@@ -10,14 +10,14 @@ from typing import Final
 import trio
 
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
-from jepsen.systems.api import CLIENTS, CUT, WHOLE, Links, Shape
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, LinkControl, Shape
 
 STEP_DOWN_S: Final = 3.0  # an election takes a second at most; three on a busy machine
 FLOOD: Final = 10_000
 NETWORK: Final = Catalogue()
 
 
-def links(stage: Stage) -> Links:
+def links(stage: Stage) -> LinkControl:
     """Return the links of the system, which scenarios with a network have."""
     assert stage.system.links is not None, "a scenario of links needs a network"
     return stage.system.links

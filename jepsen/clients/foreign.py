@@ -33,7 +33,7 @@ class ForeignClient:
     worker: Callable[[], list[str]]
 
 
-class Line(msgspec.Struct):
+class OutputLine(msgspec.Struct):
     """One line of a child. Which fields are set depends on `event`."""
 
     event: Literal["started", "ack", "unknown", "receive"]
@@ -62,7 +62,7 @@ class ForeignProcess:
         *,
         namesrv: str,
         folder: Path,
-        take: Callable[[Line], None],
+        take: Callable[[OutputLine], None],
         more: tuple[str, ...] = (),
     ) -> None:
         """Describe a child; `run` starts it.
@@ -129,7 +129,7 @@ class ForeignProcess:
 
     def _note(self, text: bytes) -> None:
         try:
-            line = msgspec.json.decode(text, type=Line)
+            line = msgspec.json.decode(text, type=OutputLine)
         except msgspec.MsgspecError:
             return  # the library itself writes to stdout now and then
         if line.event == "started":
@@ -146,9 +146,9 @@ class ForeignProducer:
             client, "produce", namesrv=namesrv, folder=folder, take=self._take
         )
         self._title = client.title
-        self._waiting: dict[str, tuple[trio.Event, list[Line]]] = {}
+        self._waiting: dict[str, tuple[trio.Event, list[OutputLine]]] = {}
 
-    async def send(self, key: str, topic: str, queue_id: int, body: bytes) -> Line | None:
+    async def send(self, key: str, topic: str, queue_id: int, body: bytes) -> OutputLine | None:
         """Return the client's answer; None when the message surely did not reach it.
 
         A client that dies meanwhile is an "unknown", too.
@@ -164,13 +164,13 @@ class ForeignProducer:
                 nursery.cancel_scope.cancel()
         finally:
             del self._waiting[key]
-        return answer[0] if answer else Line("unknown", key, text=f"{self._title} ended")
+        return answer[0] if answer else OutputLine("unknown", key, text=f"{self._title} ended")
 
     async def _wake_at_end(self, answered: trio.Event) -> None:
         await self.process.has_ended.wait()
         answered.set()
 
-    def _take(self, line: Line) -> None:
+    def _take(self, line: OutputLine) -> None:
         # What was given up is not waited for any more.
         if line.key in self._waiting:
             answered, answer = self._waiting[line.key]

@@ -175,7 +175,7 @@ class TxnAnswer(TypedDict, total=False):
     id: str | None
 
 
-class Delivery(TypedDict):
+class PushDelivery(TypedDict):
     """A message that a listener works on."""
 
     queue: str

@@ -17,7 +17,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position
 from jepsen.nemeses.preload import DERIVED
 from jepsen.nemeses.store_files import (
-    EntryPlace,
+    EntryLocation,
     data_files,
     derived_files,
     entries,
@@ -49,7 +49,7 @@ def flip(path: Path, first: int, end: int, chance: random.Random) -> int:
     return at
 
 
-def _flip_entry(place: EntryPlace, chance: random.Random) -> str:
+def _flip_entry(place: EntryLocation, chance: random.Random) -> str:
     at = flip(place.path, place.offset, place.offset + place.size_bytes, chance)
     where = "header" if at < place.offset + ENTRY_HEADER_BYTES else "body"
     return f"flipped a bit in the {where} of entry {place.index} ({place.path.name}, byte {at})"

@@ -11,7 +11,7 @@ from jepsen.nemeses.api import Fault, LinkKind, Scope
 from jepsen.nemeses.namespaces import MTU, NamespaceLinks, lacking_namespaces
 from jepsen.nemeses.partitions import Partition, between, cut_links
 from jepsen.nemeses.process import struck
-from jepsen.systems.api import CLIENTS, CUT, WHOLE, Link, Links, Shape, System
+from jepsen.systems.api import CLIENTS, CUT, WHOLE, Link, LinkControl, Shape, System
 
 FLAP_S: Final = 0.1
 FLAP_ROUNDS: Final = 50
@@ -21,7 +21,7 @@ REPLAYED_FRAMES: Final = 20
 SMALL_MTU: Final = 600
 
 
-def links_of(system: System) -> Links:
+def links_of(system: System) -> LinkControl:
     """Return the system's links; the fault has requested them when it was made."""
     assert system.links is not None, "the system was started without links"
     return system.links

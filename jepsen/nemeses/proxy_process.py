@@ -64,12 +64,12 @@ class LinkState:
         self.shape = WHOLE
         self.changed = trio.Event()
         self.recorder = Recorder()
-        self.lanes: list[Lane] = []
+        self.lanes: list[ProxyLane] = []
         self.free_at = 0.0
         self.swallowed_bytes = 0
 
 
-class Lane:
+class ProxyLane:
     """One direction of one connection.
 
     Invariants: what is queued leaves in order; once `has_gap`, the connection is ended as soon as the
@@ -293,8 +293,8 @@ class Proxy:
         first: bytes,
     ) -> None:
         """Carry both directions of a connection in one cancel scope; a cancelled connection ends with a TCP reset."""
-        out = Lane(there, near, far, is_dialer=True, chance=self._chance)
-        home = Lane(back, far, near, is_dialer=False, chance=self._chance)
+        out = ProxyLane(there, near, far, is_dialer=True, chance=self._chance)
+        home = ProxyLane(back, far, near, is_dialer=False, chance=self._chance)
         scope = home.scope = out.scope
         there.lanes.append(out)
         back.lanes.append(home)
@@ -318,7 +318,7 @@ def _reset_when_closed(stream: trio.SocketStream) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _ABORT)
 
 
-async def _run_lane(lane: Lane, first: bytes, scope: trio.CancelScope) -> None:
+async def _run_lane(lane: ProxyLane, first: bytes, scope: trio.CancelScope) -> None:
     """Run a lane; one that breaks takes the other one with it."""
     try:
         await lane.run(first)

@@ -40,7 +40,7 @@ class Pace:
     quiet_s: tuple[float, float] = (1.5, 4.0)
 
 
-class Schedule:
+class FaultSchedule:
     """Injects and cures the faults of a run.
 
     Args:

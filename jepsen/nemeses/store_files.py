@@ -12,7 +12,7 @@ from dledger.storage.hard_state import HARD_STATE_NAME
 
 
 @dataclass(frozen=True, slots=True)
-class EntryPlace:
+class EntryLocation:
     """One entry in a data file.
 
     Attributes:
@@ -33,9 +33,9 @@ def data_files(store: Path) -> list[Path]:
     return sorted((store / "data").glob("[0-9]*"))
 
 
-def entries(store: Path) -> list[EntryPlace]:
+def entries(store: Path) -> list[EntryLocation]:
     """Return every entry up to the first place that holds none, oldest first."""
-    found: list[EntryPlace] = []
+    found: list[EntryLocation] = []
     for path in data_files(store):
         with path.open("rb") as file:
             offset = 0
@@ -48,12 +48,12 @@ def entries(store: Path) -> list[EntryPlace]:
                     seen = decode_header(header)
                 except EntryFormatError:
                     break
-                found.append(EntryPlace(path, offset, seen.size_bytes, seen.index))
+                found.append(EntryLocation(path, offset, seen.size_bytes, seen.index))
                 offset += seen.size_bytes
     return found
 
 
-def settled(places: list[EntryPlace]) -> list[EntryPlace]:
+def settled(places: list[EntryLocation]) -> list[EntryLocation]:
     """Return entries that surely are committed: all but the last tenth, and not the first."""
     return places[1 : max(2, len(places) - max(3, len(places) // 10))]
 

@@ -14,7 +14,7 @@ WAIT_S: Final = 10.0
 
 
 @runtime_checkable
-class HandsOver(Protocol):
+class CanHandOver(Protocol):
     """A system whose leader can be asked to hand over."""
 
     async def hand_over(self, timeout_s: float) -> str:
@@ -41,7 +41,7 @@ class Transfer(Fault):
 
     async def inject(self, system: System, chance: random.Random) -> str:
         """Ask the leader to hand over, and wait until another node is seen to lead."""
-        assert isinstance(system, HandsOver), f"{system} cannot hand leadership over"
+        assert isinstance(system, CanHandOver), f"{system} cannot hand leadership over"
         before = system.leader
         try:
             target = await system.hand_over(WAIT_S)

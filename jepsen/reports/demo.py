@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from jepsen.checkers.messages import Send, read_queue_history
+from jepsen.checkers.messages import SendOp, read_queue_history
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.history.ops import NEMESIS, OBSERVER, RECEIVE, Op
@@ -31,7 +31,7 @@ Counts = dict[str, object]
 
 
 @dataclass(slots=True)
-class Tally:
+class ClientTally:
     """The fate of one client's messages, whoever read them.
 
     Attributes:
@@ -55,7 +55,7 @@ class Tally:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class DemoFacts:
     """The facts of a run that a person is shown. Pure.
 
     Attributes:
@@ -79,11 +79,11 @@ class Story:
         return next((check for check in self.checks if check.name in names), None)
 
 
-def tallies(story: Story) -> dict[str, Tally]:
+def tallies(story: DemoFacts) -> dict[str, ClientTally]:
     """Count plain messages by the client that sent them. Pure."""
     history = read_queue_history(story.messages)
     sent = {send.key: send for send in history.sends}
-    found: dict[str, Tally] = defaultdict(Tally)
+    found: dict[str, ClientTally] = defaultdict(ClientTally)
     for send in history.sends:
         tally = found[client_of(send)]
         tally.sent += 1
@@ -113,12 +113,12 @@ def tallies(story: Story) -> dict[str, Tally]:
     return dict(sorted(found.items()))
 
 
-def client_of(send: Send) -> str:
+def client_of(send: SendOp) -> str:
     """Return the name of the client that sent a message."""
     return shaped(send.invoke.value, SendAsked).get("client", OURS)
 
 
-def stream_counts(story: Story) -> dict[str, Counts]:
+def stream_counts(story: DemoFacts) -> dict[str, Counts]:
     """Return the counts of transactions, due times, the ordered stream and hurried sends. Pure."""
     found: dict[str, Counts] = {}
     transactions = story.check("transactions/transactions")
@@ -168,13 +168,13 @@ def _counted(result: CheckResult, *names: str) -> Counts:
     return {name: result.counts.get(name) for name in names}
 
 
-def _count(story: Story, check: str, name: str) -> int:
+def _count(story: DemoFacts, check: str, name: str) -> int:
     result = story.check(check)
     value = result.counts.get(name, 0) if result else 0
     return value if isinstance(value, int) else 0
 
 
-def line_for_scripts(story: Story) -> str:
+def line_for_scripts(story: DemoFacts) -> str:
     """Return the line of --json: plain messages first, then a member for each stream. Pure."""
     found = tallies(story).values()
     gaps = gaps_ms(story.ops)
@@ -222,13 +222,13 @@ def timeline(ops: Sequence[Op]) -> Table:
     return table
 
 
-def messages_table(found: dict[str, Tally]) -> Table:
+def messages_table(found: dict[str, ClientTally]) -> Table:
     """Build the table of messages sent, acknowledged, received, lost and duplicated, a column for each client."""
     table = Table(title="Messages", title_justify="left")
     table.add_column("")
     for client in found:
         table.add_column(client, justify="right")
-    for name in Tally.__slots__:
+    for name in ClientTally.__slots__:
         label = "  sent again under another key" if name == "rekeyed" else name.replace("_", " ")
         table.add_row(label, *(str(getattr(tally, name)) for tally in found.values()))
     return table
@@ -252,7 +252,7 @@ def stream_lines(found: dict[str, Counts]) -> list[str]:
     return lines
 
 
-def kept_lines(story: Story) -> list[str]:
+def kept_lines(story: DemoFacts) -> list[str]:
     """Return the lines on consumer offsets and on the comparison of replicas."""
     offsets = [check for check in story.checks if check.name.rpartition("/")[2] == "offsets"]
     lines = []
@@ -279,7 +279,7 @@ def gaps_line(gaps: Sequence[float | None]) -> str:
     )
 
 
-def print_report(console: Console, story: Story, result: RunResult) -> None:
+def print_report(console: Console, story: DemoFacts, result: RunResult) -> None:
     """Print the whole report of a finished run."""
     found = tallies(story)
     if found:

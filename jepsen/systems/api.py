@@ -64,7 +64,7 @@ NODES_MAX: Final = 32
 NETWORKS: tuple[Network, ...] = get_args(Network)
 
 
-class Links(Protocol):
+class LinkControl(Protocol):
     """The directed links between nodes, each a proxy (`nemeses/proxy.py`) or a veth pair.
 
     Links are named by their ends, (from, to); `CLIENTS` is an end too.
@@ -105,7 +105,7 @@ class System(Protocol):
 
     folder: Path
     nodes: Sequence[Process]
-    links: Links | None
+    links: LinkControl | None
 
     def node(self, name: str) -> Process:
         """Return the member called `name`."""

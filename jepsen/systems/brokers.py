@@ -18,7 +18,7 @@ from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.processes import Group, Process
-from jepsen.systems.api import Links, System, SystemOptions
+from jepsen.systems.api import LinkControl, System, SystemOptions
 from jepsen.systems.observer import Observer, note_leader
 
 BROKER_CONF: Final = """transactionTimeOut=1000
@@ -42,7 +42,7 @@ class BrokerSystem:
         group: the processes.
     """
 
-    def __init__(self, group: Group, links: Links | None = None) -> None:
+    def __init__(self, group: Group, links: LinkControl | None = None) -> None:
         self.group = group
         self.folder = group.folder
         self.nodes: Sequence[Process] = group.nodes

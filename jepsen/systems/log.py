@@ -28,7 +28,7 @@ from jepsen.nemeses.proxy import LOOPBACK, ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.ports import free_ports
 from jepsen.processes import Process, program, wait_listening
-from jepsen.systems.api import Links, SystemOptions
+from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.log_access import Log, Record
 from jepsen.systems.observer import Observer, note_leader
 
@@ -43,7 +43,7 @@ _records = msgspec.json.Decoder(tuple[str, int])
 
 
 @dataclass(slots=True)
-class View:
+class LogView:
     """A client's copy of the log, as far as it has read.
 
     Attributes:
@@ -67,9 +67,9 @@ class View:
         self.next_index = 1
         self.elements.clear()
 
-    def copy(self) -> View:
+    def copy(self) -> LogView:
         """Return an independent copy."""
-        return View(self.next_index, {key: list(row) for key, row in self.elements.items()})
+        return LogView(self.next_index, {key: list(row) for key, row in self.elements.items()})
 
 
 class PlainLogSystem:
@@ -98,7 +98,7 @@ class PlainLogSystem:
         self.peers = ";".join(
             f"{name}-{host}:{port}" for name, host, port in zip(names, hosts, ports, strict=True)
         )
-        self.links: Links | None = links
+        self.links: LinkControl | None = links
         self._client_peers = self.peers if proxies is None else proxies.client_peers()
         self.nodes: Sequence[Process] = [
             self._member(
@@ -113,7 +113,7 @@ class PlainLogSystem:
         self.processes = self.nodes
         self._observer = Observer(self, self._note_leader)
         self._log: OpLog | None = None
-        self._newest = View()
+        self._newest = LogView()
 
     def _member(self, process: Process, peers: str, server: Sequence[str]) -> Process:
         name = process.name
@@ -220,7 +220,7 @@ class PlainLog:
         view: what was read so far, for reads of a key.
     """
 
-    def __init__(self, client: Client, view: View) -> None:
+    def __init__(self, client: Client, view: LogView) -> None:
         self.view = view
         self._client = client
 
@@ -235,7 +235,7 @@ class PlainLog:
     async def read_whole(self) -> Outcome:
         """Read every record from the first entry on."""
         try:
-            entries = await self._entries(View())
+            entries = await self._entries(LogView())
         except DLedgerError as error:
             return ended(error, changes_nothing=True)
         bodies = [entry.body for entry in entries if entry.kind is EntryKind.NORMAL]
@@ -249,7 +249,7 @@ class PlainLog:
             return ended(error, changes_nothing=True)
         return Outcome("ok", list(self.view.elements.get(key, ())))
 
-    async def _entries(self, view: View) -> list[Entry]:
+    async def _entries(self, view: LogView) -> list[Entry]:
         try:
             return await self._client.get(view.next_index, ALL)
         except OutOfRangeError as error:

@@ -23,7 +23,7 @@ from jepsen.history.outcomes import Outcome
 from jepsen.history.values import shaped
 from jepsen.ports import free_ports
 from jepsen.processes import Process, wait_listening
-from jepsen.systems.api import Links, SystemOptions
+from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.log_access import Log, Record, records_of
 
 TIMEOUT_S: Final = 5.0
@@ -61,7 +61,7 @@ class PySyncObjSystem:
         addresses = [f"127.0.0.1:{port}" for port in ports[options.nodes :]]
         password = secrets.token_hex(16)
         self.folder = folder
-        self.links: Links | None = None
+        self.links: LinkControl | None = None
         self.nodes: Sequence[Process] = [
             self._worker(number, name, port=ports[number], addresses=addresses, password=password)
             for number, name in enumerate(names)

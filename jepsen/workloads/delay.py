@@ -34,7 +34,7 @@ from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
 from jepsen.workloads.reading import (
     READS,
-    QueueReader,
+    PollingReader,
     Reader,
     drain,
     mixed_with_polls,
@@ -89,7 +89,7 @@ class DelayWorkload(Workload):
             Producer(namesrv, "chaos-alarm", timeout_s=TIMEOUT_S) as producer,
             PullConsumer(namesrv, f"chaos-alarm-{slot}", timeout_s=TIMEOUT_S) as consumer,
         ):
-            reader = QueueReader(
+            reader = PollingReader(
                 self._readers[slot], consumer, self._queues, on_read=self._note_read
             )
             yield DelayClient(self, producer, reader)
@@ -167,7 +167,7 @@ class DelayWorkload(Workload):
 class DelayClient:
     """A producer and a reader."""
 
-    def __init__(self, workload: DelayWorkload, producer: Producer, reader: QueueReader) -> None:
+    def __init__(self, workload: DelayWorkload, producer: Producer, reader: PollingReader) -> None:
         self._workload = workload
         self._producer = producer
         self._reader = reader

@@ -65,7 +65,7 @@ class OffsetQuestion(NamedTuple):
     node: int
 
 
-class Commit(NamedTuple):
+class CommitRequest(NamedTuple):
     """A commit of a group: the offset, and the number of the node that gets it."""
 
     group: str
@@ -145,7 +145,7 @@ class OffsetsClient:
             name, node = question.group, question.node
             ext = {**_place(name), "setZeroIfNotFound": "false"}
             return _read(name, await self._ask(node, RequestCode.QUERY_CONSUMER_OFFSET, ext))
-        name, (offset, node) = shaped(value, Commit)
+        name, (offset, node) = shaped(value, CommitRequest)
         ext = {**_place(name), "commitOffset": str(offset)}
         return _committed(name, await self._ask(node, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
 

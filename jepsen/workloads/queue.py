@@ -34,7 +34,7 @@ from jepsen.systems.api import System
 from jepsen.systems.brokers import brokers
 from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, message_of
-from jepsen.workloads.reading import QueueReader, Reader, drain, share_out
+from jepsen.workloads.reading import PollingReader, Reader, drain, share_out
 
 TOPICS: Final = ("ChaosA", "ChaosB")
 QUEUES: Final = 4
@@ -70,7 +70,7 @@ class QueueWorkload(Workload):
             Producer(group.namesrv, "chaos-send", timeout_s=SEND_TIMEOUT_S) as producer,
             PullConsumer(group.namesrv, group_of(slot), timeout_s=READ_TIMEOUT_S) as consumer,
         ):
-            reader = QueueReader(self.readers[slot], consumer, self.queues)
+            reader = PollingReader(self.readers[slot], consumer, self.queues)
             yield QueueClient(self.queues, producer, consumer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
@@ -124,7 +124,7 @@ class QueueClient:
         queues: Mapping[str, MessageQueue],
         producer: Producer,
         consumer: PullConsumer,
-        reader: QueueReader,
+        reader: PollingReader,
     ) -> None:
         self._queues = queues
         self._producer = producer

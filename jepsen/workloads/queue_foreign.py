@@ -21,7 +21,7 @@ from typing import Final
 import trio
 
 from dledger_mq import ClientError, PullConsumer
-from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, Line
+from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, OutputLine
 from jepsen.clients.topics import end_of
 from jepsen.generators import (
     MILLISECOND_NS,
@@ -116,7 +116,7 @@ class ForeignQueueWorkload(QueueWorkload):
         self.log.add(FIRST_LISTENER, "invoke", f, value)
         self.log.add(FIRST_LISTENER, "ok", f, value)
 
-    def _receive(self, line: Line) -> None:
+    def _receive(self, line: OutputLine) -> None:
         queue = f"{line.topic}/{self._broker_name}/{line.queue}"
         key = key_of(line.body.encode())
         self._received.add(key)

@@ -142,7 +142,7 @@ def drain(
     return TimeLimit(FINAL_TIMEOUT_NS, each_slot(workers, drain_one))
 
 
-class QueueReader:
+class PollingReader:
     """Reads for one process.
 
     Args:

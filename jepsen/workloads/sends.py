@@ -61,7 +61,7 @@ from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import STEP, body_of, content, content_read, key_of
 from jepsen.workloads.reading import (
     READS,
-    QueueReader,
+    PollingReader,
     Reader,
     drain,
     mixed_with_polls,
@@ -79,7 +79,7 @@ TRIES: Final = 3
 SENDS_PER_POLL: Final = 2
 
 
-class Sent(NamedTuple):
+class SentMessage(NamedTuple):
     """One message of a request."""
 
     uniq: str
@@ -107,10 +107,10 @@ class FrameWay(TypedDict, total=False):
     half: bool
 
 
-class Frame(FrameAsked):
+class PlannedFrame(FrameAsked):
     """One request of a plan, as the history has it: what `messages.py` says of frames, and the way it is sent."""
 
-    sent: list[Sent]
+    sent: list[SentMessage]
     node: int
     visit: int
     waits: NotRequired[bool]
@@ -118,10 +118,10 @@ class Frame(FrameAsked):
     after_s: NotRequired[float]
 
 
-class Plan(TypedDict):
+class FramePlan(TypedDict):
     """The requests of one operation."""
 
-    frames: list[Frame]
+    frames: list[PlannedFrame]
 
 
 class SendsWorkload(Workload):
@@ -151,8 +151,8 @@ class SendsWorkload(Workload):
         slot = process % self._workers
         namesrv = brokers(system).namesrv
         async with PullConsumer(namesrv, f"{GROUP}-{slot}", timeout_s=READ_TIMEOUT_S) as consumer:
-            reader = QueueReader(self._readers[slot], consumer, self._queues, row=row_of)
-            yield SendsClient(Sender(self._addresses, self._queues), reader)
+            reader = PollingReader(self._readers[slot], consumer, self._queues, row=row_of)
+            yield SendsClient(PlanSender(self._addresses, self._queues), reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
         """Generate plans, and polls beside them."""
@@ -186,11 +186,15 @@ class Planner:
         self.node, self.other = node, (node + chance.randrange(1, max(len(nodes), 2))) % len(nodes)
         self._uniq = itertools.count()
 
-    def message(self, body: str, tags: str | None = None, uniq: str = "") -> Sent:
+    def message(self, body: str, tags: str | None = None, uniq: str = "") -> SentMessage:
         """Build one message, under a key of its own where none is given."""
-        return Sent(uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags)
+        return SentMessage(
+            uniq or f"{self.name}-{next(self._uniq)}".upper(), f"{self.name}.{body}", tags
+        )
 
-    def frame(self, *messages: Sent, queue: str = "", **way: Unpack[FrameWay]) -> Frame:
+    def frame(
+        self, *messages: SentMessage, queue: str = "", **way: Unpack[FrameWay]
+    ) -> PlannedFrame:
         """Build one request."""
         queue = queue or self.queue
         return {
@@ -204,18 +208,18 @@ class Planner:
             **way,
         }
 
-    def again(self, message: Sent) -> Frame:
+    def again(self, message: SentMessage) -> PlannedFrame:
         """Build the request that sends the same message a moment later to another node."""
         after_s = round(self.chance.uniform(*AGAIN_S), 3)
         return self.frame(message, node=self.other, visit=1, after_s=after_s)
 
 
-def pipelined(planner: Planner) -> list[Frame]:
+def pipelined(planner: Planner) -> list[PlannedFrame]:
     """Plan several requests at once."""
     return [planner.frame(planner.message(f"p{number}")) for number in range(4)]
 
 
-def regrouped(planner: Planner) -> list[Frame]:
+def regrouped(planner: Planner) -> list[PlannedFrame]:
     """Plan [A,B], [A,C] and A, in any order."""
     a, b, c = (planner.message(body) for body in "abc")
     frames = [planner.frame(a, b), planner.frame(a, c), planner.frame(a)]
@@ -223,14 +227,14 @@ def regrouped(planner: Planner) -> list[Frame]:
     return frames
 
 
-def spread(planner: Planner) -> list[Frame]:
+def spread(planner: Planner) -> list[PlannedFrame]:
     """Plan one message to two queues."""
     message, waits = planner.message("m"), planner.chance.random() < 0.5
     one, other = planner.queues
     return [planner.frame(message, queue=one), planner.frame(message, queue=other, waits=waits)]
 
 
-def changed(planner: Planner) -> list[Frame]:
+def changed(planner: Planner) -> list[PlannedFrame]:
     """Plan one key, and each time another message."""
     key = f"{planner.name}-K".upper()
     versions = [("v1", "created"), ("v1", "paid"), ("v2", "created"), ("v1", None)]
@@ -238,25 +242,25 @@ def changed(planner: Planner) -> list[Frame]:
     return [planner.frame(planner.message(body, tags, key), waits=waits) for body, tags in versions]
 
 
-def elsewhere(planner: Planner) -> list[Frame]:
+def elsewhere(planner: Planner) -> list[PlannedFrame]:
     """Plan a send that is given up at once, and made again at another node."""
     message = planner.message("m")
     return [planner.frame(message, hung_up=True), planner.again(message)]
 
 
-def in_parts(planner: Planner) -> list[Frame]:
+def in_parts(planner: Planner) -> list[PlannedFrame]:
     """Plan a batch that is given up at once, its messages made again one by one."""
     messages = [planner.message(body) for body in "abc"]
     return [planner.frame(*messages, hung_up=True), *map(planner.again, messages)]
 
 
-def halves(planner: Planner) -> list[Frame]:
+def halves(planner: Planner) -> list[PlannedFrame]:
     """Plan half messages with other bodies under one key."""
     key = f"{planner.name}-H".upper()
     return [planner.frame(planner.message(body, uniq=key), half=True) for body in ("v1", "v2")]
 
 
-PLANS: Final[Mapping[str, Callable[[Planner], list[Frame]]]] = {
+PLANS: Final[Mapping[str, Callable[[Planner], list[PlannedFrame]]]] = {
     "pipelined": pipelined,
     "regrouped": regrouped,
     "spread": spread,
@@ -284,7 +288,7 @@ def row_of(message: ReceivedMessage) -> list[object]:
     return [message.queue_offset, name, uniq, at, content_read(message)]
 
 
-class Sender:
+class PlanSender:
     """Carries out plans."""
 
     def __init__(self, addresses: Sequence[str], queues: Mapping[str, MessageQueue]) -> None:
@@ -293,7 +297,7 @@ class Sender:
         self._templates = SendTemplates(GROUP)
         self._opaques = itertools.count(1)
 
-    async def carry_out(self, frames: Sequence[Frame]) -> list[FrameEnd]:
+    async def carry_out(self, frames: Sequence[PlannedFrame]) -> list[FrameEnd]:
         """Send all frames of a plan, unanswered ones again, and return how each ended."""
         ends: list[FrameEnd] = [{"end": "info"} for _ in frames]
         # By place: a try of unknown outcome, which no later refusal undoes.
@@ -312,7 +316,7 @@ class Sender:
         return ends
 
     async def _visit(
-        self, frames: Sequence[Frame], places: list[int], attempt: int
+        self, frames: Sequence[PlannedFrame], places: list[int], attempt: int
     ) -> dict[int, FrameEnd]:
         """Send these frames on one connection; return how each of them ended."""
         node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
@@ -341,7 +345,7 @@ class Sender:
                 for place, opaque in opaques.items()
             }
 
-    def _encode(self, frame: Frame, opaque: int, born_ms: int) -> bytes:
+    def _encode(self, frame: PlannedFrame, opaque: int, born_ms: int) -> bytes:
         """Encode one request; a single message carries its properties itself, a batch's stand inside its body."""
         queue = self._queues[frame["queue"]]
         items = [
@@ -360,7 +364,7 @@ class Sender:
         )
 
     async def _end(
-        self, connection: RawConnection, frame: Frame, answer: RemotingCommand | None
+        self, connection: RawConnection, frame: PlannedFrame, answer: RemotingCommand | None
     ) -> FrameEnd:
         """Say how a request ended; a half message counts only once its commit was confirmed as well."""
         if answer is None:
@@ -384,7 +388,7 @@ class Sender:
         return end
 
     async def _commit(
-        self, connection: RawConnection, frame: Frame, answer: RemotingCommand
+        self, connection: RawConnection, frame: PlannedFrame, answer: RemotingCommand
     ) -> bool:
         """Commit a stored half message; return whether the commit was confirmed."""
         uniq = frame["sent"][0][0]
@@ -406,11 +410,11 @@ class Sender:
         return ending is not None and ending.code == ResponseCode.SUCCESS
 
 
-def _is_half(frame: Frame) -> bool:
+def _is_half(frame: PlannedFrame) -> bool:
     return bool(frame.get("half"))
 
 
-def _may_come_again(frames: Sequence[Frame], ends: Sequence[FrameEnd], place: int) -> bool:
+def _may_come_again(frames: Sequence[PlannedFrame], ends: Sequence[FrameEnd], place: int) -> bool:
     """Return whether it was not answered with success, and none of its messages was, in any frame. Pure."""
     frame = frames[place]
     if frame.get("hung_up") or _is_half(frame):  # the other half would be another one
@@ -437,7 +441,7 @@ def properties_of(uniq: str, body: str, tags: str | None, *, is_half: bool) -> b
 class SendsClient:
     """A sender and a reader."""
 
-    def __init__(self, sender: Sender, reader: QueueReader) -> None:
+    def __init__(self, sender: PlanSender, reader: PollingReader) -> None:
         self._sender = sender
         self._reader = reader
 
@@ -448,7 +452,7 @@ class SendsClient:
                 return await self._reader.invoke(f, value)
         except ClientError as error:
             return ended(error, value, changes_nothing=True)
-        ends = await self._sender.carry_out(shaped(value, Plan)["frames"])
+        ends = await self._sender.carry_out(shaped(value, FramePlan)["frames"])
         types = {each["end"] for each in ends}
         if "ok" in types:
             return Outcome("ok", {"frames": ends})

@@ -49,7 +49,7 @@ from jepsen.workloads.api import Workload, WorkloadClient
 from jepsen.workloads.contents import content_sent, key_of, message_of
 from jepsen.workloads.reading import (
     READS,
-    QueueReader,
+    PollingReader,
     Reader,
     drain,
     mixed_with_polls,
@@ -174,7 +174,7 @@ class TransactionWorkload(Workload):
             with suppress(ClientError):
                 await producer.queues(TOPIC)
             note = self._decisions.note_read
-            reader = QueueReader(self._readers[slot], consumer, self._queues, on_read=note)
+            reader = PollingReader(self._readers[slot], consumer, self._queues, on_read=note)
             yield TransactionClient(self, producer, reader)
 
     def generator(self, chance: random.Random, workers: int) -> Generator:
@@ -265,7 +265,7 @@ class TransactionClient:
     """One producer of the group, and a reader."""
 
     def __init__(
-        self, workload: TransactionWorkload, producer: TransactionProducer, reader: QueueReader
+        self, workload: TransactionWorkload, producer: TransactionProducer, reader: PollingReader
     ) -> None:
         self._workload = workload
         self._producer = producer

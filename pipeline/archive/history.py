@@ -31,7 +31,7 @@ from pipeline.archive.manifests import (
     load_manifests,
     topic_of,
 )
-from pipeline.errors import DataLossError, UsageError
+from pipeline.errors import DataLossError, PipelineUsageError
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
 from pipeline.scan.columns import TIME_TYPE
@@ -73,15 +73,15 @@ class History:
     Raises:
         ArchiveError: a manifest is damaged or missing.
         DataLossError: a queue has a hole inside the archive.
-        UsageError: the folder is no archive, or it may be the log of several groups.
+        PipelineUsageError: the folder is no archive, or it may be the log of several groups.
     """
 
     def __init__(self, archive: str, wants: Callable[[str], bool], broker_name: str | None) -> None:
         self._archive = Path(archive)
         if not self._archive.is_dir():
-            raise UsageError(f"option includeArchive: there is no folder {archive}")
+            raise PipelineUsageError(f"option includeArchive: there is no folder {archive}")
         if not any((self._archive / each).is_dir() for each in (MANIFESTS, STAGING)):
-            raise UsageError(
+            raise PipelineUsageError(
                 f"option includeArchive: {archive} is no archive: it has no {MANIFESTS}"
             )
         self._manifests = load_manifests(archive)
@@ -95,7 +95,7 @@ class History:
         for manifest in self._manifests:
             name = manifest.broker_name or broker_name
             if name is None:
-                raise UsageError(
+                raise PipelineUsageError(
                     f"the archive {self._archive} does not say which group's log it is, and the topics "
                     "are those of several"
                 )

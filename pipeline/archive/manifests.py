@@ -41,8 +41,8 @@ from dledger.raft.ids import Index, Position
 from dledger.storage.posix import PosixDisk
 from dledger.storage.whole_file import replace_whole
 from dledger_mq.message.numbers import QueueOffset
-from pipeline.errors import CannotTellError, PipelineError
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.errors import InconclusiveError, PipelineError
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 
 VERSION: Final = 1
@@ -315,11 +315,11 @@ def check_same_log(manifest: Manifest, store: Store) -> None:
 
     Raises:
         ArchiveError: it is another log.
-        CannotTellError: the store does not reach so far.
+        InconclusiveError: the store does not reach so far.
     """
-    plan = plan_scan(store, Committed(manifest.last_index, "a manifest", is_exact=False))
+    plan = plan_scan(store, CommittedBound(manifest.last_index, "a manifest", is_exact=False))
     if plan.end.index < manifest.last_index:
-        raise CannotTellError(
+        raise InconclusiveError(
             f"{store.path}: its log ends at entry {plan.end.index}, the archive goes to {manifest.last_index}"
         )
     if plan.end.crc != manifest.last_chain_crc or plan.end.position != manifest.end_position:

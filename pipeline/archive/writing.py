@@ -35,7 +35,7 @@ from pipeline.archive.manifests import (
 from pipeline.archive.parts import Part, StagedFile, StagedPart, stage_part
 from pipeline.errors import PipelineError
 from pipeline.scan.entries import LOG_START, Chain
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import LogRange
 from pipeline.scan.records import read_records
 from pipeline.scan.stores import SegmentFile, Store, Units, chain_of, read_index
@@ -112,7 +112,7 @@ class Archive:
         return self.manifests[-1].last_index if self.manifests else 0
 
     def stretches(
-        self, store: Store, committed: Committed, stretch_bytes: int = STRETCH_BYTES
+        self, store: Store, committed: CommittedBound, stretch_bytes: int = STRETCH_BYTES
     ) -> list[ManifestRange]:
         """Return the stretches of the log, up to a bound, that the archive does not hold yet.
 
@@ -259,7 +259,7 @@ def _parts(store: Store, stretch: ManifestRange, part_bytes: int) -> Iterator[tu
     held: list[LogRange] = []
     plan = plan_scan(
         store,
-        Committed(stretch.end.index, "the stretch"),
+        CommittedBound(stretch.end.index, "the stretch"),
         first_index=Index(stretch.before.index + 1),
         split_bytes=max(part_bytes // 4, 1),
     )

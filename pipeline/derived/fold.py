@@ -12,9 +12,9 @@ from broker.store.state import BrokerState
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.entry import Entry
 from dledger_mq.message.errors import RecordError
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 from pipeline.scan.errors import DamagedLogError
-from pipeline.scan.plan import Plan
+from pipeline.scan.plan import ScanPlan
 from pipeline.scan.ranges import LogRange, RangeScan
 
 ENTRIES_AT_ONCE: Final = 256
@@ -26,7 +26,7 @@ def new_state(folder: Path) -> BrokerState:
 
 
 def fold(
-    plan: Plan,
+    plan: ScanPlan,
     state: BrokerState,
     stops: Iterable[int] = (),
     progress: Callable[[int], None] = lambda _: None,
@@ -44,7 +44,7 @@ def fold(
 
     Raises:
         DamagedLogError: the log cannot be folded; names the place.
-        CannotTellError: the log has control records of a newer version.
+        InconclusiveError: the log has control records of a newer version.
     """
     assert not plan.start.index, "a fold begins at the first entry"
     waiting = sorted({stop for stop in stops if 0 < stop < plan.end.index} | {plan.end.index})
@@ -70,4 +70,4 @@ def _apply(state: BrokerState, entries: list[Entry], range_: LogRange) -> None:
             range_.path, poison.position - range_.segment_position, f"entry {poison.index}: {error}"
         ) from error
     except NewerVersionError as error:
-        raise CannotTellError(f"entry {state.applied_index + 1}: {error}") from error
+        raise InconclusiveError(f"entry {state.applied_index + 1}: {error}") from error

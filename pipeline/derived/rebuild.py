@@ -23,11 +23,11 @@ from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import SnapshotStore
 from pipeline.derived.compare import tables
 from pipeline.derived.fold import fold, new_state
-from pipeline.errors import PipelineError, UsageError
-from pipeline.scan.plan import Plan
+from pipeline.errors import PipelineError, PipelineUsageError
+from pipeline.scan.plan import ScanPlan
 
 
-def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> BrokerState:
+def rebuild(plan: ScanPlan, folder: str | Path, progress: Callable[[int], None]) -> BrokerState:
     """Fold a log and write what follows from it into a new folder.
 
     Args:
@@ -39,13 +39,13 @@ def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> 
         The state; its files are in the folder.
 
     Raises:
-        UsageError: the folder exists.
+        PipelineUsageError: the folder exists.
         PipelineError: the disk failed or is full; there is no such folder then.
         DamagedLogError: the log cannot be folded.
     """
     place = Path(folder).absolute()
     if place.exists():
-        raise UsageError(f"{place} exists; what is rebuilt goes into a new folder")
+        raise PipelineUsageError(f"{place} exists; what is rebuilt goes into a new folder")
     aside = place.with_name(f"{place.name}.aside-{os.getpid()}")
     try:
         aside.mkdir(parents=True)
@@ -66,7 +66,7 @@ def rebuild(plan: Plan, folder: str | Path, progress: Callable[[int], None]) -> 
     return state
 
 
-def _write_snapshot(folder: Path, state: BrokerState, plan: Plan) -> None:
+def _write_snapshot(folder: Path, state: BrokerState, plan: ScanPlan) -> None:
     end = plan.end
     meta = SnapshotMeta(
         Index(end.index), Term(end.term), Position(end.position), end.crc or 0, state.digest()

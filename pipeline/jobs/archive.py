@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, TypedDict
 from rich.table import Table
 
 from dledger.raft.ids import Index
-from pipeline.errors import EXIT_FINE, CannotTellError, UsageError
+from pipeline.errors import EXIT_FINE, InconclusiveError, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
 from pipeline.jobs.tables import new_table
@@ -70,7 +70,7 @@ def run(context: JobContext) -> int:
     options = context.options
     store = store_of(options.store)
     if options.stretch_mib < 1:
-        raise UsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
+        raise PipelineUsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
     started = time.monotonic()
     added_bytes = 0
     if options.check:
@@ -98,13 +98,13 @@ def checked(archive: str) -> list[Manifest]:
 
     Raises:
         ArchiveError: a file or a manifest is not as it was written.
-        CannotTellError: there are no manifests.
+        InconclusiveError: there are no manifests.
     """
     from pipeline.archive.manifests import check_contents, load_manifests
 
     manifests = load_manifests(archive)
     if not manifests:
-        raise CannotTellError(f"{archive} is no archive, or an empty one: it has no manifests")
+        raise InconclusiveError(f"{archive} is no archive, or an empty one: it has no manifests")
     check_contents(archive, manifests)
     return manifests
 
@@ -113,7 +113,7 @@ def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
     """Archive stretch by stretch; returns the bytes of log that were added."""
     from pipeline.archive.writing import expired_index
     from pipeline.options import OptionReader
-    from pipeline.scan.plan import Committed
+    from pipeline.scan.plan import CommittedBound
 
     options = context.options
     committed = bound_of(options, store)
@@ -123,7 +123,7 @@ def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
         cutoff_ms = int(time.time() * 1000) - reader.duration_ms("older-than", 0)
         expired = expired_index(store, cutoff_ms)
         if committed.index is None or expired < committed.index:
-            committed = Committed(Index(expired), f"{committed.known_by}; older than {age}")
+            committed = CommittedBound(Index(expired), f"{committed.known_by}; older than {age}")
     found = archive.stretches(store, committed, options.stretch_mib * MIB)
     added = 0
     with context.progress() as progress:

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, TypedDict
 from rich.table import Table
 
 from dledger.raft.ids import Index, Position
-from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
 from pipeline.jobs.tables import alarming, new_table
 
 if TYPE_CHECKING:
     from pipeline.audit import Finding
-    from pipeline.scan.plan import Committed
+    from pipeline.scan.plan import CommittedBound
     from pipeline.scan.stores import Store
     from pipeline.spark.names import Row, SparkSession
 
@@ -54,7 +54,9 @@ def run(context: JobContext) -> int:
     from pipeline.audit import common_bound
 
     if context.options.node is not None:
-        raise UsageError("--node says whose store one is; an audit has several: leave it out")
+        raise PipelineUsageError(
+            "--node says whose store one is; an audit has several: leave it out"
+        )
     stores = named(context.options.stores)
     bounds = {each: bound_of(context.options, store) for each, store in stores.items()}
     committed = common_bound(stores, bounds)
@@ -81,10 +83,10 @@ def named(paths: list[str]) -> dict[str, Store]:
     """Name stores so that they can be distinguished: by their folders', or by their paths.
 
     Raises:
-        UsageError: fewer than two, or one twice.
+        PipelineUsageError: fewer than two, or one twice.
     """
     if len({Path(path).resolve() for path in paths}) < max(len(paths), 2):
-        raise UsageError("an audit needs two or more different stores")
+        raise PipelineUsageError("an audit needs two or more different stores")
     names = [Path(path).resolve().name for path in paths]
     is_clear = len(set(names)) == len(names)
     return {
@@ -174,10 +176,10 @@ def kept_differences(
     """Compare each replica's derived state with one fold of the common log."""
     from pipeline.audit import Finding
     from pipeline.jobs.verify import Findings, compare_kept
-    from pipeline.scan.plan import Committed, plan_scan
+    from pipeline.scan.plan import CommittedBound, plan_scan
 
     first = next(iter(stores.values()))
-    plan = plan_scan(first, Committed(last_index, "audit"))
+    plan = plan_scan(first, CommittedBound(last_index, "audit"))
     keepers = {store.path: Findings() for store in stores.values()}
     compare_kept(plan, keepers, progress)
     names = {store.path: each for each, store in stores.items()}
@@ -208,7 +210,9 @@ def live_differences(name_server: str | None, group: str | None) -> list[Finding
     ]
 
 
-def _table(committed: Committed, stores: Mapping[str, Store], findings: list[Finding]) -> Table:
+def _table(
+    committed: CommittedBound, stores: Mapping[str, Store], findings: list[Finding]
+) -> Table:
     verdict = "differ" if findings else "are identical"
     title = f"{', '.join(stores)} {verdict} up to entry {committed.index} ({committed.known_by})"
     table = new_table(title, "replica", "what")

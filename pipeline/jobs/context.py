@@ -53,7 +53,7 @@ class JobContext:
         """Return the session, made when a job first asks for it.
 
         Raises:
-            CannotTellError: PySpark or Java is missing, or the session could not be made.
+            InconclusiveError: PySpark or Java is missing, or the session could not be made.
         """
         from pipeline.spark.session import context_class, open_session
 

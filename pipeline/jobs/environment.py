@@ -9,7 +9,7 @@ from typing import Final
 
 from rich.table import Table
 
-from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, JavaMissingError
+from pipeline.errors import EXIT_FINE, EXIT_INCONCLUSIVE, JavaMissingError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.tables import alarming, new_table
 
@@ -44,7 +44,7 @@ def run(context: JobContext) -> int:
         found["master"] = str(context.spark.sparkContext.master)
         found["tasks"] = str(context.spark.range(4).count())
     context.report(found | {"missing": missing}, lambda: _table(found, missing))
-    return EXIT_CANNOT_TELL if missing else EXIT_FINE
+    return EXIT_INCONCLUSIVE if missing else EXIT_FINE
 
 
 def _java() -> tuple[str, list[str]]:

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from dledger_mq import ClientError
 from dledger_mq.client.lag import QueueLag, TopicLag, by_topic, consumer_lags
-from pipeline.errors import EXIT_FINE, EXIT_FOUND, CannotTellError
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, InconclusiveError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.tables import alarming, new_table
 
@@ -53,16 +53,16 @@ def ask_lags(
     """Ask all broker groups; of one consumer group or topic only, where given.
 
     Raises:
-        CannotTellError: name servers or brokers do not answer, or nobody has the group or topic that is meant.
+        InconclusiveError: name servers or brokers do not answer, or nobody has the group or topic that is meant.
     """
     try:
         found = trio.run(partial(consumer_lags, name_server, group=group, topic=topic))
     except ClientError as error:
-        raise CannotTellError(f"the lag is not known: {error}") from error
+        raise InconclusiveError(f"the lag is not known: {error}") from error
     if not found and (group is not None or topic is not None):
         meant = [f"group {group}"] if group is not None else []
         meant += [f"topic {topic}"] if topic is not None else []
-        raise CannotTellError(
+        raise InconclusiveError(
             f"no broker has an offset of {' in '.join(meant)}: nothing was committed yet, or the name is wrong"
         )
     return found

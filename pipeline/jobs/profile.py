@@ -10,7 +10,7 @@ from rich.console import Group
 from rich.table import Table
 
 from dledger.raft.ids import Index
-from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE
+from pipeline.errors import EXIT_FINE, EXIT_INCONCLUSIVE
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
@@ -74,7 +74,7 @@ def run(context: JobContext) -> int:
             _table("seconds from storing to commit, slowest first", delays),
         ),
     )
-    return EXIT_FINE if traffic or retries else EXIT_CANNOT_TELL
+    return EXIT_FINE if traffic or retries else EXIT_INCONCLUSIVE
 
 
 def _rows(frame: DataFrame) -> Rows:

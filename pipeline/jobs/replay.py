@@ -12,7 +12,7 @@ from rich.table import Table
 from dledger.raft.ids import Index
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
-from pipeline.errors import EXIT_FINE, EXIT_FOUND, UsageError
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
@@ -74,13 +74,13 @@ def _sink_options(options: argparse.Namespace) -> dict[str, str]:
     """Return the options of the sink that sends the messages.
 
     Raises:
-        UsageError: the command line names no topic that there may be, or no rate.
+        PipelineUsageError: the command line names no topic that there may be, or no rate.
     """
     problem = topic_problem(options.to_topic)
     if problem is not None:
-        raise UsageError(f"--to-topic {options.to_topic!r}: {problem}")
+        raise PipelineUsageError(f"--to-topic {options.to_topic!r}: {problem}")
     if options.rate is not None and options.rate < 1:
-        raise UsageError(f"--rate {options.rate} must be above 0")
+        raise PipelineUsageError(f"--rate {options.rate} must be above 0")
     given = {
         "nameServer": options.name_server,
         "topic": options.to_topic,

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pipeline.scan.plan import Committed
+    from pipeline.scan.plan import CommittedBound
     from pipeline.scan.stores import Store
 
 
@@ -42,7 +42,7 @@ def last_index_of(options: argparse.Namespace) -> int:
     """Return the last entry of `--store` that may be read; asked before Spark is, whose errors know no exit codes.
 
     Raises:
-        UsageError, CannotTellError: as `bound_of`.
+        PipelineUsageError, InconclusiveError: as `bound_of`.
         DamagedLogError: segments are missing or damaged.
     """
     from pipeline.scan.plan import plan_scan
@@ -51,12 +51,12 @@ def last_index_of(options: argparse.Namespace) -> int:
     return plan_scan(store, bound_of(options, store)).end.index
 
 
-def bound_of(options: argparse.Namespace, store: Store) -> Committed:
+def bound_of(options: argparse.Namespace, store: Store) -> CommittedBound:
     """Return how far the log may be read.
 
     Raises:
-        UsageError: the options contradict each other.
-        CannotTellError: it is not known.
+        PipelineUsageError: the options contradict each other.
+        InconclusiveError: it is not known.
     """
     from pipeline.log_options import committed_bound, read_log_options
 

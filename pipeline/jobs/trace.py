@@ -12,7 +12,7 @@ from rich.tree import Tree
 
 from pipeline.errors import EXIT_FINE, EXIT_FOUND
 from pipeline.jobs.context import JobContext
-from pipeline.trace import Standing, Story, trace
+from pipeline.trace import GroupProgress, MessageTrace, trace
 
 name = "trace"
 summary = "follow a message through delays, transactions, retries, dead letters and groups"
@@ -42,7 +42,7 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if stories else EXIT_FOUND
 
 
-def _tree(story: Story) -> Tree:
+def _tree(story: MessageTrace) -> Tree:
     """Draw one message's story; each group's standing hangs under the record that the group reads."""
     tree = Tree(Text.assemble((story.topic, "bold"), " ", story.unique_key))
     for step in story.steps:
@@ -60,7 +60,7 @@ def _tree(story: Story) -> Tree:
     return tree
 
 
-def _standing(one: Standing) -> Text:
+def _standing(one: GroupProgress) -> Text:
     if one.is_done:
         done = (f"{one.group} is done with it", "green")
         return Text.assemble(done, f" (stands at {one.committed})")

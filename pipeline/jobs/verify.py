@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypedDict
 from rich.table import Table
 
 from dledger.raft.ids import Index, Position
-from pipeline.errors import EXIT_CANNOT_TELL, EXIT_FINE, EXIT_FOUND
+from pipeline.errors import EXIT_FINE, EXIT_FOUND, EXIT_INCONCLUSIVE
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
 from pipeline.jobs.tables import alarming, new_table
@@ -23,7 +23,7 @@ from pipeline.jobs.tables import alarming, new_table
 if TYPE_CHECKING:
     from broker.store.state import BrokerState
     from pipeline.derived.compare import Difference
-    from pipeline.scan.plan import Plan
+    from pipeline.scan.plan import ScanPlan
     from pipeline.spark.names import SparkSession
 
 name = "verify"
@@ -85,11 +85,11 @@ def run(context: JobContext) -> int:
     context.report(result, lambda: _table(result, findings))
     if findings.differences:
         return EXIT_FOUND
-    return EXIT_FINE if findings.compared else EXIT_CANNOT_TELL
+    return EXIT_FINE if findings.compared else EXIT_INCONCLUSIVE
 
 
 def verify(
-    plan: Plan, progress: Callable[[int], None], spark: SparkSession | None = None
+    plan: ScanPlan, progress: Callable[[int], None], spark: SparkSession | None = None
 ) -> Findings:
     """Compare everything that a store keeps with the fold of its log.
 
@@ -108,7 +108,7 @@ def verify(
 
 
 def compare_kept(
-    plan: Plan,
+    plan: ScanPlan,
     keepers: Mapping[str, Findings],
     progress: Callable[[int], None],
     spark: SparkSession | None = None,
@@ -187,7 +187,7 @@ def _compare_files(
 
 
 def _compare_with_spark(
-    spark: SparkSession, plan: Plan, state: BrokerState, findings: Findings
+    spark: SparkSession, plan: ScanPlan, state: BrokerState, findings: Findings
 ) -> None:
     from pipeline.derived.compare import Difference
     from pipeline.spark.consume_queues import checked_queues

@@ -19,7 +19,7 @@ from dledger_mq.message.hosts import HOST_V4_BYTES, unpack_host
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.scan.properties import PropertyColumn
 from pipeline.scan.records import Int64s, RecordTable
 
@@ -89,7 +89,7 @@ _LATEST_MS: Final = 253_402_300_799_999
 _HEX: Final = np.array([f"{octet:02X}".encode() for octet in range(256)], "S2")
 
 
-class UnknownColumnError(UsageError):
+class UnknownColumnError(PipelineUsageError):
     """A column was asked for that records do not have, or under another type."""
 
 

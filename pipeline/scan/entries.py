@@ -62,7 +62,7 @@ LOG_START: Final = Chain(Index(0), Term(0), Position(0), 0)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Entries:
+class EntryTable:
     """Whole entries back to back whose headers are right.
 
     Attributes:
@@ -102,9 +102,9 @@ class Entries:
             int(header["chain_crc"]),
         )
 
-    def none(self) -> Entries:
+    def none(self) -> EntryTable:
         """Return no entries."""
-        return Entries(self.start[:0], self.header[:0], self.body_ok[:0])
+        return EntryTable(self.start[:0], self.header[:0], self.body_ok[:0])
 
     @property
     def end(self) -> Int64s:
@@ -129,7 +129,7 @@ class ScannedEntries:
         wanted_bytes: without a problem: from `taken_bytes`, how much would hold the next entry.
     """
 
-    entries: Entries
+    entries: EntryTable
     after: Chain
     taken_bytes: int
     problem: str = ""
@@ -139,7 +139,7 @@ class ScannedEntries:
 def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> ScannedEntries:
     """Take all whole entries from the start of `data`.
 
-    A body with a wrong checksum is marked in `Entries.body_ok` and is no end: its header says where the next
+    A body with a wrong checksum is marked in `EntryTable.body_ok` and is no end: its header says where the next
     entry starts.
     """
     start, wanted_bytes = _walk(data)
@@ -155,13 +155,13 @@ def read_entries(data: Bytes, before: Chain, *, check_bodies: bool = True) -> Sc
         wanted_bytes = int(header["size"][-1])
     start, header = start[:count], header[:count]
     body_ok = _bodies_ok(data, start, header) if check_bodies else np.ones(count, bool)
-    entries = Entries(start, header, body_ok)
+    entries = EntryTable(start, header, body_ok)
     after = entries.chain_after(count, before)
     return ScannedEntries(entries, after, after.position - before.position, problem, wanted_bytes)
 
 
 def _nothing(data: Bytes, before: Chain, wanted_bytes: int) -> ScannedEntries:
-    none = Entries(np.empty(0, np.int64), np.empty(0, HEADER), np.empty(0, bool))
+    none = EntryTable(np.empty(0, np.int64), np.empty(0, HEADER), np.empty(0, bool))
     return ScannedEntries(none, before, 0, "", wanted_bytes)
 
 

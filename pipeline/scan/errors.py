@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError, PipelineUsageError
 
 
 class DamagedLogError(PipelineError):
@@ -25,5 +25,5 @@ class DamagedLogError(PipelineError):
         return type(self), (self.path, self.byte_offset, self.problem)
 
 
-class NotAStoreError(UsageError):
+class NotAStoreError(PipelineUsageError):
     """The folder has no log in it."""

@@ -19,7 +19,7 @@ import numpy as np
 from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, decode_head
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.scan.entries import LOG_START, Chain, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.ranges import READ_BYTES, LogRange
@@ -36,7 +36,7 @@ SNAPSHOT: Final = "snapshot"
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
+class CommittedBound:
     """The last entry that is known to be committed, and the source of that knowledge.
 
     Attributes:
@@ -51,7 +51,7 @@ class Committed:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class ScanPlan:
     """The extent of a scan.
 
     Attributes:
@@ -67,7 +67,7 @@ class Plan:
 
     path: str
     ranges: tuple[LogRange, ...]
-    committed: Committed
+    committed: CommittedBound
     start: Chain
     end: Chain
     log_end: Chain
@@ -88,27 +88,27 @@ class Plan:
         return sum(each.size_bytes for each in self.ranges)
 
 
-def given_bound(text: str, store: Store) -> Committed:
+def given_bound(text: str, store: Store) -> CommittedBound:
     """Read `upTo`: an index, `snapshot`, or `end`.
 
     Raises:
-        UsageError: none of these.
-        CannotTellError: there is no snapshot to go by.
+        PipelineUsageError: none of these.
+        InconclusiveError: there is no snapshot to go by.
     """
     if text == END:
-        return Committed(None, "as asked: all that is there")
+        return CommittedBound(None, "as asked: all that is there")
     if text == SNAPSHOT:
         return committed_by_snapshot(store)
     if text.isascii() and text.isdigit():
-        return Committed(Index(int(text)), "as asked")
-    raise UsageError(f"upTo={text!r} is none of: an entry's index, snapshot, end")
+        return CommittedBound(Index(int(text)), "as asked")
+    raise PipelineUsageError(f"upTo={text!r} is none of: an entry's index, snapshot, end")
 
 
-def committed_by_snapshot(store: Store) -> Committed:
+def committed_by_snapshot(store: Store) -> CommittedBound:
     """Return the newest snapshot of the store whose head is good.
 
     Raises:
-        CannotTellError: there is none.
+        InconclusiveError: there is none.
     """
     folder = Path(store.path) / "snapshots"
     names = [
@@ -123,8 +123,8 @@ def committed_by_snapshot(store: Store) -> Committed:
         except (SnapshotFormatError, FileNotFoundError):
             continue
         if int(path.name) == meta.index:
-            return Committed(meta.index, f"snapshot {path.name}")
-    raise CannotTellError(
+            return CommittedBound(meta.index, f"snapshot {path.name}")
+    raise InconclusiveError(
         f"{store.path}: how much of the log is committed is not known: it has no snapshot. Name the group's "
         "name server, or give upTo: an entry's index, or `end` when no node writes to this store any more"
     )
@@ -132,12 +132,12 @@ def committed_by_snapshot(store: Store) -> Committed:
 
 def plan_scan(
     store: Store,
-    committed: Committed,
+    committed: CommittedBound,
     *,
     first_index: Index = FIRST,
     split_bytes: int = SPLIT_BYTES,
     fails: bool = True,
-) -> Plan:
+) -> ScanPlan:
     """Decide what to scan.
 
     Args:
@@ -149,7 +149,7 @@ def plan_scan(
 
     Raises:
         DamagedLogError: segments are missing or do not join; only with `fails`.
-        UsageError: the log ends before the entry that was asked for.
+        PipelineUsageError: the log ends before the entry that was asked for.
     """
     layout = _Layout(store, fails=fails)
     end = _bounded(layout, committed)
@@ -168,14 +168,14 @@ def plan_scan(
                 end=segment_end,
                 split_bytes=split_bytes,
             )
-    return Plan(store.path, tuple(ranges), committed, start, end, layout.ends[-1])
+    return ScanPlan(store.path, tuple(ranges), committed, start, end, layout.ends[-1])
 
 
 def _position(chain: Chain) -> int:
     return chain.position
 
 
-def _bounded(layout: _Layout, committed: Committed) -> Chain:
+def _bounded(layout: _Layout, committed: CommittedBound) -> Chain:
     """Return the last entry to be scanned."""
     log_end = layout.ends[-1]
     if committed.index == log_end.index:
@@ -186,7 +186,7 @@ def _bounded(layout: _Layout, committed: Committed) -> Chain:
         return log_end
     if committed.index > log_end.index:
         if committed.is_exact:
-            raise UsageError(
+            raise PipelineUsageError(
                 f"{layout.path}: the log ends at entry {log_end.index}, before entry {committed.index} "
                 f"({committed.known_by})"
             )

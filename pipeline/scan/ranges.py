@@ -19,7 +19,7 @@ from dledger.codec.entry import find_headers
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger_mq.message.errors import RecordError
-from pipeline.scan.entries import Chain, Entries, ScannedEntries, read_entries
+from pipeline.scan.entries import Chain, EntryTable, ScannedEntries, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.records import Int64s, RecordTable, read_records
 
@@ -93,7 +93,7 @@ class Piece:
         damages: what stands here and could not be read; empty unless the scan goes on behind damage.
     """
 
-    entries: Entries
+    entries: EntryTable
     table: RecordTable
     entry_of: Int64s
     damages: tuple[Damage, ...]
@@ -299,7 +299,7 @@ class RangeScan:
         table, entry_of = _records(data, entries, np.array(readable, np.int64))
         return Piece(entries, table, entry_of, tuple(damages))
 
-    def _entry_damage(self, before: Chain, entries: Entries, place: int, problem: str) -> Damage:
+    def _entry_damage(self, before: Chain, entries: EntryTable, place: int, problem: str) -> Damage:
         header = entries.header[place]
         index = int(header["index"])
         if not entries.body_ok[place]:
@@ -312,7 +312,7 @@ class RangeScan:
         )
 
 
-def _records(data: memoryview, entries: Entries, places: Int64s) -> tuple[RecordTable, Int64s]:
+def _records(data: memoryview, entries: EntryTable, places: Int64s) -> tuple[RecordTable, Int64s]:
     """Return the records of some entries, and for each the place of its entry."""
     begin = entries.start[places] + ENTRY_HEADER_BYTES
     spans = np.stack((begin, entries.end[places]), axis=1)
@@ -320,7 +320,7 @@ def _records(data: memoryview, entries: Entries, places: Int64s) -> tuple[Record
     return table, places[np.searchsorted(begin, table.start, side="right") - 1]
 
 
-def _poison(data: memoryview, entries: Entries, place: int, position: Position) -> str:
+def _poison(data: memoryview, entries: EntryTable, place: int, position: Position) -> str:
     """Describe what is wrong with the records of one entry; empty when nothing is."""
     try:
         table, _ = _records(data, entries, np.array([place]))

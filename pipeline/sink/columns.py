@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.sink.options import AUTO, COLUMN, WHAT, SinkOptions
 
 _WHOLE: Final = ("tinyint", "smallint", "int", "bigint")
@@ -49,32 +49,36 @@ class SinkColumns:
 
 
 def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumns:
-    """Check a frame's columns; raises UsageError for those that the sink cannot write.
+    """Check a frame's columns; raises PipelineUsageError for those that the sink cannot write.
 
     Args:
         fields: names and types, as Spark writes them ("map<string,string>").
         options: the sink's.
 
     Raises:
-        UsageError: names the column.
+        PipelineUsageError: names the column.
     """
     for name, kind in fields.items():
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.7)
             hint = f"; did you mean {near[0]}?" if near else ", drop it or put it into properties"
-            raise UsageError(f"{WHAT} has no column {name}{hint} (it has {', '.join(COLUMNS)})")
+            raise PipelineUsageError(
+                f"{WHAT} has no column {name}{hint} (it has {', '.join(COLUMNS)})"
+            )
         if kind not in COLUMNS[name]:
-            raise UsageError(
+            raise PipelineUsageError(
                 f"{WHAT}: column {name} has type {kind}, it must be {' or '.join(COLUMNS[name])}"
             )
     if "body" not in fields:
-        raise UsageError(f"{WHAT} needs a column body (string or binary)")
+        raise PipelineUsageError(f"{WHAT} needs a column body (string or binary)")
     if "topic" not in fields and options.topic is None:
-        raise UsageError(f"{WHAT} needs option topic, or a column topic")
+        raise PipelineUsageError(f"{WHAT} needs option topic, or a column topic")
     if "delayLevel" in fields and "deliverAt" in fields:
-        raise UsageError(f"{WHAT}: a frame has delayLevel or deliverAt, not both")
+        raise PipelineUsageError(f"{WHAT}: a frame has delayLevel or deliverAt, not both")
     if options.queue_selector == COLUMN and not {"queueId", "brokerName"} <= fields.keys():
-        raise UsageError(f"{WHAT}: queueSelector column needs the columns brokerName and queueId")
+        raise PipelineUsageError(
+            f"{WHAT}: queueSelector column needs the columns brokerName and queueId"
+        )
     return SinkColumns(tuple(fields), _key_columns(fields, options))
 
 
@@ -87,7 +91,7 @@ def _key_columns(fields: Mapping[str, str], options: SinkOptions) -> tuple[str, 
     if set(COORDINATES) <= fields.keys():
         return COORDINATES
     if options.row_keys == AUTO:
-        raise UsageError(
+        raise PipelineUsageError(
             f"{WHAT}: delivery exactly-once must know a row again: give a column idempotencyKey, or keep the "
             f"source's {', '.join(COORDINATES)}; partition and row number (option rowKeys=position) will do "
             "only for a plan without shuffle, sort or chance"

@@ -12,7 +12,7 @@ from dledger_mq.client.messages import BODY_BYTES_MAX
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here
 
@@ -60,7 +60,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
     """Read and check the options of a sink.
 
     Raises:
-        UsageError: names the option and what is wrong with it.
+        PipelineUsageError: names the option and what is wrong with it.
     """
     reader = OptionReader(given, WHAT)
     name_server, topic = _name_server(reader), _topic(reader)
@@ -71,7 +71,7 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         reader.refuse("batchId", "is for batch writes; a stream counts its own batches")
     batch_id = reader.number("batchId", 0, most=10**18 - 1)
     if is_exactly_once and not is_stream and sink_id is None:
-        raise UsageError(
+        raise PipelineUsageError(
             f"{WHAT}: delivery exactly-once in a batch write needs option sinkId, a name that is the "
             "same when the write is repeated"
         )

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import Producer
 from dledger_mq.client.errors import ClientError, NoRouteError
-from pipeline.errors import CannotTellError, PipelineError, UsageError
+from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
 
@@ -23,7 +23,7 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
 
     Raises:
         PipelineError: there is no such topic, or no broker; or the place for the list cannot be used.
-        UsageError: several groups serve the topic, and there is no place for the list.
+        PipelineUsageError: several groups serve the topic, and there is no place for the list.
     """
     if options.topic is None:
         return ()
@@ -43,7 +43,7 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
         return _queues_of(topic, file, kept)
     queues = ask()
     if options.is_exactly_once and len({queue.broker_name for queue in queues}) > 1:
-        raise UsageError(
+        raise PipelineUsageError(
             f"{WHAT}: several broker groups serve topic {topic}, and a row that is written again "
             "must meet the same one: give option metadataPath, a folder that stays"
         )
@@ -54,17 +54,17 @@ def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[Messa
     """Ask the name servers for the queues of a topic.
 
     Raises:
-        CannotTellError: nobody serves it, or nobody answers.
+        InconclusiveError: nobody serves it, or nobody answers.
     """
     try:
         with Producer(name_server, PRODUCER_GROUP, timeout_s=timeout_s) as producer:
             return tuple(sorted(producer.queues(topic)))
     except NoRouteError as error:
-        raise CannotTellError(
+        raise InconclusiveError(
             f"topic {topic} does not exist, or no broker serves it just now (name server {name_server})"
         ) from error
     except (ClientError, OSError) as error:
-        raise CannotTellError(f"no queues of topic {topic}: {error}") from error
+        raise InconclusiveError(f"no queues of topic {topic}: {error}") from error
 
 
 def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:

@@ -69,7 +69,7 @@ class _Sent:
     pending: PendingSend | PendingRows
 
 
-class Sender:
+class RowSender:
     """Sends rows in their order; rows of one queue keep it. Use as an async context manager."""
 
     def __init__(self, options: SinkOptions, task: SinkTask) -> None:
@@ -89,7 +89,7 @@ class Sender:
         self._taken = 0
         self.counts = SinkCounts()
 
-    async def __aenter__(self) -> Sender:
+    async def __aenter__(self) -> RowSender:
         await self._producer.__aenter__()
         self._began = trio.current_time()
         return self
@@ -277,7 +277,7 @@ def send_all(
     """
 
     async def run() -> SinkCounts:
-        async with Sender(options, task) as sender:
+        async with RowSender(options, task) as sender:
             for batch in batches:
                 await sender.send(reader.read(batch))
         return sender.counts

@@ -30,7 +30,7 @@ class CommitLogReader(DataSourceReader):
     """Plans the scan of a store, and carries out its parts.
 
     Raises:
-        UsageError: an option or a column does not exist.
+        PipelineUsageError: an option or a column does not exist.
     """
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:

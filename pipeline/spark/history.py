@@ -9,7 +9,7 @@ from pyspark.errors import AnalysisException
 
 from dledger.raft.ids import Index
 from pipeline.archive.manifests import MANIFESTS, listed_files
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.spark.archive_rows import parquet_rows
 from pipeline.spark.failures import reason_of
 
@@ -37,21 +37,23 @@ def parquet_history(
     """Return what an archive's manifests list, or all Parquet files of a folder that is none.
 
     Raises:
-        UsageError: there is no such folder, nothing in it is Parquet, or its files have other columns.
+        PipelineUsageError: there is no such folder, nothing in it is Parquet, or its files have other columns.
         PipelineError: the archive is not as its manifests say.
     """
     place = Path(folder).absolute()
     if not place.exists():
-        raise UsageError(f"there is no {folder}")
+        raise PipelineUsageError(f"there is no {folder}")
     if (place / MANIFESTS).exists():
         return parquet_rows(spark, listed_files(place, topics), str(place))
     try:
         frame = spark.read.parquet(str(place))
     except AnalysisException as error:
-        raise UsageError(f"{folder} cannot be read as Parquet: {reason_of(error)}") from error
+        raise PipelineUsageError(
+            f"{folder} cannot be read as Parquet: {reason_of(error)}"
+        ) from error
     missing = [column for column in NEEDED if column not in frame.columns]
     if missing:
-        raise UsageError(f"the files in {folder} have no column {', '.join(missing)}")
+        raise PipelineUsageError(f"the files in {folder} have no column {', '.join(missing)}")
     return frame
 
 

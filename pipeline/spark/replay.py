@@ -16,7 +16,7 @@ from zlib import crc32
 from pyspark.sql import functions as f
 
 from dledger_mq import MessageQueue
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -95,7 +95,7 @@ def counts_of(rows: DataFrame) -> list[QueueCount]:
     """Count what would be replayed, queue by queue.
 
     Raises:
-        UsageError: two different messages have one place, so the sink would take the second for the first.
+        PipelineUsageError: two different messages have one place, so the sink would take the second for the first.
     """
     found = rows.groupBy("brokerName", "queueId").agg(
         f.count("*").alias("messages"),
@@ -108,7 +108,7 @@ def counts_of(rows: DataFrame) -> list[QueueCount]:
     counts: list[QueueCount] = []
     for r in found.collect():
         if r.places > r.offsets:
-            raise UsageError(
+            raise PipelineUsageError(
                 f"queue {r.brokerName or ''}/{r.queueId} had {r.places - r.offsets} offsets twice: its topic was "
                 "removed and made anew in this history; replay one after the other, with --from and --to and an "
                 "--id of its own for each"

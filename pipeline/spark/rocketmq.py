@@ -13,7 +13,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.reading import source_columns
 from pipeline.sink.options import WHAT
 from pipeline.source_options import read_source_options
@@ -60,7 +60,9 @@ class RocketMQDataSource(DataSource):
 
     def _plan_sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> SinkPlan:
         if self.speculates:
-            raise UsageError(f"{WHAT} needs spark.speculation=false: two attempts would send twice")
+            raise PipelineUsageError(
+                f"{WHAT} needs spark.speculation=false: two attempts would send twice"
+            )
         return plan_sink(schema, self.options, overwrite=overwrite, is_stream=is_stream)
 
 

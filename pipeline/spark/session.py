@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pipeline
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 from pipeline.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def open_session(
         settings: Spark settings above all others. Those given to spark-submit are above ours.
 
     Raises:
-        CannotTellError: PySpark or Java is missing, or the JVM does not start.
+        InconclusiveError: PySpark or Java is missing, or the JVM does not start.
     """
     context_class()
     from pyspark.errors import PySparkException
@@ -77,7 +77,7 @@ def open_session(
     try:
         session = builder.getOrCreate()
     except (PySparkException, RuntimeError, OSError) as error:
-        raise CannotTellError(f"no Spark session on {chosen}: {error}") from error
+        raise InconclusiveError(f"no Spark session on {chosen}: {error}") from error
     pipeline.register(session)
     return session
 
@@ -86,10 +86,10 @@ def context_class() -> type[SparkContext]:
     """Return PySpark's `SparkContext`.
 
     Raises:
-        CannotTellError: it is not installed.
+        InconclusiveError: it is not installed.
     """
     if find_spec("pyspark") is None:
-        raise CannotTellError(
+        raise InconclusiveError(
             "PySpark is not installed: the extra `spark` brings it (docs/installing.md)"
         )
     from pyspark import SparkContext

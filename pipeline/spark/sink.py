@@ -20,7 +20,7 @@ from pyspark.sql.datasource import (
 )
 
 from dledger_mq import MessageQueue
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.sink.columns import SinkColumns, check_columns
 from pipeline.sink.options import WHAT, SinkOptions, read_options
 from pipeline.sink.queues import plan_queues
@@ -67,12 +67,12 @@ def plan_sink(
         is_stream: whether a streaming query writes.
 
     Raises:
-        UsageError: option, column or mode.
+        PipelineUsageError: option, column or mode.
         PipelineError: no such topic, or nobody there.
     """
     if overwrite:
         mode = "outputMode complete" if is_stream else 'mode "overwrite"'
-        raise UsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
+        raise PipelineUsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
     options = read_options(given, is_stream=is_stream)
     fields = {field.name: field.dataType.simpleString() for field in schema.fields}
     columns = check_columns(fields, options)

@@ -57,7 +57,7 @@ class TopicTasks:
         parallelism: how many tasks a batch gets at most, unless numPartitions says so.
 
     Raises:
-        UsageError: a column does not exist or has another type.
+        PipelineUsageError: a column does not exist or has another type.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:

@@ -8,7 +8,7 @@ import msgspec
 
 from dledger.errors import DLedgerError, registry
 from dledger_mq.remoting.codes import RESPONSES
-from jepsen.checklist.command import Recorded
+from jepsen.checklist.command import RecordedResults
 from jepsen.checklist.page import page
 from tests.architecture.requests_page import requests_page
 
@@ -62,7 +62,7 @@ def errors_page() -> str:
 
 def faults_page() -> str:
     """The whole page: the rows, and what the last run of each recorded."""
-    recorded = msgspec.json.decode((ROOT / "docs/faults.json").read_bytes(), type=Recorded)
+    recorded = msgspec.json.decode((ROOT / "docs/faults.json").read_bytes(), type=RecordedResults)
     return page(recorded.rows, seen_on=recorded.seen_on)
 
 

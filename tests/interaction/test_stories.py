@@ -11,7 +11,7 @@ import pytest
 from broker.server.requests import router
 from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 from broker.store.offsets import ConsumerOffsets
 from broker.store.recent_sends import RecentSends
 from broker.store.schedule import Schedule
@@ -38,14 +38,14 @@ def test_there_are_stories() -> None:
     assert len(STORIES) >= 4
 
 
-def _forget_locks(self: QueueLocks) -> None:
+def _forget_locks(self: QueueLockTable) -> None:
     self.awaits_time = True
     self._table.clear()
 
 
 MISTAKES: list[tuple[str, object, str, Any]] = [
-    ("locks", QueueLocks, "begin_term", _forget_locks),
-    ("locks", QueueLocks, "keeps_out", lambda *_: False),
+    ("locks", QueueLockTable, "begin_term", _forget_locks),
+    ("locks", QueueLockTable, "keeps_out", lambda *_: False),
     (
         "consumer_that_returns",
         ConsumerOffsets,

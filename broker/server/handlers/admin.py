@@ -40,7 +40,7 @@ from dledger_mq.remoting.registrant import (
 _UNIQUE_COUNT_MAX = 32
 
 
-class Admin:
+class AdminHandlers:
     """Answers tools. Changes go through the log; `handlers` says what is read at the leader and what here."""
 
     def __init__(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.service.clients import ConsumerClient
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 from dledger_mq.message.numbers import QueueId
 
 LOCKERS_MAX: Final = 10_000
@@ -22,7 +22,7 @@ class Committers:
 
     def __init__(
         self,
-        locks: QueueLocks,
+        locks: QueueLockTable,
         members: Callable[[str], Mapping[str, ConsumerClient]],
     ) -> None:
         """Look clients up with `members`, which returns the live members of a group by client id."""

@@ -10,7 +10,7 @@ from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
 from broker.store.control import LockQueues, UnlockQueues
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 from broker.store.staging import StagedEntry
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -24,7 +24,7 @@ class Locks:
     """Takes lock requests while this node leads."""
 
     def __init__(
-        self, commits: Commits, router: Router, locks: QueueLocks, committers: Committers
+        self, commits: Commits, router: Router, locks: QueueLockTable, committers: Committers
     ) -> None:
         self._commits = commits
         self._router = router

@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable
 
 from broker.server.config import BrokerConfig
-from broker.server.watches.rates import SAMPLE_MS, Rate
+from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.store.state import BrokerState
 from dledger import LogServer
 
@@ -30,7 +30,7 @@ class RuntimeInfo:
         self._boot_ms = boot_ms
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
-        self._puts = Rate()
+        self._puts = RateWindows()
         self._next_ms = 0
 
     def sample(self, now_ms: int) -> None:

@@ -30,7 +30,7 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.requests import SendRequest
 
 
-class Send(SendInFlight, eq=False):
+class SendOperation(SendInFlight, eq=False):
     """A send from its frame to its answer; it is the waiter of what was staged of it.
 
     Attributes:
@@ -87,9 +87,11 @@ class Sends:
         """Return the handlers of its codes."""
         code = RequestCode
         return (
-            Handler(code.SEND_MESSAGE, self.send, RequestKind.SEND, request_type=Send),
-            Handler(code.SEND_MESSAGE_V2, self.send, RequestKind.SEND, request_type=Send),
-            Handler(code.SEND_BATCH_MESSAGE, self.send, RequestKind.SEND, request_type=Send),
+            Handler(code.SEND_MESSAGE, self.send, RequestKind.SEND, request_type=SendOperation),
+            Handler(code.SEND_MESSAGE_V2, self.send, RequestKind.SEND, request_type=SendOperation),
+            Handler(
+                code.SEND_BATCH_MESSAGE, self.send, RequestKind.SEND, request_type=SendOperation
+            ),
         )
 
     def send(self, request: PendingRequest, command: SendRequest) -> None:
@@ -110,12 +112,12 @@ class Sends:
         elif plan.is_half:
             self._ends.begin(request, plan, born_ms)
         else:
-            assert isinstance(request, Send), "its handler says so"
+            assert isinstance(request, SendOperation), "its handler says so"
             assert request.parts is None, "it waits for parts that came before"
             request.service, request.born_ms = self, born_ms
             self._store(request, plan)
 
-    def _store(self, send: Send, plan: SendPlan) -> None:
+    def _store(self, send: SendOperation, plan: SendPlan) -> None:
         """Stage what is new of a send, and wait for what is not."""
         known = self._known
         rest, place = plan, -1
@@ -140,7 +142,7 @@ class Sends:
 
     # The outcome of a send.
 
-    def committed(self, send: Send, staged: StagedEntry, place: int) -> None:
+    def committed(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send of which the staged part is committed; the usual case is that this is all of it."""
         if self._known is not None:
             self._known.leave(send)
@@ -174,13 +176,13 @@ class Sends:
                 self._repeats.note_answer(stored, is_received=is_there, link=send.link)
                 self._repeats.note_asked(stored, self._router.waited_until_ms(send, send.born_ms))
 
-    def failed(self, send: Send, error: DLedgerError) -> None:
+    def failed(self, send: SendOperation, error: DLedgerError) -> None:
         """Conclude what follows for a send of which the staged part is not confirmed."""
         if self._known is not None:
             self._known.leave(send)
         self.decided(send, error)
 
-    def joined_committed(self, first: Send, staged: StagedEntry, place: int) -> None:
+    def joined_committed(self, first: SendOperation, staged: StagedEntry, place: int) -> None:
         """Pass on to the sends that joined `first` where their parts stand."""
         known = self._known
         assert known is not None, "a send joined another one, and nothing is known of any"

@@ -72,7 +72,7 @@ class _Asked:
     size_bytes: int
 
 
-class Link:
+class LeaderConnection:
     """One open connection to one leader, and the waiters on it.
 
     Attributes:
@@ -147,7 +147,7 @@ class LeaderLink:
         self._opened_watchers: list[Callable[[], None]] = []
         self._settled_watchers: list[Callable[[], None]] = []
         self._handlers: dict[int, Callable[[RemotingCommand], object]] = {}
-        self._links: list[Link] = []
+        self._links: list[LeaderConnection] = []
         self._wake = trio.Event()
 
     def watch(
@@ -167,7 +167,7 @@ class LeaderLink:
         self._handlers[code] = handle
 
     @property
-    def _current(self) -> Link | None:
+    def _current(self) -> LeaderConnection | None:
         """The link to the node that leads now; None without one."""
         leader_id = self._log.leader_id
         for link in reversed(self._links):
@@ -265,14 +265,16 @@ class LeaderLink:
         text = self._log.status.attributes(leader_id).get(SERVICE_ADDRESS, "")
         return parse_address(text) if text else None
 
-    async def _open(self, leader_id: str, address: Address, nursery: trio.Nursery) -> Link:
+    async def _open(
+        self, leader_id: str, address: Address, nursery: trio.Nursery
+    ) -> LeaderConnection:
         connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
         try:
             await self._send_hello(connection, leader_id)
         except BaseException:
             connection.close("the link was not opened")
             raise
-        return Link(leader_id, connection)
+        return LeaderConnection(leader_id, connection)
 
     def hello(self, leader_id: str) -> bytes:
         """Build the frame with which a link begins; its opaque is 0."""
@@ -301,7 +303,7 @@ class LeaderLink:
             _log.warning("%s refused the link: %s", leader_id, response.remark)
             raise ConnectionError(f"refused: {response.remark}")
 
-    async def _serve(self, link: Link) -> None:
+    async def _serve(self, link: LeaderConnection) -> None:
         try:
             while frames := await link.connection.receive():
                 self.received(link, frames)
@@ -313,11 +315,11 @@ class LeaderLink:
 
     # What happens to a link, whoever carries its bytes.
 
-    def has(self, link: Link) -> bool:
+    def has(self, link: LeaderConnection) -> bool:
         """Return True if a link was opened and has not ended."""
         return link in self._links
 
-    def opened(self, link: Link) -> None:
+    def opened(self, link: LeaderConnection) -> None:
         """Add a link whose hello the leader has taken: requests can be passed on."""
         assert link not in self._links, f"the link to {link.leader_id} was opened twice"
         self._links.append(link)
@@ -325,7 +327,7 @@ class LeaderLink:
             opened()
         self._settle()
 
-    def received(self, link: Link, frames: list[Frame]) -> None:
+    def received(self, link: LeaderConnection, frames: list[Frame]) -> None:
         """Take answers of the leader, and requests of its own.
 
         Raises:
@@ -335,7 +337,7 @@ class LeaderLink:
             self._take(link, decode_command(frame))
         self._settle()
 
-    def ended(self, link: Link) -> None:
+    def ended(self, link: LeaderConnection) -> None:
         """Remove a link whose connection is gone."""
         self._links.remove(link)
         link.broken()
@@ -347,7 +349,7 @@ class LeaderLink:
         for settled in self._settled_watchers:
             settled()
 
-    def _take(self, link: Link, command: RemotingCommand) -> None:
+    def _take(self, link: LeaderConnection, command: RemotingCommand) -> None:
         if command.is_response:
             link.answered(command)
         elif command.code in self._handlers:

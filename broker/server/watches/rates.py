@@ -8,7 +8,7 @@ _WINDOWS_MS = (10_000, 60_000, 600_000)
 SAMPLE_MS = 5_000
 
 
-class Rate:
+class RateWindows:
     """Samples of one counter."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ import trio
 from dledger_mq import NameServersUnreachableError, NoRouteError, Producer
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.registry import named
-from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.nemeses.schedule import FaultSchedule, Pace
 from jepsen.processes import Group
 from jepsen.systems.brokers import BrokerSystem
 
@@ -35,7 +35,7 @@ class LeaderKiller:
 
     def __init__(self, system: BrokerSystem, kills: int, period_s: float, down_s: float) -> None:
         quiet_s = period_s - down_s
-        self._schedule = Schedule(
+        self._schedule = FaultSchedule(
             [named(KILL_LEADER)],
             system,
             OpLog(),

@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from broker.namesrv import replicated_kv
-from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+from broker.namesrv.errors import KvLimitError, KvUnavailableError, NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup, ReplicatedKv
 from dledger_mq.net.address import Address
 from jepsen.ports import free_ports
@@ -124,5 +124,5 @@ async def test_a_taken_address_ends_the_start(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         own = Address(*taken.getsockname())
-        with pytest.raises(ConfigError, match="cannot listen there"):
+        with pytest.raises(NameServerConfigError, match="cannot listen there"):
             ReplicatedKv(KvGroup(own, (Address("127.0.0.1", 1),), PASSWORD, tmp_path))

@@ -29,14 +29,14 @@ from dledger_mq.remoting.registration import (
     identity_ext,
 )
 from dledger_mq.remoting.route import decode_route
-from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 LEADER = BrokerIdentity("DefaultCluster", "broker-a", "10.0.0.1:10911", 0, "10.0.0.1:10912", 3)
 TOPICS = [
-    TopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4)
+    WireTopicConfig(topic_name=name, read_queue_nums=4, write_queue_nums=4)
     for name in ("TopicA", "TBW102")
 ]
 
@@ -61,7 +61,7 @@ class Client:
     async def register(
         self, identity: BrokerIdentity = LEADER, counter: int = 1
     ) -> RemotingCommand:
-        body = encode_registration(DataVersion(counter), TOPICS)
+        body = encode_registration(WireDataVersion(counter), TOPICS)
         return await self.call(103, identity_ext(identity), body)
 
 
@@ -118,7 +118,7 @@ async def test_new_clients_get_legal_json_and_old_ones_ask_for_it() -> None:
 
 async def test_compressed_registration_and_data_version() -> None:
     async with server_and_clients() as (client,):
-        version = DataVersion(7, 0, 9)
+        version = WireDataVersion(7, 0, 9)
         body = encode_compressed_registration(version, TOPICS)
         answer = await client.call(103, {**identity_ext(LEADER), "compressed": "true"}, body)
         assert (answer.code, answer.body) == (0, b'{"table":{}}')

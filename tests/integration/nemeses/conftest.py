@@ -10,7 +10,7 @@ import pytest
 
 from jepsen.ports import free_ports
 from jepsen.processes import Process, poll
-from jepsen.systems.api import Links
+from jepsen.systems.api import LinkControl
 
 LISTENS = """
 import fcntl, pathlib, socket, sys
@@ -43,7 +43,7 @@ class FakeSystem:
             )
             for at, port in enumerate(free_ports(3))
         ]
-        self.links: Links | None = None
+        self.links: LinkControl | None = None
         self.leader: str | None = "n1"
 
     def node(self, name: str) -> Process:

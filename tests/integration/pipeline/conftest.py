@@ -13,7 +13,7 @@ import pytest
 
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 from tests.integration.pipeline.topics import Topics
 
 MASTER = "local[2]"
@@ -39,7 +39,7 @@ def _session() -> Any:
 
     try:
         return open_session("tests", master=MASTER, settings=SETTINGS)
-    except CannotTellError as error:
+    except InconclusiveError as error:
         pytest.skip(str(error))
 
 

@@ -35,13 +35,13 @@ from pipeline.archive.manifests import (
 from pipeline.archive.parts import StagedFile
 from pipeline.archive.writing import Archive, expired_index
 from pipeline.errors import PipelineError
-from pipeline.scan.plan import Committed
+from pipeline.scan.plan import CommittedBound
 from pipeline.scan.stores import Store
 from pipeline.spark.archive_rows import parquet_rows
 from tests.unit.pipeline.stores import orders, write_store
 from tests.unit.store.lone_broker import START_MS
 
-ALL = Committed(None, "test")
+ALL = CommittedBound(None, "test")
 DAY_MS = 86_400_000
 
 
@@ -70,7 +70,11 @@ def plainly(entries: list[Entry]) -> list[tuple[Any, ...]]:
 
 
 def add_all(
-    spark: Any, archive: Path, store: Path, bound: Committed = ALL, stretch_bytes: int = 1 << 40
+    spark: Any,
+    archive: Path,
+    store: Path,
+    bound: CommittedBound = ALL,
+    stretch_bytes: int = 1 << 40,
 ) -> int:
     with Archive(archive) as opened:
         found = opened.stretches(Store(store), bound, stretch_bytes)
@@ -104,7 +108,7 @@ def test_history_is_archived_once_by_topic_and_date(
 ) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     sealed = write_store(store, entries, 2000)
-    assert add_all(spark, archive, store, Committed(7, "test")) == 1
+    assert add_all(spark, archive, store, CommittedBound(7, "test")) == 1
     assert archived(spark, archive) == plainly(entries[:7])
     assert add_all(spark, archive, store) == 1
     assert add_all(spark, archive, store) == 0
@@ -152,7 +156,7 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
 ) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     write_store(store, entries)
-    add_all(spark, archive, store, Committed(7, "test"))
+    add_all(spark, archive, store, CommittedBound(7, "test"))
     before = archived(spark, archive)
 
     def end(*_: Any) -> None:
@@ -239,7 +243,7 @@ def test_a_full_disk_is_told_and_leaves_what_was_whole(
     spark: Any, tmp_path: Path, small_disk: Path
 ) -> None:
     broker = orders(12)
-    bound = Committed(broker.log.entries[-1].index, "test")
+    bound = CommittedBound(broker.log.entries[-1].index, "test")
     for number in range(200):
         broker.stage("noise", 0, os.urandom(4000) + b"%d" % number)
         broker.commit()
@@ -267,11 +271,11 @@ def test_a_killed_run_is_gone_on_with(spark: Any, tmp_path: Path, entries: list[
     script = (
         "import sys, pipeline.archive.writing as w\n"
         "from pipeline.spark.session import open_session\n"
-        "from pipeline.scan.plan import Committed\n"
+        "from pipeline.scan.plan import CommittedBound\n"
         "from pipeline.scan.stores import Store\n"
         "spark, store = open_session('killed', master='local[1]'), Store(sys.argv[1])\n"
         "with w.Archive(sys.argv[2]) as archive:\n"
-        "    for each in archive.stretches(store, Committed(None, 'test'), 1000):\n"
+        "    for each in archive.stretches(store, CommittedBound(None, 'test'), 1000):\n"
         "        archive.add(spark, store, each, broker_name='broker-a', known_by='test')\n"
     )
     run = subprocess.Popen(

@@ -14,9 +14,9 @@ from broker.store.control import CommitOffsets, OffsetCommit
 from dledger.raft.entry import Entry
 from pipeline.audit import common_bound, odd_ones
 from pipeline.cli import main
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.jobs.audit import audit, named
-from pipeline.scan.plan import Committed
+from pipeline.scan.plan import CommittedBound
 from tests.unit.pipeline.stores import orders, write_snapshot, write_store
 
 LAST = 25
@@ -106,15 +106,15 @@ def test_who_is_odd_is_who_is_not_of_the_majority() -> None:
 def test_what_cannot_be_told_is_said(
     replicas: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UsageError, match="two or more"):
+    with pytest.raises(PipelineUsageError, match="two or more"):
         named([str(replicas["n0"])])
     stores = named([str(folder) for folder in replicas.values()])
-    bounds = {name: Committed(None, "test") for name in stores}
+    bounds = {name: CommittedBound(None, "test") for name in stores}
     assert common_bound(stores, bounds).index == LAST
-    bounds["n1"] = Committed(9, "its snapshot")
+    bounds["n1"] = CommittedBound(9, "its snapshot")
     assert common_bound(stores, bounds).known_by == "its snapshot; n1 reaches least far"
-    bounds["n2"] = Committed(0, "test")
-    with pytest.raises(CannotTellError, match="n2: nothing"):
+    bounds["n2"] = CommittedBound(0, "test")
+    with pytest.raises(InconclusiveError, match="n2: nothing"):
         common_bound(stores, bounds)
     assert main(["audit", str(replicas["n0"]), str(tmp_path / "nowhere")]) == 2
     assert "is no store" in capsys.readouterr().err

@@ -27,10 +27,10 @@ from dledger.raft.entry import Entry
 from pipeline.derived.fold import fold, new_state
 from pipeline.derived.kept import DamagedSnapshotError, load_snapshot
 from pipeline.derived.rebuild import rebuild
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.jobs.verify import Findings, verify
 from pipeline.scan.errors import DamagedLogError
-from pipeline.scan.plan import Committed, Plan, plan_scan
+from pipeline.scan.plan import CommittedBound, ScanPlan, plan_scan
 from pipeline.scan.stores import Store
 from pipeline.spark.consume_queues import checked_queues
 from tests.unit.pipeline.stores import orders, write_snapshot, write_store
@@ -63,8 +63,8 @@ def broker() -> LoneBroker:
     return lively()
 
 
-def whole(store: Path) -> Plan:
-    return plan_scan(Store(store), Committed(None, "test"))
+def whole(store: Path) -> ScanPlan:
+    return plan_scan(Store(store), CommittedBound(None, "test"))
 
 
 def keep_files(store: Path, entries: list[Entry]) -> BrokerState:
@@ -166,7 +166,7 @@ def test_what_a_node_did_behind_the_bound_is_no_difference(
         "bills",
     }
     for index in range(1, len(sealed) + 1):  # "bills" is removed and made anew somewhere in between
-        plan = plan_scan(Store(tmp_path), Committed(index, "test"))
+        plan = plan_scan(Store(tmp_path), CommittedBound(index, "test"))
         assert verify(plan, lambda _: None).differences == []
 
 
@@ -225,7 +225,7 @@ def test_what_is_rebuilt_is_what_a_node_would_have(tmp_path: Path, broker: LoneB
     assert told["appliedIndex"] == len(sealed)
     assert told["digests"]["transactions"] == f"{broker.state.transactions.digest:08x}"
     assert not list(tmp_path.glob("*.aside*"))
-    with pytest.raises(UsageError, match="exists"):
+    with pytest.raises(PipelineUsageError, match="exists"):
         rebuild(whole(store), place, folded.append)
 
 
@@ -240,7 +240,7 @@ def test_a_log_that_cannot_be_folded_says_where(tmp_path: Path, broker: LoneBrok
     assert not list(tmp_path.glob("*.aside*"))
 
 
-def stops_of(plan: Plan, stops: list[int], folder: Path) -> Iterator[tuple[int, int]]:
+def stops_of(plan: ScanPlan, stops: list[int], folder: Path) -> Iterator[tuple[int, int]]:
     state = new_state(folder)
     for index in fold(plan, state, stops):
         yield index, state.applied_index

@@ -16,7 +16,7 @@ from dledger_mq import Message
 from jepsen.processes import poll
 from pipeline.archive.manifests import listed_files
 from pipeline.archive.writing import Archive
-from pipeline.scan.plan import Committed
+from pipeline.scan.plan import CommittedBound
 from pipeline.scan.stores import Store
 from pipeline.spark.failures import reason_of
 from tests.integration.pipeline.topics import Topics, load, numbers
@@ -33,7 +33,7 @@ def archive_all(spark: Any, topics: Topics, folder: Path) -> None:
     bound = max(applied_index(topics, each.address) for each in topics.group.nodes)
     assert poll(lambda: applied_index(topics, node.address) >= bound, 60)
     store = Store(str(topics.group.folder / node.name))
-    committed = Committed(bound, "the test")
+    committed = CommittedBound(bound, "the test")
     with Archive(folder) as archive:
         for stretch in archive.stretches(store, committed):
             archive.add(spark, store, stretch, broker_name="broker-a", known_by="the test")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dledger_mq import Message
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.source_options import read_source_options
 from tests.integration.pipeline.topics import Topics
 
@@ -32,7 +32,7 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
 
 def test_the_table_names_every_option() -> None:
     given = {"nameServer": "h:1", "topic": "T", "no such option": "x"}
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(PipelineUsageError) as caught:
         read_source_options(given, "either")
     known = str(caught.value).partition("(it has ")[2].removesuffix(")").split(", ")
     assert len(known) > 20

@@ -13,7 +13,7 @@ from dledger_mq.client.lag import by_topic
 from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.lag import ask_lags
-from pipeline.trace import Story, trace
+from pipeline.trace import MessageTrace, trace
 from tests.integration.pipeline.topics import Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -60,7 +60,7 @@ def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
     assert "dead letter" in shown
 
 
-def story(topics: Topics, topic: str) -> Story:
+def story(topics: Topics, topic: str) -> MessageTrace:
     (found,) = trace(topics.namesrv, "order-5", topic=topic)
     return found
 

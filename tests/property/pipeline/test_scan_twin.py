@@ -23,13 +23,13 @@ from pipeline.scan.batches import ScanOptions, Which, scan_batches
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS
 from pipeline.scan.crc import crc32c_columns
 from pipeline.scan.errors import DamagedLogError
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import OnCorrupt
 from pipeline.scan.stores import Store
 from tests.property.store.scripts import histories, log_of
 from tests.unit.pipeline.stores import orders, write_store
 
-ALL_THERE = Committed(None, "test")
+ALL_THERE = CommittedBound(None, "test")
 COLUMNS = pa.unify_schemas([MESSAGE_COLUMNS, LOG_COLUMNS, CONTROL_COLUMNS])
 KEYS = pa.schema(
     [
@@ -43,7 +43,7 @@ KEYS = pa.schema(
 def scanned(
     store: Path,
     *,
-    committed: Committed = ALL_THERE,
+    committed: CommittedBound = ALL_THERE,
     split_bytes: int = 1 << 30,
     schema: pa.Schema = COLUMNS,
     on_corrupt: OnCorrupt = OnCorrupt.FAIL,
@@ -101,7 +101,9 @@ def test_a_scan_is_what_the_plain_decoder_reads(
         rows = scanned(Path(folder), split_bytes=split_bytes)
         bounds = range(0, entries[-1].index + 1, 3)
         bounded = {
-            bound: scanned(Path(folder), committed=Committed(Index(bound), "test"), schema=KEYS)
+            bound: scanned(
+                Path(folder), committed=CommittedBound(Index(bound), "test"), schema=KEYS
+            )
             for bound in bounds
         }
     wanted = list(plainly(entries))
@@ -133,7 +135,7 @@ def test_no_flipped_bit_is_overlooked(entries: list[Entry], data: st.DataObject)
         octets = bytearray(segment.read_bytes())
         octets[place] ^= 1 << data.draw(st.integers(0, 7))
         segment.write_bytes(octets)
-        committed = Committed(entries[-1].index, "test")
+        committed = CommittedBound(entries[-1].index, "test")
         with pytest.raises(DamagedLogError) as caught:
             scanned(Path(folder), committed=committed, schema=KEYS)
         assert caught.value.path == str(segment)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from broker.admin.cli import main
-from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, Outcome, again, resend
+from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, again, resend
 from dledger_mq import ClientUsageError, Message, MessageQueue, NoRouteError, ReceivedMessage
 from dledger_mq.client.messages import check_message, message_properties
 from dledger_mq.message.properties import decode_properties, encode_properties
@@ -93,7 +93,7 @@ def test_what_cannot_be_sent_says_why() -> None:
     assert "compressed" in str(again(letter(properties=SYSTEM, is_packed=True), "g", to=TO_RETRY))
 
 
-async def run(group: FakeGroup, choice: Choice | None = None, **more: Any) -> Outcome:
+async def run(group: FakeGroup, choice: Choice | None = None, **more: Any) -> ResendOutcome:
     with trio.fail_after(60):
         return await resend(group.namesrv, "g", choice or Choice(), **more)
 

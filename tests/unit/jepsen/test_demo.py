@@ -25,7 +25,7 @@ from jepsen.demo import (
 )
 from jepsen.generators import Share
 from jepsen.history.ops import FIRST_LISTENER, NEMESIS, OBSERVER, Op
-from jepsen.reports.demo import Tally, line_for_scripts, print_report, tallies
+from jepsen.reports.demo import ClientTally, line_for_scripts, print_report, tallies
 from jepsen.run import RunResult, RunSettings
 from jepsen.workloads.side_by_side import SideBySide, shares
 from tests.unit.jepsen.checkers.histories import History, Q
@@ -120,8 +120,10 @@ def with_streams(*checks: CheckResult) -> RunResult:
 def test_messages_are_counted_by_the_client_that_sent_them() -> None:
     found = tallies(story_of(result_of(plain_history())))
     assert found == {
-        "cpp": Tally(sent=2, acknowledged=1, unknown=1, received=1, stored_twice=1, rekeyed=1),
-        "ours": Tally(sent=2, acknowledged=2, received=1, lost=1, delivered_twice=1),
+        "cpp": ClientTally(
+            sent=2, acknowledged=1, unknown=1, received=1, stored_twice=1, rekeyed=1
+        ),
+        "ours": ClientTally(sent=2, acknowledged=2, received=1, lost=1, delivered_twice=1),
     }
 
 

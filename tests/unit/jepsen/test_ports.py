@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from jepsen.ports import HIGHEST, LOWEST, VIP_DISTANCE, Block, free_ports, is_free
+from jepsen.ports import HIGHEST, LOWEST, VIP_DISTANCE, PortBlock, free_ports, is_free
 
 
 def test_ports_differ_from_each_other_and_from_each_others_vip_ports() -> None:
@@ -60,12 +60,12 @@ def test_two_processes_never_choose_the_same_port() -> None:
 
 @pytest.mark.slow
 def test_a_block_is_free_again_when_its_process_has_ended() -> None:
-    claim = "import sys; from jepsen.ports import Block; Block(int(sys.argv[1]))"
+    claim = "import sys; from jepsen.ports import PortBlock; PortBlock(int(sys.argv[1]))"
     number = HIGHEST + os.getpid()  # nobody else asks for this one
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", claim, str(number)], check=False)
         assert done.returncode == 0
-    mine = Block(number)
+    mine = PortBlock(number)
     with pytest.raises(OSError, match="in use"):
-        Block(number)
+        PortBlock(number)
     mine.close()

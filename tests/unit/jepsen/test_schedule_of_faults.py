@@ -14,7 +14,7 @@ from jepsen.checkers.answers import check_answers
 from jepsen.history.ops import Op, OpLog
 from jepsen.history.values import Strike, shaped
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
-from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.nemeses.schedule import FaultSchedule, Pace
 from jepsen.reports.timeline import fault_spans
 from jepsen.systems.api import Subject, System
 
@@ -52,10 +52,10 @@ class Whole:
 
 async def struck(
     faults: Sequence[Switch], seconds: float = 60, seed: int = 1, rounds: int | None = None
-) -> tuple[Schedule, list[Op]]:
+) -> tuple[FaultSchedule, list[Op]]:
     log = OpLog(clock_ns=lambda: round(trio.current_time() * 1e9))
     system = cast("Subject", Whole())
-    schedule = Schedule(faults, system, log, seed=seed, pace=PACE, rounds=rounds)
+    schedule = FaultSchedule(faults, system, log, seed=seed, pace=PACE, rounds=rounds)
     with trio.move_on_after(seconds):
         await schedule.run()
     await schedule.cure_all()

@@ -27,7 +27,7 @@ from dledger_mq.remoting.log_point import (
 )
 from dledger_mq.remoting.registrant import TOKEN_FIELD
 from dledger_mq.remoting.registration import BrokerIdentity, encode_registration, identity_ext
-from dledger_mq.remoting.topic_config import DataVersion
+from dledger_mq.remoting.topic_config import WireDataVersion
 
 GROUP = "main", "broker-a"
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
@@ -147,7 +147,7 @@ class Server:
             ext[TOKEN_FIELD] = "0" * 32
         if told is not None:
             ext[COMMITTED_FIELD] = told
-        body = encode_registration(DataVersion(), [])
+        body = encode_registration(WireDataVersion(), [])
         request = RemotingCommand(code=103, opaque=1, ext=ext, body=body)
         asker = Asker(addr, addr)
         if self._handlers.is_slow(request, asker):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.namesrv.config import read_config
-from broker.namesrv.errors import ConfigError
+from broker.namesrv.errors import NameServerConfigError
 from dledger_mq.net.address import Address, parse_address
 
 
@@ -37,7 +37,7 @@ def test_a_rocketmq_namesrv_conf(tmp_path: Path) -> None:
 def test_what_is_no_address(text: str) -> None:
     with pytest.raises(ValueError, match="is not"):
         parse_address(text)
-    with pytest.raises(ConfigError):
+    with pytest.raises(NameServerConfigError):
         read_config(["--listen", text])
 
 
@@ -79,23 +79,23 @@ def test_a_group_needs_all_of_its_options(tmp_path: Path, left_out: str) -> None
     """Above all: no group without a password, which is what keeps pickled strangers out."""
     options = group_options(tmp_path, password_file(tmp_path))
     at = options.index(left_out)
-    with pytest.raises(ConfigError):
+    with pytest.raises(NameServerConfigError):
         read_config(options[:at] + options[at + 2 :])
 
 
 def test_unsafe_passwords_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="at least 16"):
+    with pytest.raises(NameServerConfigError, match="at least 16"):
         read_config(group_options(tmp_path, password_file(tmp_path, "short")))
-    with pytest.raises(ConfigError, match="chmod"):
+    with pytest.raises(NameServerConfigError, match="chmod"):
         read_config(group_options(tmp_path, password_file(tmp_path, mode=0o644)))
-    with pytest.raises(ConfigError, match="cannot be read"):
+    with pytest.raises(NameServerConfigError, match="cannot be read"):
         read_config(group_options(tmp_path, str(tmp_path / "absent")))
 
 
 def test_a_peer_may_not_be_oneself(tmp_path: Path) -> None:
     options = group_options(tmp_path, password_file(tmp_path))
     options[1] = "127.0.0.1:2"
-    with pytest.raises(ConfigError, match="which is --kv-listen"):
+    with pytest.raises(NameServerConfigError, match="which is --kv-listen"):
         read_config(options)
 
 
@@ -103,5 +103,5 @@ def test_a_peer_may_not_be_oneself(tmp_path: Path) -> None:
 def test_wrong_values_in_the_file_are_named(tmp_path: Path, text: str) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text(text)
-    with pytest.raises(ConfigError, match=text.partition("=")[0]):
+    with pytest.raises(NameServerConfigError, match=text.partition("=")[0]):
         read_config(["-c", str(file)])

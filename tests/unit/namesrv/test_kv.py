@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from broker.namesrv.errors import ConfigError, KvLimitError, KvUnavailableError
+from broker.namesrv.errors import KvLimitError, KvUnavailableError, NameServerConfigError
 from broker.namesrv.kv import KEY_CHARS_MAX, VALUE_CHARS_MAX, LocalKv, check_limits
 from dledger.storage.posix import PosixDisk
 from dledger.testing.sim_disk import SimDisk
@@ -43,7 +43,7 @@ def test_the_file_of_rocketmq_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "[]", '{"configTable":5}', '{"x":{}}', "{"])
 def test_a_damaged_file_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "kvConfig.json").write_text(text)
-    with pytest.raises(ConfigError, match="kvConfig"):
+    with pytest.raises(NameServerConfigError, match="kvConfig"):
         LocalKv(PosixDisk(tmp_path))
 
 
@@ -109,7 +109,7 @@ async def test_what_cannot_be_made_durable_is_not_believed() -> None:
     disk = SimDisk(Random(0))
     await LocalKv(disk).put("n", "k", "v")
     disk.fail_sync()
-    with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read"):
+    with pytest.raises(NameServerConfigError, match=r"kvConfig\.json cannot be read"):
         LocalKv(disk)
 
 

@@ -26,7 +26,7 @@ from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
 from dledger_mq.remoting.registration import BrokerIdentity, Registration, identity_ext
-from dledger_mq.remoting.topic_config import DataVersion
+from dledger_mq.remoting.topic_config import WireDataVersion
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 NAME = "broker-a"
@@ -100,7 +100,7 @@ class NameServerBench:
         is_proven, is_placed = self.registrants.standing(identity, line, ext)
         self.routes.register(
             identity,
-            Registration(DataVersion(), {}),
+            Registration(WireDataVersion(), {}),
             now_ms=self.now_ms,
             connection=line,
             is_proven=is_proven,

@@ -13,7 +13,7 @@ from broker.namesrv.errors import RefusedRegistrationError
 from broker.namesrv.routes import BROKER_TIMEOUT_MS, RegisterReply, RouteTable
 from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registration import BrokerIdentity, Registration
-from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
 TOPICS = ("T", "U")
@@ -44,10 +44,10 @@ class Table:
     ) -> RegisterReply:
         table = None
         if topics is not None:
-            table = {topic: TopicConfig(topic_name=topic, perm=perm) for topic in topics}
+            table = {topic: WireTopicConfig(topic_name=topic, perm=perm) for topic in topics}
         return self.routes.register(
             BrokerIdentity(cluster, name, addr, broker_id, f"ha-{addr}", term, timeout_ms),
-            Registration(DataVersion(counter=version), table),
+            Registration(WireDataVersion(counter=version), table),
             now_ms=self.now_ms,
             connection=connection or addr,
             is_proven=is_proven,
@@ -316,9 +316,9 @@ def test_unit_topics(table: Table) -> None:
     table.routes.register(
         BrokerIdentity("main", "broker-a", A, 0),
         Registration(
-            DataVersion(),
+            WireDataVersion(),
             {
-                str(flag): TopicConfig(topic_name=str(flag), topic_sys_flag=flag)
+                str(flag): WireTopicConfig(topic_name=str(flag), topic_sys_flag=flag)
                 for flag in range(4)
             },
         ),

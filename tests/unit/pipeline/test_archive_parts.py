@@ -21,7 +21,7 @@ from dledger_mq.message.record import decode_records
 from pipeline.archive import parts
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged, topic_of
 from pipeline.archive.parts import Part, StagedPart, stage_part
-from pipeline.scan.plan import Committed, plan_scan
+from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 from tests.unit.pipeline.stores import orders, write_store
 
@@ -41,7 +41,7 @@ def entries() -> list[Entry]:
 def part_of(folder: Path, entries: list[Entry]) -> Part:
     sealed = write_store(folder / "store", entries, 2000)
     (folder / "staging").mkdir()
-    bound = Committed(sealed[-1].index, "test")
+    bound = CommittedBound(sealed[-1].index, "test")
     plan = plan_scan(Store(folder / "store"), bound, split_bytes=1000)
     return Part(plan.ranges, "broker-a", str(folder / "staging"))
 

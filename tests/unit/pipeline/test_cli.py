@@ -12,11 +12,11 @@ from rich.text import Text
 from dledger.errors import DLedgerError
 from dledger_mq.client.errors import ClientError
 from pipeline import cli
-from pipeline.errors import DataLossError, PipelineError, UsageError
+from pipeline.errors import DataLossError, PipelineError, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.tables import alarming, new_table
 from pipeline.jobs.trace import _tree
-from pipeline.trace import Standing, Step, Story
+from pipeline.trace import GroupProgress, MessageTrace, Step
 
 
 class FakeJob:
@@ -58,11 +58,11 @@ def test_results_are_text_or_one_json_object(
     [
         (PipelineError("a"), 1),
         (DataLossError("a"), 1),
-        (UsageError("a"), 2),
+        (PipelineUsageError("a"), 2),
         (OSError("a"), 1),
         (DLedgerError("a"), 1),
         (ClientError("a"), 1),
-        (ExceptionGroup("of a nursery", [UsageError("a")]), 2),
+        (ExceptionGroup("of a nursery", [PipelineUsageError("a")]), 2),
     ],
 )
 def test_errors_are_one_sentence_with_the_exit_code_of_their_kind(
@@ -112,9 +112,9 @@ def test_tables_cut_nothing_off_and_take_no_text_for_markup(
 
 def test_a_key_that_looks_like_markup_is_traced(capsys: pytest.CaptureFixture[str]) -> None:
     step = Step(0, "stored", "broker-a", "T", 0, 7, 100, "ID", "", 0)
-    standing = Standing("g", "T", "broker-a", 0, 7, 5)
+    standing = GroupProgress("g", "T", "broker-a", 0, 7, 5)
     JobContext(argparse.Namespace(json=False)).report(
-        {}, lambda: _tree(Story("[/x] :key:", "T", [step], [standing]))
+        {}, lambda: _tree(MessageTrace("[/x] :key:", "T", [step], [standing]))
     )
     out = capsys.readouterr().out
     assert "T [/x] :key:" in out

@@ -12,7 +12,7 @@ from dledger_mq.client.queues import MessageQueue
 from pipeline.archive.history import History
 from pipeline.archive.manifests import ArchiveError, Manifest, QueueTotals, write_manifest
 from pipeline.archive.writing import Archive
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.offsets import Bounds
 
 
@@ -21,7 +21,7 @@ def history(folder: Path, broker_name: str | None) -> History:
 
 
 def test_a_folder_that_is_no_archive_is_an_error_and_not_an_empty_one(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no archive: it has no _manifests"):
+    with pytest.raises(PipelineUsageError, match="is no archive: it has no _manifests"):
         history(tmp_path, "b")
     with Archive(tmp_path):
         pass
@@ -32,7 +32,7 @@ def test_who_wrote_the_log_may_be_unknown(tmp_path: Path) -> None:
     totals = QueueTotals("Old", 3, 7, 2, 8, 0, "0")
     write_manifest(tmp_path, Manifest("", 1, 5, 0, 400, 0, 7, "test", 7, (totals,), ()))
     assert history(tmp_path, "").bounds == {MessageQueue("Old", "", 3): Bounds(2, 9)}
-    with pytest.raises(UsageError, match="does not say which group"):
+    with pytest.raises(PipelineUsageError, match="does not say which group"):
         history(tmp_path, None)
     late = history(tmp_path, "b")
     assert late.offsets_at(late.bounds, 2**63 - 1) == {}, "no file is of so late a day"

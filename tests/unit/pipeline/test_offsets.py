@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_mq.client.queues import MessageQueue
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.offsets import (
     EARLIEST,
     LATEST,
@@ -65,7 +65,7 @@ def test_queue_ids_sort_as_numbers() -> None:
     ],
 )
 def test_what_is_no_offset_is_refused_with_its_place(value: object, place: str) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(PipelineUsageError) as caught:
         from_form(value, "it")
     assert place in str(caught.value)
 
@@ -76,9 +76,9 @@ def test_marks_are_taken_where_they_are_allowed() -> None:
 
 
 def test_offsets_must_name_the_queues_that_exist_and_no_others() -> None:
-    with pytest.raises(UsageError, match="leaves out T@broker-a/1"):
+    with pytest.raises(PipelineUsageError, match="leaves out T@broker-a/1"):
         resolved({A: 1}, {A: Bounds(0, 1), B: Bounds(0, 1)}, "it")
-    with pytest.raises(UsageError, match="do not exist: T@broker-a/1"):
+    with pytest.raises(PipelineUsageError, match="do not exist: T@broker-a/1"):
         resolved({A: 1, B: 1}, {A: Bounds(0, 1)}, "it")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pipeline.errors import UsageError
+from pipeline.errors import PipelineUsageError
 from pipeline.jobs import JOBS
 from pipeline.sink.columns import COLUMNS
 from pipeline.sink.options import read_options
@@ -27,7 +27,7 @@ def first_cells(title: str) -> set[str]:
 
 
 def test_every_option_is_told() -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(PipelineUsageError) as caught:
         read_options({"nameServer": "h:1", "nothing": "x"}, is_stream=False)
     known = str(caught.value).partition("(it has ")[2].rstrip(")").split(", ")
     assert first_cells("option") == set(known)

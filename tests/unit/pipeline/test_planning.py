@@ -11,7 +11,7 @@ import pytest
 
 from dledger_mq.client.queues import MessageQueue
 from pipeline.broker_view import BrokerView
-from pipeline.errors import CannotTellError, DataLossError, UsageError
+from pipeline.errors import DataLossError, InconclusiveError, PipelineUsageError
 from pipeline.offsets import Bounds, OffsetsForm
 from pipeline.planning import INITIAL_FILE, JoinedView, StreamOffsets, batch_offsets, divided
 from pipeline.ranges import QueueRange
@@ -101,7 +101,7 @@ def test_offsets_out_of_range_are_data_loss_or_cut(
 def test_times(view: TableView) -> None:
     view.times = {A: 13, B: 5}
     with pytest.raises(
-        UsageError, match="option startingTimestamp: T@b/1 have no message stored at 7 ms"
+        PipelineUsageError, match="option startingTimestamp: T@b/1 have no message stored at 7 ms"
     ):
         batch_offsets(options("batch", startingTimestamp=7), view)
     late = options("batch", startingTimestamp=7, startingOffsetsByTimestampStrategy="latest")
@@ -145,7 +145,7 @@ def test_the_initial_offset_is_settled_once(view: TableView, tmp_path: Path) -> 
 
 def test_a_damaged_initial_file_is_named(view: TableView, tmp_path: Path) -> None:
     (tmp_path / INITIAL_FILE).write_text('{"version": 1, "offsets": {"T": 5}}')
-    with pytest.raises(CannotTellError, match=r"initial-offsets\.json"):
+    with pytest.raises(InconclusiveError, match=r"initial-offsets\.json"):
         StreamOffsets(options("stream", metadataPath=tmp_path), view).initial()
 
 
@@ -281,7 +281,7 @@ def test_a_topic_may_be_in_the_archive_only(view: TableView) -> None:
     JoinedView(options("batch", topic="Old"), TableView({}), opened).bounds()
     assert asked == ["b", ""], "no group does; the archive need not say whose log it was"
     nowhere = JoinedView(options("batch", topic="T,Odl"), view, lambda group: TablePast({}))
-    with pytest.raises(UsageError, match="topic Odl exists neither"):
+    with pytest.raises(PipelineUsageError, match="topic Odl exists neither"):
         nowhere.bounds()
 
 
@@ -297,5 +297,5 @@ def test_a_view_can_be_pickled_and_nobody_there_is_one_sentence() -> None:
         {"nameServer": "127.0.0.1:1", "topic": "T", "fetchOffset.numRetries": "0"}, "batch"
     )
     view: BrokerView = pickle.loads(pickle.dumps(BrokerView(nobody)))
-    with pytest.raises(CannotTellError, match="topic T cannot be asked about: no name server"):
+    with pytest.raises(InconclusiveError, match="topic T cannot be asked about: no name server"):
         view.bounds()

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.sys_flags import COMPRESSED
 from dledger_mq.testing import FakeGroup, open_fake_group
-from pipeline.errors import CannotTellError, DataLossError, PipelineError, UsageError
+from pipeline.errors import DataLossError, InconclusiveError, PipelineError, PipelineUsageError
 from pipeline.pulling import ahead, trimmed
 from pipeline.ranges import QueueRange
 from pipeline.reading import check_columns, read_batches, source_columns
@@ -139,7 +139,7 @@ async def test_followers_answer_when_they_may(group: FakeGroup) -> None:
 async def test_nobody_there_and_refusals_are_sentences(group: FakeGroup) -> None:
     for node in group.nodes:
         await group.kill(node)
-    with pytest.raises(CannotTellError, match=r"T@broker-a/0 \[0, 1\) cannot be read from 0 on"):
+    with pytest.raises(InconclusiveError, match=r"T@broker-a/0 \[0, 1\) cannot be read from 0 on"):
         await read([QueueRange(Q0, 0, 1)], options(group, retryTimeoutMs=100))
 
 
@@ -186,9 +186,9 @@ def test_columns_follow_the_options_and_projections_are_checked() -> None:
     bare = source_columns(read_source_options(given | {"includeProperties": "false"}, "batch"))
     assert "properties" not in bare.names
     check_columns(pa.schema([every.field("body")]), every)
-    with pytest.raises(UsageError, match="there is no column key; there are topic, flag"):
+    with pytest.raises(PipelineUsageError, match="there is no column key; there are topic, flag"):
         check_columns(pa.schema([("key", pa.string())]), every)
-    with pytest.raises(UsageError, match="column queueId is int32, not int64"):
+    with pytest.raises(PipelineUsageError, match="column queueId is int32, not int64"):
         check_columns(pa.schema([("queueId", pa.int64())]), every)
 
 

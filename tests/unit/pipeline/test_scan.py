@@ -15,16 +15,16 @@ from broker.store.topics import TopicConfig
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Term
 from pipeline.committed import committed_by_group
-from pipeline.errors import CannotTellError, UsageError
+from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.log_options import log_columns, plan_log, read_log_options, scan_options
 from pipeline.scan.batches import scan_batches
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
-from pipeline.scan.plan import Committed, given_bound, plan_scan
+from pipeline.scan.plan import CommittedBound, given_bound, plan_scan
 from pipeline.scan.stores import Store
 from tests.unit.pipeline.stores import orders, write_snapshot, write_store
 from tests.unit.store.lone_broker import LoneBroker
 
-ALL = Committed(None, "test")
+ALL = CommittedBound(None, "test")
 
 
 def rows(store: Path, **given: str) -> list[dict[str, object]]:
@@ -179,18 +179,20 @@ def test_columns_follow_the_options(tmp_path: Path) -> None:
     ],
 )
 def test_options_are_checked(given: dict[str, str], problem: str) -> None:
-    with pytest.raises(UsageError, match=problem):
+    with pytest.raises(PipelineUsageError, match=problem):
         read_log_options(given)
 
 
 def test_how_far_the_log_is_committed_is_known_or_asked_for(tmp_path: Path) -> None:
     sealed = write_store(tmp_path, orders(30).log.entries)
     store = Store(tmp_path)
-    with pytest.raises(CannotTellError, match="no snapshot"):
+    with pytest.raises(InconclusiveError, match="no snapshot"):
         given_bound("snapshot", store)
-    with pytest.raises(UsageError, match="is none of"):
+    with pytest.raises(PipelineUsageError, match="is none of"):
         given_bound("soon", store)
-    with pytest.raises(UsageError, match=f"ends at entry {sealed[-1].index}, before entry 99"):
+    with pytest.raises(
+        PipelineUsageError, match=f"ends at entry {sealed[-1].index}, before entry 99"
+    ):
         plan_scan(store, given_bound("99", store))
     write_snapshot(tmp_path, sealed, 5)
     bound = given_bound("snapshot", store)
@@ -198,7 +200,7 @@ def test_how_far_the_log_is_committed_is_known_or_asked_for(tmp_path: Path) -> N
     plan = plan_scan(store, bound)
     assert (plan.end.index, plan.end.position) == (5, sealed[4].end_position)
     # A node that runs may know of more than it has written.
-    ahead = plan_scan(store, Committed(10**6, "a node says so", is_exact=False))
+    ahead = plan_scan(store, CommittedBound(10**6, "a node says so", is_exact=False))
     assert ahead.end.index == sealed[-1].index
 
 
@@ -212,15 +214,15 @@ def test_a_store_is_read_as_far_as_its_own_node_or_every_node_says() -> None:
     both = [answer("n0", 9), answer("n1", 7)]
     assert committed_by_group(both).index == 7
     assert committed_by_group(both, "n0").index == 9
-    with pytest.raises(CannotTellError, match="no answer from n1"):
+    with pytest.raises(InconclusiveError, match="no answer from n1"):
         committed_by_group([answer("n0", 9), NodeAnswer("y", problem="refused")])
-    with pytest.raises(CannotTellError, match="node n5"):
+    with pytest.raises(InconclusiveError, match="node n5"):
         committed_by_group(both, "n5")
-    with pytest.raises(CannotTellError, match="any node"):
+    with pytest.raises(InconclusiveError, match="any node"):
         committed_by_group([])
 
 
 def test_an_empty_log_has_no_ranges(tmp_path: Path) -> None:
     write_store(tmp_path, orders(0).log.entries)
     assert rows(tmp_path) == []
-    assert plan_scan(Store(tmp_path), Committed(0, "test")).ranges == ()
+    assert plan_scan(Store(tmp_path), CommittedBound(0, "test")).ranges == ()

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 from dledger_mq import Message, MessageQueue
 from pipeline.sink.options import read_options
 from pipeline.sink.rows import OutRow
-from pipeline.sink.sender import Sender, SinkTask
+from pipeline.sink.sender import RowSender, SinkTask
 
 QUEUES = tuple(MessageQueue("Out", "a", number) for number in range(2))
 
@@ -54,7 +54,7 @@ async def test_a_rate_holds_in_every_second(
     options = read_options(
         {"nameServer": "h:1", "topic": "Out", "maxRowsPerSecond": str(rate)}, is_stream=True
     )
-    sender: Any = Sender(options, SinkTask(0, "", 0, QUEUES))
+    sender: Any = RowSender(options, SinkTask(0, "", 0, QUEUES))
     producer = sender._producer = Producer()
     rows = [OutRow(n, Message("Out", b"x"), b"", None, None) for n in range(3 * rate)]
     began = trio.current_time()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dledger_mq import MessageQueue
-from pipeline.errors import PipelineError, UsageError
+from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.sink import queues as sink_queues
 from pipeline.sink.columns import check_columns
 from pipeline.sink.options import SinkOptions, read_options
@@ -46,13 +46,13 @@ def test_what_is_not_said_is_safe() -> None:
     ],
 )
 def test_options_that_cannot_be_meant(more: dict[str, str], why: str) -> None:
-    with pytest.raises(UsageError, match="sink of format") as caught:
+    with pytest.raises(PipelineUsageError, match="sink of format") as caught:
         options(**more)
     assert why in str(caught.value)
 
 
 def test_an_exactly_once_batch_needs_a_name() -> None:
-    with pytest.raises(UsageError, match="needs option sinkId"):
+    with pytest.raises(PipelineUsageError, match="needs option sinkId"):
         read_options(ONCE, is_stream=False)
     read = read_options(ONCE | {"sinkId": "nightly", "batchId": "7"}, is_stream=False)
     assert (read.sink_id, read.batch_id) == ("nightly", 7)
@@ -101,14 +101,14 @@ def test_the_queue_list_lies_below_a_checkpoint_on_this_machine(
 def test_columns_that_cannot_be_sent(
     fields: dict[str, str], more: dict[str, str], why: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(PipelineUsageError) as caught:
         check_columns(fields, options(**more))
     assert why in str(caught.value)
 
 
 def test_a_topic_comes_from_an_option_or_a_column() -> None:
     without = read_options({"nameServer": "h:1"}, is_stream=True)
-    with pytest.raises(UsageError, match="option topic, or a column topic"):
+    with pytest.raises(PipelineUsageError, match="option topic, or a column topic"):
         check_columns({"body": "string"}, without)
     assert "topic" in check_columns({"body": "string", "topic": "string"}, without)
 
@@ -170,6 +170,6 @@ def test_a_place_that_cannot_be_written_is_an_error(
 def test_several_groups_need_a_place_for_the_list(monkeypatch: pytest.MonkeyPatch) -> None:
     two = (*QUEUES, MessageQueue("Out", "b", 0))
     monkeypatch.setattr(sink_queues, "ask_queues", lambda *_, **__: two)
-    with pytest.raises(UsageError, match="several broker groups"):
+    with pytest.raises(PipelineUsageError, match="several broker groups"):
         sink_queues.plan_queues(options(delivery="exactly-once"))
     assert sink_queues.plan_queues(options()) == two

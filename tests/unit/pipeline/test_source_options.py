@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dledger_mq.client.queues import MessageQueue
-from pipeline.errors import UsageError
-from pipeline.source_options import PlaceKind, Use, read_source_options
+from pipeline.errors import PipelineUsageError
+from pipeline.source_options import BoundaryKind, Use, read_source_options
 
 LEAST = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 
@@ -14,10 +14,10 @@ LEAST = {"nameServer": "127.0.0.1:9876", "topic": "T"}
 def test_defaults() -> None:
     batch = read_source_options(LEAST, "batch")
     stream = read_source_options(LEAST, "stream")
-    assert batch.starting.kind is PlaceKind.EARLIEST
-    assert stream.starting.kind is PlaceKind.LATEST
+    assert batch.starting.kind is BoundaryKind.EARLIEST
+    assert stream.starting.kind is BoundaryKind.LATEST
     assert (batch.ending.kind, batch.topics, batch.sub_expression) == (
-        PlaceKind.LATEST,
+        BoundaryKind.LATEST,
         ("T",),
         "*",
     )
@@ -50,8 +50,8 @@ def test_timestamps_come_before_offsets() -> None:
         LEAST | {"startingOffsets": "latest", "startingTimestamp": "17", "endingTimestamp": "18"},
         "either",
     )
-    assert (options.starting.kind, options.starting.timestamp_ms) == (PlaceKind.TIME, 17)
-    assert (options.ending.kind, options.ending.timestamp_ms) == (PlaceKind.TIME, 18)
+    assert (options.starting.kind, options.starting.timestamp_ms) == (BoundaryKind.TIME, 17)
+    assert (options.ending.kind, options.ending.timestamp_ms) == (BoundaryKind.TIME, 18)
 
 
 @pytest.mark.parametrize(
@@ -91,17 +91,17 @@ def test_timestamps_come_before_offsets() -> None:
 def test_what_makes_no_sense_is_refused_with_its_name(
     use: Use, more: dict[str, str], text: str
 ) -> None:
-    with pytest.raises(UsageError) as caught:
+    with pytest.raises(PipelineUsageError) as caught:
         read_source_options(LEAST | more, use)
     assert text in str(caught.value)
 
 
 def test_a_bad_pattern_and_missing_options() -> None:
-    with pytest.raises(UsageError, match="topicPattern is '\\(', no regex"):
+    with pytest.raises(PipelineUsageError, match="topicPattern is '\\(', no regex"):
         read_source_options({"nameServer": "h:1", "topicPattern": "("}, "batch")
-    with pytest.raises(UsageError, match="given: none"):
+    with pytest.raises(PipelineUsageError, match="given: none"):
         read_source_options({"nameServer": "h:1"}, "batch")
-    with pytest.raises(UsageError, match="needs option nameServer"):
+    with pytest.raises(PipelineUsageError, match="needs option nameServer"):
         read_source_options({"topic": "T"}, "batch")
 
 

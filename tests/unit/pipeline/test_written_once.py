@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger.storage.posix import PosixDisk, PosixFile
-from pipeline.errors import CannotTellError
+from pipeline.errors import InconclusiveError
 from pipeline.written_once import written_once
 
 
@@ -32,9 +32,9 @@ def test_who_comes_second_gets_what_the_first_one_wrote(tmp_path: Path) -> None:
 
 def test_errors_name_the_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("{")
-    with pytest.raises(CannotTellError, match=r"it in .*/file cannot be read"):
+    with pytest.raises(InconclusiveError, match=r"it in .*/file cannot be read"):
         written_once(tmp_path / "file", "it", lambda: 1)
-    with pytest.raises(CannotTellError, match=r"it cannot be kept in .*/file/m"):
+    with pytest.raises(InconclusiveError, match=r"it cannot be kept in .*/file/m"):
         written_once(tmp_path / "file" / "m", "it", lambda: 1)
 
 
@@ -49,7 +49,7 @@ def test_what_another_one_wrote_is_durable_before_it_is_believed(
         raise OSError(errno.EIO, "simulated sync failure")
 
     monkeypatch.setattr(PosixDisk, "sync_folder", fail)
-    with pytest.raises(CannotTellError, match=r"it in .* cannot be read: .*simulated"):
+    with pytest.raises(InconclusiveError, match=r"it in .* cannot be read: .*simulated"):
         written_once(file, "it", lambda: 1)
 
 
@@ -66,7 +66,7 @@ def test_who_comes_second_does_not_believe_what_the_first_one_left_unsynced(
         monkeypatch.setattr(PosixDisk, "sync_folder", fail)
         return 2
 
-    with pytest.raises(CannotTellError, match=r"it cannot be kept in .*simulated"):
+    with pytest.raises(InconclusiveError, match=r"it cannot be kept in .*simulated"):
         written_once(file, "it", settle_slowly)
 
 
@@ -75,6 +75,6 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(errno.ENOSPC, "no space left on device")
 
     monkeypatch.setattr(PosixFile, "write_at", fail)
-    with pytest.raises(CannotTellError, match=r"it cannot be kept in .*no room"):
+    with pytest.raises(InconclusiveError, match=r"it cannot be kept in .*no room"):
         written_once(tmp_path / "b.json", "it", lambda: 1)
     assert list(tmp_path.iterdir()) == []

@@ -58,7 +58,7 @@ from dledger_mq.remoting.route import (
     encode_topic_list,
     wants_standard_json,
 )
-from dledger_mq.remoting.topic_config import DataVersion, TopicConfig
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
 queues = st.builds(WireQueue, texts, st.integers(-(2**31), 2**31 - 1), texts)
@@ -191,10 +191,10 @@ def test_other_tables_of_the_name_server() -> None:
 
 
 TOPICS = [
-    TopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=3, perm=4),
-    TopicConfig(topic_name="ü"),
+    WireTopicConfig(topic_name="T", read_queue_nums=4, write_queue_nums=3, perm=4),
+    WireTopicConfig(topic_name="ü"),
 ]
-VERSION = DataVersion(counter=3, timestamp=1_700_000_000_000)
+VERSION = WireDataVersion(counter=3, timestamp=1_700_000_000_000)
 
 
 @pytest.mark.parametrize("crc", [True, False])
@@ -225,7 +225,7 @@ def test_a_registration_of_5x_with_more_members() -> None:
         b'{"attributes":{},"order":false,"perm":6,"readQueueNums":8,"topicFilterType":"SINGLE_TAG",'
         b'"topicName":"T","topicSysFlag":0,"writeQueueNums":8}},"topicQueueMappingInfoMap":{}}}'
     )
-    assert decode_registration(body, ext={}, version=479).data_version == DataVersion(3, 1, 5)
+    assert decode_registration(body, ext={}, version=479).data_version == WireDataVersion(3, 1, 5)
 
 
 def test_a_wrong_checksum_is_told_in_javas_words() -> None:

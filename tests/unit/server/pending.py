@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
-from broker.server.handlers.sends import Send
+from broker.server.handlers.sends import SendOperation
 from broker.server.requests.commits import Commits
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest
@@ -46,7 +46,7 @@ def pending(
     if kind is RequestKind.QUESTION:
         request_type = Question
     elif kind is RequestKind.SEND:
-        request_type = Send
+        request_type = SendOperation
     handler: Handler[Any] = Handler(code, serve, kind, request_type=request_type)
     command = command or RemotingCommand(code=code, opaque=opaque, version=409)
     frame = Frame(0, b"{}", body)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from broker.server.handlers import committers
 from broker.server.handlers.committers import Committers
 from broker.service.clients import ConsumerClient
-from broker.store.locks import QueueLocks
+from broker.store.locks import QueueLockTable
 
 HERE = "1.2.3.4:5"
 
 
 def make(*members: ConsumerClient, holder: str | None = "a") -> Committers:
-    locks = QueueLocks()
+    locks = QueueLockTable()
     if holder is not None:
         locks.lock("g", holder, [("T", 0)], now_ms=1, physical_offset=0)
     return Committers(locks, lambda group: {each.client_id: each for each in members})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.server.links.link import SMALL_BYTES, LeaderLink, Link
+from broker.server.links.link import SMALL_BYTES, LeaderConnection, LeaderLink
 from broker.server.links.private_codes import PrivateCode
 from dledger_mq.net.connection import UNSENT_BYTES_MAX
 from dledger_mq.remoting.frame import FrameDecoder
@@ -40,7 +40,7 @@ def test_large_requests_wait_for_room_and_small_ones_have_more() -> None:
     )
     assert link.has_room(10**9), "there is nothing to fill yet"
     connection = FakeConnection()
-    one = Link("n1", connection)  # type: ignore[arg-type]  # the part of a connection that is used here
+    one = LeaderConnection("n1", connection)  # type: ignore[arg-type]  # the part of a connection that is used here
     link.opened(one)
     assert link.has_room(10**9), "one alone always has room"
 
@@ -77,7 +77,7 @@ def test_who_wants_to_know_is_told() -> None:
     link.watch(opened=lambda: heard.append("opened"), settled=lambda: heard.append("settled"))
     link.watch(settled=lambda: heard.append("flushed"))
     link.register(PrivateCode.ASK_PRODUCER, lambda command: heard.append(command.ext["group"]))
-    one = Link("n1", FakeConnection())  # type: ignore[arg-type]  # the part of a connection that is used here
+    one = LeaderConnection("n1", FakeConnection())  # type: ignore[arg-type]  # the part of a connection that is used here
     link.opened(one)
     assert heard == ["opened", "settled", "flushed"]
     heard.clear()

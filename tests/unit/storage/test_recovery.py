@@ -11,9 +11,9 @@ from dledger.storage.recovery import (
     LAST_SEGMENT,
     Action,
     Beyond,
+    DecisionRow,
     Entries,
     Length,
-    Row,
     Seal,
     Tail,
     Units,
@@ -58,7 +58,7 @@ def test_a_proof_of_durability_is_never_cut_away() -> None:
             assert row.action is Action.REFUSE
 
 
-def render(rows: tuple[Row[Enum], ...], kinds: tuple[type[Enum], ...]) -> str:
+def render(rows: tuple[DecisionRow[Enum], ...], kinds: tuple[type[Enum], ...]) -> str:
     """The table as the page shows it; a cell that does not matter is a dash."""
     lines = [
         "| Row | " + " | ".join(kind.__name__ for kind in kinds) + " | Done | Why |",

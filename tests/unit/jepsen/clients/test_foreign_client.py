@@ -13,7 +13,7 @@ import trio
 
 from jepsen.checkers.total_queue import check_total_queue
 from jepsen.clients import java
-from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, Line
+from jepsen.clients.foreign import ForeignClient, ForeignProcess, ForeignProducer, OutputLine
 from jepsen.generators import Context, Invocation
 from jepsen.history.ops import OpLog
 from jepsen.processes import NotReadyError
@@ -57,9 +57,9 @@ async def test_sends_are_answered_one_by_one_and_a_child_that_dies_leaves_one_un
         nursery.start_soon(producer.process.run)
         with trio.fail_after(60):
             await producer.process.has_started.wait()
-            assert await producer.send("a", "T", 1, b"a  ") == Line("ack", "a", offset=7)
+            assert await producer.send("a", "T", 1, b"a  ") == OutputLine("ack", "a", offset=7)
             lost = await producer.send("lost", "T", 1, b"lost")
-            assert lost == Line("unknown", "lost", text="timeout")
+            assert lost == OutputLine("unknown", "lost", text="timeout")
             dead = await producer.send("dies", "T", 1, b"dies")
             assert dead is not None
             assert dead.event == "unknown"
@@ -68,10 +68,10 @@ async def test_sends_are_answered_one_by_one_and_a_child_that_dies_leaves_one_un
 
 
 async def test_deliveries_are_told_and_what_the_library_prints_is_not(tmp_path: Path) -> None:
-    lines: list[Line] = []
+    lines: list[OutputLine] = []
     came = trio.Event()
 
-    def take(line: Line) -> None:
+    def take(line: OutputLine) -> None:
         lines.append(line)
         came.set()
 

@@ -8,7 +8,7 @@ from typing import cast
 import trio
 import trio.testing
 
-from jepsen.nemeses.proxy_process import Lane, LinkState
+from jepsen.nemeses.proxy_process import LinkState, ProxyLane
 from jepsen.systems.api import CUT, Shape
 
 
@@ -29,7 +29,7 @@ async def test_a_cut_in_the_very_moment_of_a_release_swallows_the_bytes(
     for _ in range(30):
         link, target = LinkState(), Target()
         stream = cast("trio.SocketStream", target)
-        lane = Lane(link, stream, stream, is_dialer=True, chance=random.Random(1))
+        lane = ProxyLane(link, stream, stream, is_dialer=True, chance=random.Random(1))
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lane._write)
             lane._enqueue(b"late", Shape(delay_ms=10))

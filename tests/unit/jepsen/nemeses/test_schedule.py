@@ -7,7 +7,7 @@ import trio
 
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.api import Fault
-from jepsen.nemeses.schedule import Pace, Schedule
+from jepsen.nemeses.schedule import FaultSchedule, Pace
 
 
 class Crashing(Fault):
@@ -25,10 +25,10 @@ class WholeSystem:
         return True
 
 
-async def lasts(faults: list[Fault]) -> Schedule:
+async def lasts(faults: list[Fault]) -> FaultSchedule:
     """Return whether the schedule is still at it after ten minutes."""
     pace = Pace(hold_s=(0.0, 0.0), quiet_s=(0.0, 0.0))
-    schedule = Schedule(faults, WholeSystem(), OpLog(), seed=1, pace=pace)  # type: ignore[arg-type]
+    schedule = FaultSchedule(faults, WholeSystem(), OpLog(), seed=1, pace=pace)  # type: ignore[arg-type]
     with trio.move_on_after(600) as scope:
         await schedule.run()
     assert scope.cancelled_caught, "the run would have ended with its faults"
