@@ -108,7 +108,7 @@ class Listener:
                 sock.close()
 
     async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
-        """Accept forever; neither a failed accept nor a full house may end the loop that serves the others."""
+        """Accept forever; neither a failed accept nor too many connections may end the loop."""
         limits = self._limits
         while True:
             await trio.lowlevel.wait_readable(listening)

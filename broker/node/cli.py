@@ -198,7 +198,7 @@ def _print_status(seen: Sight) -> None:
 
 
 def _stop(plan: NodePlan, console: Console) -> int:
-    """Stop by way of the supervisor, or directly what one that was killed has left running."""
+    """Stop by way of the supervisor, or directly the children that a killed supervisor has left running."""
     seen = look(plan)
     if not seen.supervisor and not any(child.pid for child in seen.children):
         console.print(f"machine {plan.machine} is not running ({plan.folder})")

@@ -113,7 +113,7 @@ def _innermost(error: BaseException) -> BaseException:
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser; defaults that a broker.conf may set are left None, so that the file can be seen to be meant."""
+    """Build the parser; options that a broker.conf can set have no default, which would overrule the file."""
     parser = argparse.ArgumentParser(
         prog=_PROGRAM,
         description="A message broker for RocketMQ clients, replicated with Raft: one node of its group.",

@@ -151,7 +151,7 @@ class BrokerCluster(SimCluster):
             broker.stopped(power_loss=self._chance.random() < 0.5)
 
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
-        """Configure a member with the model's delays and check times, which the checks of a run count on."""
+        """Configure a member with the model's delays and check times, which the checks of a run rely on."""
         peers = ";".join(
             f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
         )

@@ -402,7 +402,7 @@ class Lane:
         status: str = "SEND_OK",
         queue_id: QueueId = _NO_QUEUE,
     ) -> None:
-        """End a send as stored; must be its only end, which the assertions check."""
+        """End a send as stored; a send ends once only."""
         assert pending.result is None, f"{pending.unique_key} ends twice"
         assert pending.error is None, f"{pending.unique_key} ends twice"
         queue = pending.queue

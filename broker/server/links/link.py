@@ -288,7 +288,7 @@ class LeaderLink:
     async def _send_hello(self, connection: Connection, leader_id: str) -> None:
         """Open the link, which must come before all other frames.
 
-        ConnectionError is what the caller catches to try again.
+        It raises ConnectionError, on which `run` tries again.
         """
         connection.send_nowait(self.hello(leader_id))
         frames = []
