@@ -25,9 +25,9 @@ from dledger.runtime.commands import (
     EXIT_UNKNOWN,
     EXIT_USAGE,
     append,
-    complain,
     exit_code_of,
     get,
+    print_error,
     say,
     status,
     transfer,
@@ -65,7 +65,7 @@ a group of three on one machine:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     if not __debug__:
-        complain("assertions guard the log: Python must not run with -O")
+        print_error("assertions guard the log: Python must not run with -O")
         return EXIT_USAGE
     options = _parser().parse_args(arguments)
     try:
@@ -85,14 +85,14 @@ def _exit_with(error: BaseException, options: argparse.Namespace) -> int:
     """Print one line for the user; return the exit code."""
     match error:
         case ConfigError() | UsageError():
-            complain(str(error))
+            print_error(str(error))
             return EXIT_USAGE
         case DLedgerError():
-            complain(str(error))
+            print_error(str(error))
             is_local = options.command in {"server", "restored"}
             return EXIT_REFUSED if is_local else exit_code_of(error)
         case KeyboardInterrupt():
-            complain("interrupted")
+            print_error("interrupted")
             return EXIT_UNKNOWN if options.command in {"append", "transfer"} else EXIT_REFUSED
         case BrokenPipeError():
             # Whoever read our output has seen enough; Python must not complain about it at exit.
@@ -100,7 +100,7 @@ def _exit_with(error: BaseException, options: argparse.Namespace) -> int:
             return EXIT_REFUSED
         case _:
             logging.getLogger("dledger").debug("internal error", exc_info=error)
-            complain(f"internal error: {type(error).__name__}: {error} (-vv shows where)")
+            print_error(f"internal error: {type(error).__name__}: {error} (-vv shows where)")
             return EXIT_REFUSED if options.command == "server" else EXIT_UNKNOWN
 
 

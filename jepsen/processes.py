@@ -43,7 +43,7 @@ class NotReadyError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnEnd:
+class UnexpectedExit:
     """The end of a process that nobody had ended: its status, negative for a signal, and its last words."""
 
     status: int
@@ -73,7 +73,7 @@ class Process:
         self._asked: tuple[
             int, ...
         ] = ()  # the statuses with which it may end, since we have ended it
-        self._own_ends: list[OwnEnd] = []
+        self._own_ends: list[UnexpectedExit] = []
         self.is_paused = False
 
     @property
@@ -135,7 +135,7 @@ class Process:
             self.kill()
             return self._child.returncode
 
-    def take_own_ends(self) -> list[OwnEnd]:
+    def take_unexpected_exits(self) -> list[UnexpectedExit]:
         """Return the unexpected ends since the last call, those that neither `kill` nor `stop` caused."""
         self._note_end()
         ends, self._own_ends = self._own_ends, []
@@ -145,7 +145,7 @@ class Process:
         status = self.exit_status
         if status is not None and status not in self._asked:
             self._asked += (status,)  # noted once
-            self._own_ends.append(OwnEnd(status, self.log_tail(1)))
+            self._own_ends.append(UnexpectedExit(status, self.log_tail(1)))
 
     def pause(self) -> None:
         """Send SIGSTOP: it keeps its sockets and says nothing."""

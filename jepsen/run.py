@@ -276,7 +276,7 @@ class Conductor:
 
     def _note_ends(self) -> None:
         for process in self._system.processes:
-            for end in process.take_own_ends():
+            for end in process.take_unexpected_exits():
                 # Another program of this machine has its port: no doing of ours or its own.
                 is_taken = PORT_TAKEN in end.words
                 is_excused = self._breaker.may_end_nodes or is_taken
@@ -444,7 +444,7 @@ def why_ended(error: BaseException) -> str:
 def first_of(error: BaseException) -> BaseException:
     """Return the first exception of a group without the group around it; an interrupt before others.
 
-    Whoever interrupts ends tasks in the middle of something, and they may complain about that.
+    Whoever interrupts ends tasks in the middle of something, and they may print_error about that.
     """
     first = error
     if isinstance(error, BaseExceptionGroup):

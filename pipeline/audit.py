@@ -33,7 +33,7 @@ class Finding:
     what: str
 
 
-def odd_ones(said: Mapping[str, Hashable]) -> str:
+def outliers(said: Mapping[str, Hashable]) -> str:
     """Return the replicas that differ from the majority; all of them if there is no majority."""
     value, count = Counter(said.values()).most_common(1)[0]
     if count * 2 <= len(said):
@@ -73,7 +73,7 @@ def chain_difference(stores: Mapping[str, Store], last_index: Index) -> Finding 
         middle = Index((low + high) // 2)
         low, high = (middle, high) if _is_same(stores, middle) else (low, middle)
     chains = {name: entry(store, high) for name, store in stores.items()}
-    odd = odd_ones({name: (each.crc, each.term) for name, each in chains.items()})
+    odd = outliers({name: (each.crc, each.term) for name, each in chains.items()})
     first = odd.split(", ", maxsplit=1)[0]
     start = entry(stores[first], Index(high - 1)).position
     each_crc = ", ".join(

@@ -52,18 +52,18 @@ def _report(job: str, error: BaseException) -> int | None:
     """Print one sentence for the user and return the exit code; None for an unexpected error."""
     match error:
         case PipelineError():
-            return _complain(job, str(error), error.exit_code)
+            return _print_error(job, str(error), error.exit_code)
         case KeyboardInterrupt():
-            return _complain(job, "interrupted", EXIT_INTERRUPTED)
+            return _print_error(job, "interrupted", EXIT_INTERRUPTED)
         case BrokenPipeError():
             # Whoever read our output has seen enough; Python must not complain about it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FOUND
         case OSError() | DLedgerError() | ClientError():
-            return _complain(job, str(error), EXIT_FOUND)
+            return _print_error(job, str(error), EXIT_FOUND)
         case _:
             reason = _spark_reason(error)
-            return None if reason is None else _complain(job, reason, EXIT_FOUND)
+            return None if reason is None else _print_error(job, reason, EXIT_FOUND)
 
 
 def _spark_reason(error: BaseException) -> str | None:
@@ -75,7 +75,7 @@ def _spark_reason(error: BaseException) -> str | None:
     return reason_of(error)
 
 
-def _complain(job: str, text: str, exit_code: int) -> int:
+def _print_error(job: str, text: str, exit_code: int) -> int:
     sys.stderr.write(f"dledger-pipeline {job}: {text}\n")
     return exit_code
 

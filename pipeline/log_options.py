@@ -11,7 +11,7 @@ import pyarrow as pa
 from dledger.raft.ids import Index
 from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
-from pipeline.scan.batches import ScanOptions, Which
+from pipeline.scan.batches import RecordSelection, ScanOptions
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS, METADATA_COLUMNS
 from pipeline.scan.plan import (
     SNAPSHOT,
@@ -42,7 +42,7 @@ class LogOptions:
     verify_crc: bool
     topics: frozenset[str] | None
     on_corrupt: OnCorrupt
-    records: Which
+    records: RecordSelection
     broker_name: str | None
     properties_as_map: bool
     include_metadata: bool
@@ -69,8 +69,10 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
         on_corrupt=OnCorrupt(
             reader.choice("onCorrupt", [each.value for each in OnCorrupt], OnCorrupt.FAIL.value)
         ),
-        records=Which(
-            reader.choice("records", [each.value for each in Which], Which.MESSAGES.value)
+        records=RecordSelection(
+            reader.choice(
+                "records", [each.value for each in RecordSelection], RecordSelection.MESSAGES.value
+            )
         ),
         broker_name=reader.text("brokerName"),
         properties_as_map=reader.choice("propertiesAs", ("json", "map"), "json") == "map",
@@ -94,7 +96,7 @@ def log_columns(options: LogOptions) -> pa.Schema:
     known = {field.name for field in fields}
     if options.include_metadata:
         fields += [field for field in METADATA_COLUMNS if field.name not in known]
-    if options.records is not Which.MESSAGES:
+    if options.records is not RecordSelection.MESSAGES:
         fields += CONTROL_COLUMNS
     elif options.on_corrupt is OnCorrupt.MARK:
         fields.append(CONTROL_COLUMNS.field("problem"))

@@ -1,6 +1,6 @@
 """The ends of a batch read, and the steps of a stream: options and brokers' answers become offsets.
 
-Knows nothing of Spark. Both work on a `View` (`pipeline.broker_view`), so that tests can give them another.
+Knows nothing of Spark. Both work on a `BrokerLookup` (`pipeline.broker_view`), so that tests can give them another.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ INITIAL_FILE: Final = "initial-offsets.json"
 log = logging.getLogger(__name__)
 
 
-class View(Protocol):
+class BrokerLookup(Protocol):
     """The questions that planning asks brokers; `BrokerView` answers them."""
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
@@ -54,7 +54,7 @@ class View(Protocol):
         """Store offsets for people to look at."""
 
 
-class Past(Protocol):
+class ArchiveLookup(Protocol):
     """The questions that planning asks an archive; `pipeline.archive.history.History` answers them."""
 
     bounds: dict[MessageQueue, Bounds]
@@ -74,14 +74,17 @@ class JoinedView:
     """
 
     def __init__(
-        self, options: SourceOptions, view: View, archive: Callable[[str | None], Past]
+        self,
+        options: SourceOptions,
+        view: BrokerLookup,
+        archive: Callable[[str | None], ArchiveLookup],
     ) -> None:
         self._options = options
         self._view = view
         self._archive = archive
         self._live: dict[MessageQueue, Bounds] = {}
         self.past: dict[MessageQueue, Bounds] = {}
-        self._history: Past | None = None
+        self._history: ArchiveLookup | None = None
 
     def bounds(self, *, may_miss: bool = False) -> dict[MessageQueue, Bounds]:
         """Return the bounds of brokers and archive together.
@@ -149,7 +152,7 @@ def place_of(
     place: Boundary,
     *,
     bounds: Mapping[MessageQueue, Bounds],
-    view: View,
+    view: BrokerLookup,
 ) -> Offsets:
     """Return the offsets that a start or an end stands for now.
 
@@ -171,7 +174,7 @@ def place_of(
 
 
 def _at_time(
-    name: str, place: Boundary, bounds: Mapping[MessageQueue, Bounds], view: View
+    name: str, place: Boundary, bounds: Mapping[MessageQueue, Bounds], view: BrokerLookup
 ) -> Offsets:
     """Return per queue the offset of the first message stored at a time or later; its end where there is none."""
     found = view.offsets_at(bounds, place.timestamp_ms)
@@ -186,7 +189,7 @@ def _at_time(
     return {queue: QueueOffset(min(offset, bounds[queue].end)) for queue, offset in found.items()}
 
 
-def batch_offsets(options: SourceOptions, view: View) -> tuple[Offsets, Offsets]:
+def batch_offsets(options: SourceOptions, view: BrokerLookup) -> tuple[Offsets, Offsets]:
     """Return start and end of a batch read, settled once for all its tasks.
 
     Raises:
@@ -213,7 +216,10 @@ class StreamOffsets:
     """
 
     def __init__(
-        self, options: SourceOptions, view: View, clock: Callable[[], float] = time.monotonic
+        self,
+        options: SourceOptions,
+        view: BrokerLookup,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
         self._view = view

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _COMMANDS[options.command](options)
 
 
-def _complain(error: Exception, exit_code: int) -> int:
+def _print_error(error: Exception, exit_code: int) -> int:
     sys.stderr.write(f"dledger-admin: {error}\n")
     return exit_code
 
@@ -85,9 +85,9 @@ def _ask_and_show(
     try:
         answers = trio.run(_ask, options)
     except ClientUsageError as error:
-        return _complain(error, EXIT_USAGE)
+        return _print_error(error, EXIT_USAGE)
     except NobodyAnsweredError as error:
-        return _complain(error, EXIT_UNKNOWN)
+        return _print_error(error, EXIT_UNKNOWN)
     return show(answers, options.json)
 
 
@@ -156,9 +156,9 @@ def _lag(options: argparse.Namespace) -> int:
     try:
         lags = trio.run(ask)
     except ClientUsageError as error:
-        return _complain(error, EXIT_USAGE)
+        return _print_error(error, EXIT_USAGE)
     except ClientError as error:
-        return _complain(error, EXIT_UNKNOWN)
+        return _print_error(error, EXIT_UNKNOWN)
     if options.json:
         queues = [asdict(one) | {"lag": one.lag, "missed": one.missed} for one in lags]
         _print_json({"queues": queues})
@@ -191,9 +191,9 @@ def _resend_dlq(options: argparse.Namespace) -> int:
     try:
         outcome = trio.run(run)
     except ClientUsageError as error:
-        return _complain(error, EXIT_USAGE)
+        return _print_error(error, EXIT_USAGE)
     except ClientError as error:
-        return _complain(error, EXIT_UNKNOWN)
+        return _print_error(error, EXIT_UNKNOWN)
     if options.json:
         _print_json(asdict(outcome) | {"dryRun": options.dry_run})
     else:

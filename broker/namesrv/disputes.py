@@ -22,7 +22,7 @@ class _Dispute(NamedTuple):
     rung_ms: int
 
 
-class Noted(NamedTuple):
+class DisputeState(NamedTuple):
     """The state of a dispute after a rival tried.
 
     Attributes:
@@ -50,7 +50,7 @@ class Disputes:
         dispute = self._disputes.get(broker_name)
         return "" if dispute is None else dispute.rival
 
-    def note(self, broker_name: str, *, rival: str, now_ms: int) -> Noted:
+    def note(self, broker_name: str, *, rival: str, now_ms: int) -> DisputeState:
         """Note that a rival tried for a name."""
         is_new = self.rival_of(broker_name, now_ms) == ""
         known = self._disputes.get(broker_name)
@@ -60,7 +60,7 @@ class Disputes:
             f"{broker_name} was last rung for at {rung_ms} ms, and it is {now_ms} ms"
         )
         self._disputes[broker_name] = _Dispute(rival, now_ms, rung_ms)
-        return Noted(is_new, rings)
+        return DisputeState(is_new, rings)
 
     def settle(self, broker_name: str) -> None:
         """Forget the dispute: the name has new owners, and who tried for it before is no rival until it tries again."""

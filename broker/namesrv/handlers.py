@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class RequestSender:
     """The sender of a request.
 
     Attributes:
@@ -108,7 +108,7 @@ class RequestHandlers:
         self._now_ms = now_ms
         self._settings = dict(settings or {})
         self._orders_messages = orders_messages
-        self._at_once: dict[int, Callable[[RemotingCommand, Asker], RemotingCommand]] = {
+        self._at_once: dict[int, Callable[[RemotingCommand, RequestSender], RemotingCommand]] = {
             RequestCode.GET_ROUTEINFO_BY_TOPIC: self._route,
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -135,7 +135,7 @@ class RequestHandlers:
             RequestCode.DELETE_KV_CONFIG: self._delete_kv,
         }
 
-    def is_slow(self, request: RemotingCommand, asker: Asker) -> bool:
+    def is_slow(self, request: RemotingCommand, asker: RequestSender) -> bool:
         """Return True for a request that has to go to `answer_slow`."""
         if request.code != RequestCode.REGISTER_BROKER:
             return request.code in self._later
@@ -145,7 +145,7 @@ class RequestHandlers:
             return False  # it is refused at once
         return not self._registrants.is_known(identity, asker.connection, request.ext)
 
-    def answer(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def answer(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         """Answer any request that is not slow. What it raises is a fault of ours, never the sender's."""
         handler = self._at_once.get(request.code)
         if handler is None:
@@ -161,7 +161,7 @@ class RequestHandlers:
         except RemotingError as error:
             return _failure(request, str(error))
 
-    async def answer_slow(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    async def answer_slow(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         """Answer a request that waits for a commit or a broker; raises as `answer` does."""
         try:
             if request.code == RequestCode.REGISTER_BROKER:
@@ -174,7 +174,7 @@ class RequestHandlers:
 
     # Routes.
 
-    def _route(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _route(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         """Answer with the route of a topic; keys of maps are quoted for the clients that ask for standard JSON."""
         topic = fields.text(request.ext, "topic")
         route = self._routes.route(topic)
@@ -191,39 +191,43 @@ class RequestHandlers:
         quote = wants_standard_json(request.version, request.ext)
         return _success(request, body=encode_route(route, quote_numbers=quote))
 
-    def _cluster_info(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _cluster_info(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         return _success(request, body=encode_cluster_info(self._routes.cluster_info()))
 
-    def _member_group(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _member_group(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         name = fields.text(request.ext, "brokerName")
         cluster = request.ext.get("clusterName", "")
         group = self._routes.member_group(name) or BrokerData({}, name, cluster)
         return _success(request, body=encode_member_group(group))
 
-    def _all_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _all_topics(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         return _success(request, body=encode_topic_list(self._routes.topics()))
 
-    def _topics_of_cluster(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _topics_of_cluster(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         topics = self._routes.topics_of_cluster(fields.text(request.ext, "cluster"))
         return _success(request, body=encode_topic_list(topics))
 
-    def _system_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _system_topics(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         topics, broker_addr = self._routes.system_topics()
         return _success(request, body=encode_topic_list(topics, broker_addr))
 
-    def _unit_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _unit_topics(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         topics = self._routes.unit_topics(is_unit=True, has_unit_subscription=False)
         return _success(request, body=encode_topic_list(topics))
 
-    def _unit_subscription_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _unit_subscription_topics(
+        self, request: RemotingCommand, _: RequestSender
+    ) -> RemotingCommand:
         topics = self._routes.unit_topics(is_unit=None, has_unit_subscription=True)
         return _success(request, body=encode_topic_list(topics))
 
-    def _unit_subscription_only_topics(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _unit_subscription_only_topics(
+        self, request: RemotingCommand, _: RequestSender
+    ) -> RemotingCommand:
         topics = self._routes.unit_topics(is_unit=False, has_unit_subscription=True)
         return _success(request, body=encode_topic_list(topics))
 
-    def _delete_topic(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def _delete_topic(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         """Forget a topic. Tools delete it at its brokers first; a group that still has it registers it again."""
         topic = fields.text(request.ext, "topic")
         names = self._routes.delete_topic(topic, fields.optional_text(request.ext, "clusterName"))
@@ -233,17 +237,19 @@ class RequestHandlers:
                 self._ring(member.connection)
         return _success(request)
 
-    def _wipe_write_perm(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _wipe_write_perm(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         count = self._routes.wipe_write_perm(fields.text(request.ext, "brokerName"))
         return _success(request, ext={"wipeTopicCount": str(count)})
 
-    def _add_write_perm(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _add_write_perm(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         count = self._routes.add_write_perm(fields.text(request.ext, "brokerName"))
         return _success(request, ext={"addTopicCount": str(count)})
 
     # Brokers.
 
-    async def _register_later(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    async def _register_later(
+        self, request: RemotingCommand, asker: RequestSender
+    ) -> RemotingCommand:
         """Take in a registration whose sender has to be asked back, or compared with who has its name."""
         identity = identity_of(request.ext)
         name, connection = identity.broker_name, asker.connection
@@ -268,7 +274,9 @@ class RequestHandlers:
             self._disputes.settle(name)
         return self._register(request, asker)
 
-    def _note_rival(self, identity: BrokerIdentity, asker: Asker, error: NameTakenError) -> None:
+    def _note_rival(
+        self, identity: BrokerIdentity, asker: RequestSender, error: NameTakenError
+    ) -> None:
         """Log that two groups have one name, and make both learn of it."""
         name, rival = identity.broker_name, identity.broker_addr
         noted = self._disputes.note(name, rival=rival, now_ms=self._now_ms())
@@ -285,7 +293,7 @@ class RequestHandlers:
                 self._ring(member.connection)
         self._routes.unregister(identity, asker.connection)
 
-    def _register(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def _register(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         """Take in a registration of which everything is known that can be."""
         identity = identity_of(request.ext)
         name, connection = identity.broker_name, asker.connection
@@ -352,7 +360,7 @@ class RequestHandlers:
             )
         return write_log_point(line.take(point))
 
-    def _unregister(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def _unregister(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         identity = identity_of(request.ext)
         if self._routes.unregister(identity, asker.connection):
             _log.info("broker %s unregistered %s", identity.broker_name, identity.broker_addr)
@@ -364,7 +372,10 @@ class RequestHandlers:
             )
         return _success(request)
 
-    def _query_data_version(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def _query_data_version(
+        self, request: RemotingCommand, asker: RequestSender
+    ) -> RemotingCommand:
+        """Answer whether a broker's topics differ from the registered ones; the same version counts as a heartbeat."""
         identity = identity_of(request.ext)
         offered = decode_data_version(request.body)
         known = self._routes.known_version(identity.broker_addr)
@@ -376,7 +387,7 @@ class RequestHandlers:
             body=b"" if known is None else msgspec.json.encode(known),
         )
 
-    def _broker_heartbeat(self, request: RemotingCommand, asker: Asker) -> RemotingCommand:
+    def _broker_heartbeat(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         broker_addr = fields.text(request.ext, "brokerAddr")
         self._routes.heard(broker_addr, asker.connection, self._now_ms())
         return _success(request)
@@ -393,7 +404,7 @@ class RequestHandlers:
         await self._kv.delete(*(fields.text(request.ext, name) for name in ("namespace", "key")))
         return _success(request)
 
-    def _get_kv(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _get_kv(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         namespace, key = (fields.text(request.ext, name) for name in ("namespace", "key"))
         value = self._kv.get(namespace, key)
         if value is None:
@@ -404,7 +415,7 @@ class RequestHandlers:
             )
         return _success(request, ext={"value": value})
 
-    def _kv_list(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _kv_list(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         namespace = fields.text(request.ext, "namespace")
         table = self._kv.namespace(namespace)
         if table is None:
@@ -417,11 +428,11 @@ class RequestHandlers:
 
     # Own settings.
 
-    def _get_config(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _get_config(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         text = "".join(f"{key}={value}\n" for key, value in self._settings.items())
         return _success(request, body=text.encode())
 
-    def _update_config(self, request: RemotingCommand, _: Asker) -> RemotingCommand:
+    def _update_config(self, request: RemotingCommand, _: RequestSender) -> RemotingCommand:
         return make_response(
             request.opaque,
             ResponseCode.NO_PERMISSION,

@@ -16,7 +16,7 @@ import trio
 from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
-from broker.namesrv.handlers import Asker, RequestHandlers
+from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
@@ -108,7 +108,7 @@ class _Service:
 
     def handle(self, connection: Connection, frames: list[Frame]) -> None:
         """Answer all requests of one read with one write."""
-        asker = Asker(connection, connection.peer, lambda: connection.is_closed)
+        asker = RequestSender(connection, connection.peer, lambda: connection.is_closed)
         answers: list[bytes] = []
         try:
             for frame in frames:
@@ -128,7 +128,7 @@ class _Service:
                 connection.send_many(answers)
 
     def _answer(
-        self, connection: Connection, asker: Asker, request: RemotingCommand
+        self, connection: Connection, asker: RequestSender, request: RemotingCommand
     ) -> RemotingCommand | None:
         """Return the answer, or None when it comes later or never."""
         if request.is_response:
@@ -147,7 +147,7 @@ class _Service:
         return None
 
     async def _answer_later(
-        self, connection: Connection, asker: Asker, request: RemotingCommand
+        self, connection: Connection, asker: RequestSender, request: RemotingCommand
     ) -> None:
         """Answer a slow request; a fault of ours ends only its connection, so that its sender need not wait."""
         try:

@@ -26,7 +26,7 @@ from rich.table import Table
 from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, SERVER_EXIT_CODES, why_unreadable
 from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NodePlan, plan_node
-from broker.node.supervisor import STOP_S_MAX, Sight, Supervisor, look
+from broker.node.supervisor import STOP_S_MAX, MachineStatus, Supervisor, look
 from dledger import ConfigError, DLedgerError
 from dledger.version import __version__
 
@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not __debug__:
-        return _complain(console, "assertions guard the log: Python must not run with -O")
+        return _print_error(console, "assertions guard the log: Python must not run with -O")
     options = _parser().parse_args(arguments)
     logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     try:
@@ -72,10 +72,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return _stop(plan, console)
         return _run(plan, console)
     except ConfigError as error:
-        _complain(console, str(error))
+        _print_error(console, str(error))
         return EXIT_USAGE
     except (DLedgerError, OSError) as error:
-        return _complain(console, str(error))
+        return _print_error(console, str(error))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -177,7 +177,7 @@ def _status(plan: NodePlan, *, as_json: bool) -> int:
     return EXIT_OK if seen.is_whole else EXIT_FAILED
 
 
-def _print_status(seen: Sight) -> None:
+def _print_status(seen: MachineStatus) -> None:
     """Print a row per child.
 
     The seconds since its last start or end are never below 0, though a clock may be set back.
@@ -210,7 +210,7 @@ def _stop(plan: NodePlan, console: Console) -> int:
             trio.run(Supervisor(plan, console.print).stop_orphans)
             has_ended = True
     if not has_ended:
-        return _complain(console, f"process {seen.supervisor} has not ended; its log says why")
+        return _print_error(console, f"process {seen.supervisor} has not ended; its log says why")
     console.print(f"machine {plan.machine} is stopped")
     return EXIT_OK
 
@@ -227,7 +227,7 @@ async def _end_supervisor(pid: int) -> bool:
     return not waiting.cancelled_caught
 
 
-def _complain(console: Console, text: str) -> int:
+def _print_error(console: Console, text: str) -> int:
     console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
     return EXIT_FAILED
 

@@ -146,7 +146,7 @@ def write_files(plan: NodePlan) -> None:
             path.write_text(text, encoding="utf-8")
 
 
-class Sight(msgspec.Struct, frozen=True):
+class MachineStatus(msgspec.Struct, frozen=True):
     """The processes of a machine, seen from outside.
 
     Attributes:
@@ -166,12 +166,12 @@ class Sight(msgspec.Struct, frozen=True):
         return bool(self.supervisor and self.children) and all(child.pid for child in self.children)
 
 
-def look(plan: NodePlan) -> Sight:
+def look(plan: NodePlan) -> MachineStatus:
     """See which of the planned processes run. A supervisor that was killed leaves its file and a free lock."""
     status = read_status(plan.folder)
     addresses = {child.name: str(child.address) for child in plan.children}
     if status is None:
-        return Sight(plan.machine, None, addresses, ())
+        return MachineStatus(plan.machine, None, addresses, ())
     plans = {child.name: child for child in plan.children}
     children = tuple(
         child if is_alive(child, plans[child.name]) else msgspec.structs.replace(child, pid=None)
@@ -180,7 +180,7 @@ def look(plan: NodePlan) -> Sight:
     )
     supervisor = status.pid if _is_locked(plan.folder) else None
     has_life = supervisor is not None or any(child.pid for child in children)
-    return Sight(plan.machine, supervisor, addresses, children if has_life else ())
+    return MachineStatus(plan.machine, supervisor, addresses, children if has_life else ())
 
 
 def read_status(folder: Path) -> NodeStatus | None:

@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not __debug__:
-        _complain(console, "assertions guard the log: Python must not run with -O")
+        _print_error(console, "assertions guard the log: Python must not run with -O")
         return EXIT_FAILED
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
@@ -88,20 +88,20 @@ def _report(console: Console, error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return EXIT_FAILED
     if isinstance(error, ConfigError):
-        _complain(console, str(error))
+        _print_error(console, str(error))
         return EXIT_USAGE
     if isinstance(error, DLedgerError | OSError):
-        _complain(console, str(error))
+        _print_error(console, str(error))
         return EXIT_FAILED
     logging.getLogger(__name__).debug("internal error", exc_info=error)
-    _complain(
+    _print_error(
         console,
         f"internal error, please report it: {type(error).__name__}: {error} (--log-level debug shows where)",
     )
     return EXIT_FAILED
 
 
-def _complain(console: Console, text: str) -> None:
+def _print_error(console: Console, text: str) -> None:
     console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
 
 

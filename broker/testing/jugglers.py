@@ -67,7 +67,7 @@ class Juggler(SimClient):
             self._request(is_first=place == 0)
         if self._is_renewed or self.chance(300):
             haste_ms = 1 + self.rng.randrange(HASTE_MS_MAX)
-            self.cluster.at(self.cluster.now_ms + haste_ms, self._lose_patience, self._bursts)
+            self.cluster.at(self.cluster.now_ms + haste_ms, self._time_out, self._bursts)
 
     def _request(self, *, is_first: bool) -> None:
         """Send some of the round's messages of one queue.
@@ -95,7 +95,7 @@ class Juggler(SimClient):
         how = self.ask if is_first else self.ask_there
         how(RequestCode.SEND_MESSAGE, ext, answered, body=body)
 
-    def _lose_patience(self, burst: int) -> None:
+    def _time_out(self, burst: int) -> None:
         """Ask elsewhere while the first attempt may still wait."""
         if burst == self._bursts and self._unanswered:
             self.counts["unknown"] += self._unanswered

@@ -40,7 +40,7 @@ class Campaign:
         return self._core.is_voter and len(self.supporters) >= majority(self._core.voter_count)
 
     @property
-    def founds(self) -> bool:
+    def founds_group(self) -> bool:
         """True if every store of the group is empty, so that no vote or entry can have been lost."""
         return self.shows_all_empty and self.known_stores == self.new_stores
 

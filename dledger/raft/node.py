@@ -371,7 +371,7 @@ class RaftNode:
         if campaign is None or core.role is not Role.PRE_CANDIDATE or core.log.last_index:
             return False
         campaign.take_answer(response)
-        if campaign.founds:
+        if campaign.founds_group:
             core.is_voter = True
             self._become(Cause.PRE_VOTE_WON)
         elif campaign.shows_all_empty and not (core.is_voter and campaign.is_won):

@@ -45,7 +45,7 @@ class Wait:
     lacking: frozenset[NodeId] = frozenset()
 
 
-class Asking:
+class RepairRequests:
     """The ranges that are still missing, and the members that have been asked for them.
 
     Invariants: at most one request is under way; `_tried` is about the first range; no two ranges overlap.

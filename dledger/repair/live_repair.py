@@ -13,7 +13,7 @@ from dledger.errors import CorruptionError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import RepairAnswer, RepairRequest
-from dledger.repair.asking import NEVER_MS, Asking
+from dledger.repair.asking import NEVER_MS, RepairRequests
 from dledger.storage.damage import Missing
 from dledger.storage.segmented_log import SegmentedLog
 
@@ -43,7 +43,7 @@ class LiveRepair:
         self.notes: list[tuple[str, dict[str, object]]] = []
         self._log = log
         self._peers = peers
-        self._asking = Asking(node_id, peers, [])
+        self._asking = RepairRequests(node_id, peers, [])
         self._holes: set[Index] = set()
         self._asked: set[Index] = set()
         self._not_kept: set[Index] = set()

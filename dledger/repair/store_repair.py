@@ -21,7 +21,7 @@ from dledger.errors import CorruptionError, DiskFullError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position
 from dledger.raft.messages import RepairAnswer, RepairMessage, RepairRequest
-from dledger.repair.asking import NEVER_MS, Asking
+from dledger.repair.asking import NEVER_MS, RepairRequests
 from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.api import Disk
 from dledger.storage.damage import Missing, Run, Survey
@@ -83,7 +83,7 @@ class StoreRepair:
     def _ask_anew(self) -> None:
         """Ask for everything that is missing now, whoever was asked before."""
         own = self._config.raft.node_id
-        self._asking = Asking(own, self._peers, self._survey.missing())
+        self._asking = RepairRequests(own, self._peers, self._survey.missing())
         self._cut_position = None
 
     @property

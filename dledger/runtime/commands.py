@@ -39,7 +39,7 @@ def say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Write one line of error."""
     sys.stderr.write(f"dledger: {text}\n")
 
@@ -107,9 +107,9 @@ def _print_append(tally: _Tally) -> None:
     elif done:
         say(f"appended {len(done)} entries, {done[0].index} to {done[-1].index}")
     if tally.refused_count:
-        complain(f"{tally.refused_count} surely not appended: {tally.reason}")
+        print_error(f"{tally.refused_count} surely not appended: {tally.reason}")
     if tally.unknown_count:
-        complain(
+        print_error(
             f"{tally.unknown_count} of unknown outcome (perhaps appended, perhaps yet to be): {tally.reason}"
         )
 
@@ -256,7 +256,7 @@ async def transfer(client: Client, target: NodeId | None, *, as_json: bool) -> i
     try:
         reached = await client.transfer(target)
     except OutcomeUnknownError as error:
-        complain(f"{error}; `dledger status` shows who leads")
+        print_error(f"{error}; `dledger status` shows who leads")
         return EXIT_UNKNOWN
     say(json.dumps({"leader_id": reached}) if as_json else f"{reached} takes over")
     return EXIT_DONE

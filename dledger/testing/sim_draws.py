@@ -21,12 +21,12 @@ from dledger.testing.sim_purposes import (
     LEASES_TRIED,
     LEASES_TRIED_HARD,
     Purpose,
-    bend_to_clocks,
-    bend_to_cuts,
-    bend_to_disks,
-    bend_to_leases,
-    bend_to_slow_disks,
-    bend_to_standstills,
+    favour_clocks,
+    favour_cuts,
+    favour_disks,
+    favour_leases,
+    favour_slow_disks,
+    favour_standstills,
 )
 from dledger.testing.sim_settings import SETTLE_TIMEOUTS_MAX, SimSettings
 
@@ -79,17 +79,17 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     settings = _stand_still(settings) if draws >= DRAWS_NOW else settings
     match purpose_of(seed, draws):
         case Purpose.CUTS:
-            return bend_to_cuts(settings)
+            return favour_cuts(settings)
         case Purpose.LEASES:
-            return bend_to_leases(settings, LEASES_TRIED_HARD if is_ripe else LEASES_TRIED)
+            return favour_leases(settings, LEASES_TRIED_HARD if is_ripe else LEASES_TRIED)
         case Purpose.DISKS:
-            return bend_to_disks(_share(_grow(settings)))
+            return favour_disks(_share(_grow(settings)))
         case Purpose.SLOW:
-            return bend_to_slow_disks(_share(_grow(settings)))
+            return favour_slow_disks(_share(_grow(settings)))
         case Purpose.CLOCKS:
-            return bend_to_clocks(settings)
+            return favour_clocks(settings)
         case Purpose.STILL:
-            return bend_to_standstills(settings)
+            return favour_standstills(settings)
         case Purpose.MIXED:
             return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
 

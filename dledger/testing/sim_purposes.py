@@ -90,7 +90,7 @@ def only(settings: Settings, faults: Mapping[str, int]) -> Settings:
     return replace(settings, fault_weights=weights, spike_permille=0, loss_permille=0)
 
 
-def bend_to_cuts(settings: SimSettings) -> SimSettings:
+def favour_cuts(settings: SimSettings) -> SimSettings:
     """Let entries travel one by one, make elections quick, and cut off about every second leader."""
     return replace(
         only(settings, LEADERS_CUT),
@@ -108,7 +108,7 @@ def bend_to_cuts(settings: SimSettings) -> SimSettings:
     )
 
 
-def bend_to_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSettings:
+def favour_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSettings:
     """Let elections follow as soon as a lease allows, and most calls be reads.
 
     Few appends, so that a member that was cut off a little earlier can still win an election.
@@ -136,7 +136,7 @@ def bend_to_leases(settings: SimSettings, weights: Mapping[str, int]) -> SimSett
     )
 
 
-def bend_to_disks(settings: SimSettings) -> SimSettings:
+def favour_disks(settings: SimSettings) -> SimSettings:
     """Let disks lie, fail, lose what was not synced, be lost and put back; the network is kind.
 
     One of the faults that may cost a store comes often: a minority of stores may be lost at a time, so that a mix
@@ -160,7 +160,7 @@ def bend_to_disks(settings: SimSettings) -> SimSettings:
     )
 
 
-def bend_to_slow_disks(settings: SimSettings) -> SimSettings:
+def favour_slow_disks(settings: SimSettings) -> SimSettings:
     """Make all disks quick but one at a time, and let callers give all of them enough to do."""
     return replace(
         only(settings, SLOW_DISKS),
@@ -179,7 +179,7 @@ def bend_to_slow_disks(settings: SimSettings) -> SimSettings:
     )
 
 
-def bend_to_clocks(settings: SimSettings) -> SimSettings:
+def favour_clocks(settings: SimSettings) -> SimSettings:
     """Take the shipped lease, and clocks that run nearly as far apart as its margin bears; most calls are reads.
 
     A tenth of the lease bears clocks that are up to 52 permille too fast or too slow; here times are whole
@@ -211,7 +211,7 @@ def bend_to_clocks(settings: SimSettings) -> SimSettings:
     )
 
 
-def bend_to_standstills(settings: SimSettings) -> SimSettings:
+def favour_standstills(settings: SimSettings) -> SimSettings:
     """Take the shipped times and a kind network; nothing that goes wrong is a reason to replace the leader."""
     rng = Random(f"standstills/{settings.seed}")
     return replace(

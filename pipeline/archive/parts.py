@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
-from pipeline.scan.batches import ScanOptions, Which, scan_batches
+from pipeline.scan.batches import RecordSelection, ScanOptions, scan_batches
 from pipeline.scan.columns import (
     LOG_COLUMNS,
     MESSAGE_COLUMNS,
@@ -152,7 +152,7 @@ def stage_part(part: Part) -> StagedPart:
 
 def _runs(part: Part, schema: pa.Schema) -> Iterator[pa.Table]:
     """Yield the part's rows in the order of the log; cut at the same places each time."""
-    options = ScanOptions(schema, Which.ALL, broker_name=part.broker_name)
+    options = ScanOptions(schema, RecordSelection.ALL, broker_name=part.broker_name)
     held: list[pa.RecordBatch] = []
     size = 0
     for batch in chain.from_iterable(scan_batches(each, options) for each in part.ranges):

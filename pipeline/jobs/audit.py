@@ -122,7 +122,7 @@ def record_differences(
     spark: SparkSession, stores: Mapping[str, Store], last_index: Index
 ) -> list[Finding]:
     """Damage, and the first record that differs: sums per chunk first, then the first chunk that differs."""
-    from pipeline.audit import Finding, file_place, odd_ones
+    from pipeline.audit import Finding, file_place, outliers
     from pipeline.spark.audit_rows import (
         CHUNK_ENTRIES,
         chunk_sums,
@@ -148,7 +148,7 @@ def record_differences(
     last = min((whole[0] + 1) * CHUNK_ENTRIES - 1, last_index)
     assert first <= last, f"chunk {whole[0]} differs, entry {last_index} is the last compared"
     for row in differing_records(replica_rows(spark, paths, first, last), len(stores)).take(1):
-        odd = odd_ones({each: row["hashes"].get(each) for each in stores})
+        odd = outliers({each: row["hashes"].get(each) for each in stores})
         place = file_place(stores[odd.split(", ")[0]], row["physicalOffset"])
         findings.append(
             Finding(

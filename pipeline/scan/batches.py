@@ -16,7 +16,7 @@ from pipeline.scan.ranges import Damage, LogRange, OnCorrupt, Piece, RangeScan
 from pipeline.scan.records import RecordTable
 
 
-class Which(Enum):
+class RecordSelection(Enum):
     """The selection of records."""
 
     MESSAGES = "messages"
@@ -39,7 +39,7 @@ class ScanOptions:
     """
 
     schema: pa.Schema
-    which: Which = Which.MESSAGES
+    which: RecordSelection = RecordSelection.MESSAGES
     topics: frozenset[str] | None = None
     on_corrupt: OnCorrupt = OnCorrupt.FAIL
     check_crc: bool = True
@@ -70,9 +70,11 @@ def _selected(piece: Piece, options: ScanOptions) -> tuple[RecordTable, dict[str
     wanted: NDArray[np.bool_] | None = None
     names = options.schema.names
     control: NDArray[np.bool_] | None = None
-    if options.which is not Which.ALL or "op" in names:
+    if options.which is not RecordSelection.ALL or "op" in names:
         control = is_control(piece.table)
-        wanted = {Which.CONTROL: control, Which.MESSAGES: ~control}.get(options.which)
+        wanted = {RecordSelection.CONTROL: control, RecordSelection.MESSAGES: ~control}.get(
+            options.which
+        )
     if options.topics is not None:
         known = piece.table.topics.dictionary_encode()
         flags = np.array([each in options.topics for each in known.dictionary.to_pylist()], bool)

@@ -10,7 +10,7 @@ import pytest
 
 from broker.server.handlers import known_sends
 from broker.server.handlers import transactions as server_transactions
-from broker.server.handlers.known_sends import Ahead, Found, KnownSends, Part
+from broker.server.handlers.known_sends import InFlightMessage, KnownSends, Part, PartlyKnownSend
 from broker.server.requests.request import PendingRequest
 from broker.service import repeats as service_repeats
 from broker.service.repeats import EarlierSend, Repeats
@@ -64,12 +64,16 @@ def test_a_batch_that_shares_the_whole_fate_of_another_is_found(
 ) -> None:
     look_back = KnownSends.look_back
 
-    def join_whole(self: KnownSends, plan: SendPlan, born_ms: int) -> Found | None:
+    def join_whole(self: KnownSends, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
         found = look_back(self, plan, born_ms)
         for part in found.parts if found is not None else ():
-            if isinstance(part, Ahead) and len(part.first.plan.messages) == len(plan.messages):
-                parts: list[Part] = [Ahead(part.first, step) for step in range(len(plan.messages))]
-                return Found(parts, msgspec.structs.replace(plan, messages=()))
+            if isinstance(part, InFlightMessage) and len(part.first.plan.messages) == len(
+                plan.messages
+            ):
+                parts: list[Part] = [
+                    InFlightMessage(part.first, step) for step in range(len(plan.messages))
+                ]
+                return PartlyKnownSend(parts, msgspec.structs.replace(plan, messages=()))
         return found
 
     monkeypatch.setattr(KnownSends, "look_back", join_whole)

@@ -60,7 +60,7 @@ class SendInFlight(PendingRequest, eq=False):
         return self.steps.get((key, body), [])
 
 
-class Ahead(NamedTuple):
+class InFlightMessage(NamedTuple):
     """A message that is in flight: the send it came with, and its place in what is staged of that."""
 
     first: SendInFlight
@@ -72,11 +72,11 @@ class Ahead(NamedTuple):
         return self.first.plan.queue_id
 
 
-Part = EarlierSend | Ahead | None
+Part = EarlierSend | InFlightMessage | None
 """The place of a message of a send, or what it is in flight with; None: it is new."""
 
 
-class Found(NamedTuple):
+class PartlyKnownSend(NamedTuple):
     """A send of which a part is known.
 
     Attributes:
@@ -131,7 +131,7 @@ class KnownSends:
         self._place_of = place_of
         self._ahead: dict[bytes, tuple[SendInFlight, ...]] = {}
 
-    def look_back(self, plan: SendPlan, born_ms: int) -> Found | None:
+    def look_back(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
         """Find what of a send stands already, or is in flight; return None if nothing does.
 
         All parts are in one queue, since one answer names one: if the client leaves the queue to the broker, the first
@@ -147,7 +147,7 @@ class KnownSends:
                 return self._look_closely(plan, born_ms)
         return None
 
-    def _look_closely(self, plan: SendPlan, born_ms: int) -> Found | None:
+    def _look_closely(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
         """Compare each message with those of its key."""
         ahead, recent = self._ahead, self._repeats.recent_keys
         parts: list[Part] = []
@@ -172,14 +172,14 @@ class KnownSends:
         )
         assert len(taken) + len(fresh) == len(parts), "two messages of a send are one earlier one"
         _log.debug("%d of %d messages were sent before", len(parts) - len(fresh), len(parts))
-        return Found(parts, msgspec.structs.replace(plan, messages=fresh))
+        return PartlyKnownSend(parts, msgspec.structs.replace(plan, messages=fresh))
 
     def _find_ahead(
         self, plan: SendPlan, key: bytes, asked: RequestedMessage, taken: set[object]
-    ) -> Ahead | None:
+    ) -> InFlightMessage | None:
         """Find the same message in flight. It was not answered yet, so its outcome is that of both."""
         candidates = (
-            Ahead(first, step)
+            InFlightMessage(first, step)
             for first in self._ahead.get(key, ())
             for step in first.steps_of(key, asked.body)
         )
@@ -210,11 +210,11 @@ class KnownSends:
 
     # Sends with known parts.
 
-    def join(self, send: SendInFlight, asked: SendPlan, found: Found) -> KnownParts:
+    def join(self, send: SendInFlight, asked: SendPlan, found: PartlyKnownSend) -> KnownParts:
         """Claim what stands of a send already, and join the sends that other parts of it are in flight with."""
         own = [part.physical_offset for part in found.parts if isinstance(part, EarlierSend)]
         self._repeats.claim(own, send.born_ms)
-        firsts = {part.first: None for part in found.parts if isinstance(part, Ahead)}
+        firsts = {part.first: None for part in found.parts if isinstance(part, InFlightMessage)}
         for first in firsts:
             assert first is not send, f"send {send.opaque} waits for itself"
             first.joined = [*(first.joined or ()), send]
@@ -241,7 +241,7 @@ class KnownSends:
         known = send.parts
         assert known is not None, f"send {send.opaque} joined another one without a part in it"
         for at, part in enumerate(known.parts):
-            if isinstance(part, Ahead) and part.first is first:
+            if isinstance(part, InFlightMessage) and part.first is first:
                 known.parts[at] = self._place_of(first.plan, staged, place + part.step)
 
     def failed(self, send: SendInFlight, known: KnownParts) -> None:

@@ -12,7 +12,7 @@ pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)"
 
 from broker.store.control import CommitOffsets, OffsetCommit
 from dledger.raft.entry import Entry
-from pipeline.audit import common_bound, odd_ones
+from pipeline.audit import common_bound, outliers
 from pipeline.cli import main
 from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.jobs.audit import audit, named
@@ -99,8 +99,8 @@ def test_other_derived_state_is_named(spark: Any, replicas: dict[str, Path]) -> 
 
 
 def test_who_is_odd_is_who_is_not_of_the_majority() -> None:
-    assert odd_ones({"a": 1, "b": 1, "c": 2}) == "c"
-    assert odd_ones({"a": 1, "b": 2}) == "a, b"
+    assert outliers({"a": 1, "b": 1, "c": 2}) == "c"
+    assert outliers({"a": 1, "b": 2}) == "a, b"
 
 
 def test_what_cannot_be_told_is_said(

@@ -19,7 +19,7 @@ import pyarrow as pa
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index
 from dledger_mq.message.record import decode_records
-from pipeline.scan.batches import ScanOptions, Which, scan_batches
+from pipeline.scan.batches import RecordSelection, ScanOptions, scan_batches
 from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS
 from pipeline.scan.crc import crc32c_columns
 from pipeline.scan.errors import DamagedLogError
@@ -47,7 +47,7 @@ def scanned(
     split_bytes: int = 1 << 30,
     schema: pa.Schema = COLUMNS,
     on_corrupt: OnCorrupt = OnCorrupt.FAIL,
-    which: Which = Which.ALL,
+    which: RecordSelection = RecordSelection.ALL,
 ) -> list[dict[str, object]]:
     fails = on_corrupt is OnCorrupt.FAIL
     plan = plan_scan(Store(store), committed, split_bytes=split_bytes, fails=fails)

@@ -115,11 +115,11 @@ def test_an_end_that_nobody_asked_for_is_told_once(tmp_path: Path) -> None:
     assert poll(lambda: process.pid is None, 10)
     process.command = [sys.executable, "-c", WAITS]
     process.start()
-    (end,) = process.take_own_ends()
+    (end,) = process.take_unexpected_exits()
     assert end.status == 1
     assert "EOFError" in end.words
     process.kill()
-    assert process.take_own_ends() == []
+    assert process.take_unexpected_exits() == []
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ def test_an_end_that_was_asked_for_is_none(tmp_path: Path) -> None:
         process.start()
         assert poll(lambda: "up" in process.log_tail(1), 10)
         end()
-        assert process.take_own_ends() == []
+        assert process.take_unexpected_exits() == []
 
 
 @pytest.mark.slow
@@ -139,4 +139,4 @@ def test_who_stops_with_an_error_has_not_stopped_in_order(tmp_path: Path) -> Non
     process.start()
     wait_up(process)
     assert process.stop() == 1
-    assert [end.words for end in process.take_own_ends()] == ["no"]
+    assert [end.words for end in process.take_unexpected_exits()] == ["no"]

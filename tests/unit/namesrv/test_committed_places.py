@@ -11,7 +11,7 @@ from broker.namesrv.committed_places import (
     LINES_MAX,
     CommittedPlaces,
 )
-from broker.namesrv.handlers import Asker, RequestHandlers
+from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import Answer, Registrants
 from broker.namesrv.routes import RouteTable
@@ -149,7 +149,7 @@ class Server:
             ext[COMMITTED_FIELD] = told
         body = encode_registration(WireDataVersion(), [])
         request = RemotingCommand(code=103, opaque=1, ext=ext, body=body)
-        asker = Asker(addr, addr)
+        asker = RequestSender(addr, addr)
         if self._handlers.is_slow(request, asker):
             return await self._handlers.answer_slow(request, asker)
         return self._handlers.answer(request, asker)

@@ -15,7 +15,7 @@ from broker.namesrv.errors import (
     RefusedRegistrationError,
     UnsignedRegistrationError,
 )
-from broker.namesrv.handlers import Asker, RequestHandlers
+from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
 from broker.namesrv.routes import RouteTable
@@ -327,7 +327,7 @@ async def test_nothing_is_kept_of_a_connection_that_ended_before_its_turn() -> N
     handlers = RequestHandlers(world.routes, LocalKv(None), lambda: 0, world.registrants)
     ext = identity_ext(BrokerIdentity("main", NAME, A, 0, term=3)) | {TOKEN_FIELD: token_of(A)}
     request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext)
-    asker = Asker("its connection", A, is_closed=lambda: True)
+    asker = RequestSender("its connection", A, is_closed=lambda: True)
     assert handlers.is_slow(request, asker)
     world.registrants.closed("its connection")
     refusal = await handlers.answer_slow(request, asker)

@@ -9,7 +9,7 @@ from dledger.codec.entry import chain_crc, seal
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId, Position
 from dledger.raft.messages import RepairAnswer, RepairRequest
-from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS, Asking
+from dledger.repair.asking import ANSWER_TIMEOUT_MS, ROUND_PAUSE_MS, RepairRequests
 from dledger.storage.damage import Missing
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
@@ -41,7 +41,7 @@ def missing(first: int, last: int, *, is_tail: bool = False) -> Missing:
     )
 
 
-def asked(asking: Asking, now_ms: int = 0) -> RepairRequest:
+def asked(asking: RepairRequests, now_ms: int = 0) -> RepairRequest:
     request = asking.next_request(now_ms)
     assert request is not None
     return request[1]
@@ -55,7 +55,7 @@ def answer(
 
 
 def test_what_is_named_is_taken_and_nothing_is_asked_again() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 5)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
     request = asked(asking)
     assert (request.first_index, request.last_index) == (3, 5)
     assert request.last_chain_crc == chain_crc(ENTRIES[4])
@@ -65,7 +65,7 @@ def test_what_is_named_is_taken_and_nothing_is_asked_again() -> None:
 
 
 def test_a_range_shrinks_from_its_end_and_its_rest_is_named_by_what_came() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 6)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 6)])
     assert len(asking.answered(answer(asked(asking), N1, 5, 6))) == 2
     request = asked(asking)
     assert (request.first_index, request.last_index) == (3, 4)
@@ -74,7 +74,7 @@ def test_a_range_shrinks_from_its_end_and_its_rest_is_named_by_what_came() -> No
 
 def test_other_entries_than_the_named_ones_are_not_believed() -> None:
     for indexes in [(3, 4), (4, 5, 6), (2, 3, 4, 5), (3, 5)]:
-        asking = Asking(N0, (N1, N2), [missing(3, 5)])
+        asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
         assert asking.answered(answer(asked(asking), N1, *indexes)) == ()
         assert not asking.is_done
 
@@ -86,14 +86,14 @@ def test_entries_with_room_between_them_are_not_believed_though_their_chain_is_r
     wanted = replace(
         missing(3, 4), end_position=apart.end_position, last_chain_crc=chain_crc(apart)
     )
-    asking = Asking(N0, (N1, N2), [wanted])
+    asking = RepairRequests(N0, (N1, N2), [wanted])
     request = asked(asking)
     assert asking.answered(RepairAnswer(N1, request.number, (third, apart), lacks=False)) == ()
     assert asking.waits[0].missing == wanted
 
 
 def test_an_answer_to_an_earlier_request_or_of_another_member_is_dropped() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 5)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
     late = asked(asking)
     assert asking.answered(answer(late, N2, 3, 4, 5)) == ()
     request = asked(asking, ANSWER_TIMEOUT_MS)
@@ -102,7 +102,7 @@ def test_an_answer_to_an_earlier_request_or_of_another_member_is_dropped() -> No
 
 
 def test_who_does_not_answer_is_passed_over_and_everybody_is_asked_again_after_a_pause() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 5)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
     first = asking.next_request(0)
     assert asking.next_request(ANSWER_TIMEOUT_MS - 1) is None
     second = asking.next_request(ANSWER_TIMEOUT_MS)
@@ -114,14 +114,14 @@ def test_who_does_not_answer_is_passed_over_and_everybody_is_asked_again_after_a
 
 
 def test_a_range_that_nobody_can_help_with_does_not_hold_up_the_others() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 3), missing(7, 7)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 3), missing(7, 7)])
     for source in (N1, N2):
         asking.answered(answer(asked(asking), source))
     assert asked(asking).last_index == 7
 
 
 def test_only_the_end_of_the_log_can_be_given_up_and_only_on_the_word_of_a_majority() -> None:
-    asking = Asking(N0, (N1, N2), [missing(8, 9, is_tail=True)])
+    asking = RepairRequests(N0, (N1, N2), [missing(8, 9, is_tail=True)])
     asking.answered(answer(asked(asking), N1, lacks=True))
     assert asking.never_committed() is None
     asking.answered(answer(asked(asking), N2, lacks=True))
@@ -130,7 +130,7 @@ def test_only_the_end_of_the_log_can_be_given_up_and_only_on_the_word_of_a_major
 
 
 def test_a_gap_that_nobody_knows_was_named_by_damage() -> None:
-    asking = Asking(N0, (N1, N2), [missing(3, 5)])
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
     for source in (N1, N2):
         asking.answered(answer(asked(asking), source, lacks=True))
     assert asking.never_committed() is None
