@@ -72,8 +72,8 @@ def message_line(
         case VoteRequest():
             transfer = " transfer" if message.is_transfer else ""
             last = f"{message.last_index}@{message.last_term}"
-            founds_group = f" founds_group-with={message.new_store}" if message.new_store else ""
-            return f"vote-request term={message.term} last={last}{transfer}{founds_group}"
+            founds = f" founds-with={message.new_store}" if message.new_store else ""
+            return f"vote-request term={message.term} last={last}{transfer}{founds}"
         case PreVoteResponse():
             granted = "granted" if message.granted else "refused"
             return f"pre-vote term={message.term} {granted}{_store(message.new_store)}"
