@@ -68,11 +68,11 @@ class OrderlyStop:
 
     async def run(self) -> None:
         """Hand over, serve on while clients need it, answer what is on its way, leave the name servers."""
+        _log.info("stopping: handing over, and answering what is on its way")
         if self._log.is_leader:
             self.note_led()
             await self._log.hand_over()
         await self._serve_on()
-        _log.info("stopping: answering what is on its way")
         with trio.move_on_after(DRAIN_S):
             await self._registrar.leave(timeout_s=1.0)
             await self._log.drain()
