@@ -139,7 +139,7 @@ class Engine:
             draw: a random integer between two bounds, both included.
             now_ms: the present; the node supports no candidate for a lease from here.
             folder: of the store, on the disk.
-            applied_index: what the state machine already contains; entries are handed out behind it.
+            applied_index: what the state machine already contains; entries are handed out after it.
 
         Raises:
             CorruptionError: durable bytes are damaged: see `StoreRepair`; a group of one must not start.
@@ -177,8 +177,8 @@ class Engine:
         self._resolved: list[tuple[int, Outcome]] = []
         self._news: list[News] = []
 
-    def start_behind(self, applied_index: Index) -> None:
-        """Hand out committed entries behind this one, which the state machine has. Before the first step only."""
+    def start_after(self, applied_index: Index) -> None:
+        """Hand out committed entries after this one, which the state machine has. Before the first step only."""
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
 
@@ -193,11 +193,11 @@ class Engine:
         self._committed_index = index
 
     def state_replaced(self, applied_index: Index, chain_crc: int | None) -> None:
-        """Hand out entries behind this one: the state machine has taken over another member's state up to it.
+        """Hand out entries after this one: the state machine has taken over another member's state up to it.
 
         Args:
-            applied_index: may lie behind the end of this log.
-            chain_crc: of that entry; compared when this log has it, before anything behind it is
+            applied_index: may lie beyond the end of this log.
+            chain_crc: of that entry; compared when this log has it, before anything after it is
                 handed out. None: nothing is to be compared.
         """
         self._handed_out_index = applied_index
@@ -280,8 +280,8 @@ class Engine:
         if request is not None:
             self._outbox.append(request)
         if self.node.role is Role.LEADER:
-            is_behind = self._handed_out_index < self._committed_index
-            waits_for = Index(self._handed_out_index + 1) if is_behind else None
+            is_handing_out_behind = self._handed_out_index < self._committed_index
+            waits_for = Index(self._handed_out_index + 1) if is_handing_out_behind else None
             hand_over = policy.hand_over(waits_for, now_ms)
             if hand_over is not None:
                 self.step(hand_over, now_ms)

@@ -67,7 +67,7 @@ def _report(job: str, error: BaseException) -> int | None:
 
 
 def _spark_reason(error: BaseException) -> str | None:
-    """Return the reason behind a failure inside Spark; None when it is no failure of Spark's."""
+    """Return the reason for a failure inside Spark; None when it is no failure of Spark's."""
     if not type(error).__module__.startswith(("pyspark.", "py4j.")):
         return None
     from pipeline.spark.failures import reason_of

@@ -163,7 +163,7 @@ def loss_at_end(
     end: Mapping[MessageQueue, QueueOffset],
     bounds: Mapping[MessageQueue, Bounds],
 ) -> OffsetLoss:
-    """Return the loss of an end that lies before its start or behind its queue's end."""
+    """Return the loss of an end that lies before its start or beyond its queue's end."""
     clauses = []
     for queue in sorted(end):
         if end[queue] < start.get(queue, 0):
@@ -253,7 +253,7 @@ def begun(
 def limited(
     start: Mapping[MessageQueue, QueueOffset], end: Mapping[MessageQueue, QueueOffset], most: int
 ) -> Offsets:
-    """Return an end that lies at most `most` offsets behind `start`, in proportion to each backlog.
+    """Return an end that lies at most `most` offsets after `start`, in proportion to each backlog.
 
     Every queue with a backlog goes on by at least one, even when there are more of them than `most`; no
     other sum goes above it, and what is there is used up to it.

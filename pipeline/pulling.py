@@ -137,7 +137,7 @@ class RangePuller:
         raise DataLossError(f"{text}, and has for {stuck_s:.0f} s: what was committed is not there")
 
     def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
-        """Return the offset to continue at when a queue begins behind the wanted offset.
+        """Return the offset to continue at when a queue begins after the wanted offset.
 
         Retention is each node's own, so another one may still have it.
         """

@@ -83,7 +83,7 @@ class Choice:
 
     @property
     def keeps_progress(self) -> bool:
-        """True if what was sent again is remembered, so that a second run goes on behind it."""
+        """True if what was sent again is remembered, so that a second run goes on after it."""
         return self.origin is None and not self.message_ids and not self.is_all
 
     def takes(self, letter: ReceivedMessage) -> bool:
@@ -200,7 +200,7 @@ class Resender:
         return max(first, min(offset, end))
 
     async def _resend_one(self, letter: ReceivedMessage) -> bool:
-        """Send one again; False: it failed, so that what comes behind it has to wait."""
+        """Send one again; False: it failed, so that what comes after it has to wait."""
         message = again(letter, self._consumer.group, to=self._to)
         if isinstance(message, str):  # it never can be: no reason to keep the others
             self.outcome.failed[letter.unique_key] = message

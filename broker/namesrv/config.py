@@ -187,7 +187,7 @@ def _read_secrets(path: Path) -> dict[str, str]:
                 + (
                     f"{name} is named a second time"
                     if name in secrets
-                    else f"no secret stands behind {name}; a line is a broker name (or *), a blank, and a secret"
+                    else f"no secret stands after {name}; a line is a broker name (or *), a blank, and a secret"
                 )
             )
         secrets[name] = secret.strip()

@@ -52,7 +52,7 @@ class UnitStore(Protocol):
     """The place for units that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
-        """Keep whole units; `first` is the queue offset of the first, right behind the last kept one.
+        """Keep whole units; `first` is the queue offset of the first, right after the last kept one.
 
         Raises:
             NoRoomError: none of them is kept.
@@ -354,7 +354,7 @@ class ConsumeQueues:
                 queue.spill(keep)
 
     def trim(self, first_position: Position) -> None:
-        """Move every queue's min offset behind what the log no longer holds."""
+        """Move every queue's min offset beyond what the log no longer holds."""
         for queue in self.by_key.values():
             queue.trim(first_position)
 

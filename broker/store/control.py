@@ -147,7 +147,7 @@ class AdvanceSchedule(_Command, frozen=True, tag="advance_schedule"):
 
 
 class MarkDigests(_Command, frozen=True, tag="mark_digests"):
-    """Every replica notes its digests behind this entry; the leader's at an earlier mark come along."""
+    """Every replica notes its digests after this entry; the leader's at an earlier mark come along."""
 
     marked_index: _Index = NO_INDEX
     digests: dict[str, Annotated[int, Meta(ge=0, le=2**32 - 1)]] = {}

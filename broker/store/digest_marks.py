@@ -1,7 +1,7 @@
 """Digest marks: replicas compare their derived state by themselves (house rule 1).
 
 Now and then the leader writes a mark. Every replica that folds it keeps its own digests as they are
-behind that entry, and compares what the leader says it had at the mark before. So the comparison is
+after that entry, and compares what the leader says it had at the mark before. So the comparison is
 at equal applied index, whoever led and however far apart the replicas are, and costs nothing between
 the marks. A difference means that a replica's state is not what follows from the log: a fault of ours,
 of its memory or of its disk. It is an alarm and not an end (docs/adr/0063).
@@ -58,7 +58,7 @@ class DigestMarks:
         return self._kept
 
     def mark(self, index: Index, digests: dict[str, int]) -> None:
-        """Keep the digests as they are behind the entry `index`, which was a mark."""
+        """Keep the digests as they are after the entry `index`, which was a mark."""
         latest, _ = self.latest()
         assert index >= latest, f"entry {index} is marked after entry {latest}"
         self._kept[index] = digests

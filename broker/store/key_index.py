@@ -340,7 +340,7 @@ class KeyIndex:
         self._begin()
 
     def _write(self, number: int, segment: bytes) -> None:
-        """Hand a segment to the store, behind those that are waiting for room."""
+        """Hand a segment to the store, after those that are waiting for room."""
         self._unwritten[number] = segment
         try:
             for waiting in list(self._unwritten):

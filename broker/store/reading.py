@@ -94,7 +94,7 @@ def get_messages(
         limits: of one read.
 
     Raises:
-        EntryDamagedError: the first wanted message cannot be read now; one further behind ends the batch.
+        EntryDamagedError: the first wanted message cannot be read now; one further on ends the batch.
     """
     queue = state.queues.get(topic, queue_id)
     if queue is None or queue.max_offset == 0:  # D3, D13

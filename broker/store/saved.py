@@ -7,7 +7,7 @@
     units    of the key index's newest segment, 20 bytes each
     units    of the pending timers, 16 bytes each
 
-The head is taken at one moment. Units are only ever added behind it, and full segments never change,
+The head is taken at one moment. Units are only ever added after it, and full segments never change,
 so they can be read later, while the fold goes on; only a deleted topic or a trimmed log takes them
 away, and then the snapshot is given up.
 
@@ -179,10 +179,10 @@ class ByteSource:
             yield part
 
     def check_end(self) -> None:
-        """Refuse bytes behind the end.
+        """Refuse bytes beyond the end.
 
         Raises:
             SnapshotRefusedError: there are some.
         """
         if self._place < len(self._chunk) or next(self._chunks, b""):
-            raise SnapshotRefusedError("there are bytes behind the state")
+            raise SnapshotRefusedError("there are bytes beyond the state")

@@ -11,7 +11,7 @@ Big-endian, so that the order of the bytes is the order of delivery. The units t
 that keeps them sorted on disk (`far_timers.py`, `timer_files.py`). A unit is near if and only if it lies before
 `_boundary`. Where the boundary lies depends on a replica's limits and shows in no answer and in no digest.
 
-A unit leaves when `DeliverTimers` names it, which stands behind the real messages in their entry, or
+A unit leaves when `DeliverTimers` names it, which stands after the real messages in their entry, or
 when `RecallTimer` does. So a message is delivered once or recalled, and the log's order says which. A recall
 finds its message in the key index, like any query by unique key.
 
@@ -183,7 +183,7 @@ class Timers:
         self._refill()
 
     def dump(self) -> bytes:
-        """Return what a snapshot keeps in its head: count, recalls and digest. The units come behind."""
+        """Return what a snapshot keeps in its head: count, recalls and digest. The units come after it."""
         return msgspec.msgpack.encode((self.count, list(self._recalled), self.digest))
 
     def saved_units(self) -> Iterator[bytes]:

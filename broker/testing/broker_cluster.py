@@ -119,7 +119,7 @@ class BrokerCluster(SimCluster):
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         newest = restore_newest(str(node.node_id), store, state, engine.log)
         self._look_at_flipped(node, newest)
-        engine.start_behind(state.applied_index)
+        engine.start_after(state.applied_index)
         if newest is not None:
             engine.start_committed(newest.meta.index)
             self.counts["snapshot-restored"] += 1

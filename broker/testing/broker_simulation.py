@@ -85,7 +85,7 @@ class BrokerClients:
             client.start()
 
     def _leave_to_keepers(self) -> None:
-        """Stop the producers: the queue has enough messages, and offset commits should not wait behind sends."""
+        """Stop the producers: the queue has enough messages, and offset commits should not wait for sends."""
         for client in self._clients:
             client.is_stopped = client.is_stopped or not isinstance(client, Keeper)
 

@@ -108,7 +108,7 @@ class SimClient(ABC):
     def ask_there(
         self, code: int, ext: Mapping[str, str], answered: Answered, *, body: bytes = b""
     ) -> None:
-        """Ask the member that the client is connected to, also behind questions that wait."""
+        """Ask the member that the client is connected to, also after questions that wait."""
         self._opaque += 1
         opaque = self._opaque
         if self._connection is None:

@@ -6,7 +6,7 @@ earlier attempts still wait, elsewhere, over connections that are closed or left
 
 All attempts of most rounds have one born time, so nothing may be stored twice. In the others each attempt is made
 anew, after the one before was given up: a later attempt may be stored beside an earlier one, an earlier one never
-behind a later one.
+after a later one.
 
 Nothing here judges what is stored (broker/testing/model.py).
 """

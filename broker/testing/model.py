@@ -237,7 +237,7 @@ class BrokerModel:
             if earlier.born_timestamp_ms >= message.born_timestamp_ms:
                 raise Violation(
                     f"{key!r} is stored twice in {form.topic}: what was made at "
-                    f"{message.born_timestamp_ms} comes behind what was made at {earlier.born_timestamp_ms}"
+                    f"{message.born_timestamp_ms} comes after what was made at {earlier.born_timestamp_ms}"
                 )
         fate.places.append(message)
         self.counts["messages"] += 1

@@ -124,7 +124,7 @@ class SimConnection:
         if self._is_cut() or (data is not None and self._is_client_pair() and self._wires.breaks()):
             self._break()
             return
-        assert None not in self._inbox, f"{data!r} came behind the end of {self.peer}"
+        assert None not in self._inbox, f"{data!r} came after the end of {self.peer}"
         self._inbox.append(data)
         self._take()
 

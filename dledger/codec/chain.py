@@ -36,7 +36,7 @@ def _chain_step(chain_crc: int) -> int:
 
 
 def _invert_chain_step() -> tuple[int, ...]:
-    """Return the chain CRC's way back: for every bit of a difference behind a header the one before it.
+    """Return the chain CRC's way back: for every bit of a difference after a header the one before it.
 
     For bytes of a fixed length a CRC is an affine, invertible function of the CRC that it started
     with (over GF(2)), whatever the bytes are. Gauss-Jordan elimination over its 32 columns.

@@ -195,7 +195,7 @@ def error_of(failure: Failure) -> DLedgerError:
     """Return the error that a `Failure` stands for; an unknown code is an unknown outcome."""
     kind = _REGISTRY.get(failure.code, OutcomeUnknownError)
     if kind is NotLeaderError:
-        # What stands behind the known part is for people.
+        # What stands after the known part is for people.
         detail = failure.reason.partition("; ")[2]
         return NotLeaderError(failure.leader_id or None, failure.term, detail)
     if kind is CompactedError:

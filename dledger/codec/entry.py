@@ -203,7 +203,7 @@ def _check_crcs(
 def decode_entry(data: Bytes, offset: int = 0, prev_chain_crc: int | None = None) -> Entry:
     """Decode the entry at `offset`, verifying its body CRC, and its chain CRC when asked.
 
-    Bytes behind the entry are not touched; its end is `offset + entry.size_bytes`.
+    Bytes after the entry are not touched; its end is `offset + entry.size_bytes`.
 
     Raises:
         EntryFormatError: names the place.
@@ -381,7 +381,7 @@ def find_headers(
 ) -> Iterator[tuple[int, EntryHeader]]:
     """Yield the headers at any byte of `data` that name the very position at which they stand.
 
-    Used behind a broken place to ask whether anything whole follows; the caller verifies the bodies
+    Used after a broken place to ask whether anything whole follows; the caller verifies the bodies
     (`header.body_crc`). The chain cannot be verified there, for what stands before is broken.
 
     Args:

@@ -2,7 +2,7 @@
 
 Layout of a frame, big-endian:
      0  uint32  length         bytes that follow this field
-     4  uint32  crc            CRC32C of everything behind this field
+     4  uint32  crc            CRC32C of everything after this field
      8  uint32  header_length  low 31 bits: bytes of the header; top bit: the blob goes on
     12  bytes   header         one msgpack value (rpc.py)
         bytes   blob           raw bytes, the rest of the frame

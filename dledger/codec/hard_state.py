@@ -57,7 +57,7 @@ def encode_hard_state(state: HardState) -> bytes:
 
 
 def decode_hard_state(data: bytes) -> HardState:
-    """Decode term and vote; nothing may stand behind them.
+    """Decode term and vote; nothing may stand after them.
 
     Raises:
         HardStateFormatError: names the place.

@@ -176,7 +176,7 @@ class EntryColumns:
             own.extend(added)
 
     def cut(self, first: Index) -> None:
-        """Remove the entry `first` and everything behind it."""
+        """Remove the entry `first` and everything after it."""
         assert self.first_index <= first <= self.end_index, (
             f"cut at {first} of entries {self.first_index} to {self.end_index - 1}"
         )
@@ -227,7 +227,7 @@ def encode_seal(columns_end: Position, *, count: int, last_term: Term, units_crc
         last_term: term of the last entry.
         units_crc: CRC32C over all units before the seal.
     """
-    assert count > 0, "a seal behind no units"
+    assert count > 0, "a seal after no units"
     head = _UNIT.pack(_SEAL_INDEX, last_term, columns_end, count, 0)[:_CHAIN_CRC_AT]
     return head + crc32c(head, units_crc).to_bytes(4, "big")
 

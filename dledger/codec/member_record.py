@@ -48,7 +48,7 @@ class MemberRecordFormatError(FormatError):
 
 
 class _Saved(msgspec.Struct, frozen=True, array_like=True):
-    """The record in a store; fields that a later version adds behind are passed over."""
+    """The record in a store; fields that a later version adds at the end are passed over."""
 
     group: OptionalName
     node_id: OptionalName
@@ -60,7 +60,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _HandshakeRecord(msgspec.Struct, frozen=True, array_like=True):
-    """The record in a handshake; fields that a later version adds behind are passed over."""
+    """The record in a handshake; fields that a later version adds at the end are passed over."""
 
     restoration: _Restoration
     count: _Count
@@ -100,7 +100,7 @@ def encode_member_record(record: MemberRecord) -> bytes:
 
 
 def decode_member_record(data: bytes) -> MemberRecord:
-    """Decode a record; nothing may stand behind it.
+    """Decode a record; nothing may stand after it.
 
     Raises:
         MemberRecordFormatError: names the place.

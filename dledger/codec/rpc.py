@@ -291,7 +291,7 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
         entries = decode_entries(blob, call.count)
         return RepairAnswer(NodeId(call.source), call.number, entries, lacks=call.lacks)
     if len(blob):
-        raise PeerProtocolError(f"{len(blob)} bytes behind a message that has no blob")
+        raise PeerProtocolError(f"{len(blob)} bytes after a message that has no blob")
     return _without_blob(call)
 
 
@@ -381,7 +381,7 @@ def _repair_request(call: RepairCall) -> RepairRequest:
 
 
 def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
-    """Check that the entries begin behind `prev_index` and belong to terms up to the sender's."""
+    """Check that the entries begin after `prev_index` and belong to terms up to the sender's."""
     entries = decode_entries(blob, call.count)
     if call.prev_term > call.term:
         raise PeerProtocolError(f"previous term {call.prev_term} in a request of term {call.term}")

@@ -123,7 +123,7 @@ class FrameChain:
         return _FRAME.pack(len(data), self._crc)
 
     def end(self) -> bytes:
-        """Encode the end mark behind the last frame."""
+        """Encode the end mark after the last frame."""
         return _FRAME.pack(0, crc32c(_COUNT.pack(self._count), self._crc))
 
     def length(self, head: bytes, byte_offset: int) -> int:

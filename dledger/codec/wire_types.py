@@ -2,7 +2,7 @@
 
 A header is one msgpack array whose first element names its kind. msgspec checks every field while
 it decodes: kind, number of fields, types (a bool is no integer), ranges, lengths, UTF-8, nothing
-behind the end. What comes out needs no further look.
+beyond the end. What comes out needs no further look.
 """
 
 from __future__ import annotations

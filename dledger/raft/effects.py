@@ -37,14 +37,14 @@ class SaveHardState:
 
 @dataclass(frozen=True, slots=True)
 class AppendEntries:
-    """Write these entries behind the log's end. They are contiguous and never empty."""
+    """Write these entries after the log's end. They are contiguous and never empty."""
 
     entries: tuple[Entry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """Remove `first` and everything behind it (never a committed entry)."""
+    """Remove `first` and everything after it (never a committed entry)."""
 
     first: Index
 

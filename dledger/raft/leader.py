@@ -161,7 +161,7 @@ class Leader:
             error = TooManyPendingError(f"{len(self._reads)} reads wait already")
             core.emit(Resolve(event.token, Failed(error)))
             return
-        # Nothing behind the no-op is committed before it is; so it covers what was committed before.
+        # Nothing after the no-op is committed before it is; so it covers what was committed before.
         index = Index(max(core.commit_index, self.noop_index))
         self._reads.add(event.token, index=index, after_round=self.replication.rounds.last_round)
         self._serve_reads()

@@ -18,7 +18,7 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position, Term
 
 @dataclass(frozen=True, slots=True)
 class LogBase:
-    """The place just before the first kept entry: the log is empty behind it."""
+    """The place just before the first kept entry: the log is empty after it."""
 
     prev_index: Index = NO_INDEX
     prev_term: Term = NO_TERM
@@ -113,7 +113,7 @@ class LogLayout:
         return None
 
     def append(self, term: Term, size_bytes: int) -> None:
-        """Add one entry of `size_bytes` (header included) behind the end."""
+        """Add one entry of `size_bytes` (header included) after the end."""
         assert term >= self.last_term, f"term {term} after term {self.last_term}"
         assert size_bytes > 0, f"an entry of {size_bytes} bytes"
         if term != self.last_term or not self._run_terms:
@@ -124,7 +124,7 @@ class LogLayout:
         self.end_position = Position(self.end_position + size_bytes)
 
     def extend(self, *, terms: array[int], positions: array[int], end_position: Position) -> None:
-        """Add many entries behind the end at once, as a store does that opens a large log.
+        """Add many entries after the end at once, as a store does that opens a large log.
 
         Args:
             terms: term of each entry, never decreasing.
@@ -150,7 +150,7 @@ class LogLayout:
         self.end_position = end_position
 
     def truncate_from(self, first: Index) -> None:
-        """Remove `first` and everything behind it."""
+        """Remove `first` and everything after it."""
         assert self.has(first), f"entry {first} is not in the log"
         self.end_position = self.position_of(first)
         self.last_index = Index(first - 1)
@@ -168,7 +168,7 @@ class LogLayout:
         limit = self.position_of(first) + bytes_max
         if first == end_max or self.position_of(end_max) <= limit:
             return end_max
-        # The entry behind `end` starts at most at the limit: found without looking at each.
+        # The entry after `end` starts at most at the limit: found without looking at each.
         offset = first - self._base.prev_index - 1
         offset_max = end_max - self._base.prev_index - 1
         end = bisect_right(self._positions, limit, offset, offset_max) + self._base.prev_index

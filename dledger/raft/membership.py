@@ -24,7 +24,7 @@ class MembershipFormatError(ValueError):
 
 
 class _Body(msgspec.Struct, frozen=True, array_like=True):
-    """The elements of the body; those that a later version adds behind are ignored."""
+    """The elements of the body; those that a later version adds at the end are ignored."""
 
     voters: Annotated[list[_Name], msgspec.Meta(min_length=1)]
 

@@ -61,7 +61,7 @@ class Progress:
             still since: in that time nobody could be heard.
         rejects_after_round: a rejection of this round or an earlier one is old news: the leader has
             changed `next_index` since.
-        inflight: (end, sent at ms, bytes) of each request with entries that are not confirmed; `end` is behind
+        inflight: (end, sent at ms, bytes) of each request with entries that are not confirmed; `end` is after
             the last of them.
         saving: how long it takes until it confirms entries.
         admission: whether it is counted.

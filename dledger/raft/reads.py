@@ -41,7 +41,7 @@ class WaitingReads:
         reads = self._reads
         assert not reads or (
             reads[-1].read_index <= index and reads[-1].after_round <= after_round
-        ), f"a read at entry {index} after round {after_round} behind {reads[-1]}"
+        ), f"a read at entry {index} after round {after_round} follows {reads[-1]}"
         reads.append(WaitingRead(token, index, after_round))
 
     def take_ready(self, *, confirmed_round: int, commit_index: Index) -> list[tuple[int, Index]]:

@@ -189,10 +189,10 @@ class RepairRequests:
         place = next(place for place, wait in enumerate(self.waits) if wait.missing is missing)
         del self.waits[place]
 
-    def lacked_by_half(self, behind: Index) -> bool:
-        """Return whether half of the others lack an entry that is missing here, behind this index."""
+    def lacked_by_half(self, beyond: Index) -> bool:
+        """Return whether half of the others lack an entry that is missing here, beyond this index."""
         return any(
-            wait.missing.last_index > behind and 2 * len(wait.lacking) >= len(self._peers)
+            wait.missing.last_index > beyond and 2 * len(wait.lacking) >= len(self._peers)
             for wait in self.waits
         )
 

@@ -1,7 +1,7 @@
 """The policy for damaged entries of a running member: reads stop before them, repairs, and giving up the lead.
 
 A member without an entry goes on with everything else. It matters only to a leader: it can neither send the entry
-nor commit what stands behind it, so it lets another one lead whose disk may give it. This decides when; asking
+nor commit what stands after it, so it lets another one lead whose disk may give it. This decides when; asking
 the core for it, and carrying messages, is the engine's.
 """
 
@@ -151,7 +151,7 @@ class DamagePolicy:
     def why_hopeless(self, commit_index: Index) -> StepDown | None:
         """Return the resignation of a leader that misses an uncommitted entry which the others do not have; or None.
 
-        It can neither send this entry nor commit anything behind it.
+        It can neither send this entry nor commit anything after it.
         """
         if self.live_repair.is_lost(commit_index):
             return StepDown("an entry is damaged that the others do not have")

@@ -172,11 +172,11 @@ class StoreRepair:
         The doubt goes on along its run, whose entries vouch for each other, and not into the next one: there may
         stand the only whole copy of an entry.
         """
-        behind = Index(wrong.last_index + 1)
-        self.notes.append(f"no member has what entry {behind} follows here: it is not believed")
-        run = self._survey.run_of(behind)
-        end = behind if run is None else run.last_index
-        for index in range(behind, min(behind + self._doubt_count, end + 1)):
+        next_index = Index(wrong.last_index + 1)
+        self.notes.append(f"no member has what entry {next_index} follows here: it is not believed")
+        run = self._survey.run_of(next_index)
+        end = next_index if run is None else run.last_index
+        for index in range(next_index, min(next_index + self._doubt_count, end + 1)):
             gap = next((m for m in self._survey.missing() if m.last_index == index - 1), None)
             if gap is not None:
                 self._survey.distrust(gap)

@@ -164,7 +164,7 @@ class ClientPort:
         """Start the work of one call; a connection with too many unanswered calls gets a definite refusal."""
         call = decode_call(frame.header)
         if not isinstance(call, AppendCall) and len(frame.blob):
-            raise PeerProtocolError(f"{len(frame.blob)} bytes behind a call that has no blob")
+            raise PeerProtocolError(f"{len(frame.blob)} bytes after a call that has no blob")
         connection.inflight_count += 1
         if connection.inflight_count > INFLIGHT_COUNT_MAX:
             error = TooManyPendingError(f"{INFLIGHT_COUNT_MAX} calls of this connection wait")

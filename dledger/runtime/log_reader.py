@@ -168,9 +168,9 @@ class LogReader:
         layout = self._standing.running.engine.log.layout
         index = layout.index_at(position)
         if index is None:
-            # Behind the end, or before the first byte that is kept.
-            is_behind = position >= layout.end_position
-            index = Index(layout.last_index + 1 if is_behind else layout.first_index - 1)
+            # Beyond the end, or before the first byte that is kept.
+            is_beyond = position >= layout.end_position
+            index = Index(layout.last_index + 1 if is_beyond else layout.first_index - 1)
         return self.get(index)
 
     async def wait_mended(self) -> None:

@@ -36,7 +36,7 @@ from dledger.storage.snapshots import SnapshotStore
 
 @dataclass(frozen=True, slots=True)
 class OpenStore:
-    """A member's log, and its state machine behind it.
+    """A member's log, and the state machine that is fed from it.
 
     Attributes:
         engine: with the log, recovered and whole.
@@ -180,11 +180,11 @@ class StoreOpening:
         self._store_identity.adopt_members()
 
     def _restore(self, machine: SnapshotMachine, engine: Engine) -> OpenStore:
-        """Bring the state machine to the newest good snapshot, and the engine behind it."""
+        """Bring the state machine to the newest good snapshot, and let the engine go on after it."""
         config = self._config
         store = SnapshotStore(self._disk, spare_bytes=config.segment_size_bytes)
         newest = restore_newest(self._standing.node_id, store, machine, engine.log)
-        engine.start_behind(machine.applied_index)
+        engine.start_after(machine.applied_index)
         if newest is not None:
             engine.start_committed(newest.meta.index)
         snapshotter = Snapshotter(config, machine, engine, store=store, newest=newest)

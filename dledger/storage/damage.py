@@ -1,11 +1,11 @@
 """The values of a survey of a damaged log: runs of whole entries, and the gaps between (docs/adr/0100).
 
 `survey` finds them, `repair` asks other members for what is missing. An entry that cannot be found is
-named without having it: the chain CRC is invertible, so the header of the first whole entry behind a gap
+named without having it: the chain CRC is invertible, so the header of the first whole entry after a gap
 names the last entry in the gap; and at the log's end the index remembers what stood there.
 
-What is found behind a broken place is a claim until the repaired entries join it: they are verified
-from the entry before the gap to the one behind, and a claim that no other member knows is given up
+What is found after a broken place is a claim until the repaired entries join it: they are verified
+from the entry before the gap to the one after it, and a claim that no other member knows is given up
 (`Survey.distrust`). No module that reads or writes files is known here.
 """
 
@@ -54,7 +54,7 @@ class Run:
         return ChainEnd(last.index, last.term, self.columns.end_position, last.chain_crc)
 
     def cut(self, first: Index) -> None:
-        """Remove the entry `first` and everything behind it from the run."""
+        """Remove the entry `first` and everything after it from the run."""
         self.columns.cut(first)
 
     def drop_first(self) -> None:
@@ -72,7 +72,7 @@ class Missing:
         position, end_position: where they stood.
         prev_chain_crc: of the entry before the first.
         last_chain_crc: of the last one: it identifies all of them.
-        is_tail: no whole entry stands behind them.
+        is_tail: no whole entry stands after them.
     """
 
     first_index: Index
@@ -101,8 +101,8 @@ class Survey:
     Attributes:
         names: first positions of the segments that are or were there, ascending, 0 included.
         runs: the whole entries, in order.
-        tail: the last entry that the index remembers behind all runs.
-        is_tail_cut: entries were lost behind the last run or `tail`, and nobody here knows which.
+        tail: the last entry that the index remembers after all runs.
+        is_tail_cut: entries were lost after the last run or `tail`, and nobody here knows which.
         is_end_unreadable: the device does not give some bytes of the last segment.
         doubtful: segments whose index is to be made again from the data.
     """
@@ -118,8 +118,8 @@ class Survey:
         """Make sure that the runs stand in order, with room for what is missing between them."""
         at = NOTHING_BEFORE
         for run in self.runs:
-            assert len(run.columns), f"a run without entries behind entry {at.index}"
-            assert run.first_index > at.index, f"entry {run.first_index} behind entry {at.index}"
+            assert len(run.columns), f"a run without entries after entry {at.index}"
+            assert run.first_index > at.index, f"entry {run.first_index} after entry {at.index}"
             assert run.columns.first_position >= at.position, (
                 f"entry {run.first_index} at position {run.columns.first_position}, "
                 f"the one before it ends at {at.position}"
@@ -174,7 +174,7 @@ class Survey:
         self.runs.insert(place, Run(columns, own_before, is_proven=joins))
 
     def distrust(self, missing: Missing) -> None:
-        """Discard the first entry behind a gap, since no member has the predecessor that it names."""
+        """Discard the first entry after a gap, since no member has the predecessor that it names."""
         run = self.run_of(Index(missing.last_index + 1))
         if run is None:
             return

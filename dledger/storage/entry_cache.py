@@ -52,7 +52,7 @@ class EntryCache:
         self._bytes += entry.size_bytes
 
     def truncate_from(self, first: Index) -> None:
-        """Forget `first` and everything behind it."""
+        """Forget `first` and everything after it."""
         for index in range(max(first, self._first_index), self._first_index + len(self._by_index)):
             self._bytes -= self._by_index.pop(Index(index)).size_bytes
         assert bool(self._by_index) == (self._bytes > 0), (

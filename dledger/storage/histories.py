@@ -19,7 +19,7 @@ def settle_conflicts(found: Survey, views: dict[Position, IndexView]) -> None:
     """Discard one of every two contradicting runs: a lone entry, else the earlier one.
 
     A lone entry may have a flipped bit in its own index. Longer ones contradict each other when a data
-    file was replaced by an older copy, of another history: what stands behind follows what it lacks.
+    file was replaced by an older copy, of another history: what stands after it follows what it lacks.
     """
     first = found.runs[0] if found.runs else None
     if first is not None and first.first_index == 1 and first.before_chain_crc:
@@ -77,7 +77,7 @@ def _first_foreign(run: Run, first: Index, view: IndexView | None) -> Index | No
 def cut_other_history(found: Survey, view: IndexView) -> bool:
     """Cut off the entries of which the last segment's index claims another history; returns whether there are any.
 
-    Those that a sealed last segment claims behind itself are lost as well, but nothing has to be cut for it.
+    Those that a sealed last segment claims after itself are lost as well, but nothing has to be cut for it.
     """
     name = found.names[-1]
     if view.sealed is not None:
@@ -100,17 +100,17 @@ def cut_other_history(found: Survey, view: IndexView) -> bool:
 
 
 def remember_tail(found: Survey, views: dict[Position, IndexView]) -> None:
-    """Note the last entry behind all runs that an index remembers.
+    """Note the last entry after all runs that an index remembers.
 
-    It may be that of a sealed segment: behind it another one was begun, and holds nothing yet.
+    It may be that of a sealed segment: after it another one was begun, and holds nothing yet.
     """
     last = found.last_end()
-    behind = [
+    remembered = [
         (unit.index, name, unit)
         for name, view in views.items()
         for unit in view.units.values()
         if unit.index > last.index and unit.position >= last.position and unit.term >= last.term
     ]
-    if behind:
-        _, name, found.tail = max(behind, key=lambda each: each[:2])
+    if remembered:
+        _, name, found.tail = max(remembered, key=lambda each: each[:2])
         found.doubtful.add(name)

@@ -38,7 +38,7 @@ class IndexView:
     has_failed: bool = False
 
     def remembers(self, position: Position) -> bool:
-        """Return whether there is a unit of an entry that stands at a position or behind it."""
+        """Return whether there is a unit of an entry that stands at a position or after it."""
         return any(unit.position >= position for unit in self.units.values())
 
 

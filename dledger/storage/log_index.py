@@ -52,7 +52,7 @@ class LogIndex:
         )
 
     def extend(self, columns: EntryColumns) -> None:
-        """Add the entries of a whole segment behind the end."""
+        """Add the entries of a whole segment after the end."""
         if not len(columns):
             return
         layout = self.layout
@@ -78,7 +78,7 @@ class LogIndex:
             add_chain_crc(chain_crc)
 
     def truncate_from(self, first: Index) -> None:
-        """Remove `first`, which is there, and everything behind it."""
+        """Remove `first`, which is there, and everything after it."""
         self.layout.truncate_from(first)
         del self.chain_crcs[first - self.layout.first_index :]
         self._check()
@@ -91,7 +91,7 @@ class LogIndex:
         """Make sure that an entry is kept.
 
         Raises:
-            CompactedError: the log starts behind it.
+            CompactedError: the log starts after it.
             OutOfRangeError: the log ends before it.
         """
         layout = self.layout
@@ -104,7 +104,7 @@ class LogIndex:
         """Return the entry whose header or body covers a byte of the log.
 
         Raises:
-            CompactedError: the log starts behind it.
+            CompactedError: the log starts after it.
             OutOfRangeError: the log ends before it.
         """
         layout = self.layout

@@ -30,7 +30,7 @@ class CheckPlan:
         offset: in the file, where the first of them stands.
         chain_crcs: of each of them.
         prev_chain_crc: of the entry before the first.
-        end_index: one behind the last of them.
+        end_index: one after the last of them.
     """
 
     disk: Disk
@@ -101,7 +101,7 @@ class SegmentReader:
                     found.append(index)
                     index = Index(index + 1)
                     continue
-                # The damage lies further behind: entry by entry until there.
+                # The damage lies further on: entry by entry until there.
                 while index < end and self._is_whole(index):
                     index = Index(index + 1)
         return found
@@ -114,7 +114,7 @@ class SegmentReader:
         return True
 
     def plan_check(self, first: Index, last: Index, *, bytes_max: int) -> CheckPlan:
-        """Plan the reading of entries from `first` on, at least one and none behind `last`, of one segment."""
+        """Plan the reading of entries from `first` on, at least one and none beyond `last`, of one segment."""
         layout = self._index.layout
         assert layout.has(first), f"entry {first} is not in the log"
         assert first <= last, f"a check of the entries {first} to {last}"

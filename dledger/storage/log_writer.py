@@ -29,7 +29,7 @@ from dledger.storage.write_batch import (
 class LogWriter:
     """The entries that wait for the disk, and the batch that is out. It shares row and index with the log.
 
-    Invariants: entries up to `_handed_index` were given to a batch, those behind wait in `_pending`;
+    Invariants: entries up to `_handed_index` were given to a batch, those after it wait in `_pending`;
     `_unit_index <= durable_index <= _handed_index`.
 
     Attributes:
@@ -83,7 +83,7 @@ class LogWriter:
             self.has_writes = True
 
     def truncate_from(self, first: Index) -> None:
-        """Forget `first` and everything behind it; what is on disk of it is cut with the next batch.
+        """Forget `first` and everything after it; what is on disk of it is cut with the next batch.
 
         To be called before the index forgets them.
         """

@@ -72,7 +72,7 @@ class LogMender:
 
         Args:
             found: the survey.
-            cut_position: the log ends there, what stood behind is given up; None: nothing is.
+            cut_position: the log ends there, what stood after it is given up; None: nothing is.
 
         Raises:
             OSError: the disk failed; a later survey finds what is left to do.

@@ -252,7 +252,7 @@ def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:
         log.notes.append(
             f"row {row.label}: {data.path}, byte {end} of {data.size()}: {row.action.value}"
         )
-    # Whatever the row: behind the end nothing stays, not even zeros that an earlier failed sync may
+    # Whatever the row: beyond the end nothing stays, not even zeros that an earlier failed sync may
     # have left in memory only. The first write reserves room again.
     data.truncate(end)
     proven_end = _place(columns, findings.proven_count) - segment.first_position

@@ -11,7 +11,7 @@ several the lost entries come back from the other members (docs/adr/0100). Three
 
 - an index unit is written only after its entry is durable, so a unit without its entry is a loss;
 - a write batch has at most 4 MiB (or one entry) and starts only when the one before is durable, so a
-  whole entry that stands further behind a broken one than a batch reaches proves that the broken one
+  whole entry that stands further beyond a broken one than a batch reaches proves that the broken one
   was durable;
 - a segment is sealed only once its successor is durable, so a sealed last segment is a loss.
 
@@ -37,7 +37,7 @@ class Seal(Enum):
 
 
 class Tail(Enum):
-    """The kind of bytes behind the last whole entry."""
+    """The kind of bytes after the last whole entry."""
 
     CLEAN = "nothing, or zeros to the end of the file"
     TORN = "other bytes, and no whole entry beyond the reach of one batch"

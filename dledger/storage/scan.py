@@ -69,7 +69,7 @@ def scan_data(
 
 
 def classify_tail(file: File, scan: EntryScan) -> Tail:
-    """Classify what stands behind the last whole entry."""
+    """Classify what stands after the last whole entry."""
     first_position = scan.columns.first_position
     stop = scan.columns.end_position - first_position
     size = file.size()
@@ -79,7 +79,7 @@ def classify_tail(file: File, scan: EntryScan) -> Tail:
         data = file.read_at(offset, min(_SEARCH_BYTES, size - offset))
         if data != _ZEROS[: len(data)]:
             is_clean = False
-            # A header may end in zeros (an empty body); more zeros behind it mean nothing.
+            # A header may end in zeros (an empty body); more zeros after it mean nothing.
             used = data[: len(data.rstrip(b"\0")) + ENTRY_HEADER_BYTES]
             if _has_entry_beyond(file, used, offset, scan):
                 return Tail.WHOLE_BEHIND
@@ -128,7 +128,7 @@ def compare_index(data: bytes, columns: EntryColumns, last_term: Term) -> IndexF
     """Compare an index file with the whole entries of its segment.
 
     Args:
-        data: the whole index file, zeros behind the units included.
+        data: the whole index file, zeros after the units included.
         columns: the whole entries.
         last_term: term of the last whole entry, of this segment or the one before.
     """
@@ -160,7 +160,7 @@ def compare_index(data: bytes, columns: EntryColumns, last_term: Term) -> IndexF
 
 
 def _unit_beyond(rest: bytes, columns: EntryColumns, last_term: Term) -> Beyond:
-    """Return whether `rest`, the index behind the whole entries' units, has a unit that fits the log's end."""
+    """Return whether `rest`, the index after the whole entries' units, has a unit that fits the log's end."""
     if not rest.strip(b"\0"):
         return Beyond.NOTHING
     next_index, end_position = columns.first_index + len(columns), columns.end_position

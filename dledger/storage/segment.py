@@ -1,7 +1,7 @@
 """One segment: a data file with whole entries, and its index file (docs/formats/segment.md).
 
 A segment is named by the position of its first entry. While it is the last one it is open for
-writing: the data file is preallocated (zeros behind the entries), the index file grows in steps.
+writing: the data file is preallocated (zeros after the entries), the index file grows in steps.
 A finished segment is *sealed*: its index ends with a seal, its data file with its last entry.
 
 Two threads may use a segment at once: the one that runs `WriteBatch` writes, the owner of the log
@@ -235,7 +235,7 @@ class Segment:
         self.unsynced_bytes = 0
 
     def write_units(self, units: bytes) -> None:
-        """Write index units behind the last one. Only for entries that are durable; not synced."""
+        """Write index units after the last one. Only for entries that are durable; not synced."""
         assert self.index is not None, "write to an index that is not open"
         assert len(units) % INDEX_UNIT_BYTES == 0, "a part of a unit"
         self.index.write_at(self.unit_count * INDEX_UNIT_BYTES, (units,))

@@ -47,20 +47,20 @@ class SegmentList:
         return self._segments[place], None if is_last else self._segments[following].first_index
 
     def add(self, segment: Segment) -> None:
-        """Put a segment behind the last one."""
+        """Put a segment after the last one."""
         if self._segments:
             last = self._segments[-1]
             assert segment.first_position > last.first_position, (
-                f"a segment at {segment.first_position} behind one at {last.first_position}"
+                f"a segment at {segment.first_position} after one at {last.first_position}"
             )
             assert segment.first_index > last.first_index, (
-                f"a segment from entry {segment.first_index} behind one from {last.first_index}"
+                f"a segment from entry {segment.first_index} after one from {last.first_index}"
             )
         self._segments.append(segment)
         self._firsts.append(segment.first_position)
 
     def cut(self, position: Position) -> tuple[Segment, tuple[Segment, ...]]:
-        """Take out the segments behind a position.
+        """Take out the segments after a position.
 
         Returns:
             The segment that holds the position, now the last, and those taken out, from the end.

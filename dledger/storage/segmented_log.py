@@ -142,7 +142,7 @@ class SegmentedLog:
     # Changing the log.
 
     def append(self, entries: Sequence[Entry]) -> tuple[Entry, ...]:
-        """Put entries behind the end, sealing those without a header; all or none.
+        """Put entries after the end, sealing those without a header; all or none.
 
         Args:
             entries: contiguous from last_index + 1 and `end_position`. A leader's new entries have
@@ -187,7 +187,7 @@ class SegmentedLog:
         return tuple(sealed)
 
     def truncate_from(self, first: Index) -> None:
-        """Remove `first` and everything behind it; on disk with the next batch.
+        """Remove `first` and everything after it; on disk with the next batch.
 
         Raises:
             OutOfRangeError: there is no such entry.
@@ -273,7 +273,7 @@ class SegmentedLog:
 
         Args:
             first: first entry.
-            end: one behind the last entry.
+            end: one after the last entry.
             bytes_max: fewer entries when these would have more bytes, headers included; at least one.
 
         Raises:
@@ -306,7 +306,7 @@ class SegmentedLog:
 
         Raises:
             OutOfRangeError: the log ends before.
-            CompactedError: the log starts behind.
+            CompactedError: the log starts after it.
             CorruptionError, OSError: as `entries`.
         """
         index = self._index.index_at(position)

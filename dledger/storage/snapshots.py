@@ -275,7 +275,7 @@ class SnapshotStore:
             )
 
     def part(self, snapshot: SnapshotFile, offset: int) -> bytes:
-        """Return bytes of the file for another member; none behind its end.
+        """Return bytes of the file for another member; none beyond its end.
 
         Raises:
             OSError: it is gone, or the disk failed.
@@ -326,7 +326,7 @@ def _decode_head_of(file: File, index: Index) -> SnapshotMeta:
 
 
 def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:
-    """Yield the data of each frame, verified; raises SnapshotFormatError if anything stands behind the end."""
+    """Yield the data of each frame, verified; raises SnapshotFormatError if anything stands beyond the end."""
     offset = HEAD_BYTES
     while True:
         head = file.read_at(offset, FRAME_HEAD_BYTES)
@@ -336,6 +336,6 @@ def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:
         offset += FRAME_HEAD_BYTES + length
         if not length:
             if file.size() != offset:
-                raise SnapshotFormatError(offset, "there are bytes behind the end")
+                raise SnapshotFormatError(offset, "there are bytes beyond the end")
             return
         yield data

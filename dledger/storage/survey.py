@@ -139,7 +139,7 @@ def _believed(data: _SegmentData, last: ChainEnd) -> Run | None:
 
 
 def _is_kind_wrong(header: bytes, decoded: EntryHeader, last: ChainEnd) -> bool:
-    """Return whether a header right behind `last` does not follow it, and would if it were of another kind."""
+    """Return whether a header right after `last` does not follow it, and would if it were of another kind."""
     if (decoded.index, decoded.position) != (last.index + 1, last.position):
         return False
     return preceding_chain_crc(header) != last.chain_crc and any(
@@ -158,12 +158,12 @@ def _whole_runs(data: _SegmentData, found: Survey) -> Iterator[Run]:
             yield run
             offset = run.columns.end_position - data.name
             continue
-        # Behind the end of a torn tail nothing counts (recovery, rows C and D).
+        # Beyond the end of a torn tail nothing counts (recovery, rows C and D).
         if data.end is None and not data.view.remembers(Position(data.name + offset)):
             reach = offset + WRITE_BATCH_BYTES_MAX
-            if next(_headers_behind(data, offset, ends_behind=reach), None) is None:
+            if next(_headers_after(data, offset, ends_after=reach), None) is None:
                 return
-        offset = next(_headers_behind(data, offset, ends_behind=0), None)
+        offset = next(_headers_after(data, offset, ends_after=0), None)
 
 
 def _run_at(data: _SegmentData, offset: int, last: ChainEnd) -> Run | None:
@@ -183,8 +183,8 @@ def _run_at(data: _SegmentData, offset: int, last: ChainEnd) -> Run | None:
     return Run(columns, before) if len(columns) else None
 
 
-def _headers_behind(data: _SegmentData, offset: int, *, ends_behind: int) -> Iterator[int]:
-    """Yield the offsets behind `offset` at which a whole entry starts that ends behind another offset."""
+def _headers_after(data: _SegmentData, offset: int, *, ends_after: int) -> Iterator[int]:
+    """Yield the offsets after `offset` at which a whole entry starts that ends after another offset."""
     file, name, size = data.file, data.name, data.size_bytes
     at, window = offset + 1, _SEARCH_BYTES_MIN
     while at < size:
@@ -195,7 +195,7 @@ def _headers_behind(data: _SegmentData, offset: int, *, ends_behind: int) -> Ite
         used = b"" if is_unused else part[: len(part.rstrip(b"\0")) + ENTRY_HEADER_BYTES]
         for place, header in find_headers(used, base_position=name + at, index_min=1):
             end = at + place + header.size_bytes
-            if end > size or end <= ends_behind:
+            if end > size or end <= ends_after:
                 continue
             body = file.read_at(at + place + ENTRY_HEADER_BYTES, header.body_bytes)
             if crc32c(body) == header.body_crc:
@@ -226,7 +226,7 @@ def _is_credible(run: Run, view: IndexView, last: ChainEnd) -> bool:
 
 
 def _add(found: Survey, run: Run, view: IndexView) -> None:
-    """Put entries behind the last run, or begin a new one."""
+    """Put entries after the last run, or begin a new one."""
     last, columns = found.last_end(), run.columns
     joins = (run.first_index, columns.first_position, run.before_chain_crc) == (
         last.index + 1,

@@ -22,7 +22,7 @@ from dledger.storage.segment import Segment, mark_begun
 
 WRITE_BATCH_BYTES_MAX = 4 * 1024 * 1024
 """Most bytes of a batch; a larger entry is a batch of its own. Part of the format: a torn batch may
-leave whole entries behind a broken one, but never further away than this."""
+leave whole entries after a broken one, but never further away than this."""
 
 UNIT_WRITES_UNSYNCED_MAX = 256
 """The index is synced after so many batches: a power cut takes no more of its units away. A sync for each
@@ -64,7 +64,7 @@ class Cut:
         segment: where the first removed entry stands.
         keep_bytes: bytes of its data file that stay.
         kept_units: the units of its index that stay, as they ought to be.
-        removed: the segments behind it, from the last one.
+        removed: the segments after it, from the last one.
     """
 
     segment: Segment
@@ -118,7 +118,7 @@ class Roll:
             DiskFullError: there is no room; nothing has changed.
         """
         assert self.finished is None or self.end_position == self.segment.first_position, (
-            f"a segment at {self.segment.first_position} behind an end at {self.end_position}"
+            f"a segment at {self.segment.first_position} after an end at {self.end_position}"
         )
         if self.finished is not None:
             if self.finished_units:

@@ -118,7 +118,7 @@ def check_log_store(make_disk: MakeDisk) -> None:
 
 
 def new_entries(log: SegmentedLog, term: int, sizes: Sequence[int]) -> list[Entry]:
-    """Make unsealed entries behind the end of a log, with bodies of these sizes."""
+    """Make unsealed entries after the end of a log, with bodies of these sizes."""
     index, position = log.last_id.index + 1, log.end_position
     made: list[Entry] = []
     for size in sizes:

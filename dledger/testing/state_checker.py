@@ -132,7 +132,7 @@ class StateChecker:
         view.commit_index = view.applied_index = NO_INDEX
         view.role = Role.FOLLOWER
         if self._is_alone:
-            self._forget_behind(engine.log.layout.last_index)
+            self._forget_after(engine.log.layout.last_index)
         self._log_changed(node_id, view, engine)
         node = engine.node
         if node.term < view.promised_term:
@@ -295,8 +295,8 @@ class StateChecker:
         view.last_term = layout.last_term
         assert len(view.terms) == last, f"{len(view.terms)} terms of {last} entries of {node_id}"
 
-    def _forget_behind(self, last: Index) -> None:
-        """Forget the entries behind `last`: a lone member leads at once, and may lose them in a crash unreported."""
+    def _forget_after(self, last: Index) -> None:
+        """Forget the entries after `last`: a lone member leads at once, and may lose them in a crash unreported."""
         self._entries = {
             (index, term): entry for (index, term), entry in self._entries.items() if index <= last
         }

@@ -305,7 +305,7 @@ def decode_pulled(
     for record in records:
         if not last < record.queue_offset < pulled.next_offset:
             raise ConnectionLostError(
-                f"a pull of {queue} brought offset {record.queue_offset} behind {last}, and says that "
+                f"a pull of {queue} brought offset {record.queue_offset} after {last}, and says that "
                 f"{pulled.next_offset} comes next"
             )
         last = record.queue_offset

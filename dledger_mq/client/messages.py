@@ -327,7 +327,7 @@ def unpack_body(body: bytes, sys_flag: int) -> bytes:
     """Return the body as it was sent. Kinds of compression that are not known here stay packed.
 
     A zlib body that does not inflate, or to more than INFLATED_BYTES_MAX, also stays as it is: the
-    application gets what is stored, and a bad message must not stop the queue behind it.
+    application gets what is stored, and a bad message must not stop the queue after it.
     """
     kind = sys_flag & _COMPRESSION
     is_zlib = kind in (sys_flags.COMPRESSION_ZLIB_LEGACY, sys_flags.COMPRESSION_ZLIB)

@@ -1,7 +1,7 @@
 """Messages on their way from other threads to a producer that runs in a loop of its own; one future each.
 
 They are handed over in the order of the calls, and so leave in that order: one that has to wait for its
-route holds up those behind it. A caller that hands over more than the bound waits.
+route holds up those after it. A caller that hands over more than the bound waits.
 """
 
 from __future__ import annotations

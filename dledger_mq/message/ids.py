@@ -115,7 +115,7 @@ class UniqKeyMaker:
         since_ms = now_ms - self._month_start_ms
         if now_ms >= self._month_end_ms or since_ms < -_CLOCK_STEP_BACK_MS:
             self._month_start_ms = month_start_ms(now_ms, self._utc_offset_ms)
-            # 40 days behind the 1st lie in the next month, whatever its length.
+            # 40 days after the 1st lie in the next month, whatever its length.
             self._month_end_ms = month_start_ms(
                 self._month_start_ms + 40 * _DAY_MS, self._utc_offset_ms
             )

@@ -171,7 +171,7 @@ def encode_record(
 
 @lru_cache(maxsize=4096)
 def _topic_piece(topic: bytes) -> tuple[int, bytes]:
-    """Return the magic, and the topic behind its length. Cached: few topics, many messages.
+    """Return the magic, and the topic after its length. Cached: few topics, many messages.
 
     Raises:
         RecordError: the topic is empty or too long.

@@ -219,7 +219,7 @@ class Connection:
     def _cut(self, data: bytes) -> list[Frame]:
         """Feed a read to the decoder and return the whole frames.
 
-        Behind a bad one no other can be found, so the connection is closed.
+        After a bad one no other can be found, so the connection is closed.
         """
         decoder = self._decoder
         self.received_at = self._loop.now()

@@ -153,7 +153,7 @@ class _Reader:
         return BodyError(f"character {self._at} of the body: {wanted} expected, found {found!r}")
 
     def _value(self) -> Json:
-        """Read any value, and leave `_at` behind it, as all readers here do."""
+        """Read any value, and leave `_at` after it, as all readers here do."""
         character = self._skip_blanks()
         if character == "{":
             return self._object()

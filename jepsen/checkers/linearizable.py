@@ -6,7 +6,7 @@ that failed never does. A history is linearizable when there is an order of the 
 spans and in which the object answers as it was seen to answer. Linearizability is local: each key is judged apart.
 
     nonlinearizable   no such order exists for a key; the text shows the longest beginning that could be explained, the
-                      state behind it, and the operations of which none can come next
+                      state after it, and the operations of which none can come next
 
 Shapes: the value of an invocation is [key, argument], that of an `ok` is [key, result], as Jepsen's independent keys.
 
@@ -136,7 +136,7 @@ class Stuck(Generic[S]):
     Attributes:
         placed: the longest order that explains a beginning.
         total: how many known calls there are.
-        state: behind it.
+        state: after it.
         next: the calls of which none can come next.
     """
 

@@ -1,7 +1,7 @@
 """Sequential models of a register, a text and a list, for the linearizability checker. Pure.
 
 A model is a state that can be hashed, and a step: given the state, an operation's argument and its result, the state
-behind it, or None when an operation with that result cannot come here. Operations of unknown outcome have no result;
+after it, or None when an operation with that result cannot come here. Operations of unknown outcome have no result;
 their step says what they do if they take effect, and None when they would do nothing.
 """
 
@@ -41,7 +41,7 @@ class Model(Generic[S]):
     Attributes:
         name: of the object.
         initial: its first state.
-        step: the state behind a call, or None.
+        step: the state after a call, or None.
         is_read: whether a known call changes no state whatever, in no place of an order.
         needed: leaves out calls of unknown outcome that cannot matter: if the others can be put in order, all can.
     """

@@ -9,7 +9,7 @@ from the last committed offset on.
              that works on several queues at once needs a process for each, and names itself in "member"
              ok     it has ended; anything else: it was interrupted, and worked until then at most
 
-    The name of a key is what stands before the last "-", the number behind it counts its messages up.
+    The name of a key is what stands before the last "-", the number after it counts its messages up.
 
     order    the first delivery of an acknowledged message after that of a later one of its key
     overtaken  the same between keys: the first delivery of an offset after that of a later one of its queue, whichever
@@ -51,7 +51,7 @@ class _Work:
 
 @dataclass(slots=True)
 class _Order:
-    """The anomalies in the order of first deliveries, and how many lie behind the last one of their key."""
+    """The anomalies in the order of first deliveries, and how many lie beyond the last one of their key."""
 
     late: list[Anomaly] = field(default_factory=list)
     overtaken: list[Anomaly] = field(default_factory=list)

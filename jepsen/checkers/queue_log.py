@@ -2,7 +2,7 @@
 
 The model, that of Jepsen's Kafka tests. A queue is a list of messages without holes, and an offset is a place in it. An
 acknowledged send names the place; of two sends to a queue, one over before the other began, the later one
-stands behind. A reader that keeps its places gets a queue's messages in order and leaves none out.
+stands after it. A reader that keeps its places gets a queue's messages in order and leaves none out.
 
     inconsistent-offset        two messages at one offset, in whatever answers
     lost                       acknowledged at an offset below what readers have seen or drained, read by nobody; or
@@ -17,7 +17,7 @@ stands behind. A reader that keeps its places gets a queue's messages in order a
     poll-skip-internal         the same within an answer
 
 Counted only: *rekeyed* (one message at two offsets under different UNIQ_KEYs: a client sent it again as another one,
-which no broker can recognise), *unseen* (acknowledged behind everything that was read), *redelivered*, and the *worst
+which no broker can recognise), *unseen* (acknowledged after everything that was read), *redelivered*, and the *worst
 lag*: how long ago the oldest message was acknowledged that a reader at its place should have had next when it asked.
 
 Readers of a group that hand queues to each other start again at the committed offset; they say so with `assign`.
@@ -109,7 +109,7 @@ def _inconsistent(logs: dict[str, _Log]) -> Iterator[Anomaly]:
 
 
 def _lost(history: QueueHistory, logs: dict[str, _Log]) -> tuple[list[Anomaly], int]:
-    """Return acknowledged messages that should have been read and were not; and how many lie behind the last read."""
+    """Return acknowledged messages that should have been read and were not; and how many lie beyond the last read."""
     found, unseen = [], 0
     ends = {queue: max(log.read, default=-1) + 1 for queue, log in logs.items()}
     keys_read = {message.key for poll in history.polls for message in poll.messages}

@@ -113,7 +113,7 @@ async def boots_in_1970(stage: Stage) -> None:
 
 @CLOCK.add(35, faults=("clock:future",))
 async def boots_in_2106(stage: Stage) -> None:
-    """Start a node behind the last second of an unsigned 32-bit clock."""
+    """Start a node beyond the last second of an unsigned 32-bit clock."""
     await _boots(stage, "clock:future")
 
 

@@ -29,7 +29,7 @@ SUSPEND_S: Final = 60
 PAST: Final = datetime(1970, 1, 2, tzinfo=UTC)
 FUTURE: Final = datetime(
     2106, 2, 8, tzinfo=UTC
-)  # behind the last second of an unsigned 32-bit clock
+)  # beyond the last second of an unsigned 32-bit clock
 
 
 class ShiftClocks(Fault):

@@ -116,7 +116,7 @@ def misdirect(store: Path, chance: random.Random) -> str:
 
 
 def tear_tail(store: Path, chance: random.Random) -> str:
-    """Write the beginning of one more entry behind the last: a write that a power cut tore."""
+    """Write the beginning of one more entry after the last: a write that a power cut tore."""
     places = entries(store)
     if not places:
         return f"{NOTHING}: no entries"
@@ -137,7 +137,7 @@ def tear_tail(store: Path, chance: random.Random) -> str:
         data = (torn.header + torn.body)[: chance.randrange(1, 2000)]
         file.seek(last.offset + last.size_bytes)
         file.write(data)
-    return f"{len(data)} bytes of a torn entry stand behind entry {last.index}"
+    return f"{len(data)} bytes of a torn entry stand after entry {last.index}"
 
 
 def lose_segment(store: Path, chance: random.Random) -> str:

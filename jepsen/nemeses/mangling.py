@@ -97,7 +97,7 @@ class Mangler:
 
 
 def flip_bit(frame: bytes, chance: random.Random) -> bytes:
-    """Flip one bit behind the length field, so that the receiver finds the frame's end and its fault."""
+    """Flip one bit after the length field, so that the receiver finds the frame's end and its fault."""
     if len(frame) <= LENGTH_BYTES:
         return frame
     damaged = bytearray(frame)

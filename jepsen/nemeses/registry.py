@@ -52,7 +52,7 @@ class FaultKind:
     """Faults of one word.
 
     Attributes:
-        choices: what may stand behind the colon; empty when nothing may.
+        choices: what may stand after the colon; empty when nothing may.
         make: the fault of a whole specification and its choice.
     """
 

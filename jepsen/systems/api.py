@@ -31,10 +31,10 @@ class Shape(msgspec.Struct, frozen=True, omit_defaults=True):
         flow: "pass"; "drop": swallowed, as by a cut cable; "stall": not taken, so that the sender's
             kernel fills; "reset": connections are broken and refused.
         delay_ms, jitter_ms: each piece comes later by `delay_ms` plus up to `jitter_ms`; order is kept.
-        retransmit: share of pieces that come 200 ms late with everything behind them: what loss of a
+        retransmit: share of pieces that come 200 ms late with everything after them: what loss of a
             packet is to users of TCP.
-        lose, duplicate, reorder: share of frames that never come, come twice, come behind the next.
-        corrupt: share of frames in which a bit behind the length is flipped.
+        lose, duplicate, reorder: share of frames that never come, come twice, come after the next.
+        corrupt: share of frames in which a bit after the length is flipped.
         bytes_per_s: 0: as fast as it goes.
     """
 

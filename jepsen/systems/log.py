@@ -242,7 +242,7 @@ class PlainLog:
         return Outcome("ok", [_records.decode(body) for body in bodies])
 
     async def read(self, key: str) -> Outcome:
-        """Read the entries behind those that were read before, or all where the log lost what was read."""
+        """Read the entries after those that were read before, or all where the log lost what was read."""
         try:
             self.view.take(await self._entries(self.view))
         except DLedgerError as error:

@@ -245,7 +245,7 @@ def topic_of(path: str) -> str:
 def folder_of(topic: str, date: str) -> str:
     """Return the folder of a topic's rows of one day: partition columns as Spark writes and reads them.
 
-    What means something in a path, or to readers of such folders, stands there as % and two hex digits; behind
+    What means something in a path, or to readers of such folders, stands there as % and two hex digits; after
     `topic=` no name is a path of its own.
     """
     return f"topic={_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', topic)}/date={date}"

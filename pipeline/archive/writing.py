@@ -54,13 +54,13 @@ _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 
 @dataclass(frozen=True, slots=True)
 class ManifestRange:
-    """Entries of the log that one manifest will list: those behind `before`, up to `end`."""
+    """Entries of the log that one manifest will list: those after `before`, up to `end`."""
 
     before: Chain
     end: Chain
 
     def __post_init__(self) -> None:
-        assert self.before.index <= self.end.index, f"{self.before} is behind {self.end}"
+        assert self.before.index <= self.end.index, f"{self.before} is beyond {self.end}"
 
     @property
     def size_bytes(self) -> int:

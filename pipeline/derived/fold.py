@@ -36,7 +36,7 @@ def fold(
     Args:
         plan: a whole log.
         state: an empty state.
-        stops: applied indexes at which to pause; those behind the plan's end are left out.
+        stops: applied indexes at which to pause; those beyond the plan's end are left out.
         progress: called with the bytes folded.
 
     Yields:

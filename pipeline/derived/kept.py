@@ -1,6 +1,6 @@
 """The derived state that a node keeps, read while it may be running: nothing here writes.
 
-Snapshots hold the whole state behind one entry. The files of consume queues and of the key index hold what left
+Snapshots hold the whole state after one entry. The files of consume queues and of the key index hold what left
 the memory of the node; they are not synced, wiped at each start, and read by that node alone, so they are
 compared only as far as they go.
 """
@@ -98,7 +98,7 @@ def queue_file_differences(
     Args:
         store: of the node, which may have gone on meanwhile.
         folded: what follows from its log up to some entry.
-        end_position: where that entry ends; queues that were made behind it, or made anew, are left out.
+        end_position: where that entry ends; queues that were made after it, or made anew, are left out.
     """
     root = Path(store) / DERIVED / "consumequeue"
     by_folder = {
@@ -141,7 +141,7 @@ def _first_position(folder: Path) -> int:
 
 
 def _log_end(store: str | Path) -> int:
-    """Return a position that no record of the store stands behind, whatever was written meanwhile."""
+    """Return a position that no record of the store stands beyond, whatever was written meanwhile."""
     last = Store(store).segments[-1]
     return last.first_position + last.size_bytes()
 
@@ -183,7 +183,7 @@ def index_file_differences(store: str | Path, rebuilt: str | Path) -> tuple[list
     for path in sorted(root.iterdir()) if root.is_dir() else ():
         twin = Path(rebuilt) / "keyindex" / path.name
         if not twin.exists():
-            continue  # made of what is behind the bound, or of another size
+            continue  # made of what is beyond the bound, or of another size
         kept, wanted = _content(path), twin.read_bytes()
         if not kept:
             continue

@@ -50,7 +50,7 @@ def scan_batches(range_: LogRange, options: ScanOptions) -> Iterator[pa.RecordBa
     """Read a range.
 
     Yields:
-        Batches of exactly `options.schema`, in the order of the log; rows of damaged places stand behind
+        Batches of exactly `options.schema`, in the order of the log; rows of damaged places stand after
         those of the entries read with them.
 
     Raises:

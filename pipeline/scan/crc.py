@@ -24,7 +24,7 @@ _POLYNOMIAL: Final = 0x82F6_3B78
 
 @lru_cache(maxsize=4)
 def _tables(length: int) -> Uint32s:
-    """Build the tables. Row k: what a byte that has k bytes behind it contributes, by its value."""
+    """Build the tables. Row k: what a byte that has k bytes after it contributes, by its value."""
     value: NDArray[np.uint32] = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         value = np.where(value & 1, (value >> 1) ^ np.uint32(_POLYNOMIAL), value >> 1)

@@ -48,7 +48,7 @@ class Chain:
 
     Attributes:
         position: where the next one starts.
-        crc: its chain CRC; None when nothing but the position is known, as behind a damaged place: the
+        crc: its chain CRC; None when nothing but the position is known, as after a damaged place: the
             next header's index, term and chain CRC are then taken as given.
     """
 
@@ -108,7 +108,7 @@ class EntryTable:
 
     @property
     def end(self) -> Int64s:
-        """The places behind the entries, as an array."""
+        """The places after the entries, as an array."""
         return self.start + self.header["size"]
 
     @property
@@ -125,7 +125,7 @@ class ScannedEntries:
         entries: the whole entries from the start.
         after: the last of them, for the next stretch.
         taken_bytes: where the entries end.
-        problem: what is wrong behind them; empty when they only end within an entry.
+        problem: what is wrong after them; empty when they only end within an entry.
         wanted_bytes: without a problem: from `taken_bytes`, how much would hold the next entry.
     """
 

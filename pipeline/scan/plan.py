@@ -1,6 +1,6 @@
 """The plan of a scan: ranges for tasks, up to an entry that is known to be committed.
 
-The log ends for us at the last whole entry of the last segment; behind it may be half an entry that is being
+The log ends for us at the last whole entry of the last segment; after it may be half an entry that is being
 written. How much of it is committed is not on the disk as such. It is known
 
 - from the newest snapshot: it contains only committed entries, and its chain CRC says of which log;
@@ -62,7 +62,7 @@ class ScanPlan:
         end: the last entry of the last range.
         log_end: the last whole entry that the store has.
 
-    Invariant: the ranges join, from `start` to `end`, and `end` is not behind `log_end`.
+    Invariant: the ranges join, from `start` to `end`, and `end` is not beyond `log_end`.
     """
 
     path: str
@@ -80,7 +80,7 @@ class ScanPlan:
             assert each.end.position >= at, f"a range from {at} to {each.end.position}"
             at = each.end.position
         assert at == self.end.position or not self.ranges, f"the ranges end at {at}, not {self.end}"
-        assert self.end.index <= self.log_end.index, f"{self.end} is behind {self.log_end}"
+        assert self.end.index <= self.log_end.index, f"{self.end} is beyond {self.log_end}"
 
     @property
     def size_bytes(self) -> int:
@@ -142,7 +142,7 @@ def plan_scan(
 
     Args:
         store: the log.
-        committed: scan nothing behind.
+        committed: scan nothing beyond it.
         first_index: the first entry that is wanted.
         split_bytes: a segment is divided into ranges of about so many bytes where its index allows it.
         fails: whether damage ends the scan; else a place where segments do not join is scanned as it is.
@@ -247,7 +247,7 @@ class _Layout:
         known_ends = [(at, end) for at, end in enumerate(self.ends) if end.crc is not None]
         place = next((at for at, end in known_ends if end.index >= index), None)
         if place is None:
-            raise DamagedLogError(self.path, 0, f"entry {index} cannot be found behind the damage")
+            raise DamagedLogError(self.path, 0, f"entry {index} cannot be found after the damage")
         units, start = self.indexes[place].units, self.befores[place]
         known = int(np.searchsorted(units["index"], index, side="right"))
         if known and (not self._fails or agrees(self._segments[place], units[known - 1])):
@@ -305,7 +305,7 @@ class _Layout:
             if agrees(segment, index.units[-1]):
                 before = self.remembered
         end = last_entry(segment, before, None)
-        # Going on behind damage needs an end; the index remembers one.
+        # Going on after damage needs an end; the index remembers one.
         is_further = self.remembered.position > end.position
         return self.remembered if is_further and not self._fails else end
 

@@ -1,6 +1,6 @@
 """A range of the log, read piece by piece: entries verified, their records found, damage reported or passed over.
 
-A range is what one task scans. It begins behind a known entry and ends at a known position, so a scan proves
+A range is what one task scans. It begins after a known entry and ends at a known position, so a scan proves
 that it saw everything in between, and that the next range goes on where it ended.
 """
 
@@ -90,7 +90,7 @@ class Piece:
         entries: whole entries, in order.
         table: their records.
         entry_of: for each record its entry, as a place in `entries`.
-        damages: what stands here and could not be read; empty unless the scan goes on behind damage.
+        damages: what stands here and could not be read; empty unless the scan goes on after damage.
     """
 
     entries: EntryTable
@@ -104,7 +104,7 @@ class RangeScan:
 
     Args:
         range_: what.
-        on_corrupt: FAIL raises at the first damage; the others go on behind it and report it in `Piece`.
+        on_corrupt: FAIL raises at the first damage; the others go on after it and report it in `Piece`.
         check_crc: verify bodies; headers always are.
     """
 
@@ -216,7 +216,7 @@ class RangeScan:
         """Report damage.
 
         Raises:
-            DamagedLogError: the scan does not go on behind damage.
+            DamagedLogError: the scan does not go on after damage.
         """
         byte_offset = position - self._range.segment_position
         if self._fails:
@@ -226,7 +226,7 @@ class RangeScan:
         )
 
     def _beyond_damage(self, descriptor: int, before: Chain, problem: str) -> tuple[Chain, Damage]:
-        """Find the next entry that is whole behind a header that is not; or the end of the range."""
+        """Find the next entry that is whole after a header that is not; or the end of the range."""
         damage = self._damage(
             before.position, 0, Chain(Index(0), Term(0), Position(0), None), problem
         )

@@ -72,7 +72,7 @@ class RecordTable:
     Attributes:
         data: the bytes.
         start, body_start, topic_at, topic_start, topic_end, end: places in `data`: the record, its body,
-            its topic's length, its topic, behind the topic, behind the properties.
+            its topic's length, its topic, after the topic, after the properties.
         store_host_at: place of the store host.
         front, back: the fixed fields, big-endian.
         store_ms: store time, ms.

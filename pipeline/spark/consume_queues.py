@@ -1,6 +1,6 @@
 """Consume queues computed by Spark, beside the broker's fold and independent of it.
 
-A queue's units follow from its records alone: those on its topic and queue id, in the order of the log, behind the
+A queue's units follow from its records alone: those on its topic and queue id, in the order of the log, after the
 last removal of the topic, as far as their queue offsets count up from 0. What the fold says must be the same
 (`checked_queues`): two programs that agree are rarely wrong in the same way.
 

@@ -1,4 +1,4 @@
-"""The reason behind a failure inside Spark, in one sentence.
+"""The reason for a failure inside Spark, in one sentence.
 
 An error that our code raises in a worker arrives as text: a Python traceback inside a Java exception, often
 inside others. For streams the Python exception may say no more than "Writing job failed", so Java's causes are

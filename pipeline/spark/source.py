@@ -105,7 +105,7 @@ class TopicReader(DataSourceReader):
             view.close()
 
     def _with_archive(self, archive: str, view: BrokerView) -> list[InputPartition]:
-        """Return tasks of which some read the archive, and the others what comes behind it."""
+        """Return tasks of which some read the archive, and the others what comes after it."""
         options = self._tasks.options
         opened: list[History] = []
 

@@ -127,7 +127,7 @@ def test_what_is_done_late_for_a_client_that_is_gone_is_found(
 
     monkeypatch.setattr(Repeats, "find", find_unless_later)
     monkeypatch.setattr(PendingRequest, "is_abandoned", False)
-    assert "comes behind what was made" in first_finding(range(1, 200), renewed_permille=1000)
+    assert "comes after what was made" in first_finding(range(1, 200), renewed_permille=1000)
 
 
 def test_the_brokers_as_they_are_pass_the_same_seeds() -> None:

@@ -32,7 +32,7 @@ SLEEP_MIN_S: Final = 0.001
 
 
 class DeliveryPause:
-    """A delivery that waits for a damaged entry: what falls due behind it waits too, so that order is kept.
+    """A delivery that waits for a damaged entry: what falls due after it waits too, so that order is kept.
 
     The log asks the other nodes for it. If it does not come, this node ceases to lead (dledger's
     `HAND_OVER_MS`), and whoever leads then delivers.

@@ -18,7 +18,7 @@ LOCKERS_MAX: Final = 10_000
 
 
 class Committers:
-    """Finds the client behind an offset commit, which the locks of queues are checked against."""
+    """Finds the client that sent an offset commit, which the locks of queues are checked against."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Committers:
             del self._lockers[next(iter(self._lockers))]
 
     def who(self, group: str, topic: str, queue_id: QueueId, *, address: str, said: str) -> str:
-        """Find the client id behind a commit for this queue.
+        """Find the id of the client that commits for this queue.
 
         Returns:
             "" when nobody ever locked the queue, so that nobody is kept out, and when it is not known.

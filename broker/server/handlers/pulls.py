@@ -303,7 +303,7 @@ class Pulls:
                 continue
             skipped = pull.next_offset > pull.fields.queue_offset
             if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
-                # What came meanwhile did not match: let the client go on behind it (F7).
+                # What came meanwhile did not match: let the client go on after it (F7).
                 outcome = PullOutcome(
                     ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
                 )
@@ -327,7 +327,7 @@ class Pulls:
         if outcome.code == ResponseCode.PULL_NOT_FOUND:
             return
         if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-            # Messages came, none with a wanted tag: keep waiting behind them.
+            # Messages came, none with a wanted tag: keep waiting after them.
             assert outcome.next_offset >= pull.next_offset, (
                 f"a held pull goes back from {pull.next_offset} to {outcome.next_offset}"
             )

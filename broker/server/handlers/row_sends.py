@@ -37,7 +37,7 @@ class _Flight:
     Attributes:
         wanted: one for each row of the send: True if it is stored with it.
         fresh: the keys of those rows, at least one.
-        behind: sends that are decided on when this one is.
+        waiting: sends that are decided on when this one is.
     """
 
     request: PendingRequest
@@ -45,7 +45,7 @@ class _Flight:
     queue_id: QueueId
     wanted: list[bool]
     fresh: frozenset[bytes]
-    behind: list[PendingRequest] = field(default_factory=list)
+    waiting: list[PendingRequest] = field(default_factory=list)
 
 
 class RowSends:
@@ -76,7 +76,7 @@ class RowSends:
             return
         ahead = self._ahead_of(rows)
         if ahead is not None:
-            ahead.behind.append(request)
+            ahead.waiting.append(request)
             return
         wanted = new_rows(rows, self._sinks)
         fresh = [key for key, is_new in zip(rows.keys, wanted, strict=True) if is_new]
@@ -126,17 +126,17 @@ class RowSends:
         )
 
     def _committed(self, flight: _Flight, staged: StagedEntry, place: int) -> None:
-        """Answer a send whose rows stand, and decide on those behind it."""
+        """Answer a send whose rows stand, and decide on those after it."""
         self._landed(flight)
         self._answer(flight.request, flight.queue_id, flight.wanted, staged=staged, place=place)
-        for request in flight.behind:
+        for request in flight.waiting:
             self._router.route(request)
 
     def _failed(self, flight: _Flight, error: DLedgerError) -> None:
-        """Conclude what follows for an unconfirmed send; park those behind it, of which nothing was stored."""
+        """Conclude what follows for an unconfirmed send; park those after it, of which nothing was stored."""
         self._landed(flight)
         self._router.unconfirmed(flight.request, error)
-        for request in flight.behind:
+        for request in flight.waiting:
             self._router.park(request)
 
     def _answer(

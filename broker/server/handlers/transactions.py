@@ -242,7 +242,7 @@ class TransactionEnds:
         self._end(request, ending_of(command.ext))
 
     def _end(self, request: PendingRequest, ending: Ending) -> None:
-        """End a transaction, or wait for room or behind an end in flight; after a wait it begins again from the top."""
+        """End a transaction, or wait for room or for an end in flight; after a wait it begins again from the top."""
         if ending.queue_offset in self._ending:  # the first one decides, this one is answered then
             if self._commits.is_idle:
                 self._router.park(request)

@@ -1,6 +1,6 @@
 """Questions that a client must not be left alone with: 14 and 38, answered in time whatever happens inside.
 
-A request may wait for a leader, behind the link to one that is silent, for a commit or for a round. For most that is
+A request may wait for a leader, on the link to one that is silent, for a commit or for a round. For most that is
 all the same. But some clients take their own impatience for "there is no offset" (service.asking_again), so these two
 are answered before that, in the way that makes the client ask again.
 """

@@ -60,7 +60,7 @@ WRONG: list[tuple[Main, list[str], str]] = [
     (namesrv, ["-c", "escape.conf"], "-c escape.conf, line 2: "),
     (namesrv, ["--log-level", "Loud"], "'Loud' is not one of debug, info, warning, error"),
     (namesrv, ["--secret-file", "open"], "--secret-file open can be read or changed by everybody"),
-    (namesrv, ["--secret-file", "name"], "line 1: no secret stands behind broker-a"),
+    (namesrv, ["--secret-file", "name"], "line 1: no secret stands after broker-a"),
     (namesrv, ["--secret-file", "twice"], "line 2: b is named a second time"),
     (namesrv, ["--secret-file", "nothing"], "names no broker"),
     (namesrv, ["--secret-file", "absent"], "absent cannot be read: No such file or directory\n"),

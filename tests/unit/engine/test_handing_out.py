@@ -82,7 +82,7 @@ def test_a_state_of_another_log_is_found_when_the_log_reaches_its_entry() -> Non
 
 def test_a_restored_state_is_continued_behind_its_entry() -> None:
     engine = scripted()
-    engine.start_behind(Index(1))
+    engine.start_after(Index(1))
     give(engine, AppendEntries((entry(1), entry(2))), Commit(Index(2)))
     assert [each.index for each in engine.take_committed(1 << 20)] == [2]
 

@@ -144,7 +144,7 @@ def test_every_changed_byte_is_noticed_and_named() -> None:
         with pytest.raises(CorruptionError):
             store.verify(store.newest_first()[0][0])
     file.write_at(0, [whole, b"x"])
-    with pytest.raises(CorruptionError, match="behind the end"):
+    with pytest.raises(CorruptionError, match="beyond the end"):
         SnapshotStore(disk).verify(SnapshotStore(disk).newest_first()[0][0])
 
 
