@@ -28,7 +28,7 @@ from dledger.runtime.commands import (
     exit_code_of,
     get,
     print_error,
-    say,
+    print_line,
     status,
     transfer,
 )
@@ -113,7 +113,9 @@ async def _run(options: argparse.Namespace) -> int:
         mark_restored(
             options.store, group=options.group, node_id=NodeId(options.id), name=options.name
         )
-        say(f"{options.store} is {options.id} of group {options.group}, restored as {options.name}")
+        print_line(
+            f"{options.store} is {options.id} of group {options.group}, restored as {options.name}"
+        )
         return EXIT_DONE
     async with Client(
         options.peers, group=options.group, secret=_secret(options), timeout_s=options.timeout

@@ -380,7 +380,7 @@ class RequestHandlers:
         offered = decode_data_version(request.body)
         known = self._routes.known_version(identity.broker_addr)
         if known == offered:
-            self._routes.heard(identity.broker_addr, asker.connection, self._now_ms())
+            self._routes.note_alive(identity.broker_addr, asker.connection, self._now_ms())
         return _success(
             request,
             ext={"changed": "false" if known == offered else "true"},
@@ -389,7 +389,7 @@ class RequestHandlers:
 
     def _broker_heartbeat(self, request: RemotingCommand, asker: RequestSender) -> RemotingCommand:
         broker_addr = fields.text(request.ext, "brokerAddr")
-        self._routes.heard(broker_addr, asker.connection, self._now_ms())
+        self._routes.note_alive(broker_addr, asker.connection, self._now_ms())
         return _success(request)
 
     # Configuration values.

@@ -301,7 +301,7 @@ class RouteTable:
             if queues.pop(broker_name, None) is not None and not queues:
                 del self._topics[topic]
 
-    def heard(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
+    def note_alive(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
         """Note a sign of life that is no registration, over the connection of one."""
         if self.is_registered(broker_addr, connection):
             self._live[broker_addr].registered_ms = now_ms

@@ -94,7 +94,7 @@ class Registrar:
         self._has_registered_point = False
         contested = NameContested(log, broker_name)
         self._servers = [
-            _NameServer(address, self._register_frame, loss_watch.judge, contested.heard)
+            _NameServer(address, self._register_frame, loss_watch.judge, contested.take_answer)
             for address in namesrvs
         ]
 
@@ -139,7 +139,7 @@ class Registrar:
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 for server in self._servers:
-                    nursery.start_soon(server.say, self._leave_frame)
+                    nursery.start_soon(server.ask, self._leave_frame)
 
     def _register_frame(self, opaque: int, token: str, nonce: str) -> bytes:
         topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
@@ -246,11 +246,11 @@ class _NameServer:
                 )
                 self.token, self._nonce = secrets.token_hex(16), ""
                 nursery.start_soon(self._receive, self._connection)
-            answer = await self.say(self._next_frame)
+            answer = await self.ask(self._next_frame)
             nonce = "" if answer is None else answer.ext.get(NONCE_FIELD, "")
             if nonce not in ("", self._nonce):
                 self._nonce = nonce
-                answer = await self.say(self._next_frame)
+                answer = await self.ask(self._next_frame)
         except OSError as error:
             self._note(f"cannot be reached: {error}")
             return False
@@ -274,7 +274,7 @@ class _NameServer:
     def _next_frame(self, opaque: int) -> bytes:
         return self._register_frame(opaque, self.token, self._nonce)
 
-    async def say(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:
+    async def ask(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:
         """Send one request, after the one before has ended, and wait for the answer; None without one."""
         async with self._turn:
             connection = self._connection

@@ -258,7 +258,7 @@ class BrokerCluster(SimCluster):
             try:
                 self._take_in(node, self._copy(leader_id, source, node))
             except (OSError, CorruptionError, SnapshotRefusedError) as error:
-                self.say(node, f"no snapshot fetched: {error}")
+                self.trace_line(node, f"no snapshot fetched: {error}")
 
     def _copy(self, source: NodeId, snapshot: SnapshotFile, target: SimNode) -> SnapshotFile:
         given, taken = self._stores[source], self._stores[target.node_id]

@@ -207,7 +207,7 @@ class Story:
     def _actor(self, name: str) -> Actor:
         if name not in self._actors:
             actor = Actor(self.cluster, self._settings, name, Counter())
-            actor.say, actor.places = self._print, self._places
+            actor.print_line, actor.places = self._print, self._places
             self._actors[name] = actor
         return self._actors[name]
 

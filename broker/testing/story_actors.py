@@ -66,12 +66,12 @@ class Actor(SimClient):
     """A client of a story; it stays with the member that it was sent to, and prints whatever it receives.
 
     Attributes:
-        say: takes a line for the script.
+        print_line: takes a line for the script.
         places: shared with the other actors.
         is_waiting: whether its last request is not answered yet.
     """
 
-    say: Callable[[str], None]
+    print_line: Callable[[str], None]
     places: Places
     is_waiting = False
 
@@ -84,7 +84,7 @@ class Actor(SimClient):
         self._node_id = node_id
         connection = self.cluster.connect(self._address, node_id)
         if connection is None:
-            self.say(f"{self.name}: {node_id} cannot be reached")
+            self.print_line(f"{self.name}: {node_id} cannot be reached")
             return
         connection.received, connection.ended = self._received, self._lost
         self._connection = connection
@@ -95,9 +95,9 @@ class Actor(SimClient):
             key = request.ext["msgId"]
             place = request.ext["tranStateTableOffset"], request.ext["commitLogOffset"]
             self.places.halves[key] = place
-            self.say(f"{self.name} is asked how {key} ended")
+            self.print_line(f"{self.name} is asked how {key} ended")
         elif request.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            self.say(f"{self.name} is told that {request.ext['consumerGroup']} has changed")
+            self.print_line(f"{self.name} is told that {request.ext['consumerGroup']} has changed")
 
     # Requests.
 
@@ -135,7 +135,7 @@ class Actor(SimClient):
         }
         key = properties["UNIQ_KEY"]
 
-        def told(answer: RemotingCommand) -> str:
+        def describe(answer: RemotingCommand) -> str:
             offset = answer.ext["queueOffset"]
             if is_half:
                 self.places.halves[key] = offset, str(int(answer.ext["msgId"][16:], 16))
@@ -145,7 +145,7 @@ class Actor(SimClient):
                 return "waits for its time"
             return f"{queue.topic}/{answer.ext['queueId']} at {offset}"
 
-        self._request(RequestCode.SEND_MESSAGE, ext, told, body=body.encode())
+        self._request(RequestCode.SEND_MESSAGE, ext, describe, body=body.encode())
 
     def recall(self, key: str) -> None:
         """Take a message with a due time back."""
@@ -183,14 +183,14 @@ class Actor(SimClient):
             "subVersion": "0",
         }
 
-        def told(answer: RemotingCommand) -> str:
+        def describe(answer: RemotingCommand) -> str:
             records = decode_records(answer.body)
             for record in records:
                 self.places.seen[_key(record)] = record.physical_offset
             shown = ", ".join(_line(record) for record in records)
             return f"{shown}; next {answer.ext['nextBeginOffset']}"
 
-        self._request(RequestCode.PULL_MESSAGE, ext, told)
+        self._request(RequestCode.PULL_MESSAGE, ext, describe)
 
     def give_back(self, key: str, *, group: str, level: int, times_max: int) -> None:
         """Return the copy of a message that was seen last."""
@@ -220,10 +220,10 @@ class Actor(SimClient):
     def lock(self, queue: Queue, *, group: str) -> None:
         """Ask for a queue, or keep it."""
 
-        def told(answer: RemotingCommand) -> str:
+        def describe(answer: RemotingCommand) -> str:
             return "granted" if decode_lock_reply(answer.body) else "not granted"
 
-        self._request(RequestCode.LOCK_BATCH_MQ, {}, told, body=self._lock_body(queue, group))
+        self._request(RequestCode.LOCK_BATCH_MQ, {}, describe, body=self._lock_body(queue, group))
 
     def unlock(self, queue: Queue, *, group: str) -> None:
         """Release a queue."""
@@ -243,7 +243,7 @@ class Actor(SimClient):
         self,
         code: RequestCode,
         ext: dict[str, str],
-        told: Callable[[RemotingCommand], str] = lambda _answer: "",
+        describe: Callable[[RemotingCommand], str] = lambda _answer: "",
         *,
         body: bytes = b"",
     ) -> None:
@@ -256,11 +256,11 @@ class Actor(SimClient):
         def answered(answer: RemotingCommand | None) -> None:
             self.is_waiting = False
             if answer is None:
-                self.say(f"{self.name} gets no answer")
+                self.print_line(f"{self.name} gets no answer")
             elif answer.code == ResponseCode.SUCCESS:
-                self.say(f"{self.name}: {told(answer) or 'done'}")
+                self.print_line(f"{self.name}: {describe(answer) or 'done'}")
             else:
-                self.say(
+                self.print_line(
                     f"{self.name}: {ResponseCode(answer.code).name} {_remark(answer)}".rstrip()
                 )
 
@@ -273,7 +273,7 @@ class Actor(SimClient):
             answered(None)
 
     def _lost(self) -> None:
-        self.say(f"{self.name} loses its connection")
+        self.print_line(f"{self.name} loses its connection")
         self._ended()
 
 

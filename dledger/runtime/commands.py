@@ -34,7 +34,7 @@ APPENDS_AT_ONCE: Final = 64
 TABLE_WIDTH: Final = 120
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Write one line of result."""
     sys.stdout.write(text + "\n")
 
@@ -103,9 +103,9 @@ async def append(
 def _print_append(tally: _Tally) -> None:
     done = tally.done
     if len(done) == 1:
-        say(f"appended entry {done[0].index} (term {done[0].term})")
+        print_line(f"appended entry {done[0].index} (term {done[0].term})")
     elif done:
-        say(f"appended {len(done)} entries, {done[0].index} to {done[-1].index}")
+        print_line(f"appended {len(done)} entries, {done[0].index} to {done[-1].index}")
     if tally.refused_count:
         print_error(f"{tally.refused_count} surely not appended: {tally.reason}")
     if tally.unknown_count:
@@ -115,7 +115,7 @@ def _print_append(tally: _Tally) -> None:
 
 
 def _print_append_json(tally: _Tally) -> None:
-    say(
+    print_line(
         json.dumps(
             {
                 "appended": [{"index": each.index, "term": each.term} for each in tally.done],
@@ -132,7 +132,7 @@ async def get(
 ) -> int:
     """Print entries."""
     for entry in await client.get(index, count, local=local):
-        say(json.dumps(_entry_fields(entry)) if as_json else _entry_line(entry))
+        print_line(json.dumps(_entry_fields(entry)) if as_json else _entry_line(entry))
     return EXIT_DONE
 
 
@@ -163,7 +163,7 @@ async def status(client: Client, *, as_json: bool) -> int:
     """Print every member's view of itself; refused only when none answers."""
     members = await client.status()
     if as_json:
-        say(json.dumps({"members": _status_fields(client, members)}))
+        print_line(json.dumps({"members": _status_fields(client, members)}))
     else:
         # A pipe has no width; the table needs this much.
         console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
@@ -258,5 +258,5 @@ async def transfer(client: Client, target: NodeId | None, *, as_json: bool) -> i
     except OutcomeUnknownError as error:
         print_error(f"{error}; `dledger status` shows who leads")
         return EXIT_UNKNOWN
-    say(json.dumps({"leader_id": reached}) if as_json else f"{reached} takes over")
+    print_line(json.dumps({"leader_id": reached}) if as_json else f"{reached} takes over")
     return EXIT_DONE

@@ -129,7 +129,7 @@ class SimCluster(SimLoop):
             return
         node.timer_ms = None
         node.repair_count = 0
-        self.say(
+        self.trace_line(
             node, f"starts, log ends at {node.engine.log.last_id}, vote {node.engine.node.vote}"
         )
         if node.engine.lost_vote is not None:
@@ -145,14 +145,14 @@ class SimCluster(SimLoop):
 
     def _did_not_start(self, node: SimNode, config: LogConfig, error: Exception) -> None:
         """Start the repair of a damaged store, or schedule another start after a failure of the disk."""
-        self.say(node, f"does not start: {error}")
+        self.trace_line(node, f"does not start: {error}")
         self.reached["start-failed"] += 1
         problem = is_repairable(config, error)
         if problem is not None and node.repair_count < REPAIRS_MAX:
             try:
                 repair = StoreRepair(config, node.disk, problem)
             except (OSError, DiskFailedError) as another:
-                self.say(node, f"does not even repair: {another}")
+                self.trace_line(node, f"does not even repair: {another}")
                 error, problem = another, None
             else:
                 self._repairs.start(node, repair)
@@ -180,7 +180,7 @@ class SimCluster(SimLoop):
         node.engine = None
         node.life += 1
         node.refusal = str(error)
-        self.say(node, f"refuses to start: {error}")
+        self.trace_line(node, f"refuses to start: {error}")
         self.on_refused(node)
         if node.node_id in self.calm:
             self.wipe(node)
@@ -193,7 +193,7 @@ class SimCluster(SimLoop):
         power_loss = power_loss and self.settings.fsync and not node.is_damaged
         self._saves.died(node)
         self._standstills.died(node)
-        self.say(node, "loses power" if power_loss else "is killed")
+        self.trace_line(node, "loses power" if power_loss else "is killed")
         node.engine = node.repair = None
         node.repair_count = 0
         node.life += 1
@@ -209,7 +209,7 @@ class SimCluster(SimLoop):
     def pause(self, node: SimNode, until_ms: int) -> None:
         """Pause a member for a while; messages for it wait."""
         node.paused_until_ms = until_ms
-        self.say(node, f"pauses until {until_ms}")
+        self.trace_line(node, f"pauses until {until_ms}")
         if self.settings.sockets:
             self._standstills.begin(node)
 
@@ -243,7 +243,7 @@ class SimCluster(SimLoop):
         """Return the members that are up, in order of their names."""
         return [node for node in self.nodes.values() if node.engine is not None]
 
-    def say(self, node: SimNode | None, text: str) -> None:
+    def trace_line(self, node: SimNode | None, text: str) -> None:
         """Add a line to the trace, if there is one."""
         if self.trace is not None:
             name = node.node_id if node is not None else "*"
@@ -264,7 +264,7 @@ class SimCluster(SimLoop):
         try:
             yield
         except (OSError, DiskFailedError) as error:
-            self.say(node, f"disk failed: {error}")
+            self.trace_line(node, f"disk failed: {error}")
             self.stop(node, power_loss=False)
             self.start_later(node)
         except CorruptionError as error:
@@ -281,7 +281,7 @@ class SimCluster(SimLoop):
         if self.trace is not None:
             self._trace_log(node, engine)
         for news in engine.take_news():
-            self.say(node, effect_line(news))
+            self.trace_line(node, effect_line(news))
             self.reached["slow-disk-handover"] += isinstance(news, HandsOver)
         self._check_leadership(node, engine)
         if engine.has_committed:
@@ -305,7 +305,7 @@ class SimCluster(SimLoop):
             self.checker.handed_out(node.node_id, engine.take_committed(HANDED_OUT_BYTES_MAX))
         for token, outcome in engine.take_resolved():
             if self.trace is not None:
-                self.say(node, f"answers call {token}: {outcome_line(outcome)}")
+                self.trace_line(node, f"answers call {token}: {outcome_line(outcome)}")
             self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
@@ -313,7 +313,7 @@ class SimCluster(SimLoop):
         log_state = f"log ends at {engine.log.last_id}, committed to {engine.node.commit_index}"
         if log_state != node.traced_log:
             node.traced_log = log_state
-            self.say(node, log_state)
+            self.trace_line(node, log_state)
 
     def _check_leadership(self, node: SimNode, engine: Engine) -> None:
         """Check that each leader is justified, and that none has a lease although its successor has committed."""
@@ -347,14 +347,14 @@ class SimCluster(SimLoop):
         """Let the network decide when a message arrives."""
         if self._meetings is not None and not self._meetings.may_speak(node, self.nodes[to]):
             if self.trace is not None:
-                self.say(node, f"-> {to} {message_line(message, span_line)} (no connection)")
+                self.trace_line(node, f"-> {to} {message_line(message, span_line)} (no connection)")
             return
         if self.settings.wire:
             message = through_wire(message)
         arrivals = self.network.arrivals(node.node_id, to, self.now_ms)
         if self.trace is not None:
             when = ", ".join(str(arrival) for arrival in arrivals) or "never"
-            self.say(node, f"-> {to} {message_line(message, span_line)} (arrives {when})")
+            self.trace_line(node, f"-> {to} {message_line(message, span_line)} (arrives {when})")
         for arrival in arrivals:
             self.at(arrival, self._deliver, self.nodes[to], message)
 
@@ -375,7 +375,7 @@ class SimCluster(SimLoop):
             self.at(node.paused_until_ms, self._deliver, node, message)
             return
         if self.trace is not None:
-            self.say(node, f"<- {message.source} {message_line(message, span_line)}")
+            self.trace_line(node, f"<- {message.source} {message_line(message, span_line)}")
         self._step(node, engine, Received(message))
 
     def arm(self, node: SimNode, engine: Engine) -> None:
@@ -402,7 +402,7 @@ class SimCluster(SimLoop):
             self.arm(node, engine)
             return
         if self.trace is not None:
-            self.say(node, "tick")
+            self.trace_line(node, "tick")
         self._step(node, engine, Tick())
 
     # The world.
@@ -417,7 +417,7 @@ class SimCluster(SimLoop):
         node.refusal = ""
         node.is_damaged = node.is_outdated = False
         node.flipped_snapshots.clear()
-        self.say(node, "gets an empty disk")
+        self.trace_line(node, "gets an empty disk")
         self.checker.wiped(node.node_id)
 
     def put_back(self, node: SimNode) -> None:
@@ -430,7 +430,7 @@ class SimCluster(SimLoop):
         node.copied_start = MemberFile.open(node.disk).record.start
         node.member = node.old_disk = None
         node.is_outdated = True
-        self.say(node, "gets an old copy of its disk")
+        self.trace_line(node, "gets an old copy of its disk")
         self.checker.wiped(node.node_id)
 
     def start_later(self, node: SimNode) -> None:

@@ -152,7 +152,7 @@ class SimClients:
 
     def _propose(self, client: int | None, node: SimNode, bodies: tuple[bytes, ...]) -> None:
         token = self._register(_Call(client, node.node_id, node.life, bodies))
-        self._cluster.say(node, f"call {token}: append {len(bodies)} from {_name(client)}")
+        self._cluster.trace_line(node, f"call {token}: append {len(bodies)} from {_name(client)}")
         self._cluster.step(node, Propose(bodies, token))
 
     def _read(self, client: int, node: SimNode) -> None:
@@ -163,13 +163,13 @@ class SimClients:
         floor_index = self._cluster.checker.acknowledged_index
         call = _Call(client, node.node_id, node.life, floor_index=floor_index)
         token = self._register(call)
-        self._cluster.say(node, f"call {token}: read at {floor_index} or later")
+        self._cluster.trace_line(node, f"call {token}: read at {floor_index} or later")
         self._cluster.step(node, ReadRequested(token))
 
     def _transfer(self, client: int, node: SimNode) -> None:
         target = self._rng.choice((None, *self._cluster.voters))
         token = self._register(_Call(client, node.node_id, node.life))
-        self._cluster.say(node, f"call {token}: transfer to {target or 'the best'}")
+        self._cluster.trace_line(node, f"call {token}: transfer to {target or 'the best'}")
         self._cluster.step(node, TransferRequested(target, token))
 
     def _register(self, call: _Call) -> int:

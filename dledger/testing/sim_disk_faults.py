@@ -151,7 +151,7 @@ class DiskFaults:
             self._cluster.stop(node, power_loss=True)
             node.old_disk = deepcopy(node.disk)
             node.old_disk.capacity_bytes = None
-            self._cluster.say(node, "is copied")
+            self._cluster.trace_line(node, "is copied")
         else:
             self._victims.unproven.add(node.node_id)
             self._cluster.stop(node, power_loss=True)
@@ -208,7 +208,7 @@ class DiskFaults:
             return None
         byte_offset, bit = self._rng.randrange(size), self._rng.randrange(8)
         node.disk.flip_bit(path, byte_offset, bit)
-        self._cluster.say(node, f"bit {bit} of byte {byte_offset} of {path} turns over")
+        self._cluster.trace_line(node, f"bit {bit} of byte {byte_offset} of {path} turns over")
         return path
 
     def _flip_snapshot(self) -> bool:
@@ -237,7 +237,7 @@ class DiskFaults:
             for flip in struck:
                 node.is_damaged = True
                 node.disk.flip_bit(flip.path, flip.byte_offset, flip.bit)
-            self._cluster.say(node, f"{len(struck)} entries are damaged")
+            self._cluster.trace_line(node, f"{len(struck)} entries are damaged")
         for node in nodes:
             if self._rng.random() < 0.5:
                 self._crash(node, power_loss=False)

@@ -124,12 +124,12 @@ class SimFaults:
             return
         self._victims.look_for_proof()
         kind = self._rng.choices(self._kinds, self._weights)[0]
-        self._cluster.say(None, f"fault: {kind}")
+        self._cluster.trace_line(None, f"fault: {kind}")
         is_struck = self._strikes[kind]() is not False
         if kind not in ARMED_KINDS:
             self.counts[kind] += is_struck
         if kind.startswith(("partition", "heal")):
-            self._cluster.say(None, f"network: {self._cluster.network.describe()}")
+            self._cluster.trace_line(None, f"network: {self._cluster.network.describe()}")
         self._schedule()
 
     # Crashes.
@@ -229,7 +229,7 @@ class SimFaults:
             return False
         del self._armed[kind]
         self.counts[kind] += 1
-        self._cluster.say(None, f"fault strikes: {kind}")
+        self._cluster.trace_line(None, f"fault strikes: {kind}")
         return True
 
     def _sent(self, node: SimNode, message: Message) -> None:

@@ -41,7 +41,7 @@ class SimGroup(Protocol):
     def at(self, time_ms: int, action: Callable[[*Args], object], *args: *Args) -> None:
         """Call `action` at a moment of virtual time."""
 
-    def say(self, node: SimNode | None, text: str) -> None:
+    def trace_line(self, node: SimNode | None, text: str) -> None:
         """Add a line to the trace, if there is one."""
 
     def start(self, node: SimNode) -> None:

@@ -84,7 +84,9 @@ class Meetings:
             file.save(file.record.overtaking(node.missed))
             node.missed = None
             node.is_outdated = False
-            self._cluster.say(node, f"is start {file.record.start.count} of its store from here")
+            self._cluster.trace_line(
+                node, f"is start {file.record.start.count} of its store from here"
+            )
 
     def _meet(self, node: SimNode, target: SimNode, pair: _Pair) -> None:
         """Let two members shake hands, unless one was restarted since this was planned, or they are cut off."""
@@ -115,13 +117,15 @@ class Meetings:
             except DiskFullError:
                 return True
             except DLedgerError as error:
-                self._cluster.say(node, f"cannot remember: {error}")
+                self._cluster.trace_line(node, f"cannot remember: {error}")
                 self._cluster.stop(node, power_loss=False)
                 self._cluster.start_later(node)
                 return False
         if heard.missed is not None:
             node.missed = heard.missed
-            self._cluster.say(node, f"has an old copy: {said.node_id} remembers {heard.missed}")
+            self._cluster.trace_line(
+                node, f"has an old copy: {said.node_id} remembers {heard.missed}"
+            )
             self._cluster.reached["old-copy-noticed"] += 1
             self._cluster.step(node, GiveUpVote())
         return node.engine is not None or node.repair is not None

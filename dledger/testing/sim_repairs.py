@@ -47,7 +47,7 @@ class Repairs:
             cluster.at(node.paused_until_ms, self.deliver, node, message)
             return
         if cluster.trace is not None:
-            cluster.say(node, f"<- {message.source} {message_line(message, span_line)}")
+            cluster.trace_line(node, f"<- {message.source} {message_line(message, span_line)}")
         cluster.step_count += 1
         with cluster.disk_of(node):
             if node.repair is not None:
@@ -63,13 +63,13 @@ class Repairs:
         """Carry a repair's messages away; start the member when it is done, and say so."""
         cluster = self._cluster
         for note in repair.notes:
-            cluster.say(node, note)
+            cluster.trace_line(node, note)
         repair.notes.clear()
         for to, message in repair.take_outbox():
             cluster.post(node, to, message)
         if not repair.is_done:
             return False
-        cluster.say(node, f"is repaired: {repair.repaired_count} entries")
+        cluster.trace_line(node, f"is repaired: {repair.repaired_count} entries")
         cluster.reached["repaired-before-start"] += 1
         node.repair = None
         node.repair_count += 1

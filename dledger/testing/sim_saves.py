@@ -56,7 +56,7 @@ class Saves:
         try:
             job.run()
         except DiskFullError as error:
-            cluster.say(node, f"no room: {error}")
+            cluster.trace_line(node, f"no room: {error}")
             cluster.reached["no-room"] += 1
             engine.found_no_room(job)
             cluster.at(cluster.now_ms + FULL_RETRY_MS, self.end, node, life, job)
@@ -64,7 +64,7 @@ class Saves:
             return
         except (OSError, DLedgerError) as error:
             node.job = None
-            cluster.say(node, f"save failed: {error}")
+            cluster.trace_line(node, f"save failed: {error}")
             cluster.reached["save-failed"] += 1
             engine.fail_persist(job, error, now_local_ms)
             with cluster.disk_of(node):
@@ -76,7 +76,7 @@ class Saves:
         with cluster.disk_of(node):
             engine.end_persist(job, now_local_ms)
             if cluster.trace is not None:
-                cluster.say(node, f"saved, durable to {engine.log.durable_index}")
+                cluster.trace_line(node, f"saved, durable to {engine.log.durable_index}")
             cluster.drain(node, engine)
 
     def died(self, node: SimNode) -> None:
@@ -89,10 +89,10 @@ class Saves:
         try:
             job.run()
         except (OSError, DLedgerError):
-            self._cluster.say(node, f"dies at step {nth} of a save")
+            self._cluster.trace_line(node, f"dies at step {nth} of a save")
             self._cluster.reached["died-in-save"] += 1
         else:
-            self._cluster.say(node, "dies at the end of a save")
+            self._cluster.trace_line(node, "dies at the end of a save")
 
     def _sync_ms(self, node: SimNode) -> int:
         """Draw how long a job takes."""
@@ -113,9 +113,9 @@ class Saves:
         try:
             job.run()
         except (OSError, DLedgerError):
-            cluster.say(node, f"crashes at write {nth} of a save")
+            cluster.trace_line(node, f"crashes at write {nth} of a save")
             cluster.reached["died-in-save"] += 1
         else:
-            cluster.say(node, "crashes at the end of a save")
+            cluster.trace_line(node, "crashes at the end of a save")
         cluster.stop(node, power_loss=True)
         cluster.start_later(node)

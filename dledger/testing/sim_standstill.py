@@ -53,7 +53,7 @@ class Standstills:
         if since_ms is None or not is_over:
             return
         node.still_since_ms = None
-        cluster.say(node, "runs again")
+        cluster.trace_line(node, "runs again")
         # The driver looks at its clock once in a heartbeat interval: it cannot measure what is less than that.
         pulse_ms = cluster.settings.heartbeat_ms
         length_ms = node.local_ms(cluster.now_ms) - node.local_ms(since_ms)
@@ -64,13 +64,13 @@ class Standstills:
             if node.life != life:
                 return
             if cluster.trace is not None:
-                cluster.say(node, f"<- {message.source} {message_line(message, span_line)}")
+                cluster.trace_line(node, f"<- {message.source} {message_line(message, span_line)}")
             cluster.step(node, Received(message))
         engine = node.engine
         if engine is None or node.life != life:
             return
         if engine.next_deadline_ms() <= node.local_ms(cluster.now_ms):
-            cluster.say(node, "tick")
+            cluster.trace_line(node, "tick")
             cluster.step(node, Tick())
         else:
             cluster.arm(node, engine)

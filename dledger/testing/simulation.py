@@ -148,7 +148,7 @@ class Simulation:
             verdict, problem = SimVerdict.STUCK, str(stuck)
         except Exception:  # noqa: BLE001 - the root of a run: whatever a member raises is the run's finding
             verdict, problem = SimVerdict.CRASHED, traceback.format_exc()
-        self._cluster.say(None, f"verdict: {verdict.name.lower()} {problem}".rstrip())
+        self._cluster.trace_line(None, f"verdict: {verdict.name.lower()} {problem}".rstrip())
         return SimResult(
             seed=self._settings.seed,
             verdict=verdict,
@@ -194,7 +194,7 @@ class Simulation:
         cluster = self._cluster
         self._faults.stop()
         self._clients.is_stopped = True
-        cluster.say(None, f"calm ({phase}): {' '.join(sorted(members))} are healed")
+        cluster.trace_line(None, f"calm ({phase}): {' '.join(sorted(members))} are healed")
         self._is_core_alone = self._faults.draws_even()
         cluster.calm_down(members, is_cut_off=self._is_core_alone)
         self._clients.probe()
@@ -216,7 +216,7 @@ class Simulation:
             except CorruptionError as error:
                 if not node.is_damaged:
                     raise
-                self._cluster.say(node, f"has bytes that it refuses to give: {error}")
+                self._cluster.trace_line(node, f"has bytes that it refuses to give: {error}")
 
     def _coverage(self) -> dict[str, int]:
         """Return the count of each kind of fault, with 0 for those that did not occur."""

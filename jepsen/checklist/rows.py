@@ -598,7 +598,7 @@ OPERATIONS: Final = (
         "(where nothing lived on, nobody can know)",
         tests=(
             "tests/unit/runtime/test_old_copies.py",
-            "tests/unit/server/test_went_back.py",
+            "tests/unit/server/test_loss_watch.py",
             "tests/unit/namesrv/test_committed_places.py",
             "tests/integration/broker/test_went_back.py",
         ),

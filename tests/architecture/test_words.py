@@ -60,7 +60,7 @@ GIVEN_UP = (
         "encode, send, notify; decode, receive, learn",
     ),
     Word(
-        r"def _?(told|say|said|hears?|heard)_|def _(said|hears?|heard)\b",
+        r"def _?(told|say|said|hears?|heard)(_|\b)",
         "print, send; what it returns",
     ),
     Word(r"\b_?(heard|told)_[a-z]+ *[:=]", "received, registered"),

@@ -30,7 +30,7 @@ class NameContested:
         self._broker_name = broker_name
         self._rivals: dict[Address, str] = {}
 
-    def heard(self, server: Address, rival: str) -> None:
+    def take_answer(self, server: Address, rival: str) -> None:
         """Take what a name server answered; `rival` is the address of the other group's broker, empty without one."""
         was_contested = bool(self._rivals)
         if rival:

@@ -176,7 +176,7 @@ def test_the_lag_of_a_group_is_told_under_both_names(group: Group) -> None:
             consumer.commit(queue, 1)
         ends = {queue.queue_id: consumer.max_offset(queue) for queue in queues}
 
-    def told(command: str) -> dict[int, int]:
+    def lags(command: str) -> dict[int, int]:
         code, answer = admin(group, command)
         assert code == 0, answer
         rows = answer["queues"]
@@ -184,5 +184,5 @@ def test_the_lag_of_a_group_is_told_under_both_names(group: Group) -> None:
         return {row["queue_id"]: row["lag"] for row in rows if row["group"] == "slow"}
 
     expected = {queue_id: end - 1 for queue_id, end in ends.items()}
-    assert poll(lambda: told("lag") == expected, PATIENCE_S)
-    assert told("consumerProgress") == expected
+    assert poll(lambda: lags("lag") == expected, PATIENCE_S)
+    assert lags("consumerProgress") == expected

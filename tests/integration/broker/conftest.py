@@ -72,7 +72,7 @@ class Wire:
         else:
             self.pushed.append(command)
 
-    def say(
+    def send_request(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
     ) -> int:
         """Send a request; its opaque."""
@@ -103,7 +103,7 @@ class Wire:
     async def ask(
         self, code: int, ext: dict[str, str] | None = None, body: bytes = b"", **more: Any
     ) -> RemotingCommand:
-        return await self.answer(self.say(code, ext, body, **more))
+        return await self.answer(self.send_request(code, ext, body, **more))
 
     async def replay(self, name: str) -> RemotingCommand:
         return await self.answer(self.send_recorded(name))
@@ -148,7 +148,7 @@ class Wire:
         tags: str = "*",
         suspend_ms: int = 0,
     ) -> int:
-        return self.say(
+        return self.send_request(
             11,
             {
                 "consumerGroup": group,

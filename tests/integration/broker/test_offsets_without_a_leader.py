@@ -57,11 +57,11 @@ async def test_a_node_without_a_leader_tells_no_number(
     await cluster.wait(lambda: not broker.is_serving)
     async with cluster.wire(broker) as wire:
         asked = {
-            name: wire.say(14, PLACE, **client)
+            name: wire.send_request(14, PLACE, **client)
             for name, client in {"java 5": JAVA_5, "java 4": JAVA_4, "c++": CPP, "node": NODE, "go": GO}.items()
         }  # fmt: skip
-        listed = wire.say(38, {"consumerGroup": "G"}, **NODE)
-        others = [wire.say(code, ext, **JAVA_4) for code, ext in NUMBERS]
+        listed = wire.send_request(38, {"consumerGroup": "G"}, **NODE)
+        others = [wire.send_request(code, ext, **JAVA_4) for code, ext in NUMBERS]
         told = {name: await wire.answer(opaque) for name, opaque in asked.items()}
         assert {name: (answer.code, answer.ext) for name, answer in told.items()} == {
             "java 5": (14, {}),

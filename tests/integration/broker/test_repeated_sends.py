@@ -81,7 +81,7 @@ async def test_an_answer_for_a_client_that_is_gone_is_no_confirmation(
         commits: Any = leader._controller.commits
         commits.flush, flush = lambda: None, commits.flush
         async with cluster.wire(follower) as gone:
-            gone.say(310, send_ext("T", 1, KEY) | {"g": "1"}, b"x")
+            gone.send_request(310, send_ext("T", 1, KEY) | {"g": "1"}, b"x")
             await cluster.wait(lambda: leader._controller.commits.staging.staged_count == 1)
         commits.flush = flush
         leader._controller.commits.flush()

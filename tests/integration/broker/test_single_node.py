@@ -233,7 +233,7 @@ async def test_consumer_offsets(one: Wire) -> None:
 
 async def test_a_query_waits_for_a_commit_that_is_on_its_way(one: Wire) -> None:
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-    one.say(15, ext | {"commitOffset": "7"}, flag=2)
+    one.send_request(15, ext | {"commitOffset": "7"}, flag=2)
     assert (await one.ask(14, ext)).ext == {"offset": "7"}
 
 
@@ -396,7 +396,7 @@ async def test_a_batch_gets_one_answer_with_all_ids(one: Wire) -> None:
 async def test_requests_of_one_read_are_one_entry(one: Wire) -> None:
     await one.send("T")
     before = json.loads((await one.ask(28)).body)["table"]["raftCommitIndex"]
-    opaques = [one.say(310, send_ext("T"), b"%d" % number) for number in range(50)]
+    opaques = [one.send_request(310, send_ext("T"), b"%d" % number) for number in range(50)]
     for opaque in opaques:
         assert (await one.answer(opaque)).code == 0
     after = json.loads((await one.ask(28)).body)["table"]["raftCommitIndex"]
@@ -404,7 +404,7 @@ async def test_requests_of_one_read_are_one_entry(one: Wire) -> None:
 
 
 async def test_oneway_sends_are_stored_and_not_answered(one: Wire) -> None:
-    opaque = one.say(310, send_ext("T"), b"silent", flag=2)
+    opaque = one.send_request(310, send_ext("T"), b"silent", flag=2)
     with trio.fail_after(ANSWER_S):
         while (answer := await one.pull("T", 0, 0, suspend_ms=5_000)).code != 0:
             await trio.lowlevel.checkpoint()
@@ -416,7 +416,7 @@ async def test_too_many_sends_are_told_to_come_later(make_cluster: ClusterMaker)
     cluster = await make_cluster(1, limits=Limits(staged_messages_max=10))
     leader = await cluster.leader()
     async with cluster.wire(leader) as wire:
-        opaques = [wire.say(310, send_ext("T"), b"x") for _ in range(100)]
+        opaques = [wire.send_request(310, send_ext("T"), b"x") for _ in range(100)]
         answers = [await wire.answer(opaque) for opaque in opaques]
         codes = {answer.code for answer in answers}
         assert codes == {0, 2}
@@ -526,7 +526,7 @@ async def test_a_mistake_of_ours_ends_one_connection_only(
 
     monkeypatch.setattr(leader.state.topics, "get", fail)
     async with cluster.wire(leader) as victim:
-        victim.say(202, {"topic": "T"})
+        victim.send_request(202, {"topic": "T"})
         with trio.fail_after(ANSWER_S):
             while not victim.connection.is_closed:
                 await victim.heard.wait()

@@ -185,7 +185,7 @@ async def test_an_orderly_stop_of_the_leader_fails_no_send(make_cluster: Cluster
     name = str(leader.log.node_id)
     async with cluster.wire(leader) as wire:
         await wire.send("T")
-        opaques = [wire.say(310, send_ext("T"), b"%d" % number) for number in range(100)]
+        opaques = [wire.send_request(310, send_ext("T"), b"%d" % number) for number in range(100)]
         await wire.answer(opaques[0])
         leader.stop()
         for opaque in opaques[1:]:
@@ -203,7 +203,7 @@ async def test_without_a_majority_the_reason_is_told(make_cluster: ClusterMaker)
         await cluster.kill(str(broker.log.node_id))
     await cluster.wait(lambda: not leader.is_serving)
     async with cluster.wire(leader) as wire:
-        sent = wire.say(310, send_ext("T"), b"x")
+        sent = wire.send_request(310, send_ext("T"), b"x")
         answer = await wire.answer(sent)
         assert answer.code == 14
         assert "no leader is known" in (answer.remark or "")

@@ -115,7 +115,7 @@ async def test_one_of_recall_and_delivery_wins_and_the_answer_says_which(
             for number in range(100)
         ]
         opaques = [
-            wire.say(RECALL, {"topic": "T", "recallHandle": handle})
+            wire.send_request(RECALL, {"topic": "T", "recallHandle": handle})
             for handle in handles
             if handle is not None
         ]
@@ -138,7 +138,7 @@ async def test_due_times_and_levels_over_the_deaths_of_leaders(make_cluster: Clu
         opaques = []
         for number in range(count):
             text = f"UNIQ_KEY\x01k{number}\x02TIMER_DELIVER_MS\x01{start_ms + number * 5}\x02"
-            opaques.append(wire.say(310, send_ext("T", 0, text), b"%d" % number))
+            opaques.append(wire.send_request(310, send_ext("T", 0, text), b"%d" % number))
         for opaque in opaques:
             assert (await wire.answer(opaque)).code == 0
     await cluster.wait(lambda: leader.state.timers.count < count - 50)
@@ -181,7 +181,9 @@ async def test_clocks_that_differ_and_jump_deliver_nothing_early(
         for number in range(count):
             name = "TIMER_DELAY_MS" if number % 2 else "TIMER_DELIVER_MS"
             due_ms = 1000 + 5 * number if number % 2 else started_ms + 1000 + 5 * number
-            opaque = wire.say(310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number)
+            opaque = wire.send_request(
+                310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number
+            )
         assert (await wire.answer(opaque)).code == 0
         leads = int(str(leader.log.node_id).removeprefix("n"))
         clocks[leads].error_ms += jump_ms
@@ -221,7 +223,9 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
         for number in range(count):
             name = "TIMER_DELAY_MS" if number % 2 else "TIMER_DELIVER_MS"
             due_ms = 1000 + 5 * number if number % 2 else started_ms + 1000 + 5 * number
-            opaque = wire.say(310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number)
+            opaque = wire.send_request(
+                310, send_ext("T", 0, f"{name}\x01{due_ms}\x02"), b"%d" % number
+            )
             assert (await wire.answer(opaque)).code == 0
         found = await delivered(cluster, wire, count)
     for one in found:

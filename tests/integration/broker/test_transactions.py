@@ -95,7 +95,8 @@ async def test_rolled_back_is_never_seen(one: Wire) -> None:
 async def test_a_repeated_or_contradictory_end_is_told_what_was_recorded(one: Wire) -> None:
     ext, other = await half(one, "u"), await half(one, "v")
     opaques = [
-        one.say(37, ext | {"commitOrRollback": decision}) for decision in ("8", "12", "8", "8")
+        one.send_request(37, ext | {"commitOrRollback": decision})
+        for decision in ("8", "12", "8", "8")
     ]
     answers = [await one.answer(opaque) for opaque in opaques]
     assert [answer.code for answer in answers] == [0, 200, 0, 0]
@@ -107,7 +108,7 @@ async def test_a_repeated_or_contradictory_end_is_told_what_was_recorded(one: Wi
 
 async def test_o5_unknown_has_no_effect_and_no_answer(one: Wire) -> None:
     ext = await half(one, "u")
-    opaque = one.say(37, ext | {"commitOrRollback": "0"})
+    opaque = one.send_request(37, ext | {"commitOrRollback": "0"})
     assert (await end(one, ext, 8)).code == 0
     assert not one.has_answer(opaque)
     assert len(await visible(one)) == 1
@@ -115,7 +116,7 @@ async def test_o5_unknown_has_no_effect_and_no_answer(one: Wire) -> None:
 
 async def test_a_oneway_end_has_an_effect_and_no_answer(one: Wire) -> None:
     ext = await half(one, "u")
-    opaque = one.say(37, ext | {"commitOrRollback": "8"}, flag=2)
+    opaque = one.send_request(37, ext | {"commitOrRollback": "8"}, flag=2)
     while not await visible(one):
         await trio.lowlevel.checkpoint()
     assert not one.has_answer(opaque)
@@ -137,7 +138,7 @@ async def test_a_half_message_that_is_sent_again_is_not_stored_again(one: Wire) 
     first = await half(one, "u")
     assert await half(one, "u") == first
     named = "UNIQ_KEY\x01w\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
-    opaques = [one.say(310, send_ext("T", 1, named), b"x") for _ in range(3)]
+    opaques = [one.send_request(310, send_ext("T", 1, named), b"x") for _ in range(3)]
     answers = [await one.answer(opaque) for opaque in opaques]
     assert len({answer.ext["msgId"] for answer in answers}) == 1
     assert len(await one.messages(HALF)) == 2
@@ -151,7 +152,7 @@ async def test_two_half_messages_under_one_key_are_two_transactions(
     if is_pipelined:
         named = "UNIQ_KEY\x01u\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
         opaques = [
-            (body, one.say(310, send_ext("T", 1, named), body))
+            (body, one.send_request(310, send_ext("T", 1, named), body))
             for body in (b"v1", b"v2", b"v3", b"v1")
         ]
         for body, opaque in opaques:
@@ -232,7 +233,9 @@ async def test_o19_o20_a_producer_is_asked_and_decides(make_cluster: ClusterMake
         message = decode_record(asked.body)
         assert (message.topic, message.queue_id, message.body) == ("T", 1, b"asked")
         assert decode_properties(message.properties)["PGROUP"] == "P"
-        wire.say(37, ext | {"commitOrRollback": "0", "fromTransactionCheck": "true"}, flag=2)
+        wire.send_request(
+            37, ext | {"commitOrRollback": "0", "fromTransactionCheck": "true"}, flag=2
+        )
         await wire.push(39)  # unknown: it is asked again
         assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
         assert len(await visible(wire)) == 1
@@ -266,7 +269,7 @@ async def test_checks_resume_at_an_operators_word(make_cluster: ClusterMaker) ->
         (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
         await wire.ask(34, {}, producer("c"))
         msg_id = offset_msg_id(moved.store_host, moved.physical_offset)
-        opaques = [wire.say(323, {"msgId": msg_id}) for _ in range(3)]
+        opaques = [wire.send_request(323, {"msgId": msg_id}) for _ in range(3)]
         assert [(await wire.answer(opaque)).code for opaque in opaques] == [0, 0, 0]
         assert len(await wire.messages(HALF)) == 2
         asked = await wire.push(39)
@@ -323,7 +326,7 @@ async def test_a_producer_behind_another_node_is_asked(make_cluster: ClusterMake
         ext = await half(wire, "u")
         asked = await wire.push(39)
         assert asked.ext["commitLogOffset"] == ext["commitLogOffset"]
-        opaque = wire.say(37, ext | {"commitOrRollback": "0"})
+        opaque = wire.send_request(37, ext | {"commitOrRollback": "0"})
         assert (await end(wire, ext, 8, fromTransactionCheck="true")).code == 0
         assert (await end(wire, ext, 12)).code == 200
         assert not wire.has_answer(opaque)

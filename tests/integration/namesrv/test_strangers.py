@@ -204,12 +204,12 @@ async def test_two_groups_of_one_name_are_both_told(
         await second.start("n0")
         rival = await second.leader()
 
-        def told(broker: Broker) -> str:
+        def notice(broker: Broker) -> str:
             return broker.log.status.attributes(broker.log.node_id).get("name_contested", "")
 
-        await first.wait(lambda: bool(told(owner)) and bool(told(rival)))
-        assert str(rival.service_address) in told(owner)
-        assert str(owner.service_address) in told(rival)
+        await first.wait(lambda: bool(notice(owner)) and bool(notice(rival)))
+        assert str(rival.service_address) in notice(owner)
+        assert str(owner.service_address) in notice(rival)
         lines = [each for each in caplog.records if each.getMessage().startswith("name-contested ")]
         assert [each.levelno for each in lines] == [logging.ERROR] * 2
         errors = [each for each in caplog.records if "two groups of the name" in each.getMessage()]
@@ -217,7 +217,7 @@ async def test_two_groups_of_one_name_are_both_told(
         assert place.brokers() == {0: str(owner.service_address)}
 
         await first.stop("n0")
-        await second.wait(lambda: place.leads(rival) and not told(rival))
+        await second.wait(lambda: place.leads(rival) and not notice(rival))
         answer = await (await place.stranger()).call(105, {"topic": "TBW102"})
         assert answer.code == 0
 

@@ -45,17 +45,17 @@ class Net:
         self.links = links
         self._heard = {name: folder / name for name in ("n0", "n1")}
         self._listeners = [self._listen(name) for name in self._heard]
-        assert poll(lambda: all("up" in self.heard(name) for name in self._heard), PATIENCE_S)
+        assert poll(lambda: all("up" in self.received(name) for name in self._heard), PATIENCE_S)
 
     def _listen(self, name: str) -> subprocess.Popen[bytes]:
         words = [sys.executable, "-c", LISTENS, self.links.address(name), str(PORT)]
         with self._heard[name].open("wb") as out:
             return subprocess.Popen([*self.links.prefix(name), *words], stdout=out)
 
-    def heard(self, name: str) -> list[str]:
+    def received(self, name: str) -> list[str]:
         return [line.strip() for line in self._heard[name].read_text().splitlines()]
 
-    def say(self, source: str, target: str, text: str, size: int = 20) -> bool:
+    def send(self, source: str, target: str, text: str, size: int = 20) -> bool:
         """Send a datagram; whether the kernel took it."""
         prefix = [] if source == CLIENTS else self.links.prefix(source)
         words = [
@@ -69,12 +69,12 @@ class Net:
         ]
         return subprocess.run([*prefix, *words], capture_output=True, check=False).returncode == 0
 
-    def hears(self, source: str, target: str, text: str) -> bool:
+    def receives(self, source: str, target: str, text: str) -> bool:
         """Whether it arrives, within a time that is generous; said again, as datagrams may be lost."""
 
         def arrives() -> bool:
-            self.say(source, target, text)
-            return text in self.heard(target)
+            self.send(source, target, text)
+            return text in self.received(target)
 
         return poll(arrives, PATIENCE_S)
 
@@ -97,40 +97,40 @@ def net(tmp_path: Path) -> Iterator[Net]:
 
 
 def test_a_cut_link_is_cut_one_way_and_healed(net: Net) -> None:
-    assert net.hears("n0", "n1", "whole")
-    assert net.hears(CLIENTS, "n0", "clients")
+    assert net.receives("n0", "n1", "whole")
+    assert net.receives(CLIENTS, "n0", "clients")
     net.links.shape("n0", "n1", CUT)
     for _ in range(3):
-        net.say("n0", "n1", "cut")
-    assert net.hears("n1", "n0", "other way")
-    assert net.hears(CLIENTS, "n1", "clients")  # later than what was cut, and it arrives
-    assert "cut" not in net.heard("n1")
+        net.send("n0", "n1", "cut")
+    assert net.receives("n1", "n0", "other way")
+    assert net.receives(CLIENTS, "n1", "clients")  # later than what was cut, and it arrives
+    assert "cut" not in net.received("n1")
     net.links.shape("n0", "n1", WHOLE)
-    assert net.hears("n0", "n1", "whole again")
+    assert net.receives("n0", "n1", "whole again")
     net.links.shape(CLIENTS, "n1", CUT)
-    net.say(CLIENTS, "n1", "cut")
-    assert net.hears("n0", "n1", "others")
+    net.send(CLIENTS, "n1", "cut")
+    assert net.receives("n0", "n1", "others")
     net.links.heal()
-    assert net.hears(CLIENTS, "n1", "clients again")
-    assert "cut" not in net.heard("n1")
+    assert net.receives(CLIENTS, "n1", "clients again")
+    assert "cut" not in net.received("n1")
 
 
 def test_an_unplugged_node_hears_nobody(net: Net) -> None:
-    assert net.hears("n0", "n1", "plugged")  # so that no datagram waits for an address
+    assert net.receives("n0", "n1", "plugged")  # so that no datagram waits for an address
     net.links.set_plugged("n1", is_plugged=False)
-    net.say("n0", "n1", "unplugged")
+    net.send("n0", "n1", "unplugged")
     net.links.heal()
-    assert net.hears("n0", "n1", "again")
-    assert "unplugged" not in net.heard("n1")
+    assert net.receives("n0", "n1", "again")
+    assert "unplugged" not in net.received("n1")
 
 
 def test_packets_are_small_until_healed(net: Net) -> None:
-    assert net.say("n0", "n1", "large", 1200)
+    assert net.send("n0", "n1", "large", 1200)
     net.links.set_mtu(600)
-    assert not net.say("n0", "n1", "too large", 1200)
-    assert net.say("n0", "n1", "small", 500)
+    assert not net.send("n0", "n1", "too large", 1200)
+    assert net.send("n0", "n1", "small", 500)
     net.links.heal()
-    assert net.say("n0", "n1", "large", 1200)
+    assert net.send("n0", "n1", "large", 1200)
 
 
 def test_a_rate_is_set_and_taken_away(net: Net) -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.store.state import BrokerState
-from tests.unit.server.row_bench import RowBench, told
+from tests.unit.server.row_bench import RowBench, result_of
 from tests.unit.server.test_repeated_sends import Origin
 
 pytestmark = pytest.mark.slow
@@ -25,18 +25,18 @@ class EveryRowOnce(RuleBasedStateMachine):
         self.batch = 0
         self.asked: list[tuple[int, list[int], Origin]] = []
 
-    def say(self, batch: int, rows: list[int]) -> None:
+    def submit(self, batch: int, rows: list[int]) -> None:
         origin = self.bench.rows(f"{batch} s", *(100 * batch + row for row in rows))
         self.asked.append((batch, rows, origin))
 
     @rule(rows=some_rows)
     def send(self, rows: list[int]) -> None:
-        self.say(self.batch, rows)
+        self.submit(self.batch, rows)
 
     @rule(rows=some_rows, back=st.integers(1, 2))
     def send_late(self, rows: list[int], back: int) -> None:
         """An attempt that nobody waits for any more, of a batch that is over or never was."""
-        self.say(max(0, self.batch - back), rows)
+        self.submit(max(0, self.batch - back), rows)
 
     @rule()
     def go_on(self) -> None:
@@ -73,7 +73,7 @@ class EveryRowOnce(RuleBasedStateMachine):
         newest: int = max((int(body) // 100 for body in bodies), default=-1)
         for batch, rows, origin in self.asked:
             if origin.sent and origin.answers()[0].code == 0:
-                marks = told(origin)
+                marks = result_of(origin)
                 for row, mark in zip(rows, marks, strict=True):
                     is_there = b"%d" % (100 * batch + row) in bodies
                     assert is_there or (mark == "0" and batch < newest)
@@ -86,9 +86,9 @@ class EveryRowOnce(RuleBasedStateMachine):
         self.bench.commit()
         self.bench.bring_held()
         self.bench.commit()
-        self.say(self.batch + 1, [0, 1, 2, 3, 4, 5])
+        self.submit(self.batch + 1, [0, 1, 2, 3, 4, 5])
         self.bench.commit()
-        assert told(self.asked[-1][2]) == "111111"
+        assert result_of(self.asked[-1][2]) == "111111"
         self.no_row_is_stored_twice_and_what_was_answered_is_there()
 
 

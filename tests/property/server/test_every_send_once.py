@@ -48,7 +48,7 @@ class EverySendOnce(RuleBasedStateMachine):
         self.wanted: list[Wanted] = []
         self.next_key = 0
 
-    def say(self, one: Wanted) -> None:
+    def submit(self, one: Wanted) -> None:
         items = [(key, key.encode()) for key in one.keys]
         if len(items) == 1:
             one.tries.append(self.bench.send(items[0][0], items[0][1]))
@@ -73,7 +73,7 @@ class EverySendOnce(RuleBasedStateMachine):
         keys = [f"{self.next_key + step}" for step in range(count)]
         self.next_key += count
         self.wanted.append(Wanted(keys))
-        self.say(self.wanted[-1])
+        self.submit(self.wanted[-1])
 
     @precondition(lambda self: any(not one.is_answered for one in self.wanted))
     @rule(data=st.data(), closes=st.booleans())
@@ -83,7 +83,7 @@ class EverySendOnce(RuleBasedStateMachine):
         if closes:
             for origin in one.tries:
                 origin.is_closed = True
-        self.say(one)
+        self.submit(one)
         self.look()
 
     @precondition(lambda self: any(one.is_answered for one in self.wanted))
@@ -95,7 +95,7 @@ class EverySendOnce(RuleBasedStateMachine):
             one.is_on_purpose = True
             one.most += 1
         one.is_answered = False
-        self.say(one)
+        self.submit(one)
         self.look()
 
     @rule()

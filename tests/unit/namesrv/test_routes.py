@@ -166,7 +166,7 @@ def test_foreign_brokers_leave_when_the_group_comes(table: Table) -> None:
 def test_only_the_connection_of_a_registration_speaks_for_it(table: Table) -> None:
     table.register(A, term=5)
     assert not table.routes.unregister(BrokerIdentity("main", "broker-a", A, 0), "stranger")
-    table.routes.heard(A, "stranger", BROKER_TIMEOUT_MS)
+    table.routes.note_alive(A, "stranger", BROKER_TIMEOUT_MS)
     assert table.addrs() == {0: A}
     assert [gone.broker_addr for gone in table.routes.expire(BROKER_TIMEOUT_MS)] == [A]
 
@@ -245,7 +245,7 @@ def test_silence_ends_a_broker(table: Table) -> None:
     table.register(A)
     table.register(B, 1, timeout_ms=1000)
     assert [gone.broker_addr for gone in table.routes.expire(1000)] == [B]
-    table.routes.heard(A, A, 50_000)
+    table.routes.note_alive(A, A, 50_000)
     assert table.routes.expire(BROKER_TIMEOUT_MS) == []
     assert [gone.broker_addr for gone in table.routes.expire(50_000 + BROKER_TIMEOUT_MS)] == [A]
     assert table.routes.route("T") is None

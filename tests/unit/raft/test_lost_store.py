@@ -79,7 +79,7 @@ def whether(candidate: NodeId, *, last: int = 0, term: int = 1, campaign: int = 
     return PreVoteRequest(Term(term), candidate, Index(last), Term(last and 1), campaign)
 
 
-def told(source: NodeId, asked: Message, *, store: int = 0, granted: bool = False) -> Message:
+def answer_of(source: NodeId, asked: Message, *, store: int = 0, granted: bool = False) -> Message:
     assert isinstance(asked, PreVoteRequest)
     term = asked.term if granted else Term(asked.term - 1)
     return PreVoteResponse(term, source, granted, store, asked.campaign)
@@ -128,14 +128,14 @@ def test_only_who_quotes_the_number_of_this_store_gets_its_founding_vote() -> No
 def test_a_group_is_founded_when_all_say_twice_that_they_have_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    assert sent(member.receive(told(N1, first, store=1))) == []
-    again = sent(member.receive(told(N2, first, store=2)))
+    assert sent(member.receive(answer_of(N1, first, store=1))) == []
+    again = sent(member.receive(answer_of(N2, first, store=2)))
     assert [type(each) for each in again] == [PreVoteRequest, PreVoteRequest]
     assert not member.node.is_voter
     # Answers to the first question say nothing about the second.
-    assert sent(member.receive(told(N1, first, store=1))) == []
-    assert sent(member.receive(told(N1, again[0], store=1))) == []
-    effects = member.receive(told(N2, again[0], store=2))
+    assert sent(member.receive(answer_of(N1, first, store=1))) == []
+    assert sent(member.receive(answer_of(N1, again[0], store=1))) == []
+    effects = member.receive(answer_of(N2, again[0], store=2))
     assert saves(effects) == [SaveHardState(Term(1), N0, is_voter=True)]
     assert [(type(each), each.new_store) for each in sent(effects)] == [  # type: ignore[union-attr]
         (VoteRequest, 1),
@@ -146,10 +146,10 @@ def test_a_group_is_founded_when_all_say_twice_that_they_have_nothing() -> None:
 def test_a_store_that_was_lost_between_the_two_questions_founds_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    member.receive(told(N1, first, store=1))
-    second = sent(member.receive(told(N2, first, store=2)))[0]
-    member.receive(told(N1, second, store=1))
-    third = sent(member.receive(told(N2, second, store=3)))
+    member.receive(answer_of(N1, first, store=1))
+    second = sent(member.receive(answer_of(N2, first, store=2)))[0]
+    member.receive(answer_of(N1, second, store=1))
+    third = sent(member.receive(answer_of(N2, second, store=3)))
     assert [type(each) for each in third] == [PreVoteRequest, PreVoteRequest]
     assert not member.node.is_voter
 
@@ -157,8 +157,8 @@ def test_a_store_that_was_lost_between_the_two_questions_founds_nothing() -> Non
 def test_a_majority_of_new_stores_founds_nothing() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    assert sent(member.receive(told(N1, first, store=1))) == []
-    refusal = told(N2, first)  # it has entries
+    assert sent(member.receive(answer_of(N1, first, store=1))) == []
+    refusal = answer_of(N2, first)  # it has entries
     assert sent(member.receive(refusal)) == []
     assert not member.node.is_voter
 
@@ -166,10 +166,10 @@ def test_a_majority_of_new_stores_founds_nothing() -> None:
 def test_granted_pre_votes_of_voters_without_entries_count_for_the_founding() -> None:
     member = Member(N0, store=7)
     first = sent(member.time_out())[0]
-    member.receive(told(N1, first, granted=True))
-    second = sent(member.receive(told(N2, first, store=2)))[0]
-    member.receive(told(N1, second, granted=True))
-    effects = member.receive(told(N2, second, store=2))
+    member.receive(answer_of(N1, first, granted=True))
+    second = sent(member.receive(answer_of(N2, first, store=2)))[0]
+    member.receive(answer_of(N1, second, granted=True))
+    effects = member.receive(answer_of(N2, second, store=2))
     assert saves(effects) == [SaveHardState(Term(1), N0, is_voter=True)]
 
 

@@ -76,7 +76,7 @@ class RowBench(Bench):
         ]
 
 
-def told(origin: Origin) -> str:
+def result_of(origin: Origin) -> str:
     """Which rows were stored; the refusal's text if it was refused."""
     (answer,) = origin.answers()
     return answer.ext["dledgerRowsStored"] if answer.code == 0 else str(answer.remark)

@@ -62,7 +62,7 @@ class Bench:
         self.served.append(command)
         request.answer(0)
 
-    def say(self, *commands: RemotingCommand) -> list[RemotingCommand]:
+    def exchange(self, *commands: RemotingCommand) -> list[RemotingCommand]:
         """Commands on the link; gives what was answered."""
         self.link.send.reset_mock()
         self.dispatch.handle(self.link, frames_of(*commands))
@@ -73,7 +73,7 @@ class Bench:
     def send_hello(self) -> None:
         proof = link_proof(None, group="g", node_id="n1", nonce=NONCE)
         hello = {"group": "g", "node": "n1", "nonce": NONCE, "proof": proof}
-        (answer,) = self.say(make_request(PrivateCode.HELLO, 1, hello))
+        (answer,) = self.exchange(make_request(PrivateCode.HELLO, 1, hello))
         assert answer.code == 0
 
     def routed(self) -> Any:
@@ -96,7 +96,7 @@ def test_what_the_clients_node_knows_comes_with_the_request(
     if waited_ms is not None:
         ext[WAITED_FIELD] = str(waited_ms)
     body = encode_command(make_request(41, 2, body=b"{}"))
-    bench.say(make_request(PrivateCode.FORWARD, 3, ext, body))
+    bench.exchange(make_request(PrivateCode.FORWARD, 3, ext, body))
     request = bench.routed()
     assert (request.handler.code, request.origin.is_forwarded) == (41, True)
     assert (request.may_be_done, request.was_held) == (was_tried, waited_ms is not None)
@@ -104,15 +104,15 @@ def test_what_the_clients_node_knows_comes_with_the_request(
 
 
 def test_nobody_speaks_between_nodes_without_a_hello(bench: Bench) -> None:
-    (answer,) = bench.say(make_request(PrivateCode.FORWARD, 3, {"address": "1.2.3.4:5"}))
+    (answer,) = bench.exchange(make_request(PrivateCode.FORWARD, 3, {"address": "1.2.3.4:5"}))
     assert answer.code == 16
     bench.send_hello()
-    bench.say(make_request(PrivateCode.DELIVERED, 4, {"msgId": "x"}))
+    bench.exchange(make_request(PrivateCode.DELIVERED, 4, {"msgId": "x"}))
     assert bench.delivered == ["x"]
 
 
 def test_frames_are_taken_in_their_order_with_one_deadline(bench: Bench) -> None:
-    bench.say(make_request(41, 1), make_request(41, 2))
+    bench.exchange(make_request(41, 1), make_request(41, 2))
     requests = [call.args[0] for call in bench.router.route.call_args_list]
     assert [(each.opaque, each.deadline_ms) for each in requests] == [
         (1, 100 + HOLD_MS),
@@ -121,19 +121,19 @@ def test_frames_are_taken_in_their_order_with_one_deadline(bench: Bench) -> None
 
 
 def test_what_needs_no_leader_is_done_at_once_and_oneway_is_not_answered(bench: Bench) -> None:
-    (answer,) = bench.say(make_request(28, 1), make_request(28, 2, is_oneway=True))
+    (answer,) = bench.exchange(make_request(28, 1), make_request(28, 2, is_oneway=True))
     assert (answer.opaque, len(bench.served)) == (1, 2)
 
 
 def test_answers_are_no_requests_and_unknown_codes_are_refused(bench: Bench) -> None:
-    (answer,) = bench.say(make_response(1, 28), make_request(9999, 2))
+    (answer,) = bench.exchange(make_response(1, 28), make_request(9999, 2))
     assert (answer.code, answer.opaque) == (3, 2)
     assert answer.remark == " request type 9999 not supported"
     assert bench.served == []
 
 
 def test_a_bad_field_of_one_request_does_not_keep_the_next(bench: Bench) -> None:
-    refused, done = bench.say(make_request(11, 1, {"topic": "T"}), make_request(28, 2))
+    refused, done = bench.exchange(make_request(11, 1, {"topic": "T"}), make_request(28, 2))
     assert (refused.code, refused.opaque, done.opaque) == (1, 1, 2)
 
 

@@ -20,18 +20,18 @@ def test_one_line_when_it_begins_and_one_when_it_ends(caplog: pytest.LogCaptureF
     status = SimpleNamespace(show=shown.__setitem__)
     log = SimpleNamespace(node_id="n0", config=SimpleNamespace(group="g"), status=status)
     contested = NameContested(cast("LogServer", log), "broker-a")
-    contested.heard(ONE, "")
-    contested.heard(ONE, "10.0.0.1:10911")
-    contested.heard(TWO, "10.0.0.1:10911")
-    contested.heard(ONE, "10.0.0.2:10911")
+    contested.take_answer(ONE, "")
+    contested.take_answer(ONE, "10.0.0.1:10911")
+    contested.take_answer(TWO, "10.0.0.1:10911")
+    contested.take_answer(ONE, "10.0.0.2:10911")
     assert shown == {
         "name_contested": "by 10.0.0.2:10911 at 10.0.0.8:9876; by 10.0.0.1:10911 at 10.0.0.9:9876"
     }
-    contested.heard(ONE, "")
+    contested.take_answer(ONE, "")
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert "rival=10.0.0.1:10911" in caplog.messages[0]
-    contested.heard(TWO, "")
+    contested.take_answer(TWO, "")
     assert [record.levelname for record in caplog.records] == ["ERROR", "INFO"]
     assert shown == {"name_contested": ""}
-    contested.heard(ONE, "x" * 1000)
+    contested.take_answer(ONE, "x" * 1000)
     assert len(shown["name_contested"]) < 100

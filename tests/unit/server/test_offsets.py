@@ -56,7 +56,7 @@ class Bench:
         return asker
 
 
-def told(asker: Asker) -> list[tuple[int, str | None]]:
+def answers_of(asker: Asker) -> list[tuple[int, str | None]]:
     decoder = FrameDecoder()
     decoder.feed(b"".join(asker.frames))
     answers = [decode_command(frame) for frame in decoder.frames()]
@@ -72,24 +72,24 @@ def test_what_is_committed_is_told_at_once(bench: Bench) -> None:
     bench.note(5)
     bench.tick()
     bench.leader.commit()
-    assert told(bench.query()) == [(0, "5")]
+    assert answers_of(bench.query()) == [(0, "5")]
 
 
 def test_what_gathers_is_committed_first(bench: Bench) -> None:
     bench.note(5)
     asker = bench.query()
-    assert told(asker) == []
+    assert answers_of(asker) == []
     bench.leader.commit()
-    assert told(asker) == [(0, "5")]
+    assert answers_of(asker) == [(0, "5")]
 
 
 def test_what_is_staged_is_waited_for(bench: Bench) -> None:
     bench.note(5)
     bench.tick()
     asker = bench.query()
-    assert told(asker) == []
+    assert answers_of(asker) == []
     bench.leader.commit()
-    assert told(asker) == [(0, "5")]
+    assert answers_of(asker) == [(0, "5")]
 
 
 def test_what_is_on_its_way_is_waited_for(bench: Bench) -> None:
@@ -97,9 +97,9 @@ def test_what_is_on_its_way_is_waited_for(bench: Bench) -> None:
     bench.tick()
     bench.leader.commits.flush()
     asker = bench.query()
-    assert told(asker) == []
+    assert answers_of(asker) == []
     bench.leader.commit()
-    assert told(asker) == [(0, "5")]
+    assert answers_of(asker) == [(0, "5")]
 
 
 def test_a_commit_of_an_earlier_proposal_does_not_say_who_leads_now(bench: Bench) -> None:
@@ -109,10 +109,10 @@ def test_a_commit_of_an_earlier_proposal_does_not_say_who_leads_now(bench: Bench
     bench.is_confirmed = False
     asker = bench.query()
     bench.leader.commit()
-    assert told(asker) == []
+    assert answers_of(asker) == []
     (act,) = bench.unconfirmed
     act()
-    assert told(asker) == [(0, "5")]
+    assert answers_of(asker) == [(0, "5")]
 
 
 def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
@@ -121,7 +121,7 @@ def test_a_query_whose_leader_is_gone_goes_to_the_next(bench: Bench) -> None:
     bench.leader.commits.flush()
     asker = bench.query()
     bench.leader.log.lose()
-    assert told(asker) == []
+    assert answers_of(asker) == []
     assert [request.command.code for request in bench.router.held] == [14]
 
 
@@ -142,14 +142,14 @@ def test_commits_that_gather_are_bounded(bench: Bench, monkeypatch: pytest.Monke
     monkeypatch.setattr(type(commits), "is_full", True)
     taken += [commit(bench, number) for number in range(4, 6)]
     refused = commit(bench, 6)
-    assert told(refused) == [(2, None)]
+    assert answers_of(refused) == [(2, None)]
     bench.offsets.note("G7", "T", 0, 1, address="1.2.3.4:5")
     assert len(bench.offsets._pending) == 3
     assert commits.staging.staged_count == 1
     monkeypatch.undo()
     bench.tick()
     bench.leader.commit()
-    assert [told(asker) for asker in taken] == [[(0, None)]] * 6
+    assert [answers_of(asker) for asker in taken] == [[(0, None)]] * 6
 
 
 def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
@@ -158,7 +158,7 @@ def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
     bench.note(5)
     monkeypatch.setattr(type(bench.leader.commits), "is_full", True)
     asker = bench.query()
-    assert not told(asker)
+    assert not answers_of(asker)
     assert bench.leader.commits.is_idle
     assert bench.router.held
 
@@ -167,7 +167,7 @@ def test_a_query_waits_when_the_commit_before_it_cannot_be_staged(
     "what", [{"queueId": "-1"}, {"consumerGroup": "g" * 256}, {"topic": "t" * 256}]
 )
 def test_what_cannot_be_kept_is_not_acknowledged(bench: Bench, what: dict[str, str]) -> None:
-    assert told(commit(bench, 1, **what)) == [(1, None)]
+    assert answers_of(commit(bench, 1, **what)) == [(1, None)]
     bench.tick()
     assert bench.leader.commits.is_idle
 
@@ -184,7 +184,7 @@ def test_commits_in_several_records_behind_a_full_entry_are_judged_by_their_own(
     bench.tick()
     leader.commit()
     leader.commit()
-    assert [told(asker) for asker in taken] == [[(0, None)]] * 2
+    assert [answers_of(asker) for asker in taken] == [[(0, None)]] * 2
 
 
 READS = {29: {"timestamp": "0"}, 30: {}, 31: {}, 32: {}}
@@ -197,10 +197,10 @@ def test_a_read_is_answered_once_this_node_is_confirmed(bench: Bench, code: int)
     asker = Asker()
     ext = {"topic": "T", "queueId": "0", **READS[code]}
     read(pending(asker, code), RemotingCommand(code=code, opaque=9, ext=ext, version=409))
-    assert told(asker) == []
+    assert answers_of(asker) == []
     (act,) = bench.unconfirmed
     act()
-    assert [answer[0] for answer in told(asker)] == [0]
+    assert [answer[0] for answer in answers_of(asker)] == [0]
 
 
 @pytest.mark.parametrize("code", READS)

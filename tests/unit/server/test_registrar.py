@@ -52,15 +52,15 @@ async def test_leaving_waits_for_the_answer_to_a_registration(
     server._connection = cast("Connection", wire)
     remarks: dict[bytes, str | None] = {}
 
-    async def say(what: bytes) -> None:
-        answer = await server.say(lambda opaque: b"%s %d" % (what, opaque))
+    async def ask(what: bytes) -> None:
+        answer = await server.ask(lambda opaque: b"%s %d" % (what, opaque))
         remarks[what] = None if answer is None else answer.remark
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(server._receive, server._connection)
-        nursery.start_soon(say, b"register")
+        nursery.start_soon(ask, b"register")
         await trio.testing.wait_all_tasks_blocked()
-        nursery.start_soon(say, b"leave")
+        nursery.start_soon(ask, b"leave")
         await trio.testing.wait_all_tasks_blocked()
         assert wire.sent == [b"register 1"]
         wire.answer(0, "to nothing that was asked")

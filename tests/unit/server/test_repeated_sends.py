@@ -176,17 +176,17 @@ class Bench:
         command = SendRequest(opaque=7, fields=fields)
         request = pending(origin, 310, body=body, command=command, opaque=7, deadline_ms=HOLD_MS)
         request.was_held, request.waited_ms = bool(held_ms), held_ms
-        self.say(request)
+        self.submit(request)
         return origin
 
-    def say(self, request: PendingRequest) -> None:
+    def submit(self, request: PendingRequest) -> None:
         self.sends.send(request, cast("SendRequest", request.command))
 
     def retry(self) -> list[Origin]:
         """What waits for a leader is brought to one."""
         held, self.router.held = self.router.held, []
         for request in held:
-            self.say(request)
+            self.submit(request)
         return [cast("Origin", request.origin) for request in held]
 
     def commit(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.service import rows as row_rules
-from tests.unit.server.row_bench import RowBench, told
+from tests.unit.server.row_bench import RowBench, result_of
 
 
 @pytest.fixture
@@ -17,10 +17,10 @@ def test_a_row_is_stored_once_over_repeats_and_leaders(bench: RowBench) -> None:
     first = bench.rows("4 s", 1)
     assert not first.answers(), "nothing is told before it is committed"
     bench.commit()
-    assert told(first) == "1"
-    assert told(bench.rows("4 s", 1)) == "0"
+    assert result_of(first) == "1"
+    assert result_of(bench.rows("4 s", 1)) == "0"
     bench.new_term()
-    assert told(bench.rows("4 s", 1)) == "0"
+    assert result_of(bench.rows("4 s", 1)) == "0"
     assert bench.bodies() == [b"1"]
 
 
@@ -29,7 +29,7 @@ def test_of_a_batch_message_only_what_is_missing_is_stored(bench: RowBench) -> N
     bench.commit()
     mixed = bench.rows("4 s", 1, 2, 3, 3)
     bench.commit()
-    assert told(mixed) == "1010", "a key twice in one send is one row"
+    assert result_of(mixed) == "1010", "a key twice in one send is one row"
     assert mixed.answers()[0].ext["queueOffset"] == "1"
     assert bench.bodies() == [b"2", b"1", b"3"]
 
@@ -44,7 +44,7 @@ def test_batches_and_sinks_are_apart(bench: RowBench) -> None:
 def test_a_lower_batch_is_done(bench: RowBench) -> None:
     bench.rows("5 s", 1)
     bench.commit()
-    assert told(bench.rows("4 s", 1, 2)) == "00"
+    assert result_of(bench.rows("4 s", 1, 2)) == "00"
     assert bench.bodies() == [b"1"]
 
 
@@ -54,11 +54,11 @@ def test_who_asks_for_rows_on_their_way_waits_for_them(bench: RowBench) -> None:
     bench.commits.flush()
     assert not first.answers() + again.answers()
     bench.log.commit()
-    assert (told(first), told(other)) == ("11", "1")
+    assert (result_of(first), result_of(other)) == ("11", "1")
     assert not again.answers(), "brought to the leader again, which is the router's work"
     bench.bring_held()
     bench.commit()
-    assert told(again) == "01"
+    assert result_of(again) == "01"
     assert sorted(bench.bodies()) == [b"1", b"2", b"3", b"9"]
 
 
@@ -68,7 +68,7 @@ def test_a_lower_batch_waits_for_a_higher_one_on_its_way(bench: RowBench) -> Non
     assert not late.answers()
     bench.commit()
     bench.bring_held()
-    assert told(late) == "0"
+    assert result_of(late) == "0"
 
 
 def test_rows_that_did_not_survive_are_stored_by_the_next_leader(bench: RowBench) -> None:
@@ -78,7 +78,7 @@ def test_rows_that_did_not_survive_are_stored_by_the_next_leader(bench: RowBench
     assert first.answers()[0].code == 1, "outcome unknown"
     bench.bring_held()
     bench.commit()
-    assert told(again) == "1"
+    assert result_of(again) == "1"
     assert bench.bodies() == [b"1"]
 
 
@@ -89,7 +89,7 @@ def test_rows_that_survived_are_there_for_the_next_leader(bench: RowBench) -> No
     assert first.answers()[0].code == 1, "outcome unknown"
     bench.bring_held()
     bench.commit()
-    assert told(again) == "0"
+    assert result_of(again) == "0"
     assert bench.bodies() == [b"1"]
     assert not bench.sends._rows._flying
     assert not bench.sends._rows._flying_count
@@ -106,8 +106,8 @@ def test_the_property_alone_makes_no_row(bench: RowBench) -> None:
 def test_a_delayed_row_counts_when_it_is_taken(bench: RowBench) -> None:
     delayed = bench.rows("4 s", 1, DELAY="3")
     bench.commit()
-    assert told(delayed) == "1"
-    assert told(bench.rows("4 s", 1, DELAY="3")) == "0"
+    assert result_of(delayed) == "1"
+    assert result_of(bench.rows("4 s", 1, DELAY="3")) == "0"
     assert bench.stored(b"SCHEDULE_TOPIC_XXXX") == 1
 
 
@@ -129,8 +129,8 @@ def test_what_is_no_row_is_refused(
     bench: RowBench, sink: str, named: dict[str, str], why: str
 ) -> None:
     origin = bench.rows(sink, 1, **named)
-    assert why in told(origin)
-    assert "nothing was stored" in told(origin)
+    assert why in result_of(origin)
+    assert "nothing was stored" in result_of(origin)
     bench.commit()
     assert not bench.bodies()
 
@@ -143,12 +143,14 @@ def test_bounds_are_kept_before_anything_is_stored(
     monkeypatch.setattr(row_rules, "SINKS_MAX", 2)
     bench.rows("4 s", 1, 2, 3)
     bench.commit()
-    assert "batch 4 of sink s has 3 rows, at most 3 fit" in told(bench.rows("4 s", 4))
-    assert told(bench.rows("4 s", 1, 2, 3)) == "000", "a repeat needs no room"
+    assert "batch 4 of sink s has 3 rows, at most 3 fit" in result_of(bench.rows("4 s", 4))
+    assert result_of(bench.rows("4 s", 1, 2, 3)) == "000", "a repeat needs no room"
     bench.rows("1 t", 1, 2)
-    assert "have 3 rows, at most 5 fit together" in told(bench.rows("1 u", 9)), "2 are on their way"
+    assert "have 3 rows, at most 5 fit together" in result_of(bench.rows("1 u", 9)), (
+        "2 are on their way"
+    )
     bench.commit()
-    assert "there are 2 sinks, at most 2" in told(bench.rows("1 u", 1))
+    assert "there are 2 sinks, at most 2" in result_of(bench.rows("1 u", 1))
     ended = bench.rows("5 s", 1)
     bench.commit()
-    assert told(ended) == "1", "the rows of the batch that it ends make room"
+    assert result_of(ended) == "1", "the rows of the batch that it ends make room"
