@@ -37,7 +37,7 @@ class Committers:
         if len(self._lockers) > LOCKERS_MAX:
             del self._lockers[next(iter(self._lockers))]
 
-    def who(self, group: str, topic: str, queue_id: QueueId, *, address: str, said: str) -> str:
+    def who(self, group: str, topic: str, queue_id: QueueId, *, address: str, given_id: str) -> str:
         """Find the id of the client that commits for this queue.
 
         Returns:
@@ -46,8 +46,8 @@ class Committers:
         owner = self._locks.owner(group, topic, queue_id)
         if owner is None:
             return ""
-        if said:
-            return said
+        if given_id:
+            return given_id
         names = [
             client.client_id
             for client in self._members(group).values()

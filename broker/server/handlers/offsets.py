@@ -91,14 +91,14 @@ class Offsets:
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = QueueOffset(fields.int64(ext, "commitOffset"))
         queue_id = QueueId(fields.int32(ext, "queueId"))
-        address, said = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        address, given_id = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
         if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             request.refuse(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
             )
             return
-        client_id = self.note(group, topic, queue_id, offset, address=address, said=said)
+        client_id = self.note(group, topic, queue_id, offset, address=address, given_id=given_id)
         if offset < 0:  # Node commits -1 for "unknown"
             request.answer(ResponseCode.SUCCESS)
         elif not request.is_oneway:
@@ -112,20 +112,20 @@ class Offsets:
         offset: QueueOffset,
         *,
         address: str,
-        said: str = "",
+        given_id: str = "",
     ) -> str:
         """Take an offset into the next commit; gives the client id under which it is judged.
 
         Nothing is taken while too much is pending: consumers say where they are again and again.
 
-        `address` is the client's, `said` the client id that it gave itself.
+        `address` is the client's, `given_id` the client id that it gave itself.
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             return ""
         if not self._has_room:
             return ""
         self._make_room()
-        client_id = self._committers.who(group, topic, queue_id, address=address, said=said)
+        client_id = self._committers.who(group, topic, queue_id, address=address, given_id=given_id)
         self._pending.add((group, topic, queue_id), offset, client_id=client_id)
         return client_id
 

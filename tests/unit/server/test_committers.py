@@ -18,7 +18,7 @@ def make(*members: ConsumerClient, holder: str | None = "a") -> Committers:
 
 
 def who(found: Committers, said: str = "", address: str = HERE) -> str:
-    return found.who("g", "T", 0, address=address, said=said)
+    return found.who("g", "T", 0, address=address, given_id=said)
 
 
 def test_where_nobody_locks_nobody_is_asked() -> None:

@@ -31,7 +31,9 @@ class Bench:
             self.leader.state,
             self.leader.commits,
             self.router,
-            committers=cast("Any", SimpleNamespace(who=lambda *_place, address, said: said)),
+            committers=cast(
+                "Any", SimpleNamespace(who=lambda *_place, address, given_id: given_id)
+            ),
             now_ms=lambda: self.leader.now_ms,
         )
 
@@ -43,7 +45,7 @@ class Bench:
 
     def note(self, offset: int) -> None:
         """An offset that came with a pull."""
-        self.offsets.note("G", "T", 0, offset, address="1.2.3.4:5", said="c")
+        self.offsets.note("G", "T", 0, offset, address="1.2.3.4:5", given_id="c")
 
     def tick(self) -> None:
         self.leader.now_ms += 1000
@@ -172,7 +174,7 @@ def test_what_cannot_be_kept_is_not_acknowledged(bench: Bench, what: dict[str, s
     assert bench.leader.commits.is_idle
 
 
-def test_commits_in_several_records_behind_a_full_entry_are_judged_by_their_own(
+def test_commits_in_several_records_after_a_full_entry_are_judged_by_their_own(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("broker.service.offsets.COMMITS_PER_RECORD_MAX", 1)
