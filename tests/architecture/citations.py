@@ -294,7 +294,7 @@ def letters() -> frozenset[str]:
 
 
 def _comments(source: str) -> list[tuple[int, str]]:
-    """Return line and text of each block of comments: of lines with a `#` at their start or behind two blanks."""
+    """Return line and text of each block of comments: of lines with a `#` at their start or after two blanks."""
     blocks: list[tuple[int, str]] = []
     last = -1
     for number, line in enumerate(source.split("\n"), 1):

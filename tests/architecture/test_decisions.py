@@ -19,12 +19,12 @@ _BACK = {
 
 
 def status(path: Path) -> str:
-    """The paragraph behind the heading, on one line."""
+    """The paragraph after the heading, on one line."""
     return " ".join(path.read_text().split("\n\n")[1].split())
 
 
 def related(path: Path) -> dict[str, set[str]]:
-    """The pages behind each word of `_BACK` in a status."""
+    """The pages after each word of `_BACK` in a status."""
     found: dict[str, set[str]] = {word: set() for word in _BACK}
     word = ""
     for part in re.split(rf"({'|'.join(_BACK)})", status(path)):

@@ -497,7 +497,7 @@ def test_a_repeated_request_changes_nothing() -> None:
     assert sent(again) == sent(first)
 
 
-def test_a_contradiction_removes_the_entry_and_all_behind_it() -> None:
+def test_a_contradiction_removes_the_entry_and_all_after_it() -> None:
     """Figure 2, AppendEntries, rule 3: "If an existing entry conflicts with a new one (same index but
     different terms), delete the existing entry and all that follow it".
     """

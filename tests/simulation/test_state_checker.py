@@ -187,7 +187,7 @@ def test_another_entry_of_the_same_name() -> None:
         two.append("b")
 
 
-def test_the_same_entry_behind_another_prefix() -> None:
+def test_the_same_entry_after_another_prefix() -> None:
     _, one, two, _ = group()
     one.append("a", term=1)
     one.append("c", term=3)

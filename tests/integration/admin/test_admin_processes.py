@@ -41,7 +41,7 @@ def admin(group: Group, command: str) -> tuple[int, dict[str, object]]:
 
 
 def wait_equal(group: Group, *, after: int = 0) -> int:
-    """Until all three nodes are compared behind an index, and equal; gives the index."""
+    """Until all three nodes are compared after an index, and equal; gives the index."""
     found: list[int] = []
 
     def is_equal() -> bool:

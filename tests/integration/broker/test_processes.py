@@ -341,7 +341,7 @@ def send_and_go(node: Process, ext: dict[str, str], body: bytes) -> None:
 
 
 @pytest.mark.parametrize("frozen", ["the follower that was asked", "the leader"])
-def test_what_waited_for_a_client_that_is_gone_is_not_stored_behind_its_next_try(
+def test_what_waited_for_a_client_that_is_gone_is_not_stored_after_its_next_try(
     group: Group, frozen: str
 ) -> None:
     send_until_stored(leader_of(group), b"first")

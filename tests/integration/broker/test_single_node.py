@@ -111,7 +111,7 @@ async def test_f8_a_held_pull_ends_with_19(one: Wire) -> None:
     assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
 
 
-async def test_a_held_pull_waits_on_behind_unwanted_tags(one: Wire) -> None:
+async def test_a_held_pull_waits_on_after_unwanted_tags(one: Wire) -> None:
     await one.send("T", b"0", properties="TAGS\x01A\x02")
     held = one.send_pull("T", 0, 1, tags="A", suspend_ms=15_000)
     await one.send("T", b"no", properties="TAGS\x01B\x02")
@@ -122,7 +122,7 @@ async def test_a_held_pull_waits_on_behind_unwanted_tags(one: Wire) -> None:
     assert answer.ext["nextBeginOffset"] == "3"
 
 
-async def test_f7_a_held_pull_that_skipped_messages_ends_behind_them(one: Wire) -> None:
+async def test_f7_a_held_pull_that_skipped_messages_ends_after_them(one: Wire) -> None:
     await one.send("T", properties="TAGS\x01B\x02")
     held = one.send_pull("T", 0, 1, tags="A", suspend_ms=1000)
     await one.send("T", properties="TAGS\x01B\x02")

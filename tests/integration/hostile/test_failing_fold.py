@@ -69,7 +69,7 @@ def test_the_node_stops_at_the_entry_and_the_others_go_on(group: RunningGroup) -
         victim.start()
     assert poll(lambda: acknowledged(leader, b"before"), 60)
     assert poll(lambda: acknowledged(leader, BROKEN), 60)
-    assert poll(lambda: victim.pid is None, 60), "the node goes on behind an entry it cannot fold"
+    assert poll(lambda: victim.pid is None, 60), "the node goes on after an entry it cannot fold"
     first = applied_line(victim)
     assert "Traceback" not in victim.log_tail(200)
     for _ in range(20):

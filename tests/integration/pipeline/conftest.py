@@ -45,7 +45,7 @@ def _session() -> Any:
 
 @pytest.fixture
 def spark(_session: Any) -> Iterator[Any]:
-    """The session; what a test leaves running or registered is ended behind it."""
+    """The session; what a test leaves running or registered is ended after it."""
     yield _session
     for query in _session.streams.active:
         query.stop()

@@ -147,7 +147,7 @@ def test_history_is_archived_once_by_topic_and_date(
 
 
 class EndedError(BaseException):
-    """Stands for SIGKILL: nothing of ours may run behind it."""
+    """Stands for SIGKILL: nothing of ours may run after it."""
 
 
 @pytest.mark.parametrize("step", ["staged", "half placed", "placed"])

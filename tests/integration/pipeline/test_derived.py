@@ -152,7 +152,7 @@ def test_changed_files_are_named_to_the_byte(tmp_path: Path, broker: LoneBroker)
     assert (difference.where, difference.from_log) == (str(stray), "no such queue")
 
 
-def test_what_a_node_did_behind_the_bound_is_no_difference(
+def test_what_a_node_did_beyond_the_bound_is_no_difference(
     tmp_path: Path, broker: LoneBroker
 ) -> None:
     broker.stage("new", 0, b"of a topic that the bound does not know")

@@ -98,9 +98,9 @@ def test_end_within_is_the_longest_row_that_fits(
     layout, plain = build(start, moves)
     first = layout.first_index + at % (len(plain.entries) + 1)
     end = layout.end_within(Index(first), bytes_max=bytes_max, count_max=count_max)
-    behind = [entry for entry in plain.indexed() if entry[0] >= first]
+    after = [entry for entry in plain.indexed() if entry[0] >= first]
     count = total = 0
-    for _, _, _, size in behind[:count_max]:
+    for _, _, _, size in after[:count_max]:
         if count and total + size > bytes_max:
             break
         total += size
@@ -138,11 +138,11 @@ def test_many_at_once_are_as_many_one_by_one(
     twin = LogLayout(start)
     for term, _, size in plain.entries[:split]:
         twin.append(Term(term), size)
-    behind = plain.entries[split:]
-    if behind:
+    after = plain.entries[split:]
+    if after:
         twin.extend(
-            terms=array("q", [term for term, _, _ in behind]),
-            positions=array("q", [position for _, position, _ in behind]),
+            terms=array("q", [term for term, _, _ in after]),
+            positions=array("q", [position for _, position, _ in after]),
             end_position=Position(plain.end_position),
         )
     assert (twin.runs(), twin.last_id, twin.end_position) == (

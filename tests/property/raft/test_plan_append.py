@@ -19,7 +19,7 @@ from dledger.raft.messages import AppendRequest
 
 
 def grow(log: list[Entry], term: int, count: int) -> list[Entry]:
-    """`count` entries of `term` behind a log; body sizes depend on term and index."""
+    """`count` entries of `term` after a log; body sizes depend on term and index."""
     grown = list(log)
     for _ in range(count):
         position = grown[-1].end_position if grown else Position(0)

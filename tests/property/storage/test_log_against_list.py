@@ -23,7 +23,7 @@ SEEDS_PER_BLOCK = 50
 REMEMBERED = [
     (149, True, "a segment between cut and end was still sealed when its successor was removed"),
     (709, True, "a truncation whose sync failed was not made durable on opening"),
-    (2694, False, "the same, and old entries behind the end were taken for later ones"),
+    (2694, False, "the same, and old entries beyond the end were taken for later ones"),
     (3857, True, "a segment was sealed though its successor's name was not durable"),
 ]
 

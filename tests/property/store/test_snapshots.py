@@ -157,7 +157,7 @@ def test_replicas_that_fold_the_leaders_marks_find_nothing(
     replica = BrokerState(limits=TIGHT)
     for entry in leader.log.entries:
         replica.apply([entry])
-        if data.draw(st.integers(0, 3), label=f"restart behind {entry.index}") == 0:
+        if data.draw(st.integers(0, 3), label=f"restart after {entry.index}") == 0:
             replica = restored(replica, data.draw(st.sampled_from([TIGHT, MIDDLE])))
     assert not leader.state.marks.divergences
     assert not replica.marks.divergences

@@ -82,7 +82,7 @@ async def test_a_handler_gets_up_to_so_many_messages_of_one_queue(group: FakeGro
     assert group.offsets["g", "T", 0] == 10
 
 
-async def test_l12_of_a_batch_only_what_lies_behind_the_ack_index_comes_again(
+async def test_l12_of_a_batch_only_what_lies_beyond_the_ack_index_comes_again(
     group: FakeGroup,
 ) -> None:
     put(group, 4)

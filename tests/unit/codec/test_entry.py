@@ -107,7 +107,7 @@ def test_every_flipped_bit_is_detected() -> None:
             decode_entry(bytes(damaged), 0, 0)
 
 
-def test_bytes_behind_the_entry_are_not_touched() -> None:
+def test_bytes_after_the_entry_are_not_touched() -> None:
     assert decode_entry(b"xyz" + HELLO + b"\xff" * 60, 3, 0).body == b"hello"
 
 
@@ -231,7 +231,7 @@ def test_a_scan_stops_at_every_flipped_bit() -> None:
         assert scan.problem
 
 
-def test_headers_are_found_behind_damage_only_at_their_own_place() -> None:
+def test_headers_are_found_after_damage_only_at_their_own_place() -> None:
     entries = row(b"a", b"\0\0\0\1" * 20, b"c")
     data = b"\xff" * 7 + blob(entries)
     found = list(find_headers(data, base_position=-7, index_min=2))

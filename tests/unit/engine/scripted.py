@@ -67,7 +67,7 @@ def scripted(disk: SimDisk | None = None, **changes: Any) -> ScriptedEngine:
 
 
 def entry(index: int, term: int = 1, body: bytes = b"", position: int | None = None) -> Entry:
-    """An entry behind others that are as long as itself."""
+    """An entry after others that are as long as itself."""
     place = (index - 1) * (48 + len(body)) if position is None else position
     return Entry(Index(index), Term(term), Position(place), EntryKind.NORMAL, body)
 

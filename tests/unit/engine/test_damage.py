@@ -68,7 +68,7 @@ def test_entries_that_the_disk_changed_are_never_sent() -> None:
     assert request.last_chain_crc == engine.log.chain_crc_of(Index(1))
 
 
-def test_a_damaged_committed_entry_comes_back_before_anything_behind_it_is_handed_out() -> None:
+def test_a_damaged_committed_entry_comes_back_before_anything_after_it_is_handed_out() -> None:
     disk = SimDisk(Random(1))
     engine = scripted(disk, cache_bytes_max=0)
     give(engine, AppendEntries((entry(1, body=b"one"),)))

@@ -1,4 +1,4 @@
-"""Committed entries are handed out once, in order, behind what the state machine contains."""
+"""Committed entries are handed out once, in order, after what the state machine contains."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.unit.engine.scripted import (
 )
 
 
-def test_committed_entries_are_handed_out_once_in_portions_behind_what_is_applied() -> None:
+def test_committed_entries_are_handed_out_once_in_portions_after_what_is_applied() -> None:
     disk = SimDisk(Random(1))
     engine = scripted(disk)
     give(
@@ -60,7 +60,7 @@ def test_committed_entries_are_handed_out_once_in_portions_behind_what_is_applie
     assert [each.index for each in later.take_committed(1000)] == [4, 5]
 
 
-def test_behind_a_state_from_elsewhere_only_what_follows_is_handed_out() -> None:
+def test_after_a_state_from_elsewhere_only_what_follows_is_handed_out() -> None:
     engine = scripted()
     give(engine, AppendEntries((entry(1), entry(2))))
     engine.state_replaced(Index(3), 4711)
@@ -80,7 +80,7 @@ def test_a_state_of_another_log_is_found_when_the_log_reaches_its_entry() -> Non
         engine.take_committed(1 << 20)
 
 
-def test_a_restored_state_is_continued_behind_its_entry() -> None:
+def test_a_restored_state_is_continued_after_its_entry() -> None:
     engine = scripted()
     engine.start_after(Index(1))
     give(engine, AppendEntries((entry(1), entry(2))), Commit(Index(2)))

@@ -77,7 +77,7 @@ def test_a_node_without_room_says_nothing_until_there_is_some() -> None:
     assert leave(engine) == [2]
 
 
-def test_a_message_waits_for_every_save_before_it_and_for_none_behind_it() -> None:
+def test_a_message_waits_for_every_save_before_it_and_for_none_after_it() -> None:
     engine = scripted()
     give(
         engine,

@@ -94,9 +94,9 @@ def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
         return source.log.entries(Index(1), Index(len(bodies) + 2))
 
     def request(entries: list[Entry], first: int, prev_term: int) -> Received:
-        behind = tuple(entries[first - 1 :])
+        after = tuple(entries[first - 1 :])
         return Received(
-            AppendRequest(Term(5), N1, Index(first - 1), Term(prev_term), behind, Index(0), 1)
+            AppendRequest(Term(5), N1, Index(first - 1), Term(prev_term), after, Index(0), 1)
         )
 
     engine = Engine(config(), SimDisk(Random(1)), draw=lambda low, high: low, now_ms=0)

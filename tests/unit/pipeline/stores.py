@@ -41,7 +41,7 @@ def write_snapshot(
     index: int,
     twist: Callable[[BrokerState], None] = lambda _: None,
 ) -> BrokerState:
-    """Write the snapshot that a node would take behind an entry, twisted; returns the state in it."""
+    """Write the snapshot that a node would take after an entry, twisted; returns the state in it."""
     state = BrokerState()
     state.apply(sealed[:index])
     twist(state)

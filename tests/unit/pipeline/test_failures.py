@@ -1,4 +1,4 @@
-"""The reason behind a failure inside Spark: our own sentence, without the pages around it."""
+"""The reason for a failure inside Spark: our own sentence, without the pages around it."""
 
 from __future__ import annotations
 

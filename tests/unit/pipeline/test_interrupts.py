@@ -33,7 +33,7 @@ def _cleared() -> Iterator[None]:
     logging.getLogger().removeFilter(is_no_interrupt)
 
 
-def start(signals_before: int, signals_behind: int) -> list[str]:
+def start(signals_before: int, signals_after: int) -> list[str]:
     steps: list[str] = []
     try:
         with interrupts_held(Context):
@@ -41,7 +41,7 @@ def start(signals_before: int, signals_behind: int) -> list[str]:
                 signal.raise_signal(signal.SIGINT)
             steps.append("JVM")
             Context()
-            for _ in range(signals_behind):
+            for _ in range(signals_after):
                 signal.raise_signal(signal.SIGINT)
             steps.append("made")
     except KeyboardInterrupt:

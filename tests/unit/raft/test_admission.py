@@ -58,7 +58,7 @@ def test_a_voter_that_answers_is_taken_at_its_word() -> None:
     assert admission.admits(match_index=Index(9), commit_index=Index(9)) == 0
 
 
-def test_a_lost_store_is_admitted_by_its_number_behind_an_entry_of_the_others() -> None:
+def test_a_lost_store_is_admitted_by_its_number_after_an_entry_of_the_others() -> None:
     admission = lost(store=5, last_round=10)
     assert not admission.is_counted
     assert admission.needs_entry

@@ -302,7 +302,7 @@ def test_a_rejection_that_arrives_late_does_not_undo_a_success() -> None:
     assert leader.node.progress()[N1].next_index == 2
 
 
-def test_sends_that_answer_a_save_stand_behind_it() -> None:
+def test_sends_that_answer_a_save_stand_after_it() -> None:
     member = make_group().members[N0]
     effects = member.step(Received(append_request(N1, 1, "0@0", "1")))
     kinds = [type(effect).__name__ for effect in effects]

@@ -1,4 +1,4 @@
-"""Frames: whole, byte by byte, with bytes behind, cut off anywhere, any bit flipped."""
+"""Frames: whole, byte by byte, with bytes after them, cut off anywhere, any bit flipped."""
 
 from __future__ import annotations
 

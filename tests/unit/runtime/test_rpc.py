@@ -135,7 +135,7 @@ def test_bytes_that_are_no_msgpack_are_refused(header: bytes) -> None:
         decode_message(header, b"")
 
 
-def test_nothing_may_stand_behind_a_header_or_a_message_without_blob() -> None:
+def test_nothing_may_stand_after_a_header_or_a_message_without_blob() -> None:
     header = encode_message(TimeoutNow(Term(1), N1))
     with pytest.raises(PeerProtocolError, match="trailing"):
         decode_message(header + b"\x00", b"")

@@ -78,7 +78,7 @@ async def test_a_restart_goes_on_from_the_snapshot(open_group: OpenGroup) -> Non
         await member.server.appender.append(b"later", timeout_s=S)
         again = await restarted(group, member)
         assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4", b"later"]
-        # Folded were only the entries behind the snapshot.
+        # Folded were only the entries after the snapshot.
         assert sum(again.machine.chunk_sizes) == again.machine.applied_index - taken_index
 
 

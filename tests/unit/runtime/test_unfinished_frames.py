@@ -100,7 +100,7 @@ async def test_room_is_left_when_a_frame_ends_and_when_its_connection_does(
         small = encode_frame(CALL, bytes(2 * FREE_BYTES))
         await stream.send(first)
         await wait_until(lambda: room.used_bytes > 4 * MEBI)
-        # A whole frame between the chunks ends no blob; one that is begun behind it needs what it tells.
+        # A whole frame between the chunks ends no blob; one that is begun after it needs what it tells.
         await stream.send(small + last + small[:-1])
         await wait_until(lambda: room.used_bytes == len(small))
         await stream.send(small[-1:] + first)

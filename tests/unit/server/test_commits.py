@@ -254,7 +254,7 @@ def test_lost_leadership_forgets_where_entries_would_have_ended(bench: Bench) ->
     assert told.places == [(0, 0), (1, 1)]
 
 
-def test_what_is_staged_behind_a_divided_batch_counts_from_where_its_own_entry_begins(
+def test_what_is_staged_after_a_divided_batch_counts_from_where_its_own_entry_begins(
     bench: Bench,
 ) -> None:
     told = Told()

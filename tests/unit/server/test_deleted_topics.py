@@ -1,4 +1,4 @@
-"""A topic's deletion takes effect where it stands in the log, for sends behind it and for pulls that wait."""
+"""A topic's deletion takes effect where it stands in the log, for sends after it and for pulls that wait."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def answer_of(asker: Asker) -> RemotingCommand:
     return decode_command(frame)
 
 
-def test_a_send_behind_a_deletion_on_its_way_finds_no_topic(leader: LoneLeader) -> None:
+def test_a_send_after_a_deletion_on_its_way_finds_no_topic(leader: LoneLeader) -> None:
     delete(leader)
     asker = leader.send(b"new")
     assert answer_of(asker).code == ResponseCode.TOPIC_NOT_EXIST

@@ -247,7 +247,7 @@ def test_n16_a_recall_that_is_on_its_way_holds_the_delivery_back() -> None:
     assert leader.state.refusals.count == 0
 
 
-def test_n16_a_recall_behind_the_delivery_is_too_late() -> None:
+def test_n16_a_recall_after_the_delivery_is_too_late() -> None:
     leader = LoneLeader()
     asker = leader.send(b"later", TIMER_DELAY_MS="100", UNIQ_KEY="u")
     leader.commit()
@@ -319,7 +319,7 @@ def test_a_second_delivery_would_be_an_alarm() -> None:
 
 
 @pytest.mark.parametrize("wish", WISHES, ids=lambda wish: next(iter(wish)))
-def test_a_delivery_that_cannot_be_read_now_is_put_off_and_so_is_what_is_behind_it(
+def test_a_delivery_that_cannot_be_read_now_is_put_off_and_so_is_what_is_after_it(
     wish: dict[str, str],
 ) -> None:
     leader = LoneLeader()

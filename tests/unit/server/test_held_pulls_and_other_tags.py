@@ -51,7 +51,7 @@ def held(bench: Tagged) -> Origin:
     return origin
 
 
-def test_f7_the_client_goes_on_behind_what_it_does_not_want(bench: Tagged, held: Origin) -> None:
+def test_f7_the_client_goes_on_after_what_it_does_not_want(bench: Tagged, held: Origin) -> None:
     bench.comes("A")
     assert bodies(held) == [b"A"]
 

@@ -86,7 +86,7 @@ def test_what_was_found_out_in_time_is_the_only_answer() -> None:
     assert [answered.ext for answered in origin.answers()] == [{"offset": "3"}]
 
 
-def test_one_that_is_open_is_not_overlooked_behind_answered_ones() -> None:
+def test_one_that_is_open_is_not_overlooked_among_answered_ones() -> None:
     questions = Questions()
     first, _ = ask(questions, 14, "GO", 317, deadline_ms=10)
     _, origin = ask(questions, 14, "GO", 317, deadline_ms=11)

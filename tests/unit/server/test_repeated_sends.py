@@ -564,7 +564,7 @@ def test_one_of_several_connections_that_stands_is_enough(bench: Bench) -> None:
     assert bench.stored() == 2
 
 
-def test_an_attempt_that_arrives_late_is_not_stored_behind_its_successor(bench: Bench) -> None:
+def test_an_attempt_that_arrives_late_is_not_stored_after_its_successor(bench: Bench) -> None:
     successor = bench.send("k", born_ms=200)
     bench.commit()
     late = bench.send("k", born_ms=100)

@@ -55,7 +55,7 @@ def test_an_acknowledgement_names_the_place_of_just_that_message(model: BrokerMo
         answers.acknowledged([one], acknowledgement(places[0], queue_offset=1))
 
 
-def test_a_pull_gives_what_is_stored_and_goes_on_behind_it(model: BrokerModel) -> None:
+def test_a_pull_gives_what_is_stored_and_goes_on_after_it(model: BrokerModel) -> None:
     broker = LoneBroker()
     sent(model, broker, b"one", b"other")
     records = decode_records(broker.log.entries[1].body)

@@ -17,7 +17,7 @@ def run(first: int, count: int, *, position: int, before_chain_crc: int = 0) -> 
     return Run(found, before_chain_crc)
 
 
-def test_a_gap_is_named_by_what_stands_before_and_behind_it() -> None:
+def test_a_gap_is_named_by_what_stands_before_and_after_it() -> None:
     survey = Survey(runs=[run(1, 2, position=0), run(5, 1, position=400, before_chain_crc=40)])
     assert survey.missing() == [
         Missing(
@@ -39,7 +39,7 @@ def test_the_end_is_missing_that_the_index_remembers() -> None:
     assert (missing.first_index, missing.last_index, missing.is_tail) == (3, 3, True)
 
 
-def test_who_doubts_what_stands_behind_a_gap_asks_for_more() -> None:
+def test_who_doubts_what_stands_after_a_gap_asks_for_more() -> None:
     survey = Survey(runs=[run(1, 2, position=0), run(5, 2, position=400, before_chain_crc=40)])
     survey.distrust(survey.missing()[0])
     (missing,) = survey.missing()

@@ -374,7 +374,7 @@ def test_a_finished_segment_of_another_history_is_refused(disk: SimDisk) -> None
         open_log(disk)
 
 
-def test_another_history_behind_an_older_index_is_refused(disk: SimDisk) -> None:
+def test_another_history_after_an_older_index_is_refused(disk: SimDisk) -> None:
     """The index is not sealed, and remembers other entries than those that stand there."""
     entries = rolled(disk)
     other = SimDisk(Random(1))

@@ -204,7 +204,7 @@ def test_a_disk_without_room_for_another_name_is_a_full_disk(disk: SimDisk) -> N
 
 
 def test_room_for_the_seal_is_made_before_the_next_segment(disk: SimDisk) -> None:
-    """An index that was made again on opening has just its units, and no room behind them."""
+    """An index that was made again on opening has just its units, and no room after them."""
     entries = append(log := open_log(disk), 600)
     flush(log)
     disk.restart()

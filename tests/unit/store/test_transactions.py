@@ -253,7 +253,7 @@ def test_a_transaction_that_was_sent_twice_is_found_under_its_newest_half() -> N
     assert found.queue_offset == second
 
 
-def test_the_open_halves_under_one_key_are_found_newest_first_also_behind_a_snapshot() -> None:
+def test_the_open_halves_under_one_key_are_found_newest_first_also_after_a_snapshot() -> None:
     broker = LoneBroker()
     halves = [begin(broker, "u") for _ in range(4)]
     for ended, left in ((1, [3, 2, 0]), (3, [2, 0]), (0, [2]), (2, [])):

@@ -45,7 +45,7 @@ def test_an_acknowledged_message_that_readers_went_past() -> None:
     assert_shows_only(check_queue_log(history.ops), "lost")
 
 
-def test_an_acknowledged_message_behind_the_end_of_a_drained_queue() -> None:
+def test_an_acknowledged_message_beyond_the_end_of_a_drained_queue() -> None:
     history = History()
     history.send("a", 0)
     history.send("b", 1)
@@ -65,7 +65,7 @@ def test_a_message_that_was_read_once_and_is_gone_in_the_end() -> None:
     assert check_queue_log(history.ops).counts["lost"] == 2
 
 
-def test_what_came_after_a_queue_was_read_to_its_end_may_stand_behind_it() -> None:
+def test_what_came_after_a_queue_was_read_to_its_end_may_stand_beyond_it() -> None:
     history = History()
     history.drained(0)
     history.send("a", 0)
@@ -81,7 +81,7 @@ def test_reads_that_nobody_answered_lose_nothing() -> None:
     assert check_queue_log(history.ops).counts["lost"] == 0
 
 
-def test_a_message_behind_everything_that_was_read_is_only_unseen() -> None:
+def test_a_message_beyond_everything_that_was_read_is_only_unseen() -> None:
     history = History()
     history.send("a", 0)
     history.send("b", 1)
@@ -175,7 +175,7 @@ def test_a_push_consumer_may_be_handed_something_again_but_must_not_be_led_past_
     assert result.counts["redelivered"] == 1
 
 
-def test_a_push_consumer_that_is_handed_first_what_stands_behind() -> None:
+def test_a_push_consumer_that_is_handed_first_what_stands_later() -> None:
     history = _three()
     history.add(9, "ok", "receive", {Q: [[1, "b"]]})
     history.add(9, "ok", "receive", {Q: [[0, "a"]]})
