@@ -50,11 +50,11 @@ class KvUnavailableError(NameServerError):
     """A configuration change was not made, or nobody can say whether it was.
 
     Attributes:
-        is_definite: it was surely not made and never will be.
+        definite: it was surely not made and never will be.
     """
 
-    def __init__(self, reason: str, *, is_definite: bool) -> None:
-        self.is_definite = is_definite
+    def __init__(self, reason: str, *, definite: bool) -> None:
+        self.definite = definite
         super().__init__(reason)
 
 

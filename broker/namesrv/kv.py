@@ -145,12 +145,12 @@ class LocalKv:
             except DiskFullError as error:
                 raise KvUnavailableError(
                     f"{_FILE_NAME} could not be written: {error}; nothing was changed",
-                    is_definite=True,
+                    definite=True,
                 ) from error
             except OSError as error:
                 raise KvUnavailableError(
                     f"{_FILE_NAME} could not be written: {error}; the change may be found after a restart",
-                    is_definite=False,
+                    definite=False,
                 ) from error
         self._table = table
 

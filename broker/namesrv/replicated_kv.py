@@ -193,7 +193,7 @@ class ReplicatedKv:
         doubt = "; the change may still be made" if doubtful else ""
         raise KvUnavailableError(
             f"not committed within {COMMIT_TIMEOUT_S:.0f} s ({attempts} attempts): {reason}{doubt}",
-            is_definite=not doubtful,
+            definite=not doubtful,
         )
 
     async def _propose(self, change: _Change, arguments: Sequence[str]) -> int:

@@ -142,8 +142,11 @@ def write_files(plan: NodePlan) -> None:
     for child in plan.children:
         if child.file is not None:
             path, text = child.file
-            path.touch(mode=0o600)
-            path.write_text(text, encoding="utf-8")
+            aside = path.with_suffix(".new")
+            aside.unlink(missing_ok=True)
+            aside.touch(mode=0o600)
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(path)
 
 
 class MachineStatus(msgspec.Struct, frozen=True):

@@ -351,7 +351,9 @@ class ClientUnion:
                 reported.setdefault(client.group, []).append(client)
         self._groups = {name: newest_of_each(clients) for name, clients in reported.items()}
         changed = [
-            name for name in {*before, *reported} if before.get(name) != self._groups.get(name)
+            name
+            for name in sorted({*before, *reported})
+            if before.get(name) != self._groups.get(name)
         ]
         self.version += bool(changed)
         return sorted(

@@ -30,13 +30,19 @@ def place_of(path: Path, line: int) -> str:
 
 
 def excess(found: Iterable[tuple[Path, int]], allowed: Mapping[str, int]) -> list[str]:
-    """Return the places in each part that has more of them than allowed, under a line that names the part."""
+    """Return the places in each part that has more of them than allowed, and the parts that have fewer by now."""
     places: dict[str, list[str]] = defaultdict(list)
     for path, line in found:
         places[part_of(path)].append(place_of(path, line))
-    return [
+    more = [
         text
         for part, lines in places.items()
         if len(lines) > allowed.get(part, 0)
         for text in (f"{part} has {len(lines)}, allowed are {allowed.get(part, 0)}:", *lines)
     ]
+    fewer = [
+        f"{part} has {len(places[part])} by now: allow no more than that"
+        for part, count in allowed.items()
+        if len(places[part]) < count
+    ]
+    return more + fewer

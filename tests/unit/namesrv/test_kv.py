@@ -53,7 +53,7 @@ async def test_a_failed_write_changes_nothing_that_is_read_before_a_restart() ->
     disk.fail_sync()
     with pytest.raises(KvUnavailableError, match="may be found after a restart") as caught:
         await kv.put("n", "k", "v")
-    assert not caught.value.is_definite
+    assert not caught.value.definite
     assert kv.get("n", "k") is None
 
 
@@ -63,7 +63,7 @@ async def test_a_full_disk_surely_changes_nothing() -> None:
     await kv.put("n", "k", "v")
     with pytest.raises(KvUnavailableError, match="nothing was changed") as caught:
         await kv.put("n", "k", "v" * 200)
-    assert caught.value.is_definite
+    assert caught.value.definite
     assert kv.get("n", "k") == "v"
     disk.crash()
     assert LocalKv(disk).get("n", "k") == "v"

@@ -1,0 +1,22 @@
+"""The settings files that a supervisor writes for its processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.node.config import read_node_file
+from broker.node.plan import plan_node
+from broker.node.supervisor import write_files
+
+
+def test_a_file_that_everybody_could_read_is_for_its_owner_alone_afterwards(tmp_path: Path) -> None:
+    file = read_node_file('secret_file = "s"\n[machines]\nhere = "127.0.0.1"\n', folder=tmp_path)
+    plan = plan_node(file, "here", secret="s3cret")
+    secrets = plan.folder / "conf" / "namesrv.secrets"
+    secrets.parent.mkdir(parents=True)
+    secrets.write_text("* old\n")
+    secrets.chmod(0o644)
+    write_files(plan)
+    assert secrets.read_text() == "* s3cret\n"
+    found = {path.name: path.stat().st_mode & 0o777 for path in secrets.parent.iterdir()}
+    assert found == {"namesrv.secrets": 0o600, "broker-a.conf": 0o600}
