@@ -155,7 +155,16 @@ class Resender:
         limit: int | None = None,
         is_dry: bool = False,
     ) -> None:
-        """Set up one run; the consumer's group is the one whose dead letters are meant."""
+        """Set up one run.
+
+        Args:
+            consumer: reads the dead letters; its group is the one that they are of.
+            producer: sends them again.
+            choice: which of them.
+            to: TO_RETRY, or TO_ORIGIN: the topic in which they were first.
+            limit: how many at most.
+            is_dry: nothing is sent.
+        """
         self._consumer = consumer
         self._producer = producer
         self._choice = choice

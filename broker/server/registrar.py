@@ -81,6 +81,20 @@ class Registrar:
         interval_s: float,
         loss_watch: LossWatch,
     ) -> None:
+        """Set up a task for each name server; `run` starts them.
+
+        Args:
+            log: of this node; its role and term are registered.
+            topics: of the fold; only the leader's make routes.
+            namesrvs: addresses of the name servers.
+            cluster: name of the cluster in routes.
+            broker_name: of the group in routes.
+            broker_addr: host:port where clients reach this node.
+            follower_id: the broker id while it does not lead.
+            perm_mask: permissions that topics have here at most.
+            interval_s: between two registrations when nothing changes.
+            loss_watch: judges what the name server remembers of the group's log.
+        """
         self._log = log
         self._loss_watch = loss_watch
         self._topics = topics

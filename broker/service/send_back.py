@@ -59,7 +59,16 @@ class SendBackPlan:
 
 
 class SendBackRules:
-    """Decides on messages that come back. `load` returns the message at a physical offset, or None."""
+    """Decides on messages that come back.
+
+    Args:
+        catalog: topics and groups.
+        permission: of the broker, PERM_READ and PERM_WRITE.
+        auto_create_groups: whether an unknown group is created.
+        delay_level_max: the highest level that there is.
+        load: returns the message at a physical offset, or None.
+        pick: returns a number from 0 to below its argument.
+    """
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ CACHE_BYTES_MAX = 64 * 1024 * 1024
 
 
 class SegmentedLog:
-    """See the module.
+    """The log of one member on its disk: entries are appended, read, cut at the end, dropped at the front.
 
     Invariant: the index and the cache end with the same entry, if the cache has any.
     """

@@ -90,6 +90,18 @@ class PendingSend:
         attempts_max: int = ATTEMPTS_MAX,
         new_event: Callable[[], Event] = anyio.Event,
     ) -> None:
+        """Begin a send that was not tried yet.
+
+        Args:
+            queue: where the message goes.
+            unique_key: its UNIQ_KEY, the same in every try.
+            frame: the whole request; each further try gets another opaque.
+            opaque: of the first try.
+            deadline: on the loop's clock.
+            is_oneway: no answer is awaited.
+            attempts_max: tries, the first one included.
+            new_event: makes the event on which a caller waits.
+        """
         self.queue = queue
         self.unique_key = unique_key
         self.frame = frame

@@ -63,7 +63,22 @@ class TransactionChecks:
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
-        """Set up the checks; `ask` sends a frame to some producer of a group."""
+        """Set up the checks.
+
+        Args:
+            log: whoever leads it checks.
+            state: the fold, with the open transactions.
+            commits: what the checks propose goes through it.
+            ends: puts aside what was checked too often.
+            catalog: topics and groups, for the topic of what is put aside.
+            ask: sends a frame to some producer of a group.
+            broker_name: named in each question.
+            timeout_ms: age of a half message at its first check, unless it asks for more.
+            interval_ms: between two checks of one transaction.
+            check_max: checks before a transaction is put aside.
+            wall_ms: the time of the log.
+            monotonic_ms: the time of this process, for waiting.
+        """
         self._log = log
         self._state = state
         self._commits = commits

@@ -57,6 +57,20 @@ class AdminHandlers:
         made: Callable[[str], bool],
         when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
+        """Set up the answers.
+
+        Args:
+            log: who leads, and what is committed.
+            state: the fold that is asked.
+            commits: changes are staged here.
+            router: waits for their commit.
+            members: the live clients of all nodes.
+            broker_name: of the group in routes.
+            config_text: returns the configuration as broker.conf writes it.
+            runtime: returns the figures of this process.
+            made: returns True if this node registers somewhere with a token.
+            when_routed: calls back once the name servers know the topics of now.
+        """
         self._log = log
         self._state = state
         self._commits = commits

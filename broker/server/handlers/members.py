@@ -41,7 +41,19 @@ _log = logging.getLogger(__name__)
 
 
 class Members:
-    """Keeps the live clients of all nodes, and answers requests about them."""
+    """Keeps the live clients of all nodes, and answers requests about them.
+
+    Args:
+        log: who leads.
+        commits: groups that are created are staged here.
+        catalog: the groups that there are.
+        link: to the leader, for clients that are connected here.
+        outputs: what is sent without a request is flushed with it.
+        nursery: of the tasks that wait.
+        auto_create_groups: whether a heartbeat creates its group.
+        tasks_max: requests that may wait at a time.
+        now_ms: a clock that never goes back.
+    """
 
     def __init__(
         self,

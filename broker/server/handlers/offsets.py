@@ -52,6 +52,16 @@ class Offsets:
         committers: Committers,
         now_ms: Callable[[], int],
     ) -> None:
+        """Set up the answers.
+
+        Args:
+            log: who leads, and what is committed.
+            state: the fold, with offsets and queues.
+            commits: offsets are staged here.
+            router: brings a request to the leader, and waits for a commit.
+            committers: who may commit the offsets of an ordered group.
+            now_ms: a clock that never goes back.
+        """
         self._log = log
         self._state = state
         self._commits = commits

@@ -24,6 +24,16 @@ class RuntimeInfo:
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
     ) -> None:
+        """Set up the figures of one process.
+
+        Args:
+            config: shown as it is in force.
+            log: role, term, index and disk.
+            state: the fold's counters.
+            boot_ms: when the process started, in milliseconds since 1970.
+            clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
+            loss_notice: returns what the group was found to have lost; empty: nothing.
+        """
         self._config = config
         self._log = log
         self._state = state

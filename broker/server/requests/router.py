@@ -65,6 +65,16 @@ class Router:
         waiting_max: int,
         now_ms: Callable[[], int],
     ) -> None:
+        """Set up the waiting; requests come by `route`.
+
+        Args:
+            log: who leads.
+            link: to the leader, while that is another node.
+            linear: confirms that this node still leads.
+            commits: what was staged and is not committed.
+            waiting_max: requests that wait for a leader; more are refused as busy.
+            now_ms: a clock that never goes back.
+        """
         self._log = log
         self._link = link
         self._linear = linear
