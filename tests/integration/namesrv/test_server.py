@@ -245,7 +245,7 @@ async def test_hostile_bytes_cost_one_connection() -> None:
 @pytest.mark.parametrize(
     ("code", "ext", "broken"),
     [
-        (904, {"brokerAddr": "x"}, (RouteTable, "heard")),
+        (904, {"brokerAddr": "x"}, (RouteTable, "note_alive")),
         (100, {"namespace": "n", "key": "k", "value": "v"}, (LocalKv, "put")),
     ],
 )
