@@ -172,4 +172,4 @@ def agrees(segment: SegmentFile, unit: np.void) -> bool:
             return False
         file.seek(int(unit["position"]) - segment.first_position)
         octets = file.read(ENTRY_HEADER_BYTES)
-    return index_unit_of(octets) == unit.tobytes()
+    return bool(index_unit_of(octets) == unit.tobytes())  # numpy is not typed here
