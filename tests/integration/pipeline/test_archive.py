@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-from dledger.storage.posix import PosixDisk
-from pipeline.archive.manifests import Manifest
-
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from dledger.raft.entry import Entry, EntryKind
+from dledger.storage.posix import PosixDisk
 from dledger_mq.message.record import decode_records
 from jepsen.processes import poll
 from pipeline.archive import writing
 from pipeline.archive.manifests import (
     ArchiveError,
+    Manifest,
     listed_files,
     load_manifests,
     may_delete,
