@@ -29,7 +29,7 @@ from broker.store.control import (
     decode_control,
 )
 from broker.store.locks import LOCK_LIVE_MS, LockKey, TopicQueue
-from broker.store.schedule import level_of
+from broker.store.schedule import DELAY_LEVELS_TEXT, level_of, parse_delay_levels
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
 from broker.store.transactions import TransactionVerdict, decode_op
@@ -70,7 +70,7 @@ class BrokerModel:
         self.queues: dict[TopicQueue, list[bytes]] = {}
         self._entries: list[Entry] = []
         self._digests: dict[Index, tuple[int, dict[str, int]]] = {}
-        self._delays_ms: list[int] = []
+        self._delays_ms = list(parse_delay_levels(DELAY_LEVELS_TEXT))  # as every replica begins
         self._scheduled: dict[tuple[int, QueueOffset], _Waiting] = {}  # by level and queue offset
         self._timed: dict[tuple[int, PhysicalOffset], _Waiting] = {}  # by due time and place
         self._topics: set[str] = set()
