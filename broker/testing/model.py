@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from broker.store.control import (
     AdvanceSchedule,
@@ -146,7 +146,7 @@ class BrokerModel:
                 command = decode_control(message.topic, message.body)
                 commands.append((message, command))
                 if isinstance(command, SetDelayLevels):
-                    self._delays_ms = list(command.delays_ms)
+                    self._set_delays(list(command.delays_ms))
             elif message.topic in WAITING_TOPICS:
                 self._wait(message)
             elif message.topic == names.OP_HALF_TOPIC:
@@ -206,6 +206,14 @@ class BrokerModel:
             raise Violation(
                 f"{key_of(message)!r} was given back {sent.asked_back_count} times, and is stored once more"
             )
+
+    def _set_delays(self, delays_ms: list[int]) -> None:
+        """Take other delays: they count for what waits already, too, since each replica reckons when it looks."""
+        before = {level: self._delay_ms(level) for level, _ in self._scheduled}
+        self._delays_ms = delays_ms
+        for (level, offset), waiting in self._scheduled.items():
+            due_ms = waiting.due_ms - before[level] + self._delay_ms(level)
+            self._scheduled[level, offset] = replace(waiting, due_ms=due_ms)
 
     def _delay_ms(self, level: int) -> int:
         return self._delays_ms[min(level, len(self._delays_ms)) - 1]
