@@ -1,12 +1,22 @@
-"""What the commands of this package have in common: options, and the words for files that cannot be read.
+"""What the commands of this package have in common: options, files that they name, and the line with which they fail.
 
-It must not know any command: what they print and how they end is theirs.
+It must not know any command: what they do, and what else they print, is theirs.
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
+from collections.abc import Callable
+from pathlib import Path
 from typing import Final
+
+from rich.console import Console
+from rich.markup import escape
+
+from dledger.errors import ConfigError, DLedgerError
+
+_log = logging.getLogger(__name__)
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
@@ -50,3 +60,69 @@ def why_unreadable(error: OSError | UnicodeDecodeError) -> str:
     if isinstance(error, UnicodeDecodeError):
         return f"it is not text in UTF-8: byte {error.start} is 0x{error.object[error.start]:02x}"
     return error.strerror or str(error)
+
+
+def read_secret(path: str, option: str) -> str:
+    """Return the first line of a file that holds a secret.
+
+    Args:
+        path: of the file.
+        option: what has named it, for the error.
+
+    Raises:
+        ConfigError: it cannot be read, or its first line is empty; names option and file.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{option} {path} cannot be read: {why_unreadable(error)}") from error
+    secret = lines[0].strip() if lines else ""
+    if not secret:
+        raise ConfigError(f"{option} {path}: its first line is empty")
+    return secret
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return the error that nurseries have wrapped in groups."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def print_error(console: Console, program: str, text: str) -> None:
+    """Print why a command fails, in one line."""
+    console.print(f"[red]{program}:[/red] {escape(text)}")
+
+
+def run_command(console: Console, program: str, command: Callable[[], int]) -> int:
+    """Run a command; return its exit status. Whatever ends it early becomes one line."""
+    if not __debug__:
+        print_error(console, program, "assertions guard the log: Python must not run with -O")
+        return EXIT_FAILED
+    try:
+        return command()
+    except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a status
+        return _exit_with(console, program, innermost(error))
+
+
+def _exit_with(console: Console, program: str, error: BaseException) -> int:
+    """Print what has ended a command; return its exit status.
+
+    An error that nobody has foreseen is a bug: its traceback is logged at the level debug.
+    """
+    match error:
+        case KeyboardInterrupt():
+            print_error(console, program, "interrupted")
+        case ConfigError():
+            print_error(console, program, str(error))
+            return EXIT_USAGE
+        case DLedgerError() | OSError():
+            print_error(console, program, str(error))
+        case _:
+            _log.debug("internal error", exc_info=error)
+            print_error(
+                console,
+                program,
+                f"internal error, please report it: {type(error).__name__}: {error} (--log-level debug shows where)",
+            )
+    return EXIT_FAILED

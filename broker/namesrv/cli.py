@@ -14,7 +14,7 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
-from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE
+from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, innermost
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.server import NameServer
@@ -40,14 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         trio.run(_serve, config)
     except* NameServerConfigError as group:
         status = EXIT_FAILED
-        errors.print(f"[red]dledger-namesrv:[/red] {escape(_reason(group))}", soft_wrap=True)
+        errors.print(f"[red]dledger-namesrv:[/red] {escape(str(innermost(group)))}", soft_wrap=True)
     return status
-
-
-def _reason(error: BaseException) -> str:
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return str(error)
 
 
 async def _serve(config: NameServerConfig) -> None:

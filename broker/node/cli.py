@@ -23,11 +23,21 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, SERVER_EXIT_CODES, why_unreadable
+from broker.command_line import (
+    EXIT_FAILED,
+    EXIT_OK,
+    LOG_LEVELS,
+    SERVER_EXIT_CODES,
+    log_level,
+    print_error,
+    read_secret,
+    run_command,
+    why_unreadable,
+)
 from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.supervisor import STOP_S_MAX, MachineStatus, Supervisor, look
-from dledger import ConfigError, DLedgerError
+from dledger import ConfigError
 from dledger.version import __version__
 
 _PROGRAM: Final = "dledger-node"
@@ -58,24 +68,25 @@ docs/node.md has the rest: systemd, containers, rolling restarts.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if not __debug__:
-        return _print_error(console, "assertions guard the log: Python must not run with -O")
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level="WARNING", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    try:
-        plan = _read_plan(options)
-        if options.action == "check":
+    logging.basicConfig(
+        level=options.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
+    )
+    return run_command(console, _PROGRAM, lambda: _act(options, console))
+
+
+def _act(options: argparse.Namespace, console: Console) -> int:
+    """Do what the options ask for; return the exit status."""
+    plan = _read_plan(options)
+    match options.action:
+        case "check":
             return _check(plan)
-        if options.action == "status":
+        case "status":
             return _status(plan, as_json=options.json)
-        if options.action == "stop":
+        case "stop":
             return _stop(plan, console)
-        return _run(plan, console)
-    except ConfigError as error:
-        _print_error(console, str(error))
-        return EXIT_USAGE
-    except (DLedgerError, OSError) as error:
-        return _print_error(console, str(error))
+        case _:
+            return _run(plan, console)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -92,6 +103,13 @@ def _parser() -> argparse.ArgumentParser:
         "--machine", metavar="NAME", help="which of [machines] this is (default: the host's name)"
     )
     parser.add_argument("--json", action="store_true", help="status as JSON")
+    parser.add_argument(
+        "--log-level",
+        default="warning",
+        type=log_level,
+        metavar="LEVEL",
+        help=f"what this command itself writes to standard error: {', '.join(LOG_LEVELS)} (default: warning)",
+    )
     parser.add_argument(
         "action",
         nargs="?",
@@ -116,21 +134,10 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
     try:
         file = read_node_file(text, folder=path.parent.absolute())
         machine = choose_machine(file, options.machine, socket.gethostname())
-        secret = _read_secret(file.secret_file) if file.secret_file else None
+        secret = read_secret(file.secret_file, "secret_file") if file.secret_file else None
         return plan_node(file, machine, secret=secret)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
-
-
-def _read_secret(path: str) -> str:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"secret_file {path} cannot be read: {why_unreadable(error)}") from error
-    secret = lines[0].strip() if lines else ""
-    if not secret:
-        raise ConfigError(f"secret_file {path}: its first line is empty")
-    return secret
 
 
 def _run(plan: NodePlan, console: Console) -> int:
@@ -210,7 +217,8 @@ def _stop(plan: NodePlan, console: Console) -> int:
             trio.run(Supervisor(plan, console.print).stop_orphans)
             has_ended = True
     if not has_ended:
-        return _print_error(console, f"process {seen.supervisor} has not ended; its log says why")
+        print_error(console, _PROGRAM, f"process {seen.supervisor} has not ended; its log says why")
+        return EXIT_FAILED
     console.print(f"machine {plan.machine} is stopped")
     return EXIT_OK
 
@@ -225,11 +233,6 @@ async def _end_supervisor(pid: int) -> bool:
     with trio.move_on_after(2 * STOP_S_MAX + 10) as waiting:
         await trio.lowlevel.wait_readable(pidfd)
     return not waiting.cancelled_caught
-
-
-def _print_error(console: Console, text: str) -> int:
-    console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
-    return EXIT_FAILED
 
 
 if __name__ == "__main__":

@@ -20,20 +20,20 @@ from rich.console import Console
 from rich.markup import escape
 
 from broker.command_line import (
-    EXIT_FAILED,
     EXIT_OK,
-    EXIT_USAGE,
     LOG_LEVELS,
     SERVER_EXIT_CODES,
     log_level,
     port,
+    read_secret,
+    run_command,
     why_unreadable,
 )
 from broker.properties import read_properties
 from broker.server.broker import Broker
 from broker.server.config import BrokerConfig, read_config
 from broker.server.dev import DevOptions, run_dev
-from dledger import ConfigError, DiskFailedError, DLedgerError
+from dledger import ConfigError, DiskFailedError
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
 from dledger_mq.net.address import parse_address
@@ -66,50 +66,20 @@ a second signal ends; what is on its way is answered.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
-    if not __debug__:
-        _print_error(console, "assertions guard the log: Python must not run with -O")
-        return EXIT_FAILED
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
-    try:
-        if options.dev:
-            return trio.run(run_dev, _dev_options(options), console)
-        config, warnings = _configure(options)
-        for warning in warnings:
-            console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
-        trio.run(_serve, config, console)
-    except BaseException as error:  # noqa: BLE001  # the root: everything becomes a line and a status
-        return _report(console, _innermost(error))
+    return run_command(console, _PROGRAM, lambda: _run(options, console))
+
+
+def _run(options: argparse.Namespace, console: Console) -> int:
+    """Run what the options ask for, to its end; return the exit status."""
+    if options.dev:
+        return trio.run(run_dev, _dev_options(options), console)
+    config, warnings = _configure(options)
+    for warning in warnings:
+        console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+    trio.run(_serve, config, console)
     return EXIT_OK
-
-
-def _report(console: Console, error: BaseException) -> int:
-    """Print what ended the command, in one line; return its exit status."""
-    if isinstance(error, KeyboardInterrupt):
-        return EXIT_FAILED
-    if isinstance(error, ConfigError):
-        _print_error(console, str(error))
-        return EXIT_USAGE
-    if isinstance(error, DLedgerError | OSError):
-        _print_error(console, str(error))
-        return EXIT_FAILED
-    logging.getLogger(__name__).debug("internal error", exc_info=error)
-    _print_error(
-        console,
-        f"internal error, please report it: {type(error).__name__}: {error} (--log-level debug shows where)",
-    )
-    return EXIT_FAILED
-
-
-def _print_error(console: Console, text: str) -> None:
-    console.print(f"[red]{_PROGRAM}:[/red] {escape(text)}")
-
-
-def _innermost(error: BaseException) -> BaseException:
-    """Unwrap an error from the groups that nurseries put around it."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -216,24 +186,11 @@ def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
         flags["listenPort"] = str(listen.port)
         flags["bindAddress"] = listen.host or None
     if options.secret_file:
-        flags["secret"] = _read_secret(options.secret_file)
+        flags["secret"] = read_secret(options.secret_file, "--secret-file")
     config, warnings = read_config(
         file_values, {key: value for key, value in flags.items() if value is not None}
     )
     return dataclasses.replace(config, advertised_host=_ipv4(config.advertised_host)), warnings
-
-
-def _read_secret(path: str) -> str:
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"--secret-file {path} cannot be read: {why_unreadable(error)}"
-        ) from error
-    secret = lines[0].strip() if lines else ""
-    if not secret:
-        raise ConfigError(f"--secret-file {path}: its first line is empty")
-    return secret
 
 
 def _ipv4(host: str) -> str:
