@@ -10,14 +10,16 @@ from collections.abc import Sequence
 
 from broker.server.config import BrokerConfig
 from broker.server.environment import Environment
+from broker.server.requests.commits import OnCommit
 from broker.server.requests.origin import Origin, Outputs
 from broker.server.requests.request import AnyHandler
 from broker.server.services import Services
 from broker.service.catalog import Creation
 from broker.store.control import SetDelayLevels
+from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig, configured_system_topics
-from dledger import LogServer, NotLeaderError, RoleView, Term
+from dledger import DLedgerError, LogServer, NotLeaderError, RoleView, Term
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.frame import Frame
 
@@ -44,7 +46,7 @@ class BrokerController:
         self._config = config
         self._state = state
         self._outputs = outputs
-        self._was_serving = False
+        self._was_serving = self._is_set_up = False
         self._led_term = Term(0)
         self._next_expiry_ms = 0
         self.services = services = Services(
@@ -111,6 +113,8 @@ class BrokerController:
 
     def tick(self, now_ms: int) -> None:
         """Look at everything that depends on time, every 50 ms or so; `now_ms` is monotonic."""
+        if self._was_serving and not self._is_set_up:
+            self._set_up()
         self._router.unpark()
         self._router.expire(now_ms)
         self._dispatch.expire(now_ms)
@@ -131,7 +135,10 @@ class BrokerController:
         return self.commits.is_idle and not self._router.waiting_count and not self.link.asked_count
 
     def _set_up(self) -> None:
-        """Create topics and delays of the configuration that the log does not have yet; this node begins to lead."""
+        """Create topics and delays of the configuration that the log does not have yet; this node leads.
+
+        An entry may be refused though this node goes on leading: then this is done again.
+        """
         config, state = self._config, self._state
         topics = [
             TopicConfig(
@@ -147,6 +154,16 @@ class BrokerController:
             )
             if topic.name not in state.topics
         ]
-        self.commits.create(Creation(topics=tuple(topics)))
+        self._is_set_up = True
+        place = self.commits.create(Creation(topics=tuple(topics)))
         if tuple(state.schedule.delays_ms) != config.delay_levels_ms:
-            self.commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
+            place = self.commits.stage_control(SetDelayLevels(list(config.delay_levels_ms)))
+        if place >= 0:
+            self.commits.wait(place, OnCommit(_ignore, self._not_set_up))
+
+    def _not_set_up(self, _error: DLedgerError) -> None:
+        self._is_set_up = False
+
+
+def _ignore(_staged: StagedEntry, _place: int) -> None:
+    """Do nothing: what the configuration names is there."""

@@ -18,6 +18,17 @@ from dledger_mq.message import names
 from dledger_mq.remoting.codes import ResponseCode
 
 
+@dataclass(frozen=True, slots=True)
+class Creation:
+    """Topics and groups that have to be created before the request itself takes effect."""
+
+    topics: tuple[TopicConfig, ...] = ()
+    groups: tuple[SubscriptionGroupConfig, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.topics or self.groups)
+
+
 class Catalog:
     """Lookup by name: applied, or staged and on its way."""
 
@@ -68,21 +79,19 @@ class Catalog:
         assert name in self._deletions, f"no deletion of {name} is staged: {self._deletions}"
         self._deletions.remove(name)
 
+    def withdraw(self, creation: Creation) -> None:
+        """Forget topics and groups whose creation was refused: nothing that is stored later may rely on them."""
+        for topic in creation.topics:
+            if self._staged_topics.get(topic.name) is topic:
+                del self._staged_topics[topic.name]
+        for group in creation.groups:
+            if self._staged_groups.get(group.name) is group:
+                del self._staged_groups[group.name]
+
     def settle(self) -> None:
         """Forget what was staged: it is applied, or lost."""
         self._staged_topics.clear()
         self._staged_groups.clear()
-
-
-@dataclass(frozen=True, slots=True)
-class Creation:
-    """Topics and groups that have to be created before the request itself takes effect."""
-
-    topics: tuple[TopicConfig, ...] = ()
-    groups: tuple[SubscriptionGroupConfig, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.topics or self.groups)
 
 
 NOTHING_NEW = Creation()

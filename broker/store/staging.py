@@ -218,12 +218,16 @@ class Staging:
                     f"the record withdrawn has {record[QUEUE_OFFSET]}"
                 )
 
-    def discard(self) -> None:
-        """Forget what is staged and every offset that was assigned ahead: leadership is lost."""
+    def drop(self) -> None:
+        """Forget what is staged; no offset was assigned to it."""
         self._messages = []
         self._deletes = {}
-        self._queue_ends = {}
         self.staged_count = self.staged_bytes = 0
+
+    def discard(self) -> None:
+        """Forget what is staged and every offset that was assigned ahead: leadership is lost."""
+        self.drop()
+        self._queue_ends = {}
         self._state.forget_expected()
 
     def _find_end(self, key: QueueKey) -> QueueEnd:

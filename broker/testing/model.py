@@ -2,6 +2,7 @@
 
 It reads the records of the entries itself and knows nothing of the fold. Its rules:
 
+- a topic exists before anything is stored in it, or waits for it;
 - queue offsets are dense; what is stored in a topic of clients is what a client sent, in everything, and stands
   there once (what is made anew for each attempt may stand there again, in the order in which it was made);
 - a message that waits (a delay level, a due time) is stored in its topic once, with the record that takes it out
@@ -148,6 +149,7 @@ class BrokerModel:
                 if isinstance(command, SetDelayLevels):
                     self._set_delays(list(command.delays_ms))
             elif message.topic in WAITING_TOPICS:
+                self._check_topic(form_of(message), state)
                 self._wait(message)
             elif message.topic == names.OP_HALF_TOPIC:
                 ops.append(message)
@@ -156,8 +158,14 @@ class BrokerModel:
         delivered = self._carry_out(commands, stored, state)
         ended = self._end(ops, stored)
         for form, copies in stored.items():
+            self._check_topic(form, state)
             for message in copies:
                 self._judge(form, message, is_allowed=form in delivered or form in ended)
+
+    def _check_topic(self, form: Form, state: BrokerState) -> None:
+        """Demand that a topic exists, or nobody could read what is stored in it."""
+        if form.topic not in state.topics:
+            raise Violation(f"{form.key!r} is stored for {form.topic}, which does not exist")
 
     def _wait(self, message: StoredMessage) -> None:
         """Take in a message that waits: for its time, or for the end of its transaction."""

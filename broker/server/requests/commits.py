@@ -8,6 +8,9 @@ here), it was refused (surely not done), or its outcome is unknown.
 What belongs together stands in one entry: all that was staged between two calls of `wait` is a *unit*, and
 never divided. Whoever stages several records therefore waits for them once, after the last one.
 
+A refused entry takes with it the topics and groups that it would have created (the log refuses entries while
+leadership is handed over, and goes on if nobody takes it): what is staged later does not find them.
+
 It knows nothing of requests, clients and answers: what a failure means for a request is the router's to say;
 and nothing of tasks: when the next flush comes is for the owner of `wanted` (commit_tasks.py).
 """
@@ -85,6 +88,7 @@ class Commits:
     Invariants: the units in `_waiters` end in ascending order, none after what is staged. The entries in `_flights`
     stand in the order of the log and are committed in that order, at most INFLIGHT_MAX of them; `_flying_count` and
     `_flying_bytes` are their sums. What is staged while this node does not serve is refused at the next flush.
+    `_creations` holds what is staged and was noted in the catalog, with the place of its last record, in order.
 
     Attributes:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
@@ -110,6 +114,7 @@ class Commits:
         self._bytes_max = bytes_max
         self._now_ms = now_ms
         self._waiters: list[_Waiting] = []
+        self._creations: list[tuple[int, Creation]] = []
         self._flights: list[_Flight] = []
         self._flying_count = 0
         self._flying_bytes = 0
@@ -150,6 +155,8 @@ class Commits:
         for topic in creation.topics:
             self._catalog.note_topic(topic)
             place = self.stage_control(PutTopic(topic, only_if_missing=True))
+        if place >= 0:
+            self._creations.append((place, creation))
         return place
 
     def wait(self, place: int, waiter: Waiter) -> None:
@@ -180,12 +187,15 @@ class Commits:
         """Propose what the next entry takes."""
         staging = self.staging
         count, waiters = self._take()
+        creations = self._take_creations(count)
         staged = staging.build_entry(self._log.appender.end_position, self._now_ms(), count)
         flight = _Flight(staged, waiters, count)
         try:
             entry_id = self._log.appender.propose(staged.body, partial(self._decided, flight))
         except RefusedError as error:
             staging.withdraw(staged)
+            if creations:
+                waiters += self._withdraw(creations)
             self._fail(waiters, error)
             self._outputs.flush()
             return
@@ -223,9 +233,33 @@ class Commits:
                 )
         return count, waiters
 
+    def _take_creations(self, count: int) -> list[Creation]:
+        """Take what the first `count` records create; the places of the others become smaller by as much."""
+        staged, self._creations = self._creations, []
+        taken: list[Creation] = []
+        for place, creation in staged:
+            if place < count:
+                taken.append(creation)
+            else:
+                self._creations.append((place - count, creation))
+        return taken
+
+    def _withdraw(self, creations: list[Creation]) -> list[_Waiting]:
+        """Forget what a refused entry would have created, and what is still staged, which may rely on it.
+
+        Returns:
+            Who waits for what was still staged.
+        """
+        waiters, self._waiters = self._waiters, []
+        creations += self._take_creations(self.staging.staged_count)
+        self.staging.drop()
+        for creation in creations:
+            self._catalog.withdraw(creation)
+        return waiters
+
     def lost(self, error: RefusedError) -> None:
         """Refuse what was only staged, since leadership is lost: it is surely not done."""
-        waiters, self._waiters = self._waiters, []
+        waiters, self._waiters, self._creations = self._waiters, [], []
         self.staging.discard()
         self._catalog.settle()
         self._fail(waiters, error)

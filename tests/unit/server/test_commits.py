@@ -14,6 +14,7 @@ from broker.server.requests.commits import INFLIGHT_MAX, Commits
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
 from broker.store.control import DeleteTopic
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
@@ -30,6 +31,7 @@ from dledger import (
     Term,
     TooLargeError,
     TooManyPendingError,
+    TransferringError,
 )
 from dledger_mq.message.hosts import pack_host
 
@@ -40,7 +42,8 @@ HOST = pack_host("127.0.0.1", 1)
 class FakeLog:
     """Takes proposals until told otherwise; the test decides them."""
 
-    def __init__(self) -> None:
+    def __init__(self, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
+        self.entry_bytes_max = entry_bytes_max
         self.appender = self
         self.end_position = Position(0)
         self.proposed: list[tuple[bytes, Callable[[Any], None]]] = []
@@ -49,7 +52,7 @@ class FakeLog:
     def propose(self, body: bytes, done: Callable[[Any], None]) -> EntryId:
         if self.refusal is not None:
             raise self.refusal
-        if len(body) > ENTRY_BYTES_MAX:
+        if len(body) > self.entry_bytes_max:
             raise TooLargeError(f"a body of {len(body)} bytes")
         self.proposed.append((body, done))
         self.end_position = Position(self.end_position + 48 + len(body))
@@ -84,8 +87,8 @@ class Told:
 
 
 class Bench:
-    def __init__(self, count_max: int = 100) -> None:
-        self.log = FakeLog()
+    def __init__(self, count_max: int = 100, entry_bytes_max: int = ENTRY_BYTES_MAX) -> None:
+        self.log = FakeLog(entry_bytes_max)
         self.state = BrokerState()
         self.catalog = Catalog(self.state.topics.get, self.state.groups.get)
         self.commits = Commits(
@@ -95,7 +98,7 @@ class Bench:
             Outputs(),
             count_max=count_max,
             bytes_max=10_000,
-            entry_bytes_max=ENTRY_BYTES_MAX,
+            entry_bytes_max=entry_bytes_max,
             now_ms=lambda: 1,
         )
 
@@ -179,6 +182,67 @@ def test_what_a_request_creates_is_seen_by_the_next(bench: Bench) -> None:
     assert bench.catalog.topic("New") is None, (
         "the fold of this test never ran: only staged ones were seen"
     )
+
+
+def test_what_a_refused_entry_would_have_created_is_not_there(bench: Bench) -> None:
+    """A hand-over refuses entries; if nobody takes it this node goes on leading, and must create the topic then."""
+    bench.stage(Told())
+    bench.commits.flush()  # one entry is on its way, so the catalog is not settled meanwhile
+    told = Told()
+    bench.log.refusal = TransferringError("leadership is being handed to n1")
+    created = Creation((TopicConfig("New", 1, 1),), (SubscriptionGroupConfig("G"),))
+    bench.commits.wait(bench.commits.create(created), told)
+    bench.commits.flush()
+    assert [error.definite for error in told.errors] == [True]
+    assert bench.catalog.topic("New") is None
+    assert bench.catalog.group("G") is None
+
+
+def test_what_an_entry_on_its_way_creates_outlives_a_refused_one(bench: Bench) -> None:
+    bench.commits.wait(bench.commits.create(Creation((TopicConfig("New", 1, 1),))), Told())
+    bench.commits.flush()
+    bench.log.refusal = TooManyPendingError("full")
+    bench.commits.wait(bench.commits.create(Creation((TopicConfig("Newer", 1, 1),))), Told())
+    bench.commits.flush()
+    assert bench.catalog.topic("New") is not None
+    assert bench.catalog.topic("Newer") is None
+
+
+def test_what_may_rely_on_a_refused_creation_is_refused_with_it(bench: Bench) -> None:
+    """A batch that is divided: the topic's creation is too large with its message, the second message would fit."""
+    first, second = Told(), Told()
+    bench.commits.create(Creation((TopicConfig("New", 1, 1),)))
+    bench.stage(first, bytes(ENTRY_BYTES_MAX))
+    bench.stage(second)
+    bench.commits.flush()
+    assert [type(error) for error in first.errors + second.errors] == 2 * [TooLargeError]
+    assert bench.log.proposed == []
+    assert bench.commits.is_idle
+    last = Told()
+    bench.stage(last)
+    flush_all(bench)
+    assert last.places == [(0, 0)]
+
+
+def test_a_creation_in_the_later_part_of_a_divided_batch_is_forgotten_with_that_part(
+    bench: Bench,
+) -> None:
+    first, second = Told(), Told()
+    bench.stage(first, bytes(500))
+    bench.commits.create(Creation((TopicConfig("New", 1, 1),)))
+    bench.stage(second, bytes(500))
+    propose = bench.log.propose
+
+    def propose_once(body: bytes, done: Callable[[Any], None]) -> EntryId:
+        bench.log.refusal = TooManyPendingError("full") if bench.log.proposed else None
+        return propose(body, done)
+
+    bench.log.propose = propose_once  # type: ignore[method-assign]
+    bench.commits.flush()
+    bench.log.decide(0)
+    assert first.places == [(0, 0)]
+    assert [type(error) for error in second.errors] == [TooManyPendingError]
+    assert bench.catalog.topic("New") is None
 
 
 def test_waiting_for_everything_staged(bench: Bench) -> None:
