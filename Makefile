@@ -26,7 +26,7 @@ setup: $(VENV)/.ready  ## install into .venv what everything but the pipeline ne
 
 spark: $(VENV)/.spark-ready  ## add Spark to .venv, most of a gigabyte: for the pipeline and its tests
 
-interop: setup  ## fetch the real C++, Node and Java clients into .interop (what cannot be had is skipped)
+interop: setup  ## fetch the real C++, Go, Node and Java clients into .interop (what cannot be had is skipped)
 	@scripts/setup-interop $(BIN)/python
 
 demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost

@@ -10,6 +10,7 @@ import shutil
 import socket
 import struct
 import subprocess
+import sys
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
 CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
 NODE_MODULES = ROOT / ".interop/node/node_modules"
+GO_CLIENT = ROOT / ".interop/go/go_client"
 JAVAS = ("java-4.9.8", "java-5.3.3")
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
 """On a busy machine the library's own 3 s can be over before its virtual machine is warm. What a test says counts."""
@@ -124,7 +126,7 @@ def kill_and_restart(group: RunningGroup, topic: str) -> None:
 
 
 class ForeignClient:
-    """Starts one of the foreign clients; its output is JSON lines."""
+    """Starts one of the foreign clients, or ours; its output is JSON lines."""
 
     def __init__(self, kind: str, namesrv: str) -> None:
         self.kind = kind
@@ -132,18 +134,12 @@ class ForeignClient:
 
     def start(self, operation: str, *options: str) -> subprocess.Popen[str]:
         """Start it in the background."""
-        environment = dict(os.environ)
-        if self.kind == "cpp":
-            command = [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")]
-        elif self.kind in JAVAS:
-            path = f"{java_folder(self.kind)}/classes:{java_folder(self.kind)}/jars/*"
-            command = ["java", *JAVA_OPTIONS, "-cp", path, "JavaClient"]
+        if self.kind in JAVAS:
             options = (*JAVA_TIMEOUTS, *options)
-        else:
-            command = ["node", str(CLIENTS / "node_client.mjs")]
-            environment["NODE_PATH"] = str(NODE_MODULES)
+        environment = dict(os.environ)
+        environment["NODE_PATH"] = str(NODE_MODULES)
         return subprocess.Popen(
-            [*command, operation, "--namesrv", self._namesrv, *options],
+            [*command(self.kind), operation, "--namesrv", self._namesrv, *options],
             stdin=subprocess.PIPE if "--steered" in options else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -205,6 +201,19 @@ def java_folder(kind: str) -> Path:
     return ROOT / ".interop" / kind
 
 
+def command(kind: str) -> list[str]:
+    """What starts a client's program."""
+    if kind in JAVAS:
+        path = f"{java_folder(kind)}/classes:{java_folder(kind)}/jars/*"
+        return ["java", *JAVA_OPTIONS, "-cp", path, "JavaClient"]
+    return {
+        "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
+        "go": [str(GO_CLIENT)],
+        "node": ["node", str(CLIENTS / "node_client.mjs")],
+        "ours": [sys.executable, "-m", "tests.interop.own_client"],
+    }[kind]
+
+
 def lacking(kind: str) -> str | None:
     """What keeps this machine from running a foreign client; None when nothing does."""
     if kind == "cpp":
@@ -212,6 +221,10 @@ def lacking(kind: str) -> str | None:
     if kind in JAVAS:
         ready = java_folder(kind) / ".ready"
         return None if ready.exists() else f"{kind} is not installed (make interop)"
+    if kind == "go":
+        return None if GO_CLIENT.exists() else "the Go client is not built (make interop)"
+    if kind == "ours":
+        return None
     if shutil.which("node") is None:
         return "no node on this machine"
     return None if NODE_MODULES.exists() else "ali-ons is not installed (make interop)"
@@ -238,7 +251,7 @@ def java(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
     return client_or_skip(request.param, group)
 
 
-@pytest.fixture(params=["cpp", "node"])
+@pytest.fixture(params=["cpp", "go", "node"])
 def client(request: pytest.FixtureRequest, group: RunningGroup) -> ForeignClient:
     return client_or_skip(request.param, group)
 

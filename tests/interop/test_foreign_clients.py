@@ -28,7 +28,8 @@ WAIT = ("--timeout", "60")
 @pytest.mark.parametrize(
     ("producer_kind", "consumer_kind"),
     [*product(["cpp", "node"], repeat=2), ("java-4.9.8", "cpp"), ("node", "java-4.9.8"),
-     ("java-5.3.3", "java-4.9.8"), ("cpp", "java-5.3.3")],
+     ("java-5.3.3", "java-4.9.8"), ("cpp", "java-5.3.3"), ("go", "java-5.3.3"), ("java-4.9.8", "go"),
+     ("go", "cpp"), ("ours", "go"), ("node", "ours")],
 )  # fmt: skip
 def test_every_message_of_each_client_reaches_each_client(
     group: RunningGroup,
@@ -85,9 +86,9 @@ def test_a_tag_expression_selects(group: RunningGroup, name: str, client: Foreig
 
 @pytest.mark.parametrize(
     ("client", "more"),
-    [("cpp", ()), ("java-4.9.8", ("--async",)), ("java-5.3.3", ())],
+    [("cpp", ()), ("go", ()), ("java-4.9.8", ("--async",)), ("java-5.3.3", ())],
     indirect=["client"],
-    ids=["cpp", "java-4.9.8-async", "java-5.3.3"],
+    ids=["cpp", "go", "java-4.9.8-async", "java-5.3.3"],
 )
 def test_a_new_topic_is_created_by_the_first_send(
     group: RunningGroup, name: str, client: ForeignClient, more: tuple[str, ...]
@@ -99,14 +100,27 @@ def test_a_new_topic_is_created_by_the_first_send(
     assert Counter(received(consumed)) == Counter(sent(produced))
 
 
+@pytest.mark.parametrize("client", ["cpp", "go"], indirect=True)
 @pytest.mark.parametrize("mode", [("--oneway",), ("--async",), ("--batch", "5")])
 def test_other_ways_to_send(
-    group: RunningGroup, name: str, cpp: ForeignClient, mode: tuple[str, ...]
+    group: RunningGroup, name: str, client: ForeignClient, mode: tuple[str, ...]
 ) -> None:
     topic = group.create_topic(name)
-    cpp.run("produce", "--topic", topic, "--count", "20", *mode)
-    consumed = cpp.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
+    client.run("produce", "--topic", topic, "--count", "20", *mode)
+    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
     assert len(set(received(consumed))) == 20
+
+
+@pytest.mark.parametrize("client", ["cpp", "go"], indirect=True)
+def test_what_is_pulled_is_what_was_sent(
+    group: RunningGroup, name: str, client: ForeignClient
+) -> None:
+    topic = group.create_topic(name)
+    produced = client.run("produce", "--topic", topic, "--count", "20")
+    pulled = client.run(
+        "consume", "--topic", topic, "--group", name, "--count", "20", "--pull", *WAIT
+    )
+    assert Counter(received(pulled)) == Counter(sent(produced))
 
 
 def test_compressed_bodies_pass_through(
@@ -118,11 +132,12 @@ def test_compressed_bodies_pass_through(
     assert Counter(received(consumed)) == Counter(sent(produced))
 
 
+@pytest.mark.parametrize("client", ["cpp", "go"], indirect=True)
 def test_shards_stay_in_order_for_an_orderly_consumer(
-    group: RunningGroup, name: str, cpp: ForeignClient
+    group: RunningGroup, name: str, client: ForeignClient
 ) -> None:
     topic = group.create_topic(name)
-    cpp.run(
+    client.run(
         "produce",
         "--topic",
         topic,
@@ -134,7 +149,7 @@ def test_shards_stay_in_order_for_an_orderly_consumer(
         "--key-prefix",
         "k",
     )
-    consumed = cpp.run(
+    consumed = client.run(
         "consume", "--topic", topic, "--group", name, "--orderly", "--count", "40", *WAIT
     )
     lines = [line for line in consumed if line.get("action") == "ok"]

@@ -23,13 +23,15 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
     ("client", "more"),
     [
         ("cpp", ()),
+        ("go", ()),
         ("node", ()),
+        ("ours", ()),
         ("java-4.9.8", ()),
         ("java-4.9.8", ("--async",)),
         ("java-5.3.3", ()),
     ],
     indirect=["client"],
-    ids=["cpp", "node", "java-4.9.8", "java-4.9.8-async", "java-5.3.3"],
+    ids=["cpp", "go", "node", "ours", "java-4.9.8", "java-4.9.8-async", "java-5.3.3"],
 )
 def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     group: RunningGroup, name: str, client: ForeignClient, more: tuple[str, ...]

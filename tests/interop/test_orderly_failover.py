@@ -25,7 +25,7 @@ RECOVERED = 60
 SHARDS = 4
 
 
-@pytest.mark.parametrize("client", ["cpp", "java-5.3.3"], indirect=True)
+@pytest.mark.parametrize("client", ["cpp", "go", "java-5.3.3"], indirect=True)
 def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     group: RunningGroup, name: str, client: ForeignClient
 ) -> None:

@@ -27,7 +27,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SETTINGS = "mappedFileSizeCommitLog=16777216\n"
 """Stops as they are in production: jepsen's usual settings make them short."""
 
-CLIENTS = ("cpp", "node", *JAVAS)
+CLIENTS = ("cpp", "go", "node", "ours", *JAVAS)
 STOP_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""What a transaction producer commits, ours or Java's, reaches unmodified clients once; the rest never does."""
+"""What a transaction producer of ours or of others commits reaches unmodified clients once; the rest never does."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def test_only_what_was_committed_is_consumed(
     assert sorted(received(lines)) == sorted(wanted_digests)
 
 
-@pytest.mark.parametrize("client", ["java-4.9.8"], indirect=True)
-def test_what_a_java_producer_commits_or_is_asked_about(
+@pytest.mark.parametrize("client", ["java-4.9.8", "go"], indirect=True)
+def test_what_a_foreign_producer_commits_or_is_asked_about(
     group: RunningGroup, name: str, client: ForeignClient
 ) -> None:
     """One is committed, the next rolled back, of the third it says nothing before it is asked."""
