@@ -57,6 +57,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     process: Number
     seen: _Starts
     members: list[Name] = []
+    missed: _Pair = (0, 0)
 
 
 class _HandshakeRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -79,7 +80,8 @@ def encode_member_record(record: MemberRecord) -> bytes:
         0  4 bytes  magic    `DLMB`
         4  uint16   version  1
         6  bytes    msgpack  [group, node id, restoration, count, process, {node id: [count, process]},
-                              [node id, ...]]
+                              [node id, ...], [missed count, missed process]]
+                             (the last element stands there only in a store that has missed a start)
         …  uint32   CRC32C of everything before
 
     Source: bytes in tests/unit/codec/test_member_record.py.
@@ -94,8 +96,12 @@ def encode_member_record(record: MemberRecord) -> bytes:
         process=record.start.process,
         seen=_pairs(record.seen),
         members=sorted(record.members),
+        missed=(record.missed.count, record.missed.process),
     )
-    data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(saved)
+    fields = msgspec.structs.astuple(saved)
+    data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(
+        fields if record.missed.count else fields[:-1]
+    )
     return data + _CRC.pack(crc32c(data))
 
 
@@ -128,6 +134,7 @@ def decode_member_record(data: bytes) -> MemberRecord:
         start=Start(saved.count, saved.process),
         seen=_starts(saved.seen),
         members=frozenset(map(NodeId, saved.members)),
+        missed=Start(*saved.missed),
     )
 
 

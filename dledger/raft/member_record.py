@@ -45,6 +45,8 @@ class MemberRecord:
         start: the latest.
         seen: the latest start that was heard of, by member.
         members: of the group, this one included; empty: not known (a store of an older version).
+        missed: a later start of this very store that it has heard of and not overtaken: it is an older copy, which
+            has to give up its vote, also after a crash that came before it had. Count 0: there is none.
     """
 
     group: str = ""
@@ -53,15 +55,16 @@ class MemberRecord:
     start: Start = Start()
     seen: Mapping[NodeId, Start] = field(default_factory=dict)
     members: frozenset[NodeId] = frozenset()
+    missed: Start = Start()
 
     def started(self, process: int) -> MemberRecord:
         """Count one more start."""
         return replace(self, start=Start(self.start.count + 1, process))
 
-    def overtaking(self, heard: Start) -> MemberRecord:
-        """Renumber this start to come after one that the store had no record of."""
-        count = max(self.start.count, heard.count + 1)
-        return replace(self, start=Start(count, self.start.process))
+    def overtaking(self) -> MemberRecord:
+        """Renumber this start to come after the one that the store had missed; the vote is durably given up."""
+        count = max(self.start.count, self.missed.count + 1)
+        return replace(self, start=Start(count, self.start.process), missed=Start())
 
     def is_foreign(self, other: MemberRecord) -> bool:
         """Return whether the two stores come from different restorings of the group."""
@@ -102,8 +105,11 @@ def learn(record: MemberRecord, said: MemberRecord, members: Collection[NodeId])
     own = said.seen.get(NodeId(record.node_id))
     known = record.seen.get(source)
     restoration = said.restoration if record.restoration is None else record.restoration
+    missed = own if own is not None and record.start.lacks(own) else None
+    if missed is not None and missed.count < record.missed.count:
+        missed = record.missed
     return Learned(
-        replace(record, seen=seen, restoration=restoration),
-        missed=own if own is not None and record.start.lacks(own) else None,
+        replace(record, seen=seen, restoration=restoration, missed=missed or record.missed),
+        missed=missed,
         missed_by_source=known if known is not None and said.start.lacks(known) else None,
     )

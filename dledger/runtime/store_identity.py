@@ -45,7 +45,6 @@ class StoreIdentity:
         self._process = process
         self._members = members
         self._record = MemberRecord()
-        self._missed_start = Start()
         self._file: MemberFile | None = None
         self._saving = trio.Lock()
 
@@ -70,7 +69,12 @@ class StoreIdentity:
             seen=file.record.seen,
             # A store of an older version waits for what its log says.
             members=self._members if is_new else file.record.members,
+            missed=file.record.missed,
         ).started(self._process)
+        if record.missed.count:
+            self.missed = _is_older(
+                record, "before it was started again, this store heard of", record.missed
+            )
         try:
             file.save(record)
         except DiskFullError as error:
@@ -143,12 +147,7 @@ class StoreIdentity:
                 remembered=heard.missed_by_source.count,
             )
         if heard.missed is not None:
-            self._missed_start = heard.missed
-            self.missed = (
-                f"{node_id} remembers start {heard.missed.count} of this store, which is at "
-                f"{self._record.start.count} and does not know of it: it is an older copy, and has no vote "
-                "until a leader has admitted it"
-            )
+            self.missed = _is_older(self._record, f"{node_id} remembers", heard.missed)
             self.on_missed(self.missed)
         async with self._saving:
             if self._record != self._file.record:
@@ -167,8 +166,10 @@ class StoreIdentity:
         """
         if self._saving.locked():
             return False
-        self._record = self._record.overtaking(self._missed_start)
         self.missed = None
+        if self._file is None:
+            return True  # nobody hears of this start; the next one finds what it had missed
+        self._record = self._record.overtaking()
         self._save(self._record)
         return True
 
@@ -184,3 +185,11 @@ class StoreIdentity:
         """Decode what the other side said; None if its version is too old to say anything."""
         text = attributes.get(MEMBER_ATTRIBUTE)
         return None if text is None else decode_handshake_record(NodeId(node_id), text)
+
+
+def _is_older(record: MemberRecord, who_knows: str, missed: Start) -> str:
+    """Return the text for people about a store that has missed one of its own starts."""
+    return (
+        f"{who_knows} start {missed.count} of this store, which is at {record.start.count} and does not know of "
+        "it: it is an older copy, and has no vote until a leader has admitted it"
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import replace
 
 from dledger.codec.member_record import (
     MemberRecordFormatError,
@@ -48,15 +49,18 @@ class Meetings:
         if node.counted_life == node.life:
             return  # it was repaired before it could have an engine
         file = MemberFile.open(node.disk)
-        last = file.record.start
-        if node.is_outdated and node.missed is None:
+        last, missed = file.record.start, file.record.missed
+        if node.is_outdated and not missed.count:
             # Started more often than the others remember, it would pass for a newer store: adr/0103 does not help.
-            last = node.copied_start
+            if last.count <= node.copied_start.count + 1:
+                last = node.copied_start
+            else:
+                node.is_outdated = False  # it overtook them just as its disk failed
         record = MemberRecord(
-            "sim", node.node_id, file.record.restoration, last, file.record.seen
+            "sim", node.node_id, file.record.restoration, last, file.record.seen, missed=missed
         ).started(node.life)
         node.member = None
-        node.missed = None
+        node.missed = missed if missed.count else None
         try:
             file.save(record)
         except DiskFullError:
@@ -81,7 +85,7 @@ class Meetings:
         if engine is None or file is None or node.missed is None or not engine.is_hard_state_saved:
             return
         with suppress(DiskFullError):  # it is tried again with the next step
-            file.save(file.record.overtaking(node.missed))
+            file.save(replace(file.record, missed=node.missed).overtaking())
             node.missed = None
             node.is_outdated = False
             self._cluster.trace_line(
@@ -115,7 +119,7 @@ class Meetings:
             try:
                 file.save(heard.record)
             except DiskFullError:
-                return True
+                self._cluster.trace_line(node, "has no room to remember")
             except DLedgerError as error:
                 self._cluster.trace_line(node, f"cannot remember: {error}")
                 self._cluster.stop(node, power_loss=False)

@@ -38,6 +38,14 @@ BEFORE = bytes.fromhex("444c4d42000196a167a26e30a0034d81a26e319202054955f8a2")
 """The same, as versions before wrote it: no members."""
 
 
+def test_a_start_that_the_store_has_missed_stands_at_the_end() -> None:
+    """Versions that do not know it pass over it; a store that has missed none is written as before."""
+    old = replace(RECORD, missed=Start(4, 78))
+    data = encode_member_record(old)
+    assert decode_member_record(data) == old
+    assert data[6:-4].hex() == "98" + GOLDEN[7:-4].hex() + "92044e"
+
+
 def test_golden_bytes_both_ways() -> None:
     assert encode_member_record(RECORD).hex() == GOLDEN.hex()
     assert decode_member_record(GOLDEN) == RECORD
@@ -69,7 +77,7 @@ def sealed(body: object, version: int = 1) -> bytes:
 
 
 def test_fields_of_a_later_version_are_passed_over_and_another_version_is_not_guessed() -> None:
-    body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}, ["n0", "n1"]]
+    body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}, ["n0", "n1"], [0, 0]]
     assert decode_member_record(sealed([*body, "more"])) == RECORD
     with pytest.raises(MemberRecordFormatError, match="version 2 is unknown"):
         decode_member_record(sealed(body, version=2))

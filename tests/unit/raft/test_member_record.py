@@ -41,13 +41,27 @@ def test_a_copy_that_is_as_old_as_the_last_start_but_one_has_its_number_and_is_s
 
 def test_once_overtaken_it_is_the_latest_again() -> None:
     n1 = record("n1", 1, 5, n0=Start(9, 11))
-    older = record("n0", 3, 12).overtaking(Start(9, 11))
+    older = learn(record("n0", 3, 12), n1, MEMBERS).record.overtaking()
     assert older.start == Start(10, 12)
+    assert not older.missed.count
     assert learn(older, n1, MEMBERS).missed is None
     heard = learn(n1, older, MEMBERS)
     assert heard.missed_by_source is None
     assert heard.record.seen == {N0: Start(10, 12)}
     assert older.started(13).start == Start(11, 13)
+
+
+def test_a_copy_that_is_started_again_before_it_has_overtaken_still_knows_what_it_missed() -> None:
+    """Its count is then that of the start that it missed, or higher: nobody would notice it any more."""
+    n1 = record("n1", 1, 5, n0=Start(4, 11))
+    heard = learn(record("n0", 4, 12), n1, MEMBERS).record
+    again = heard.started(13)
+    assert learn(again, n1, MEMBERS).missed is None
+    assert again.missed == Start(4, 11)
+    n2 = record("n2", 1, 6, n0=Start(9, 10))
+    both = learn(learn(again, n2, MEMBERS).record, n1, MEMBERS).record
+    assert both.missed == Start(9, 10), "the latest of both"
+    assert both.overtaking().start == Start(10, 13)
 
 
 def test_what_a_third_member_remembers_is_taken_over_and_never_goes_back() -> None:

@@ -6,12 +6,14 @@ import logging
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
 from dledger import ConfigError
+from dledger.raft.member_record import Start
 from dledger.storage.member_file import MEMBER_NAME, MemberFile
 from dledger.storage.posix import PosixDisk
 from dledger.storage.restored import mark_restored
@@ -90,6 +92,27 @@ async def test_an_old_copy_in_another_term_gives_up_its_vote_and_gets_it_back(
             await append(group)
         assert "store-is-old" not in caplog.text
         assert victim.server.is_voter
+
+
+async def test_an_old_copy_that_was_killed_before_it_gave_up_its_vote_gives_it_up_at_the_next_start(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Started once more, its count passes what the others remember: only its own record can still say it."""
+    async with open_group(size=3) as group:
+        await group.start_all()
+        await append(group)
+        victim = await follower(group)
+        await victim.stop()
+        disk = PosixDisk(victim.config.store_path)
+        file = MemberFile.open(disk)
+        file.save(replace(file.record, missed=Start(file.record.start.count, 1)))
+        with caplog.at_level(logging.WARNING, "dledger"):
+            victim = await group.start(victim.server.node_id)
+            await wait_until(lambda: "store-is-old" in caplog.text)
+            await append(group)
+            await wait_until(lambda: victim.server.is_voter)
+        assert not MemberFile.open(disk).record.missed.count
+        assert "heard of start 1 of this store" in caplog.text
 
 
 async def test_members_that_start_again_and_again_and_a_wiped_one_are_no_old_copies(
