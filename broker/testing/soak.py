@@ -27,7 +27,16 @@ from rich.console import Console
 
 from broker.testing.sim import BROKER_SIMULATOR
 from dledger.testing.sim import LOG_SIMULATOR
-from dledger.testing.sim_command import FRESH_SEEDS, Simulator, run_many, run_one, show_tally
+from dledger.testing.sim_command import (
+    FRESH_SEEDS,
+    Simulator,
+    WorkersSilentError,
+    run_many,
+    run_one,
+    show_tally,
+)
+from dledger.testing.sim_draws import DRAWS_NOW
+from dledger.testing.sim_failures import FAILURES_FILE, KeptFailures
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.simulation import SimResult, SimVerdict
 
@@ -49,10 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--failures",
         type=Path,
-        default=Path("build/failing-seeds.txt"),
+        default=FAILURES_FILE,
         help="file to which the commands that replay failing seeds are added",
     )
-    return _soak(parser.parse_args(arguments), Console(highlight=False))
+    try:
+        return _soak(parser.parse_args(arguments), Console(highlight=False))
+    except WorkersSilentError as error:
+        sys.stderr.write(f"stopped: {error}\n")
+        return int(SimVerdict.CRASHED)
 
 
 def _soak(options: argparse.Namespace, console: Console) -> int:
@@ -65,6 +78,7 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
     started_s = time.monotonic()
     end_s = started_s + options.hours * 3600
     tallies = {simulator: Tally() for simulator in SIMULATORS}
+    failures = {each: _kept_failures(each, options.failures) for each in SIMULATORS}
     seeds = {simulator: count(first) for simulator in SIMULATORS}
     took_s = dict.fromkeys(SIMULATORS, 0.0)
     while time.monotonic() < end_s:
@@ -74,7 +88,8 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
             for result in _leg(simulator, seeds[simulator], options.processes, until_s):
                 tallies[simulator].add(result)
                 if result.verdict is not SimVerdict.FINE:
-                    _keep(simulator, result, options.failures, console)
+                    row = failures[simulator].keep(result)
+                    console.print(row, markup=False, soft_wrap=True)
             took_s[simulator] += time.monotonic() - leg_s
             _show_progress(
                 simulator,
@@ -111,14 +126,13 @@ def _show_progress(
     )
 
 
-def _keep(simulator: Simulator, result: SimResult, file: Path, console: Console) -> None:
-    """Note a failing seed on the screen, and in the file."""
-    last_line = result.problem.strip().splitlines()[-1]
-    row = f"{simulator.replay_command(result.seed)}  # {result.verdict.name.lower()}: {last_line}"
-    console.print(row, markup=False, soft_wrap=True)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with file.open("a", encoding="utf-8") as kept:
-        kept.write(row + "\n")
+def _kept_failures(simulator: Simulator, file: Path) -> KeptFailures:
+    """Return what keeps the failing seeds of a simulator."""
+    return KeptFailures(
+        file,
+        command_of=partial(simulator.replay_command, options=f" --draws {DRAWS_NOW}"),
+        settings_of=simulator.draw,
+    )
 
 
 def _exit_code(tallies: Sequence[Tally]) -> int:

@@ -2,8 +2,8 @@
 
 Several simulators share it (`dledger.testing.sim` for the log; a user of the log may simulate itself with
 its state machine): a `Simulator` says how settings are drawn and run. Exit codes: 0 all runs fine; 1 a run
-was wrong (a promise was broken), 3 stuck (no progress without faults), 4 crashed (a member raised); with
-several findings the smallest code.
+was wrong (a promise was broken), 3 stuck (no progress without faults), 4 crashed (a member raised, or a worker
+died); with several findings the smallest code. Each finding is written to a file at once (sim_failures.py).
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ from contextlib import closing
 from dataclasses import asdict, dataclass
 from functools import partial
 from itertools import count
+from multiprocessing.pool import Pool
+from pathlib import Path
 from typing import Protocol
 
 from rich.console import Console
@@ -26,6 +28,7 @@ from rich.table import Table
 
 from dledger.errors import UsageError
 from dledger.testing.sim_draws import DRAWS_CLASSIC, DRAWS_NOW
+from dledger.testing.sim_failures import FAILURES_FILE, KeptFailures, last_line
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_shrink import assignments, override, shrink
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
@@ -41,10 +44,19 @@ ROUND_CHUNKS = 4
 WORKER_CHUNKS = 25
 """A worker process is replaced after so many: what large simulated disks took is fragmented and not given back."""
 
+ANSWER_S_MAX = 600.0
+"""Longest wait for the results of a few seeds, which take seconds. A process that the system kills says nothing."""
+
 PROBLEMS_SHOWN_MAX = 10
+
+KEPT_IN = "failing seeds are kept in"
 
 FRESH_SEEDS = 10**9
 """A fresh base is drawn below this."""
+
+
+class WorkersSilentError(Exception):
+    """Worker processes have not answered for `ANSWER_S_MAX`: they died, or a run does not end."""
 
 
 class Draws(Protocol):
@@ -92,7 +104,11 @@ def run_command(simulator: Simulator, arguments: Sequence[str] | None = None) ->
     except UsageError as error:
         parser.error(str(error))
     if options.seed is None:
-        return _sweep(simulator, options)
+        try:
+            return _sweep(simulator, options)
+        except WorkersSilentError as error:
+            sys.stderr.write(f"stopped: {error}\n")
+            return int(SimVerdict.CRASHED)
     if options.shrink:
         return _shrink(simulator, drawn, settings, options)
     return _replay(simulator, settings, options)
@@ -128,13 +144,21 @@ def _parser(simulator: Simulator) -> argparse.ArgumentParser:
         help="how settings are drawn: as now, or as for older seeds",
     )
     add("--json", action="store_true", help="print one JSON object instead of tables")
+    add(
+        "--failures",
+        type=Path,
+        default=FAILURES_FILE,
+        help=f"file to which the commands that replay failing seeds are added (default {FAILURES_FILE})",
+    )
     return parser
 
 
 def _flags_text(options: argparse.Namespace) -> str:
-    """Return the flags that change the run of a given seed, as text for a replay command."""
-    draws = "" if options.draws == DRAWS_NOW else f" --draws {options.draws}"
-    return f"{' --wire' if options.wire else ''}{draws}"
+    """Return the flags that change the run of a given seed, as text for a replay command.
+
+    The draws are always named: a command that was kept means the same run when there are newer ones.
+    """
+    return f"{' --wire' if options.wire else ''} --draws {options.draws}"
 
 
 def _options_text(options: argparse.Namespace) -> str:
@@ -179,17 +203,13 @@ def _shrink(
     command = simulator.replay_command(settings.seed, options=_flags_text(options))
     sys.stdout.write(
         f"{before.step_count} steps became {after.step_count}: {after.verdict.name.lower()} "
-        f"{_last_line(after)}\n  {command}{changes}\n"
+        f"{last_line(after)}\n  {command}{changes}\n"
     )
     return int(after.verdict)
 
 
 def _print_row(row: str) -> None:
     sys.stdout.write(row + "\n")
-
-
-def _last_line(result: SimResult) -> str:
-    return result.problem.strip().splitlines()[-1]
 
 
 def _as_json(result: SimResult) -> dict[str, object]:
@@ -223,6 +243,9 @@ def run_many(
         seeds: may be endless.
         processes: 1: in this one.
         until_s: of `time.monotonic`; looked at between rounds.
+
+    Raises:
+        WorkersSilentError: no result came for a very long time.
     """
     if processes <= 1:
         for seed in seeds:
@@ -237,7 +260,28 @@ def run_many(
             batch = [seed for _, seed in zip(range(round_seeds), seeds, strict=False)]
             if not batch:
                 return
-            yield from pool.imap(run, batch, chunksize=CHUNK_SEEDS)
+            yield from _results(pool, run, batch)
+
+
+def _results(
+    pool: Pool, run: Callable[[int], SimResult], seeds: Sequence[int]
+) -> Iterator[SimResult]:
+    """Let the workers run these seeds, a few at a time; the results come in the order of the seeds."""
+    chunks = [seeds[place : place + CHUNK_SEEDS] for place in range(0, len(seeds), CHUNK_SEEDS)]
+    waiting = pool.imap(partial(_run_chunk, run), chunks)
+    for chunk in chunks:
+        try:
+            yield from waiting.next(ANSWER_S_MAX)
+        except multiprocessing.TimeoutError as error:
+            raise WorkersSilentError(
+                f"no result of seeds {chunk[0]} to {chunk[-1]} for {ANSWER_S_MAX:.0f} s: the worker process was "
+                "killed (too little memory?), or a run does not end"
+            ) from error
+
+
+def _run_chunk(run: Callable[[int], SimResult], seeds: Sequence[int]) -> list[SimResult]:
+    """Run a few seeds; for workers."""
+    return [run(seed) for seed in seeds]
 
 
 def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
@@ -257,13 +301,15 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
         draws=options.draws,
         changes=tuple(options.set),
     )
-    tally = Tally()
+    tally, failures = Tally(), _kept_failures(simulator, options)
     with (
         console.status("simulating") as status,
         closing(run_many(run, seeds, processes=options.processes, until_s=until_s)) as results,
     ):
         for result in results:
             tally.add(result)
+            if result.verdict is not SimVerdict.FINE:
+                failures.keep(result)
             status.update(f"simulating: {tally.seed_count} seeds, {tally.bad_count} bad")
     took_s = time.monotonic() - started_s
     if options.json:
@@ -278,7 +324,22 @@ def _sweep(simulator: Simulator, options: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(summary) + "\n")
     else:
         show_tally(simulator, console, tally, took_s, options=_options_text(options))
+    if tally.bad:
+        console.print(f"{KEPT_IN} {options.failures}", soft_wrap=True)
     return tally.exit_code
+
+
+def _kept_failures(simulator: Simulator, options: argparse.Namespace) -> KeptFailures:
+    """Return what keeps the findings of a sweep with these options."""
+
+    def settings_of(seed: int) -> SimSettings:
+        return override(simulator.draw(seed, wire=options.wire, draws=options.draws), options.set)
+
+    return KeptFailures(
+        options.failures,
+        command_of=partial(simulator.replay_command, options=_options_text(options)),
+        settings_of=settings_of,
+    )
 
 
 def show_tally(
@@ -298,6 +359,6 @@ def show_tally(
     for result in tally.bad[:PROBLEMS_SHOWN_MAX]:
         replay = simulator.replay_command(result.seed, options=options)
         console.print(f"seed {result.seed} [bold]{result.verdict.name.lower()}[/]: ", end="")
-        console.print(_last_line(result), markup=False)
+        console.print(last_line(result), markup=False)
         console.print(f"  replay: {replay}", soft_wrap=True)
         console.print(f"  shrink: {replay.replace('--trace', '--shrink')}", soft_wrap=True)

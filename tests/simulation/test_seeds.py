@@ -9,13 +9,17 @@ import pytest
 
 from broker.testing.sim import BROKER_SIMULATOR
 from dledger.testing import sim
-from dledger.testing.sim_command import Simulator, run_command, run_one
+from dledger.testing.sim_command import KEPT_IN, Simulator, run_command, run_one
+from dledger.testing.sim_failures import FAILURES_FILE
 from dledger.testing.sim_tally import Tally
 from dledger.testing.simulation import SimResult, SimVerdict, run_seed
+from tests.conftest import SEEDS
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
 SWEEP_FIRST, SWEEP_COUNT = 1000, 60
 FRESH_SECONDS = 20
+FAILURES = Path(__file__).parents[2] / FAILURES_FILE
+"""Outlives the run, whatever became of its output."""
 
 SIMULATORS = {"log": sim.LOG_SIMULATOR, "broker": BROKER_SIMULATOR}
 
@@ -92,8 +96,13 @@ def test_fresh_seeds_are_fine(
     capsys: pytest.CaptureFixture[str],
     record_property: Callable[[str, object], None],
 ) -> None:
-    """Other seeds every time: one that fails is a bug, and its command is in the output."""
-    code = run_command(SIMULATORS[name], ["--seconds", str(FRESH_SECONDS)])
+    """Other seeds every time: one that fails is a bug, and its command is in the output, the summary and a file."""
+    command = ["--seconds", str(FRESH_SECONDS), "--failures", str(FAILURES)]
+    code = run_command(SIMULATORS[name], command)
     told = capsys.readouterr().out
-    record_property("seeds", told.splitlines()[0])
+    first, *rest = told.splitlines()
+    record_property(SEEDS, first)
+    for line in rest:
+        if "replay:" in line or KEPT_IN in line:
+            record_property(SEEDS, line)
     assert code == 0, told

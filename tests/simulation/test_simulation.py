@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
 from copy import deepcopy
 from dataclasses import replace
@@ -16,16 +18,18 @@ from broker.testing.settings import draw_broker_settings
 from dledger.engine import Engine
 from dledger.raft.events import Event, Propose, Tick
 from dledger.raft.ids import NodeId
-from dledger.testing import sim
+from dledger.testing import sim, sim_command
 from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import SimClients
-from dledger.testing.sim_command import show_tally
+from dledger.testing.sim_command import WorkersSilentError, run_many, show_tally
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_draws import DRAWS_NOW, draw_settings
 from dledger.testing.sim_fault_kinds import ALL_KINDS
 from dledger.testing.sim_faults import SimFaults
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
+from dledger.testing.sim_shrink import override
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import SimResult, Simulation, SimVerdict, run_seed
@@ -96,9 +100,10 @@ def test_the_exit_codes_differ() -> None:
 
 
 def test_the_command_sums_up_and_exits_with_the_worst_verdict(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    few = ["--first", "1", "--seeds", "3", "--processes", "1"]
+    kept = tmp_path / "new" / "failing.txt"
+    few = ["--first", "1", "--seeds", "3", "--processes", "1", "--failures", str(kept)]
     assert sim.main([*few, "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["first"], told["seeds"], told["fine"], told["bad"]) == (1, 3, 3, [])
@@ -109,8 +114,18 @@ def test_the_command_sums_up_and_exits_with_the_worst_verdict(
         return replace(run_seed(1), seed=settings.seed, verdict=verdict, problem="x")
 
     monkeypatch.setattr(sim, "LOG_SIMULATOR", replace(sim.LOG_SIMULATOR, run=wrong_at_two))
-    assert sim.main(few) == int(SimVerdict.WRONG)
+    assert not kept.exists()
+    assert sim.main([*few, "--set", "client_count=1"]) == int(SimVerdict.WRONG)
     assert "--seed 2 --trace" in capsys.readouterr().out
+    rows = kept.read_text().splitlines()
+    assert rows[2] == (
+        f"python -m dledger.testing.sim --seed 2 --trace --draws {DRAWS_NOW} --set client_count=1  # wrong: x"
+    )
+    changes = rows[3].split(": ", 1)[1].split()
+    told = override(replace(draw_settings(3), fault_weights={}), changes)
+    wanted = override(draw_settings(2), ["client_count=1"])
+    struck = {kind: weight for kind, weight in wanted.fault_weights.items() if weight}
+    assert replace(told, seed=2) == replace(wanted, fault_weights=struck)
 
 
 def test_seeds_are_fresh_unless_told_and_the_base_is_printed(
@@ -123,6 +138,21 @@ def test_seeds_are_fresh_unless_told_and_the_base_is_printed(
     assert len(bases) == 2
     assert sim.main(["--seconds", "0.01", "--processes", "1"]) == 0
     assert "fresh seeds from" in capsys.readouterr().out
+
+
+def die(seed: int) -> SimResult:
+    """What a run looks like whose process the system kills for its memory."""
+    os._exit(9)
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_ends_the_sweep_and_is_told_with_its_seeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sim_command, "ANSWER_S_MAX", 0.5)
+    results = run_many(die, iter(range(1, 9)), processes=2, until_s=math.inf)
+    with pytest.raises(WorkersSilentError, match="no result of seeds 1 to 4"):
+        next(results)
 
 
 def test_what_never_went_wrong_in_many_runs_is_told(capsys: pytest.CaptureFixture[str]) -> None:

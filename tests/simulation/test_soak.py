@@ -10,6 +10,7 @@ import pytest
 
 from broker.testing import soak
 from dledger.testing import sim
+from dledger.testing.sim_draws import DRAWS_NOW
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_tally import SILENT_SEEDS_MIN, Tally
 from dledger.testing.sim_trace import Trace
@@ -28,7 +29,7 @@ def test_a_failing_seed_is_kept_with_its_command(
     wanted = ["--hours", "0.00005", "--processes", "1", "--first", "7", "--failures", str(file)]
     assert soak.main(wanted) == int(SimVerdict.STUCK)
     assert file.read_text().startswith(
-        "python -m dledger.testing.sim --seed 7 --trace  # stuck: no way"
+        f"python -m dledger.testing.sim --seed 7 --trace --draws {DRAWS_NOW}  # stuck: no way"
     )
     told = capsys.readouterr().out
     assert "seeds from 7" in told
