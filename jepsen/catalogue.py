@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Final
 
+from broker.node.config import MACHINES_MAX
 from jepsen.clients import cpp, java
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
-from jepsen.systems.api import NETWORKS, Network, SubjectMaker
+from jepsen.systems.api import NETWORKS, Network, Subject, SubjectMaker, SystemOptions
 from jepsen.systems.brokers import broker_system
 from jepsen.systems.log import log_system
+from jepsen.systems.machines import machine_system
 from jepsen.systems.pysyncobj import pysyncobj_system
 from jepsen.workloads.api import Workload
 from jepsen.workloads.delay import DelayWorkload
@@ -27,6 +31,14 @@ from jepsen.workloads.side_by_side import SideBySide
 from jepsen.workloads.transactions import TransactionWorkload
 
 NO_FAULT: Final = "none"
+
+FOR_MACHINES: Final = frozenset(
+    {
+        *("kill", "term", "pause", "stall", "crash-loop", "kill-in-recovery", "rolling-restart"),
+        *("same-id-twice", "partition", "flap", "unplug", "bandwidth", "mtu"),
+    }
+)
+"""Faults that can strike a machine as a whole: of its processes, and of the links between machines."""
 
 
 class UnknownNameError(ValueError):
@@ -44,6 +56,7 @@ class WorkloadEntry:
         compares_replicas: whether the systems have digests, which must then be equal at the end.
         workers_min: it needs so many.
         lacking: says what this machine lacks for it, None when it can be run.
+        shares_groups: whether it works on machines that share several broker groups.
     """
 
     make: Callable[[int], Workload]
@@ -52,9 +65,16 @@ class WorkloadEntry:
     compares_replicas: bool = True
     workers_min: int = 1
     lacking: Callable[[], str | None] = lambda: None
+    shares_groups: bool = True
 
 
-_BROKERS: Final[Mapping[str, SubjectMaker]] = {"brokers": broker_system}
+def _broker_systems(folder: Path, options: SystemOptions) -> AbstractContextManager[Subject]:
+    """Return a broker group, or machines where there are several groups. A `SubjectMaker`."""
+    make: SubjectMaker = broker_system if options.groups == 1 else machine_system
+    return make(folder, options)
+
+
+_BROKERS: Final[Mapping[str, SubjectMaker]] = {"brokers": _broker_systems}
 _LOGS: Final[Mapping[str, SubjectMaker]] = {"log": log_system, "pysyncobj": pysyncobj_system}
 
 _WITHOUT_LINKS: Final = frozenset({"pysyncobj"})
@@ -83,10 +103,16 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         OffsetsWorkload, _BROKERS, "consumer offsets committed and asked for at any node"
     ),
     "log-set": WorkloadEntry(
-        LogSetWorkload, _LOGS, "elements appended to the log, the whole log read as a set"
+        LogSetWorkload,
+        _LOGS,
+        "elements appended to the log, the whole log read as a set",
+        shares_groups=False,
     ),
     "log-append": WorkloadEntry(
-        LogAppendWorkload, _LOGS, "lists by key in the log, linearizable appends and reads"
+        LogAppendWorkload,
+        _LOGS,
+        "lists by key in the log, linearizable appends and reads",
+        shares_groups=False,
     ),
     "transactions": WorkloadEntry(
         TransactionWorkload, _BROKERS, "half messages, decisions sent and unsent, checks"
@@ -106,6 +132,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         "queue, with Apache's Java client among the clients",
         workers_min=2,
         lacking=java.lacking,
+        shares_groups=False,
     ),
     "together": WorkloadEntry(
         partial(SideBySide, {"queue": QueueWorkload, **_BESIDE}),
@@ -175,12 +202,34 @@ def nemesis_of(faults: Sequence[Fault]) -> str:
     return ",".join(fault.name for fault in faults) or NO_FAULT
 
 
-def network_for(faults: Sequence[Fault], asked: Network | None) -> Network:
+def check_machines(workload: str, faults: Sequence[Fault], *, nodes: int, network: Network) -> None:
+    """Check that a run can be made on machines that share several groups.
+
+    Raises:
+        UnknownNameError: the workload or a fault knows single groups only, or no such machines can be made.
+    """
+    if not workload_entry(workload).shares_groups:
+        fitting = ", ".join(name for name, entry in WORKLOADS.items() if entry.shares_groups)
+        raise UnknownNameError(f"{workload} knows one group; with several there are: {fitting}")
+    foreign = [fault.name for fault in faults if fault.name.partition(":")[0] not in FOR_MACHINES]
+    if foreign:
+        fitting = ", ".join(sorted(FOR_MACHINES))
+        raise UnknownNameError(
+            f"{', '.join(foreign)}: no fault of machines with several groups; there are: {fitting}"
+        )
+    if nodes % 2 == 0 or nodes > MACHINES_MAX:
+        raise UnknownNameError(f"{nodes} machines cannot share groups: 1, 3, 5 or {MACHINES_MAX}")
+    if network == "proxies":
+        raise UnknownNameError("no proxies between machines: --network namespaces")
+
+
+def network_for(faults: Sequence[Fault], asked: Network | None, *, groups: int = 1) -> Network:
     """Return the kind of network that these faults need between the nodes.
 
     Args:
         faults: of the run.
         asked: what the command line says; None leaves it to the faults.
+        groups: that the nodes share: several have no proxies.
 
     Raises:
         UnknownNameError: the faults want different links, or others than were asked for.
@@ -196,4 +245,5 @@ def network_for(faults: Sequence[Fault], asked: Network | None) -> Network:
             return network
     if wanted and asked == "none":
         raise UnknownNameError("these faults need links: --network proxies or namespaces")
-    return asked or ("proxies" if wanted else "none")
+    default: Network = "proxies" if groups == 1 else "namespaces"
+    return asked or (default if wanted else "none")

@@ -51,6 +51,7 @@ from jepsen.reports.summary import Summary
 from jepsen.run import FolderError, RunResult, RunSettings, execute, run_checkers
 from jepsen.suite import SUITE, TIME_LIMIT_S, SuiteRun, chosen
 from jepsen.systems.api import NETWORKS, NODES_MAX
+from jepsen.systems.machines import GROUPS_MAX
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
 EXIT_CODES: Final = {"valid": VALID, "invalid": INVALID, "unknown": UNKNOWN, "skipped": UNKNOWN}
@@ -102,8 +103,9 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         seed=random.randrange(SEEDS) if options.seed is None else options.seed,
         rate=options.rate,
         workers=options.concurrency,
-        network=network_for(faults, options.network),
+        network=network_for(faults, options.network, groups=options.groups),
         system=options.system,
+        groups=options.groups,
     )
     folder = options.keep or Path(tempfile.mkdtemp(prefix="dledger-jepsen-"))
     summary = _made(settings, folder, console, keep_stores=options.keep_stores)
@@ -196,7 +198,8 @@ def _suite_settings(run: SuiteRun, time_limit_s: float, seed: int) -> RunSetting
         time_limit_s,
         nodes=run.nodes,
         seed=seed,
-        network=network_for(make_faults(run.nemesis), None),
+        network=network_for(make_faults(run.nemesis), None, groups=run.groups),
+        groups=run.groups,
     )
 
 
@@ -255,6 +258,13 @@ def _add_run_arguments(run: argparse.ArgumentParser) -> None:
         "--system", default="", metavar="SYSTEM", help="one that `dledger-jepsen list` shows"
     )
     run.add_argument("--nodes", type=members, default=3, metavar="K")
+    run.add_argument(
+        "--groups",
+        type=groups,
+        default=1,
+        metavar="G",
+        help="broker groups that the nodes share; with several, each node is a machine (dledger-node)",
+    )
     run.add_argument("--rate", type=positive, default=150.0, help="operations per second")
     run.add_argument("--concurrency", type=count, default=8, help="clients at work")
     run.add_argument(
@@ -322,6 +332,18 @@ def count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text) <= 9999:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 to 9999")
     return int(text)
+
+
+def groups(text: str) -> int:
+    """Read a number of broker groups.
+
+    Raises:
+        argparse.ArgumentTypeError: it is none.
+    """
+    number = int(text) if text.isdecimal() and len(text) < 3 else 0
+    if not 1 <= number <= GROUPS_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of groups, 1 to {GROUPS_MAX}")
+    return number
 
 
 def members(text: str) -> int:

@@ -94,3 +94,19 @@ def free_ports(count: int) -> list[int]:
             if len(found) == count:
                 return found
     raise OSError(f"found {len(found)} of {count} free ports between {LOWEST} and {HIGHEST}")
+
+
+def free_port_rows(count: int, *, length: int, step: int) -> list[int]:
+    """Return the first ports of `count` rows, each of `length` ports that are `step` apart and free now.
+
+    Raises:
+        OSError: too few are free.
+    """
+    chosen: list[int] = []
+    for first in free_ports(own_block().port_count // 2):
+        row = range(first, first + length * step, step)
+        if all(map(is_free, row)) and all(abs(first - one) > length * step for one in chosen):
+            chosen.append(first)
+            if len(chosen) == count:
+                return chosen
+    raise OSError(f"found {len(chosen)} of {count} rows of {length} free ports")

@@ -145,7 +145,11 @@ class Process:
         status = self.exit_status
         if status is not None and status not in self._asked:
             self._asked += (status,)  # noted once
-            self._own_ends.append(UnexpectedExit(status, self.log_tail(1)))
+            self.note_unexpected(UnexpectedExit(status, self.log_tail(1)))
+
+    def note_unexpected(self, end: UnexpectedExit) -> None:
+        """Keep an end for `take_unexpected_exits`."""
+        self._own_ends.append(end)
 
     def pause(self) -> None:
         """Send SIGSTOP: it keeps its sockets and says nothing."""

@@ -27,6 +27,7 @@ import trio
 from jepsen.catalogue import (
     UnknownNameError,
     WorkloadEntry,
+    check_machines,
     make_faults,
     system_maker,
     workload_entry,
@@ -34,6 +35,7 @@ from jepsen.catalogue import (
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.ends import ENDED, check_ends
+from jepsen.checkers.groups import check_groups
 from jepsen.checkers.judging import judge
 from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.recovery import HEALED, check_recovery
@@ -81,6 +83,7 @@ class RunSettings:
         workers: how many operations may be in flight.
         network: what stands between the nodes.
         system: name of the system under test; "" is the workload's own.
+        groups: broker groups that the nodes share, which are machines then.
         pace: of the faults.
         command: that makes such a run, where `dledger-jepsen run` does not.
     """
@@ -96,6 +99,7 @@ class RunSettings:
     pace: Pace = field(default_factory=Pace)
     system: str = ""
     command: str = ""
+    groups: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +342,12 @@ def execute(
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system, settings.network)
     _check_workers(settings, entry)
+    if settings.groups > 1:
+        check_machines(settings.workload, faults, nodes=settings.nodes, network=settings.network)
     _make_folder(folder)
     if skipped := "; ".join(_lacking(settings, entry, faults)):
         return RunResult(settings, (), (), (), {}, folder, skipped)
-    options = SystemOptions(settings.nodes, settings.network)
+    options = SystemOptions(settings.nodes, settings.network, settings.groups)
     workload = entry.make(settings.workers)
     problems: list[str] = []
     counts: Mapping[str, int] = {}
@@ -425,8 +431,10 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         check_answers,
         check_ends,
     ]
+    if settings.groups > 1:
+        checkers.append(partial(check_groups, groups=settings.groups))
     if entry.compares_replicas and settings.nodes > 1:
-        checkers.append(partial(check_replicas, replicas=settings.nodes))
+        checkers.append(partial(check_replicas, replicas=settings.nodes, groups=settings.groups))
     return checkers
 
 

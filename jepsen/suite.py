@@ -16,11 +16,13 @@ class SuiteRun:
     workload: str
     nemesis: str
     nodes: int = 3
+    groups: int = 1
 
     @property
     def name(self) -> str:
-        """As "queue/kill:leader"."""
-        return f"{self.workload}/{self.nemesis}"
+        """As "queue/kill:leader", or "queue/kill:leader/3 groups"."""
+        shared = f"/{self.groups} groups" if self.groups > 1 else ""
+        return f"{self.workload}/{self.nemesis}{shared}"
 
 
 SUITE: Final = (

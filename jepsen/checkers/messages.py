@@ -34,6 +34,9 @@ its value out). `queue` is a name of its own such as "topic/broker/3", `key` nam
     process     see ordered.py
     digest      see replicas.py
 
+A client that does not say of which group a queue is leaves it out on `ok`, and writes "topic//3" of what it was handed;
+both are named by what others say of the message (`known_queues.py`).
+
 A queue that nobody drained cannot show a loss: what is missing there is *unseen*, and the verdict unknown.
 """
 
@@ -41,10 +44,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
+from jepsen.checkers.known_queues import KnownQueues, is_nameless
 from jepsen.checkers.results import Anomaly
 from jepsen.history.ops import RECEIVE, Op, OpType, Pair, pairs
 from jepsen.history.values import (
@@ -202,12 +206,25 @@ class QueueHistory:
     def is_drained_after(self, send: SendOp, group: str = "") -> bool:
         """Return whether its queue was read to the end, by the group, once it was acknowledged.
 
-        That end may lie before the message: a log that lost its tail is drained soon.
+        That end may lie before the message: a log that lost its tail is drained soon. Of a message whose queue nobody
+        knows, every queue must have been.
         """
-        drain = (self.groups[group] if group else self.drained).get(send.queue or "")
+        drains = self.groups[group] if group else self.drained
+        names = {send.queue} if send.queue is not None else self.queues
+        found = [drains.get(name) for name in names]
+        completion = send.completion
         return (
-            drain is not None and send.completion is not None and send.completion.index < drain.op
+            bool(found)
+            and completion is not None
+            and all(drain is not None and completion.index < drain.op for drain in found)
         )
+
+    @property
+    def queues(self) -> set[str]:
+        """The names of all queues of which anything is known."""
+        sent = {send.queue for send in self.sends if send.queue is not None}
+        read = {queue for poll in self.polls for queue in poll.queues if not is_nameless(queue)}
+        return sent | read | self.drained.keys()
 
 
 def operations(ops: Sequence[Op]) -> list[Pair]:
@@ -255,7 +272,38 @@ def read_queue_history(ops: Sequence[Op]) -> QueueHistory:
             group = members.get(op.process, "")
             assignment = assignments[op.process]
             history.polls.append(Poll(op.process, assignment, invoke, op, group, queues))
+    _name_queues(history)
     return history
+
+
+def _name_queues(history: QueueHistory) -> None:
+    """Name the queues of messages that a client placed without saying of which group."""
+    known = KnownQueues()
+    for send in history.sends:
+        if send.queue is not None and send.offset is not None:
+            known.note(send.key, send.queue, send.offset)
+    for poll in history.polls:
+        for message in poll.messages:
+            known.note(message.key, message.queue, message.offset)
+    for at, send in enumerate(history.sends):
+        if send.queue is None and send.offset is not None:
+            queue = known.queue_of(send.key, send.offset)
+            offset = send.offset if queue is not None else None
+            history.sends[at] = replace(send, queue=queue, offset=offset)
+    for at, poll in enumerate(history.polls):
+        if any(is_nameless(queue) for queue in poll.queues):
+            history.polls[at] = replace(poll, queues=_named(poll.messages, known))
+
+
+def _named(messages: Iterable[ReadMessage], known: KnownQueues) -> dict[str, list[ReadMessage]]:
+    """Return messages by queue, each in the queue in which it is known to stand; else where its reader said."""
+    found: dict[str, list[ReadMessage]] = defaultdict(list)
+    for message in messages:
+        queue = message.queue
+        if is_nameless(queue):
+            queue = known.queue_of(message.key, message.offset, queue) or queue
+        found[queue].append(replace(message, queue=queue))
+    return found
 
 
 def _gather(pair: Pair, history: QueueHistory) -> None:

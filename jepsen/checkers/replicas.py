@@ -5,19 +5,20 @@ are equal, component by component.
 
     digest  any type, by the observer or a worker; `node` names the replica
             value {"index": applied index, "digests": {component: digest, ...},
-                   "alarm": where a node has found itself that it differed at an earlier index, what it says}
+                   "alarm": where a node has found itself that it differed at an earlier index, what it says,
+                   "group": where there are several; each is compared for itself}
 
     diverged  two replicas differ in a component at the same index, or one reported two digests of it
     alarm     a node has found a difference by itself; what it holds now may be equal again
 
 Where no index was seen at two replicas, nothing was compared and the verdict is unknown; so it is when fewer than
-`replicas` of them took part in a comparison.
+`replicas` of one of the `groups` took part in a comparison.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from dledger.raft.ids import Index
@@ -36,29 +37,51 @@ class _Seen(NamedTuple):
     digest: Digest
 
 
-def check_replicas(ops: Sequence[Op], *, replicas: int = 2) -> CheckResult:
-    """Compare the digests that nodes reported at the same index."""
-    seen: dict[Index, list[_Seen]] = defaultdict(list)
+def check_replicas(ops: Sequence[Op], *, replicas: int = 2, groups: int = 1) -> CheckResult:
+    """Compare the digests that nodes of a group reported at the same index."""
+    seen: dict[str, dict[Index, list[_Seen]]] = defaultdict(lambda: defaultdict(list))
     for op in ops:
         if op.f == "digest" and op.value is not None and op.type != "invoke":
             digest = shaped(op.value, Digest)
-            seen[digest["index"]].append(_Seen(op.node, op.index, digest))
-    compared = {index: row for index, row in seen.items() if len({one.node for one in row}) > 1}
-    anomalies = [one for index, row in sorted(seen.items()) for one in _differ(index, row)]
-    anomalies += [
-        Anomaly("alarm", f"{one.node} differed from the others: {alarm}", (one.op,))
-        for row in seen.values()
-        for one in row
-        if (alarm := one.digest.get("alarm"))
-    ]
-    nodes = {one.node for row in compared.values() for one in row}
+            row = seen[digest.get("group", "")][digest["index"]]
+            row.append(_Seen(op.node, op.index, digest))
+    anomalies: list[Anomaly] = []
+    compared: set[tuple[str, Index]] = set()
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for group, rows in sorted(seen.items()):
+        for index, row in sorted(rows.items()):
+            anomalies += _differ(index, row)
+            anomalies += _alarms(row)
+            names = {one.node for one in row}
+            if len(names) > 1:
+                compared.add((group, index))
+                nodes[group] |= names
     counts: dict[str, object] = {
         "compared": len(compared),
-        "replicas": len(nodes),
-        "last_index": max(compared, default=0),
+        "replicas": sum(map(len, nodes.values())),
+        "last_index": max((index for _, index in compared), default=0),
     }
-    why = "" if len(nodes) >= replicas else f"{len(nodes)} of {replicas} replicas could be compared"
-    return judged(NAME, anomalies, counts, why)
+    return judged(NAME, anomalies, counts, _why_unknown(nodes, replicas, groups))
+
+
+def _why_unknown(nodes: Mapping[str, set[str]], replicas: int, groups: int) -> str:
+    """Say which group could not be compared as a whole; empty when all were."""
+    if not nodes and groups == 1:
+        return f"0 of {replicas} replicas could be compared"
+    if len(nodes) < groups:
+        return f"replicas of {len(nodes)} of {groups} groups could be compared"
+    few = [
+        f"{len(nodes[each])} of {replicas} replicas{f' of {each}' if each else ''}"
+        for each in sorted(nodes)
+        if len(nodes[each]) < replicas
+    ]
+    return f"{', '.join(few)} could be compared" if few else ""
+
+
+def _alarms(row: Sequence[_Seen]) -> Iterator[Anomaly]:
+    for one in row:
+        if alarm := one.digest.get("alarm"):
+            yield Anomaly("alarm", f"{one.node} differed from the others: {alarm}", (one.op,))
 
 
 def _differ(index: Index, row: Sequence[_Seen]) -> Iterator[Anomaly]:

@@ -20,7 +20,7 @@ from dledger import Client, DLedgerError, NodeId, StatusAnswer
 from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.systems.api import Network, Subject
-from jepsen.systems.brokers import BrokerSystem, brokers
+from jepsen.systems.brokers import BrokerSystem, broker_group
 
 UNMET: Final = "unmet"
 """The operation of the nemesis that notes an expectation that did not hold."""
@@ -61,7 +61,7 @@ class Stage:
     @property
     def broker(self) -> BrokerSystem:
         """The system, as a group of brokers."""
-        return brokers(self.system)
+        return broker_group(self.system)
 
     @property
     def names(self) -> list[str]:

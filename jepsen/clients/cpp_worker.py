@@ -3,10 +3,10 @@
     python cpp_worker.py produce --namesrv H:P --home DIR
     python cpp_worker.py consume --namesrv H:P --home DIR --group G --topics T U
 
-One JSON object per line. produce reads {"key", "topic", "queue", "body"} and answers each, before it takes the
-next, with {"event": "ack", "key", "offset"} or {"event": "unknown", "key", "text"}. consume writes {"event": "receive",
-"topic", "queue", "offset", "body", "uniq"}. First of all both write {"event": "started"}. They stop when stdin is
-closed, so they cannot outlive who started them.
+One JSON object per line. produce reads {"key", "topic", "queue", "body"} (queue null: one of the client's choice, of
+another group when a send fails) and answers each, before it takes the next, with {"event": "ack", "key", "offset"} or
+{"event": "unknown", "key", "text"}. consume writes {"event": "receive", "topic", "queue", "offset", "body", "uniq"}.
+First of all both write {"event": "started"}. They stop when stdin is closed, so they cannot outlive who started them.
 
 PyPI `rocketmq` 0.4.4 wraps Apache's C++ client; everything here besides that package is the standard
 library, since nothing of ours is installed there.
@@ -52,8 +52,11 @@ def produce(arguments: argparse.Namespace) -> None:
         message = client.Message(asked["topic"])
         message.set_body(asked["body"])
         try:
-            # The "sharding key" is the index of the queue in the sorted route.
-            result = producer.send_orderly(message, asked["queue"], retry_times=RETRIES)
+            if asked["queue"] is None:
+                result = producer.send_sync(message)
+            else:
+                # The "sharding key" is the index of the queue in the sorted route.
+                result = producer.send_orderly(message, asked["queue"], retry_times=RETRIES)
         except Exception as error:  # noqa: BLE001 - whatever the library says, the outcome is unknown
             emit(event="unknown", key=key, text=str(error)[:200])
             time.sleep(BACK_OFF_S)

@@ -148,13 +148,20 @@ class ForeignProducer:
         self._title = client.title
         self._waiting: dict[str, tuple[trio.Event, list[OutputLine]]] = {}
 
-    async def send(self, key: str, topic: str, queue_id: int, body: bytes) -> OutputLine | None:
-        """Return the client's answer; None when the message surely did not reach it.
+    async def send(
+        self, key: str, topic: str, queue_id: int | None, body: bytes
+    ) -> OutputLine | None:
+        """Send to a queue, or to one of the client's choice; return its answer, None when it surely got no message.
 
         A client that dies meanwhile is an "unknown", too.
         """
         answered, answer = self._waiting[key] = (trio.Event(), [])
-        asked = {"key": key, "topic": topic, "queue": queue_id, "body": body.decode()}
+        asked: dict[str, object] = {
+            "key": key,
+            "topic": topic,
+            "queue": queue_id,
+            "body": body.decode(),
+        }
         try:
             if not await self.process.ask(asked):
                 return None

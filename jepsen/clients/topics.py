@@ -12,19 +12,20 @@ from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-from jepsen.systems.brokers import BrokerSystem
+from jepsen.systems.brokers import Brokers
 
 RETRY_S: Final = 0.1
 CALL_TIMEOUT_S: Final = 3.0
 
 
 async def open_topics(
-    group: BrokerSystem, topics: Sequence[str], *, queues: int
+    system: Brokers, topics: Sequence[str], *, queues: int
 ) -> dict[str, MessageQueue]:
-    """Create topics of so many queues each; returns these by their names, once clients find all of them."""
-    await _make([node.address for node in group.nodes], topics, queues)
-    async with Producer(group.namesrv, "chaos-setup") as producer:
-        return await _all_found(producer, topics, queues)
+    """Create topics of so many queues in each group; returns these by their names, once clients find all of them."""
+    for addresses in system.addresses.values():
+        await _make(addresses, topics, queues)
+    async with Producer(system.namesrv, "chaos-setup") as producer:
+        return await _all_found(producer, topics, queues * len(system.addresses))
 
 
 def queue_name(queue: MessageQueue) -> str:

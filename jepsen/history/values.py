@@ -198,16 +198,18 @@ class Strike(TypedDict, total=False):
 
 
 class LeaderSeen(TypedDict):
-    """A change of the lead."""
+    """A change of the lead; of which group, where there are several."""
 
     term: Term
+    group: NotRequired[str]
 
 
 class Digest(TypedDict):
-    """The digests of a replica at an applied index."""
+    """The digests of a replica at an applied index; of which group, where there are several."""
 
     index: Index
     digests: dict[str, object]
+    group: NotRequired[str]
     alarm: NotRequired[str | None]
 
 

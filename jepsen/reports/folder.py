@@ -5,7 +5,8 @@ history.jsonl      the operations, written while the run goes on
 history.edn        the same for other checkers
 report.html        for people
 nodes/NAME.log     what each process said
-nodes/NAME/        its store; kept when the run is not valid, or when that was asked for
+nodes/NAME/        its store; kept when the run is not valid, or when that was asked for. Of a machine, its stores and,
+                   always kept, the logs of its processes
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from jepsen.run import HISTORY, NODES, RunResult
 RESULTS: Final = "results.json"
 EDN: Final = "history.edn"
 REPORT: Final = "report.html"
+LOGS: Final = "logs"
 
 
 class NoReportError(Exception):
@@ -62,6 +64,11 @@ def read_folder(folder: Path) -> tuple[Summary, list[Op]]:
 
 
 def _remove_stores(nodes: Path) -> None:
+    """Remove what nodes stored; of a machine the logs of its processes stay."""
     for path in nodes.iterdir() if nodes.is_dir() else ():
-        if path.is_dir():
-            shutil.rmtree(path, ignore_errors=True)
+        if not path.is_dir():
+            continue
+        inside = list(path.iterdir()) if (path / LOGS).is_dir() else [path]
+        for each in inside:
+            if each.is_dir() and each.name != LOGS:
+                shutil.rmtree(each, ignore_errors=True)

@@ -97,9 +97,9 @@ def _story(summary: Summary, ops: Sequence[Op], spans: Sequence[Span]) -> Iterab
         yield f"Faults: {struck}."
     elif settings.nemesis != "none":
         yield "No fault was injected."
-    terms = {lead.term for lead in leaderships(ops)}
+    terms = {(lead.group, lead.term) for lead in leaderships(ops)}
     if terms:
-        yield f"{len(terms)} leaders were seen, up to term {max(terms)}."
+        yield f"{len(terms)} leaders were seen, up to term {max(term for _, term in terms)}."
     longest = gaps(ops, GAP_NS)
     if longest:
         first = longest[0]

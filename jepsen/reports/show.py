@@ -28,10 +28,15 @@ class _Watched:
 
     def __init__(self) -> None:
         self.ended: Counter[str] = Counter()
-        self.leader = ""
         self.strikes = 0
         self.in_force: list[str] = []
+        self._leaders: dict[str, str] = {}  # by group
         self._read = 0
+
+    @property
+    def leader(self) -> str:
+        """The leader, or the leader of each of several groups."""
+        return ", ".join(self._leaders.values()) or "nobody"
 
     def read(self, ops: Sequence[Op]) -> None:
         for op in islice(ops, self._read, None):
@@ -39,10 +44,13 @@ class _Watched:
                 self.ended[op.type] += 1
             elif op.process == NEMESIS:
                 self._note_fault(op)
-            elif op.f == "leaderless":
-                self.leader = ""
-            elif op.f == "leader":
-                self.leader = f"{op.node} in term {shaped(op.value, LeaderSeen)['term']}"
+            elif op.f in {"leader", "leaderless"}:
+                seen = shaped(op.value, LeaderSeen)
+                group = seen.get("group", "")
+                self._leaders.pop(group, None)
+                if op.f == "leader":
+                    in_term = f"in term {seen['term']}" if not group else f"{group}"
+                    self._leaders[group] = f"{op.node} {in_term}"
         self._read = len(ops)
 
     def _note_fault(self, op: Op) -> None:
@@ -84,7 +92,7 @@ def progress_of(
             watched.read(conductor.log.ops)
             ended = watched.ended
             state = f"{conductor.phase}  ok {ended['ok']} fail {ended['fail']} info {ended['info']}"
-            state += f"  faults {watched.strikes}  leader {watched.leader or 'nobody'}"
+            state += f"  faults {watched.strikes}  leader {watched.leader}"
             if watched.in_force:
                 state += f"  [red]{escape(' + '.join(watched.in_force))}[/red]"
             is_breaking = conductor.phase == "breaking"

@@ -97,4 +97,6 @@ def command_of(settings: RunSettings) -> str:
         words.append(f"--network {settings.network}")
     if settings.system:
         words.append(f"--system {settings.system}")
+    if settings.groups > 1:
+        words.append(f"--groups {settings.groups}")
     return " ".join(words)

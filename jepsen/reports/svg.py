@@ -60,16 +60,23 @@ def lanes_chart(
     leaders: Sequence[Leadership],
     phases: Sequence[tuple[str, int, int]] = (),
 ) -> str:
-    """Return one lane with the phases, one with the leaders, and one for each kind of fault."""
+    """Return one lane with the phases, one with the leaders of each group, and one for each kind of fault."""
     names = list(dict.fromkeys(span.name for span in spans))
     nodes = sorted({lead.node for lead in leaders})
-    body = [_lane_name(0, "phase"), _lane_name(1, "leader · term")]
+    groups = sorted({lead.group for lead in leaders}) or [""]
+    body = [_lane_name(0, "phase")]
     body += [_phase(axis, *phase) for phase in phases]
-    body += [_leadership(axis, lead, nodes.index(lead.node)) for lead in leaders]
-    for place, name in enumerate(names, start=2):
+    for place, group in enumerate(groups, start=1):
+        body.append(_lane_name(place, f"{group or 'leader'} · term"))
+        body += [
+            _leadership(axis, lead, nodes.index(lead.node), place)
+            for lead in leaders
+            if lead.group == group
+        ]
+    for place, name in enumerate(names, start=len(groups) + 1):
         body.append(_lane_name(place, name))
         body += [_span(axis, span, place) for span in spans if span.name == name]
-    height = LANE * (len(names) + 2)
+    height = LANE * (len(names) + len(groups) + 1)
     return chart_of("phases, leaders and faults over time", height + 2, body)
 
 
@@ -153,16 +160,16 @@ def _phase(axis: Axis, name: str, start_ns: int, end_ns: int) -> str:
     )
 
 
-def _leadership(axis: Axis, lead: Leadership, color: int) -> str:
+def _leadership(axis: Axis, lead: Leadership, color: int, place: int) -> str:
     x, width = axis.x(lead.start_ns), axis.x(lead.end_ns) - axis.x(lead.start_ns)
     title = f"{lead.node} leads term {lead.term} from {_seconds(lead.start_ns)}"
     label = f"{lead.node} · {lead.term}"
     if width < len(label) * LABEL_PX:
         label = str(lead.term) if width > len(str(lead.term)) * LABEL_PX + 2 else ""
     return (
-        f'<g><title>{escape(title)}</title><rect class="leadership node{color % 5}" x="{x:.1f}" y="{LANE + 3}" '
+        f'<g><title>{escape(title)}</title><rect class="leadership node{color % 5}" x="{x:.1f}" y="{place * LANE + 3}" '
         f'width="{max(width - 1, 0.8):.1f}" height="{LANE - 6}" rx="2"/>'
-        f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE * 1.5:.0f}">{escape(label)}</text></g>'
+        f'<text class="inside" x="{x + width / 2:.1f}" y="{LANE * (place + 0.5):.0f}">{escape(label)}</text></g>'
     )
 
 

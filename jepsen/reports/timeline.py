@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -38,12 +39,13 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The time in which one node leads, in one term, as the observer saw it."""
+    """The time in which one node leads (a group, where there are several), in one term, as the observer saw it."""
 
     node: str
     term: Term
     start_ns: int
     end_ns: int
+    group: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,14 +109,21 @@ def fault_spans(ops: Sequence[Op]) -> list[Span]:
 
 
 def leaderships(ops: Sequence[Op]) -> list[Leadership]:
-    """Return the leaderships in order; each ends where another leader, or none, was seen."""
-    seen = [op for op in ops if op.process == OBSERVER and op.f in {"leader", "leaderless"}]
-    ends = [op.t_ns for op in seen[1:]] + [end_of(ops)]
-    return [
-        Leadership(op.node, shaped(op.value, LeaderSeen)["term"], op.t_ns, end)
-        for op, end in zip(seen, ends, strict=False)
-        if op.f == "leader"
-    ]
+    """Return the leaderships in order; each ends where another leader of its group, or none, was seen."""
+    by_group: dict[str, list[tuple[Op, LeaderSeen]]] = defaultdict(list)
+    for op in ops:
+        if op.process == OBSERVER and op.f in {"leader", "leaderless"}:
+            seen = shaped(op.value, LeaderSeen)
+            by_group[seen.get("group", "")].append((op, seen))
+    found = []
+    for group, changes in by_group.items():
+        ends = [op.t_ns for op, _ in changes[1:]] + [end_of(ops)]
+        found += [
+            Leadership(op.node, seen["term"], op.t_ns, end, group)
+            for (op, seen), end in zip(changes, ends, strict=True)
+            if op.f == "leader"
+        ]
+    return sorted(found, key=lambda lead: lead.start_ns)
 
 
 def points(ops: Sequence[Op]) -> list[Point]:

@@ -115,7 +115,7 @@ class System(Protocol):
 
     @property
     def leader(self) -> str | None:
-        """The node that leads, as the observer last saw it."""
+        """The node that leads, as the observer last saw it; of several groups, the one that has led longest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +125,12 @@ class SystemOptions:
     Attributes:
         nodes: how many members.
         network: what stands between them: nothing, a proxy on each directed link, or network namespaces.
+        groups: how many broker groups they share; with several, each node is a machine with a member of each.
     """
 
     nodes: int = 3
     network: Network = "none"
+    groups: int = 1
 
 
 class Subject(System, Protocol):
@@ -155,7 +157,8 @@ class Subject(System, Protocol):
         """Observe the group until cancelled: update `leader`, and note each new leader.
 
         The operation is OBSERVER, "info", f "leader", value {"term": number}, node: who leads. A leader that was
-        not seen for a moment may be noted again; "leaderless" says that nobody is seen to lead.
+        not seen for a moment may be noted again; "leaderless" says that nobody is seen to lead. Where there are
+        several groups, the value names the "group", too.
         """
 
     async def wait_whole(self, timeout_s: float) -> bool:
@@ -165,8 +168,8 @@ class Subject(System, Protocol):
         """Return each replica's digests, all at one index if they reach it in time.
 
         Returns:
-            By name: "index", "digests" (component -> digest), and "alarm" where a node has found
-            itself that it differs. Empty when the system has no digests.
+            By name: "index", "digests" (component -> digest), "alarm" where a node has found
+            itself that it differs, and "group" where there are several. Empty when the system has no digests.
         """
 
 

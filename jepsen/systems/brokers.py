@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
@@ -39,6 +39,7 @@ class BrokerSystem:
 
     Attributes:
         namesrv: addresses of the name servers, as clients want them.
+        addresses: at which clients reach the nodes, by broker name: there is one.
         group: the processes.
     """
 
@@ -49,6 +50,9 @@ class BrokerSystem:
         self.processes: Sequence[Process] = group.processes()
         self.links = links
         self.namesrv = group.namesrv
+        self.addresses: Mapping[str, Sequence[str]] = {
+            group.group: [node.address for node in group.nodes]
+        }
         self._observer = Observer(group, self._note_leader)
         self._log: OpLog | None = None
 
@@ -91,20 +95,24 @@ class BrokerSystem:
         return await hand_over(self.group.peers, self.group.group, timeout_s)
 
     async def replica_digests(self, timeout_s: float) -> Mapping[str, Mapping[str, object]]:
-        """Return the digests of all nodes at the newest mark that all have.
+        """Return the digests of all nodes; see `digests_of`."""
+        return await digests_of([node.address for node in self.nodes], timeout_s)
 
-        Marks come every ten seconds while records come; waits for one that is newer than this call.
-        """
-        addresses = [node.address for node in self.nodes]
-        deadline = trio.current_time() + timeout_s
-        first_index: int | None = None
-        while True:
-            verdict = compare(await ask_all(addresses))
-            first_index = verdict.index if first_index is None else first_index
-            is_new = verdict.is_whole and verdict.index > first_index
-            if is_new or trio.current_time() >= deadline:
-                return _by_node(verdict)
-            await trio.sleep(MARK_POLL_S)
+
+async def digests_of(addresses: Sequence[str], timeout_s: float) -> dict[str, dict[str, object]]:
+    """Return the digests of a group's nodes, by name, at the newest mark that all have.
+
+    Marks come every ten seconds while records come; waits for one that is newer than this call.
+    """
+    deadline = trio.current_time() + timeout_s
+    first_index: int | None = None
+    while True:
+        verdict = compare(await ask_all(addresses))
+        first_index = verdict.index if first_index is None else first_index
+        is_new = verdict.is_whole and verdict.index > first_index
+        if is_new or trio.current_time() >= deadline:
+            return _by_node(verdict)
+        await trio.sleep(MARK_POLL_S)
 
 
 def _by_node(verdict: Comparison) -> dict[str, dict[str, object]]:
@@ -119,8 +127,28 @@ def _by_node(verdict: Comparison) -> dict[str, dict[str, object]]:
     return found
 
 
-def brokers(system: System) -> BrokerSystem:
-    """Return the system as a broker group, which a workload of messages needs."""
+@runtime_checkable
+class Brokers(System, Protocol):
+    """One or several broker groups, as a workload of messages needs them.
+
+    Attributes:
+        namesrv: addresses of the name servers, as clients want them.
+        addresses: at which clients reach the members of each group, by its broker name; each group in the order of
+            `nodes`.
+    """
+
+    namesrv: str
+    addresses: Mapping[str, Sequence[str]]
+
+
+def brokers(system: System) -> Brokers:
+    """Return the system as broker groups, which a workload of messages needs."""
+    assert isinstance(system, Brokers), f"{system} has no broker groups"
+    return system
+
+
+def broker_group(system: System) -> BrokerSystem:
+    """Return the system as one broker group whose nodes are brokers, and not machines."""
     assert isinstance(system, BrokerSystem), f"{system} is no broker group"
     return system
 

@@ -34,9 +34,16 @@ class Watched(Protocol):
         """The members."""
 
 
-def note_leader(log: OpLog, node: str, term: Term) -> None:
-    """Note who leads from now on, and in which term; an empty name when nobody does."""
-    seen: LeaderSeen = {"term": term}
+def note_leader(log: OpLog, node: str, term: Term, group: str = "") -> None:
+    """Note who leads from now on, and in which term; an empty name when nobody does.
+
+    Args:
+        log: the history.
+        node: who leads.
+        term: in which.
+        group: of which group, where there are several.
+    """
+    seen: LeaderSeen = {"term": term, "group": group} if group else {"term": term}
     log.add(OBSERVER, "info", "leader" if node else "leaderless", seen, node=node)
 
 
@@ -59,6 +66,7 @@ class Observer:
         self.term = Term(0)
         self._group = group
         self._on_leader = on_leader
+        self._claims: dict[Term, set[str]] = {}  # by term: who was seen to lead in it
         self._seen: dict[str, StatusAnswer] = {}
         self._changed = trio.Event()
 
@@ -87,6 +95,12 @@ class Observer:
                 self._on_leader("", self.term)
             self.leader = None
             return
+        for answer in serving:
+            term = Term(answer.term)
+            claims = self._claims.setdefault(term, set())
+            if claims and answer.node_id not in claims:
+                self._on_leader(answer.node_id, term)  # a second one: checkers judge that
+            claims.add(answer.node_id)
         newest = max(serving, key=lambda answer: answer.term)
         is_back = self.leader is None and newest.term == self.term
         self.leader = newest.node_id

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Final, NamedTuple, TypedDict
@@ -78,20 +78,24 @@ class OffsetsWorkload(Workload):
     name = "offsets"
 
     def __init__(self, _workers: int = 1) -> None:
-        self._names = (f"g{number}" for number in itertools.count())
+        self._numbers = itertools.count()
         self._left: dict[str, int] = {}
         self._highest: dict[str, int] = {}
-        self._addresses: list[str] = []
+        self._addresses: dict[str, Sequence[str]] = {}  # by what names of groups begin with
+        self._nodes = 0
 
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topic, of one queue, and fill it."""
         group = brokers(system)
-        self._addresses = [node.address for node in group.nodes]
-        (queue,) = (await open_topics(group, [TOPIC], queues=1)).values()
+        self._addresses = _by_beginning(group.addresses)
+        self._nodes = len(group.nodes)
+        queues = (await open_topics(group, [TOPIC], queues=1)).values()
         async with Producer(group.namesrv, "chaos-setup") as producer:
-            for _ in range(FILLED // BATCH):
-                await producer.send_batch([Message(TOPIC, b"x") for _ in range(BATCH)], queue=queue)
+            for queue in queues:
+                for _ in range(FILLED // BATCH):
+                    batch = [Message(TOPIC, b"x") for _ in range(BATCH)]
+                    await producer.send_batch(batch, queue=queue)
         yield
 
     @asynccontextmanager
@@ -103,16 +107,20 @@ class OffsetsWorkload(Workload):
         """Generate commits and questions, as many of the one as of the other."""
         return Endless(lambda: self._next(chance))
 
+    def _name(self, number: int) -> str:
+        """Return the name of a consumer group; the broker groups have them in turn."""
+        return f"{list(self._addresses)[number % len(self._addresses)]}g{number}"
+
     def _next(self, chance: random.Random) -> Invocation:
         """Draw a commit or a read; a commit may go back by up to two, so that rewinding is tested as well."""
         while len(self._left) < GROUPS:
-            name = next(self._names)
+            name = self._name(next(self._numbers))
             self._left[name], self._highest[name] = OPERATIONS, 0
         name = chance.choice(sorted(self._left))
         self._left[name] -= 1
         if not self._left[name]:
             del self._left[name]
-        node = chance.randrange(len(self._addresses))
+        node = chance.randrange(self._nodes)
         if chance.random() < 0.5:
             return Invocation("read", [name, node])
         offset = max(0, self._highest[name] + chance.randint(-2, STEP_MAX))
@@ -121,7 +129,7 @@ class OffsetsWorkload(Workload):
 
     def final(self, workers: int) -> Generator:
         """Ask for every group at every node."""
-        wanted = [[name, node] for name in self._highest for node in range(len(self._addresses))]
+        wanted = [[name, node] for name in self._highest for node in range(self._nodes)]
         return each_slot(
             workers,
             lambda slot: sequence([Invocation("read", value) for value in wanted[slot::workers]]),
@@ -135,29 +143,40 @@ class OffsetsWorkload(Workload):
 class OffsetsClient:
     """Commits and asks as one process."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Mapping[str, Sequence[str]]) -> None:
         self._addresses = addresses
 
     async def invoke(self, f: str, value: object) -> Outcome:
         """Run one operation at the node that it names, and return its outcome."""
         if f == "read":
             question = shaped(value, OffsetQuestion)
-            name, node = question.group, question.node
+            name = question.group
             ext = {**_place(name), "setZeroIfNotFound": "false"}
-            return _read(name, await self._ask(node, RequestCode.QUERY_CONSUMER_OFFSET, ext))
+            return _read(name, await self._ask(question, RequestCode.QUERY_CONSUMER_OFFSET, ext))
         name, (offset, node) = shaped(value, CommitRequest)
         ext = {**_place(name), "commitOffset": str(offset)}
-        return _committed(name, await self._ask(node, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
+        place = OffsetQuestion(name, node)
+        return _committed(name, await self._ask(place, RequestCode.UPDATE_CONSUMER_OFFSET, ext))
 
-    async def _ask(self, node: int, code: int, ext: dict[str, str]) -> RemotingCommand | str | None:
+    async def _ask(
+        self, at: OffsetQuestion, code: int, ext: dict[str, str]
+    ) -> RemotingCommand | str | None:
         """Return the answer; a text when it surely was not asked, None when there is no answer."""
-        async with raw_connection(self._addresses[node]) as connection:
+        beginning = at.group[: at.group.rindex("g")]
+        async with raw_connection(self._addresses[beginning][at.node]) as connection:
             if connection is None:
                 return "no connection"
             request = RemotingCommand(code=code, opaque=1, ext=ext, **JAVA_5)
             await connection.write(encode_command(request))
             await connection.wait_for([1], ANSWER_S)
             return connection.answers.get(1)
+
+
+def _by_beginning(addresses: Mapping[str, Sequence[str]]) -> dict[str, Sequence[str]]:
+    """Return addresses by what the names of consumer groups begin with: nothing where there is one broker group."""
+    if len(addresses) == 1:
+        return {"": next(iter(addresses.values()))}
+    return {f"{group}-": members for group, members in addresses.items()}
 
 
 def _place(group: str) -> dict[str, str]:

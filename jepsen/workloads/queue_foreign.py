@@ -1,9 +1,10 @@
 """The queue workload with one of RocketMQ's own clients, C++ or Java, as one of its clients.
 
 The model is that of `queue.py`, and each consumer group must get everything: the foreign push consumer as well as
-our readers, whoever sent it.
+our readers, whoever sent it. The clients do not say of which group a queue is (`checkers/known_queues.py`).
 
-What is done. The last worker sends through a producer of the foreign client, to queues of the generator's choice. The
+What is done. The last worker sends through a producer of the foreign client, to queues of the generator's choice; where
+there are several groups, to any, so that the client can go on with another group. The
 C++ client repeats a send of which it heard nothing under a new UNIQ_KEY, so that messages of its own may stand twice
 (`rekeyed` in `queue_log.py`); Java's keeps the key. A push consumer of the same client runs all the time, and what its
 listener is handed stands in the history as that of a process that has joined the group. In the end the group must get
@@ -40,7 +41,7 @@ from jepsen.history.outcomes import Outcome, ended
 from jepsen.history.values import SendAsked, shaped
 from jepsen.processes import NotReadyError
 from jepsen.systems.api import System
-from jepsen.systems.brokers import BrokerSystem, brokers
+from jepsen.systems.brokers import Brokers, brokers
 from jepsen.workloads.api import Completion, WorkloadClient
 from jepsen.workloads.contents import body_of, content, key_of
 from jepsen.workloads.queue import READ_TIMEOUT_S, TOPICS, QueueWorkload
@@ -63,7 +64,7 @@ class ForeignQueueWorkload(QueueWorkload):
         self._ours = Share(0, workers - 1, workers)
         self._theirs = Share(workers - 1, 1, workers)
         self._foreign_numbers = itertools.count()
-        self._broker_name = ""
+        self._broker_name = ""  # there are several
         self._producer: ForeignProducer | None = None
         self._consumer: ForeignProcess | None = None
         self._owed: set[str] = set()
@@ -73,15 +74,16 @@ class ForeignQueueWorkload(QueueWorkload):
     @asynccontextmanager
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topics, and hold the foreign producer and consumer open."""
-        group = brokers(system)
-        self._broker_name = group.group.group
+        groups = brokers(system)
+        if len(groups.addresses) == 1:
+            (self._broker_name,) = groups.addresses
         async with super().setup(system), trio.open_nursery() as nursery:
-            await self._start(group, nursery)
+            await self._start(groups, nursery)
             nursery.start_soon(self._watch)
             yield
             nursery.cancel_scope.cancel()
 
-    async def _start(self, group: BrokerSystem, nursery: trio.Nursery) -> None:
+    async def _start(self, group: Brokers, nursery: trio.Nursery) -> None:
         """Start consumer and producer, and wait for both to report that they run; raises NotReadyError otherwise."""
         words = ("--group", self.consumer_group, "--topics", *TOPICS)
         self._consumer = ForeignProcess(
@@ -143,7 +145,7 @@ class ForeignQueueWorkload(QueueWorkload):
         key = f"{self._foreign.name}{next(self._foreign_numbers)}"
         value = {
             "key": key,
-            "queue": chance.choice(list(self.queues)),
+            "queue": chance.choice(list(self.queues)) if self._broker_name else None,
             "client": self._foreign.name,
             "content": content(body_of(key), None, keys=(), properties={}, flag=0),
         }
@@ -166,9 +168,9 @@ class ForeignQueueWorkload(QueueWorkload):
         """Send through the foreign client."""
         assert self._producer is not None, f"nobody is there to send {value}"
         key, name = value["key"], value.get("queue")
-        assert name is not None, f"{key} goes to no queue: the foreign client chooses none"
-        queue = self.queues[name]
-        line = await self._producer.send(key, queue.topic, queue.queue_id, body_of(key))
+        topic = self.queues[name].topic if name else TOPICS[len(key) % len(TOPICS)]
+        queue_id = self.queues[name].queue_id if name else None
+        line = await self._producer.send(key, topic, queue_id, body_of(key))
         if line is None:
             return Outcome("fail", value, f"the producer of {self._foreign.title} is gone")
         if line.event != "ack":

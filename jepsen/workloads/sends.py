@@ -46,6 +46,7 @@ from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.sys_flags import TRANSACTION_PREPARED
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
+from jepsen.checkers.groups import group_of
 from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
@@ -132,7 +133,7 @@ class SendsWorkload(Workload):
     def __init__(self, workers: int) -> None:
         self._workers = workers
         self._queues: dict[str, MessageQueue] = {}
-        self._addresses: list[str] = []
+        self._addresses: Mapping[str, Sequence[str]] = {}
         self._readers: list[Reader] = []
         self._numbers = itertools.count()
 
@@ -140,7 +141,7 @@ class SendsWorkload(Workload):
     async def setup(self, system: System) -> AsyncIterator[None]:
         """Make the topic and share out its queues."""
         group = brokers(system)
-        self._addresses = [node.address for node in group.nodes]
+        self._addresses = group.addresses
         self._queues = await open_topics(group, [TOPIC], queues=QUEUES)
         self._readers = share_out(list(self._queues), self._workers)
         yield
@@ -160,7 +161,11 @@ class SendsWorkload(Workload):
 
     def _plan(self, chance: random.Random) -> Invocation:
         name, make = chance.choice(sorted(PLANS.items()))
-        planner = Planner(f"s{next(self._numbers)}", list(self._queues), self._addresses, chance)
+        number = next(self._numbers)
+        # The requests of a plan share connections, and so a group; the groups have plans in turn.
+        group, nodes = list(self._addresses.items())[number % len(self._addresses)]
+        queues = [queue for queue in self._queues if group_of(queue) == group]
+        planner = Planner(f"s{number}", queues, nodes, chance)
         return Invocation("frames", {"plan": name, "frames": make(planner)})
 
     def final(self, workers: int) -> Generator:
@@ -291,7 +296,9 @@ def row_of(message: ReceivedMessage) -> list[object]:
 class PlanSender:
     """Carries out plans."""
 
-    def __init__(self, addresses: Sequence[str], queues: Mapping[str, MessageQueue]) -> None:
+    def __init__(
+        self, addresses: Mapping[str, Sequence[str]], queues: Mapping[str, MessageQueue]
+    ) -> None:
         self._addresses = addresses
         self._queues = queues
         self._templates = SendTemplates(GROUP)
@@ -319,9 +326,10 @@ class PlanSender:
         self, frames: Sequence[PlannedFrame], places: list[int], attempt: int
     ) -> dict[int, FrameEnd]:
         """Send these frames on one connection; return how each of them ended."""
-        node = (frames[places[0]]["node"] + attempt) % len(self._addresses)
+        nodes = self._addresses[group_of(frames[places[0]]["queue"])]
+        node = (frames[places[0]]["node"] + attempt) % len(nodes)
         await trio.sleep(frames[places[0]].get("after_s", 0.0))
-        async with raw_connection(self._addresses[node]) as connection:
+        async with raw_connection(nodes[node]) as connection:
             if connection is None:
                 return {}
             opaques: dict[int, int] = {}  # by place

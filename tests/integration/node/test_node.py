@@ -20,26 +20,13 @@ from broker.admin.ask import NobodyAnsweredError, addresses_of_group, ask_all
 from broker.node.config import PORT_STEP
 from dledger_mq import Message
 from dledger_mq.blocking import Admin, Producer
-from jepsen.ports import free_ports, is_free
+from jepsen.ports import free_port_rows
 from jepsen.processes import Process, poll
 
 pytestmark = pytest.mark.integration
 
 MACHINES = {"alpha": "127.0.0.1", "beta": "127.0.0.2", "gamma": "127.0.0.3"}
 WAIT_S = 60.0
-
-
-def first_ports(groups: int) -> tuple[int, int, int]:
-    """First ports whose followers, a step further for each group, are free as well."""
-    chosen: list[int] = []
-    for port in free_ports(60):
-        if all(is_free(port + PORT_STEP * place) for place in range(groups)) and not any(
-            abs(port - one) <= PORT_STEP * groups for one in chosen
-        ):
-            chosen.append(port)
-        if len(chosen) == 3:
-            return chosen[0], chosen[1], chosen[2]
-    raise OSError("no three ranges of free ports")
 
 
 def runs(pid: int) -> bool:
@@ -56,7 +43,7 @@ class Cluster:
     def __init__(self, folder: Path, *, more: str = "") -> None:
         self.folder = folder
         self.file = folder / "node.toml"
-        self.namesrv_port, broker, member = first_ports(len(MACHINES))
+        self.namesrv_port, broker, member = free_port_rows(3, length=len(MACHINES), step=PORT_STEP)
         machines = "".join(f'{name} = "{host}"\n' for name, host in MACHINES.items())
         self.file.write_text(
             f"[machines]\n{machines}[ports]\nnamesrv = {self.namesrv_port}\nbroker = {broker}\nmember = {member}\n"

@@ -8,13 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from jepsen.catalogue import make_faults, nemesis_of, network_for, workload_entry
+from jepsen.catalogue import (
+    UnknownNameError,
+    check_machines,
+    make_faults,
+    nemesis_of,
+    network_for,
+    workload_entry,
+)
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.cli import main, worst
 from jepsen.history.ops import OBSERVER, OpLog
 from jepsen.nemeses.limits import CgroupError
 from jepsen.reports.folder import read_folder, write_folder
-from jepsen.run import HISTORY, RunResult, RunSettings
+from jepsen.run import HISTORY, RunResult, RunSettings, execute
 from jepsen.suite import SUITE, chosen
 from jepsen.systems.api import NETWORKS
 
@@ -213,9 +220,38 @@ def test_the_list_names_workloads_and_faults(capsys: pytest.CaptureFixture[str])
 def test_every_run_of_the_suite_names_what_there_is() -> None:
     for run in SUITE:
         workload_entry(run.workload)
-        assert network_for(make_faults(run.nemesis), None) in NETWORKS
+        faults = make_faults(run.nemesis)
+        network = network_for(faults, None, groups=run.groups)
+        assert network in NETWORKS
+        if run.groups > 1:
+            check_machines(run.workload, faults, nodes=run.nodes, network=network)
     assert len({run.name for run in SUITE}) == len(SUITE)
     assert [run.name for run in chosen(["delay/kill:leader"])] == ["delay/kill:leader"]
+
+
+@pytest.mark.parametrize(
+    ("workload", "nemesis", "nodes", "why"),
+    [
+        ("log-set", "kill", 3, "log-set knows one group; with several there are: queue, sends"),
+        ("queue", "kill,bit-flip:log", 3, "bit-flip:log: no fault of machines"),
+        ("queue", "kill", 4, "4 machines cannot share groups: 1, 3, 5 or 7"),
+        ("queue", "half-open", 3, "half-open: no fault of machines"),
+    ],
+)
+def test_what_several_groups_cannot_do_is_said_before_anything_starts(
+    workload: str, nemesis: str, nodes: int, why: str, tmp_path: Path
+) -> None:
+    settings = RunSettings(workload, nemesis, 5.0, nodes=nodes, groups=3)
+    with pytest.raises(UnknownNameError, match=why):
+        execute(settings, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_links_between_machines_are_namespaces() -> None:
+    faults = make_faults("partition:halves")
+    assert network_for(faults, None, groups=3) == "namespaces"
+    with pytest.raises(UnknownNameError, match="no proxies between machines"):
+        check_machines("queue", faults, nodes=3, network="proxies")
 
 
 def test_the_worst_verdict_is_that_of_the_suite() -> None:

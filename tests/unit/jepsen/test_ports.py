@@ -7,7 +7,15 @@ import sys
 
 import pytest
 
-from jepsen.ports import HIGHEST, LOWEST, VIP_DISTANCE, PortBlock, free_ports, is_free
+from jepsen.ports import (
+    HIGHEST,
+    LOWEST,
+    VIP_DISTANCE,
+    PortBlock,
+    free_port_rows,
+    free_ports,
+    is_free,
+)
 
 
 def test_ports_differ_from_each_other_and_from_each_others_vip_ports() -> None:
@@ -16,6 +24,12 @@ def test_ports_differ_from_each_other_and_from_each_others_vip_ports() -> None:
     assert len(everything) == 14
     assert all(is_free(port) for port in everything)
     assert all(LOWEST <= port <= HIGHEST for port in everything)
+
+
+def test_rows_of_ports_do_not_meet() -> None:
+    rows = [range(first, first + 30, 10) for first in free_port_rows(3, length=3, step=10)]
+    assert len({port for row in rows for port in row}) == 9
+    assert all(is_free(port) for row in rows for port in row)
 
 
 def test_a_port_that_somebody_listens_on_is_not_free() -> None:

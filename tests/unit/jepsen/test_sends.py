@@ -104,7 +104,7 @@ async def test_a_plan_goes_out_in_one_connection_and_each_frame_is_told_its_plac
     async with trio.open_nursery() as nursery:
         await node.listen(nursery)
         frames = PLANS["pipelined"](planner())
-        told = await PlanSender([node.address] * 3, QUEUES).carry_out(frames)
+        told = await PlanSender({"b": [node.address] * 3}, QUEUES).carry_out(frames)
         nursery.cancel_scope.cancel()
     assert node.connections == 1
     assert len(node.seen) == len(frames)
@@ -117,7 +117,7 @@ async def test_what_is_refused_goes_to_the_next_node() -> None:
         for node in nodes:
             await node.listen(nursery)
         frames = [PLANS["pipelined"](planner())[0] | {"node": 0}]
-        [told] = await PlanSender([node.address for node in nodes], QUEUES).carry_out(frames)
+        [told] = await PlanSender({"b": [node.address for node in nodes]}, QUEUES).carry_out(frames)
         nursery.cancel_scope.cancel()
     assert told["end"] == "ok"
     assert [len(node.seen) for node in nodes] == [1, 1]
@@ -136,7 +136,7 @@ async def test_no_refusal_undoes_a_try_of_unknown_outcome(ends: str, end: str) -
     async with trio.open_nursery() as nursery:
         await node.listen(nursery)
         frames = [PLANS["pipelined"](planner())[0] | {"node": 0}]
-        [told] = await PlanSender([node.address] * 3, QUEUES).carry_out(frames)
+        [told] = await PlanSender({"b": [node.address] * 3}, QUEUES).carry_out(frames)
         nursery.cancel_scope.cancel()
     assert told["end"] == end
     assert len(node.seen) == 3
@@ -147,7 +147,7 @@ async def test_who_hangs_up_waits_for_nothing_and_writes_all() -> None:
     async with trio.open_nursery() as nursery:
         await node.listen(nursery)
         frames = [PLANS["elsewhere"](planner())[0]]
-        told = await PlanSender([node.address] * 3, QUEUES).carry_out(frames)
+        told = await PlanSender({"b": [node.address] * 3}, QUEUES).carry_out(frames)
         while not node.seen:
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -178,7 +178,7 @@ async def test_last_words_are_heard() -> None:
         async with raw_connection(f"127.0.0.1:{port}") as connection:
             assert isinstance(connection, RawConnection)
             frame = PLANS["pipelined"](planner())[0]
-            assert await connection.write(PlanSender([], QUEUES)._encode(frame, 9, 0))
+            assert await connection.write(PlanSender({}, QUEUES)._encode(frame, 9, 0))
             await connection.give_up()
             assert list(connection.answers) == [9]
         nursery.cancel_scope.cancel()

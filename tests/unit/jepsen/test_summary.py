@@ -16,6 +16,11 @@ def test_a_run() -> None:
     )
 
 
+def test_a_run_of_several_groups() -> None:
+    settings = RunSettings("queue", "kill:leader", 20.0, seed=7, groups=3)
+    assert command_of(settings).endswith("--concurrency 8 --groups 3")
+
+
 def test_kills_in_rounds() -> None:
     settings = settings_of(FAILOVER, rounds=4, seed=2, rate=100.0, nodes=3)
     assert (

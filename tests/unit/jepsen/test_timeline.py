@@ -69,6 +69,17 @@ def test_a_leadership_ends_where_nobody_was_seen_to_lead() -> None:
     ]
 
 
+def test_each_group_has_its_own_leaderships() -> None:
+    history = History()
+    for ms, f, group in ((0, "leader", "a"), (100, "leader", "b"), (400, "leaderless", "a")):
+        history.add(ms, OBSERVER, "info", f, {"term": 1, "group": group})
+    history.add(900, OBSERVER, "info", "leader", {"term": 2, "group": "a"})
+    assert [
+        (lead.group, lead.term, lead.start_ns // MS, lead.end_ns // MS)
+        for lead in leaderships(history.ops)
+    ] == [("a", 1, 0, 400), ("b", 1, 100, 900), ("a", 2, 900, 900)]
+
+
 def test_a_leadership_ends_where_the_next_one_was_seen() -> None:
     history = History()
     for ms, term in ((10, 1), (50, 2)):

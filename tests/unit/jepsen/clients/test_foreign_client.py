@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import trio
@@ -94,11 +94,8 @@ def lone_workload(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[t
 
     from jepsen.workloads import queue_foreign
 
-    class Group:
-        group = "b"
-
     class Brokers:
-        group = Group()
+        addresses: ClassVar = {"b": ["h:2"]}
         namesrv = "h:1"
         folder = tmp_path
 
