@@ -9,6 +9,10 @@ another one takes the old entry out. And as long as a leader is heard, its id 0 
 a deposed leader that has not noticed yet cannot take the route back. Brokers without a term (plain
 RocketMQ) follow the older rule: the last one wins.
 
+Between two leaders clients still need an id 0: without one they fail at once. So a listed *proven* broker stands in,
+since a follower of ours holds requests until there is a leader and passes them on: the one that led last, or else
+the one with the lowest id. It is shown under id 0, and under its own again when a leader registers.
+
 And two protect groups from strangers. What a registration changed ends with it: with its connection, or its
 silence. And a broker name belongs to the *proven* brokers that registered under it (`registrants.py` says how
 that is shown), as long as one of them is heard: *foreign* ones are refused there, and leave when the first
@@ -89,12 +93,16 @@ class _BrokerName(msgspec.Struct):
     Invariants (`check`): every listed address is heard, and listed under one id. The name lives as long as any
     address of it is heard, listed or not: a replaced leader is not listed until it registers as a follower. All
     that are heard are proven, or none is.
+
+    Attributes:
+        last_leader_addr: who registered under id 0 last; empty: nobody yet.
     """
 
     name: str
     cluster: str
     heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
+    last_leader_addr: str = ""
     topics_version: WireDataVersion | None = None
 
     def check(self) -> None:
@@ -111,7 +119,18 @@ class _BrokerName(msgspec.Struct):
         )
 
     def data(self) -> BrokerData:
-        return BrokerData(dict(self.addrs), self.name, self.cluster)
+        return BrokerData(self.shown_addrs(), self.name, self.cluster)
+
+    def shown_addrs(self) -> dict[int, str]:
+        """Return the addresses by broker id, as clients and tools get them: one that stands in has the id 0.
+
+        Before the first leader nobody stands in: nothing is routed yet.
+        """
+        shown = dict(self.addrs)
+        if LEADER_ID in shown or not shown or not self.last_leader_addr or not self.is_proven:
+            return shown
+        id_ = min(shown, key=lambda each: (shown[each] != self.last_leader_addr, each))
+        return {LEADER_ID: shown.pop(id_), **shown}
 
     @property
     def is_proven(self) -> bool:
@@ -178,6 +197,7 @@ class RouteTable:
         self._live[identity.broker_addr] = entry.heard[identity.broker_addr] = live
         entry.check()
         if identity.broker_id == LEADER_ID:
+            entry.last_leader_addr = identity.broker_addr
             self._take_topics(entry, registration)
             return RegisterReply(displaced=tuple(displaced))
         leader = entry.leader()
@@ -364,7 +384,7 @@ class RouteTable:
     def system_topics(self) -> tuple[list[str], str | None]:
         """Return the topics named after clusters and brokers, and the address of some broker to ask for more."""
         clusters = dict.fromkeys(entry.cluster for entry in self._names.values())
-        leaders = (entry.addrs.get(LEADER_ID) for entry in self._names.values())
+        leaders = (entry.shown_addrs().get(LEADER_ID) for entry in self._names.values())
         return [*clusters, *self._names], next((addr for addr in leaders if addr), None)
 
     def unit_topics(self, *, is_unit: bool | None, has_unit_subscription: bool) -> list[str]:

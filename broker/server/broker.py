@@ -200,7 +200,7 @@ class Broker:
             nursery=nursery,
             loss_notice=lambda: loss_watch.notice,
             made=self._registrar.made,
-            when_routed=lambda then: nursery.start_soon(self._call_when_routed, then),
+            when_routed=self._call_when_routed,
         )
         self._controller = BrokerController(
             self.config,
@@ -216,7 +216,7 @@ class Broker:
             has_clients=lambda: (
                 len(self._origins) > self._controller.services.link_server.link_count
             ),
-            is_quiet=lambda: self._controller.is_quiet,
+            is_quiet=lambda: self._controller.is_quiet and not self._registrar.waiting_count,
             now_s=trio.current_time,
         )
         self.log.watch_role(self._role_changed)
@@ -280,10 +280,12 @@ class Broker:
         self._registrar.announce()
         self._outputs.flush()
 
-    async def _call_when_routed(self, then: Callable[[], None]) -> None:
-        await self._registrar.wait_registered()
-        then()
-        self._outputs.flush()
+    def _call_when_routed(self, then: Callable[[], None]) -> None:
+        def answer() -> None:
+            then()
+            self._outputs.flush()
+
+        self._registrar.when_routed(answer)
 
     async def _tick(self) -> None:
         while True:

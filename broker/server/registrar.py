@@ -20,6 +20,7 @@ from itertools import count
 
 import trio
 
+from broker.server.route_waits import RouteWaits
 from broker.server.watches.loss_watch import LossWatch
 from broker.server.watches.name_contested import NameContested
 from broker.service.tables import wire_topic, wire_version
@@ -59,9 +60,6 @@ _BUSY_MAX = 10
 
 DEBOUNCE_S = 0.05
 """Topic changes that come together are sent together."""
-
-ROUTE_WAIT_S = 1.0
-"""The longest time that the answer to a change of topics waits for name servers."""
 
 
 class Registrar:
@@ -106,24 +104,43 @@ class Registrar:
         self._interval_s = interval_s
         self._registered_version = topics.version
         self._has_registered_point = False
-        contested = NameContested(log, broker_name)
-        self._servers = [
-            _NameServer(address, self._register_frame, loss_watch.judge, contested.take_answer)
-            for address in namesrvs
-        ]
+        self._contested = NameContested(log, broker_name)
+        self._waits = RouteWaits(self._has_taken)
+        self._servers = [self._make_server(address) for address in namesrvs]
+
+    def _make_server(self, address: Address) -> _NameServer:
+        return _NameServer(
+            address,
+            self._register_frame,
+            self._loss_watch.judge,
+            self._contested.take_answer,
+            is_leading=lambda: self._log.is_serving,
+            tried=self._waits.look,
+        )
 
     async def run(self) -> None:
         """Register with every name server until cancelled."""
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._waits.run)
             for server in self._servers:
                 nursery.start_soon(server.run, self._interval_s)
 
-    async def wait_registered(self) -> None:
-        """Register with every name server that can be reached, and wait for that, for ROUTE_WAIT_S at most."""
-        with trio.move_on_after(ROUTE_WAIT_S):
-            async with trio.open_nursery() as nursery:
-                for server in self._servers:
-                    nursery.start_soon(server.wait_registered)
+    def when_routed(self, then: Callable[[], None]) -> None:
+        """Register with every name server that can be reached, and call `then`, after ROUTE_WAIT_S at the latest.
+
+        What this node registers once it leads no more makes no route, so it is not what is waited for.
+        """
+        self._waits.add(tuple(server.next_number for server in self._servers), then)
+        for server in self._servers:
+            server.wake(urgent=True)
+
+    @property
+    def waiting_count(self) -> int:
+        """The count of answers that wait for name servers."""
+        return len(self._waits)
+
+    def _has_taken(self, numbers: tuple[int, ...]) -> bool:
+        return all(map(_NameServer.has_taken, self._servers, numbers))
 
     def announce(self) -> None:
         """Register at once: the role changed."""
@@ -153,7 +170,7 @@ class Registrar:
         with trio.move_on_after(timeout_s):
             async with trio.open_nursery() as nursery:
                 for server in self._servers:
-                    nursery.start_soon(server.ask, self._leave_frame)
+                    nursery.start_soon(server.leave, self._leave_frame)
 
     def _register_frame(self, opaque: int, token: str, nonce: str) -> bytes:
         topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
@@ -190,7 +207,7 @@ class _NameServer:
     Attributes:
         token: by which this node knows its registrations on the connection as its own.
 
-    Registrations are numbered from 1; `_done_number` is the last one that was taken.
+    Registrations are numbered from 1; `_done_number` is the last one of a leader that was taken.
     """
 
     def __init__(
@@ -199,11 +216,26 @@ class _NameServer:
         register_frame: Callable[[int, str, str], bytes],
         judge: Callable[[LogPoint], Awaitable[None]],
         contested: Callable[[Address, str], None],
+        *,
+        is_leading: Callable[[], bool],
+        tried: Callable[[], None],
     ) -> None:
+        """Set up a name server that was not reached yet; `run` registers with it.
+
+        Args:
+            address: where it listens.
+            register_frame: makes the request, from an opaque, a token and a nonce.
+            judge: judges the furthest place of the group's log that it remembers.
+            contested: takes the address of a rival, or an empty text, from each answer.
+            is_leading: whether what is registered now makes routes.
+            tried: called after each try, with or without success.
+        """
         self._address = address
         self._register_frame = register_frame
         self._judge = judge
         self._contested = contested
+        self._is_leading = is_leading
+        self._tried = tried
         self.token = secrets.token_hex(16)
         self._nonce = ""
         self._opaques = count(1)
@@ -214,8 +246,10 @@ class _NameServer:
         self._is_urgent = False
         self._begun_count = 0
         self._done_number = 0
-        self._ended = trio.Event()
+        self._has_led = False  # when the latest registration was made
         self._connection: Connection | None = None
+        self._next_connect_s = 0.0
+        self._has_left = False
         self._was_reached = True
         self._answer: RemotingCommand | None = None
         self._answered = trio.Event()
@@ -225,41 +259,58 @@ class _NameServer:
         self._is_urgent = self._is_urgent or urgent
         self._bell.set()
 
-    async def wait_registered(self) -> None:
-        """Wait for a registration that begins after this call; not for a name server that does not take it."""
-        number = self._begun_count + 1
-        self.wake(urgent=True)
-        while self._done_number < number and self._was_reached:
-            await self._ended.wait()
+    @property
+    def next_number(self) -> int:
+        """The number of the first registration that begins from now on."""
+        return self._begun_count + 1
+
+    def has_taken(self, number: int) -> bool:
+        """Return True if a registration as leader with at least this number was taken, or need not be waited for."""
+        return self._done_number >= number or not self._was_reached
 
     async def run(self, interval_s: float) -> None:
-        """Register again and again; a name server that is down is tried again, the broker goes on."""
+        """Register again and again, until `leave`; a name server that is down is tried again, the broker goes on."""
         async with trio.open_nursery() as nursery:
-            while True:
+            while not self._has_left:
                 self._bell, self._is_urgent = trio.Event(), False
                 self._begun_count += 1
                 is_done = await self._register(nursery)
-                if is_done:
+                if is_done and self._has_led:
                     self._done_number = self._begun_count
-                ended, self._ended = self._ended, trio.Event()
-                ended.set()
+                self._tried()
+                if not self._is_connected:
+                    continue  # connecting takes its time
                 with trio.move_on_after(interval_s if is_done else _RETRY_S):
                     await self._bell.wait()
                 if not self._is_urgent:
                     await trio.sleep(DEBOUNCE_S)
 
+    async def leave(self, frame: Callable[[int], bytes]) -> None:
+        """Unregister, and register no more."""
+        self._has_left = True
+        await self.ask(frame)
+
+    @property
+    def _is_connected(self) -> bool:
+        return self._connection is not None and not self._connection.is_closed
+
+    async def _connect(self, nursery: trio.Nursery) -> None:
+        """Connect, at most every _RECONNECT_S: whoever is down, or hangs up again and again, must not keep us busy.
+
+        Raises:
+            OSError: nobody is there.
+        """
+        await trio.sleep_until(self._next_connect_s)
+        self._next_connect_s = trio.current_time() + _RECONNECT_S
+        self._connection = await connect(self._address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
+        self.token, self._nonce = secrets.token_hex(16), ""
+        nursery.start_soon(self._receive, self._connection)
+
     async def _register(self, nursery: trio.Nursery) -> bool:
         """Register once and take up what the answer says; return True if the name server has taken it."""
         try:
-            if self._connection is None or self._connection.is_closed:
-                if self._connection is not None:
-                    # Whoever answers and hangs up again and again must not keep us busy.
-                    await trio.sleep(_RECONNECT_S)
-                self._connection = await connect(
-                    self._address, nursery, timeout_s=_CONNECT_TIMEOUT_S
-                )
-                self.token, self._nonce = secrets.token_hex(16), ""
-                nursery.start_soon(self._receive, self._connection)
+            if not self._is_connected:
+                await self._connect(nursery)
             answer = await self.ask(self._next_frame)
             nonce = "" if answer is None else answer.ext.get(NONCE_FIELD, "")
             if nonce not in ("", self._nonce):
@@ -286,6 +337,7 @@ class _NameServer:
         return True
 
     def _next_frame(self, opaque: int) -> bytes:
+        self._has_led = self._is_leading()
         return self._register_frame(opaque, self.token, self._nonce)
 
     async def ask(self, frame: Callable[[int], bytes]) -> RemotingCommand | None:

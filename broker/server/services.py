@@ -15,6 +15,7 @@ from broker.server.handlers.committers import Committers
 from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
 from broker.server.handlers.members import Members
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.offsets import Offsets
 from broker.server.handlers.pulls import Pulls
 from broker.server.handlers.row_sends import RowSends
@@ -95,6 +96,7 @@ class Services:
             now_ms=environment.monotonic_ms,
         )
         self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
+        self._new_topics = NewTopics(environment.when_routed)
         self.ends = self._make_ends()
         self.pulls = self._make_pulls()
         self.delays = Delays(log, state, self.commits, self._log_ms)
@@ -241,7 +243,13 @@ class Services:
             timers=self._timer_rules(),
             has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
         )
-        rows = RowSends(self.commits, self.router, self._state.sinks, self._answers.ids)
+        rows = RowSends(
+            self.commits,
+            self.router,
+            self._state.sinks,
+            self._answers.ids,
+            new_topics=self._new_topics,
+        )
         return Sends(
             self.commits,
             self.router,
@@ -250,6 +258,7 @@ class Services:
             ends=self.ends,
             rows=rows,
             repeats=self.repeats,
+            new_topics=self._new_topics,
         )
 
     def _make_send_backs(self) -> SendBacks:
@@ -281,6 +290,7 @@ class Services:
             ),
             answers=self._answers,
             repeats=self.repeats,
+            new_topics=self._new_topics,
             open_max=config.limits.open_transactions_max,
             now_ms=self._environment.wall_ms,
         )

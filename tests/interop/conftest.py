@@ -60,14 +60,19 @@ class RunningGroup:
         self.namesrv = processes.namesrv
 
     def leader(self, topic: str = "TBW102") -> Process:
-        """The node that the route names as brokerId 0; LookupError while there is none."""
+        """The node that the route names as brokerId 0; LookupError while it does not lead.
+
+        Between two leaders a follower has that id.
+        """
         with contextlib.suppress(OSError, KeyError):
             header, body = request(
                 self.namesrv, 105, {"topic": topic, "acceptStandardJsonOnly": "true"}
             )
             if header["code"] == 0:
                 address = json.loads(body)["brokerDatas"][0]["brokerAddrs"]["0"]
-                return self.processes.by_address[address]
+                _, body = request(address, 28, {})
+                if json.loads(body)["table"]["raftRole"] == "leader":
+                    return self.processes.by_address[address]
         raise LookupError(f"no leader in the route of {topic}")
 
     def wait_leader(self, *, other_than: Process | None = None, topic: str = "TBW102") -> Process:

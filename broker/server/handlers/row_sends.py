@@ -12,6 +12,7 @@ from functools import partial
 
 import msgspec
 
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.plan_staging import stage_plan
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.request import PendingRequest
@@ -60,11 +61,14 @@ class RowSends:
         router: Router,
         sinks: Sinks,
         ids: OffsetIdMaker,
+        *,
+        new_topics: NewTopics,
     ) -> None:
         self._commits = commits
         self._router = router
         self._sinks = sinks
         self._ids = ids
+        self._new_topics = new_topics
         self._flying: dict[str, list[_Flight]] = {}
         self._flying_count = 0
 
@@ -100,9 +104,8 @@ class RowSends:
         assert len(flight.fresh) == len(fresh), f"a row of {rows.sink_id} is new twice in one send"
         self._flying.setdefault(rows.sink_id, []).append(flight)
         self._flying_count += len(fresh)
-        self._commits.wait(
-            place, OnCommit(partial(self._committed, flight), partial(self._failed, flight))
-        )
+        answer = self._new_topics.hold(plan, partial(self._committed, flight))
+        self._commits.wait(place, OnCommit(answer, partial(self._failed, flight)))
 
     def _ahead_of(self, rows: Rows) -> _Flight | None:
         """Find the flight that decides about these rows, if there is one."""

@@ -9,11 +9,12 @@ from __future__ import annotations
 from contextlib import suppress
 
 from broker.server.handlers.known_sends import KnownParts, KnownSends, SendInFlight
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.plan_staging import stage_plan
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.transactions import TransactionEnds
-from broker.server.requests.commits import Commits
+from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import NOTHING_NEW
@@ -70,6 +71,7 @@ class Sends:
         ends: TransactionEnds,
         rows: RowSends,
         repeats: Repeats | None,
+        new_topics: NewTopics,
     ) -> None:
         """Set up the answers to sends; `repeats` recognises those stored before, None stores every send."""
         self._commits = commits
@@ -81,6 +83,7 @@ class Sends:
         self._ends = ends
         self._rows = rows
         self._repeats = repeats
+        self._new_topics = new_topics
         self._known = None if repeats is None else KnownSends(repeats, answers.place_of)
 
     def handlers(self) -> tuple[Handler[SendRequest], ...]:
@@ -138,7 +141,11 @@ class Sends:
         if place >= 0:
             if known is not None:
                 known.enter(send)
-            self._commits.wait(place, send)
+            if plan.creation is NOTHING_NEW and not self._new_topics.names:
+                self._commits.wait(place, send)
+            else:
+                answer = self._new_topics.hold(plan, send.committed)
+                self._commits.wait(place, OnCommit(answer, send.failed))
 
     # The outcome of a send.
 
@@ -243,6 +250,7 @@ class Sends:
 
     def lost(self) -> None:
         """Forget what was noted of answers, since leadership is lost. The log notifies the sends in flight."""
+        self._new_topics.forget()
         if self._repeats is not None:
             self._repeats.forget()
 

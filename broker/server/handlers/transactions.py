@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.plan_staging import stage_plan
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.requests.commits import Commits
@@ -73,6 +74,7 @@ class TransactionEnds:
         rules: EndRules,
         answers: SendAnswers,
         repeats: Repeats | None,
+        new_topics: NewTopics,
         open_max: int,
         now_ms: Callable[[], int],
     ) -> None:
@@ -87,6 +89,7 @@ class TransactionEnds:
         self._rules = rules
         self._answers = answers
         self._repeats = repeats
+        self._new_topics = new_topics
         self._open_max = open_max
         self._now_ms = now_ms
         self._beginning: dict[TransactionKey, list[RequestedMessage]] = {}
@@ -174,7 +177,7 @@ class TransactionEnds:
         self._router.when_committed(
             request,
             place,
-            partial(self._half_stored, half),
+            self._new_topics.hold(half.plan, partial(self._half_stored, half)),
             ended=lambda _error: self._begun(half.key, half.asked),
         )
 

@@ -10,12 +10,12 @@ import pytest
 import trio
 
 from broker.net.listener import Listener
-from broker.server.registrar import ROUTE_WAIT_S
+from broker.server.route_waits import ROUTE_WAIT_S
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.listening import bind, bound_address
-from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import decode_command, encode_command, make_response
 from dledger_mq.remoting.registration import (
@@ -25,7 +25,7 @@ from dledger_mq.remoting.registration import (
     identity_of,
 )
 from jepsen.ports import free_ports
-from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
+from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire, send_ext
 
 
 class NameServer:
@@ -36,6 +36,7 @@ class NameServer:
         self.left: list[BrokerIdentity] = []
         self.told = trio.Event()
         self.is_silent = False
+        self.is_busy = False
 
     def handle(self, connection: Connection, frames: list[Frame]) -> None:
         for frame in frames:
@@ -49,7 +50,9 @@ class NameServer:
             else:
                 self.left.append(identity)
             if not self.is_silent:
-                connection.send_nowait(encode_command(make_response(command.opaque, 0)))
+                is_busy = self.is_busy and command.code == RequestCode.REGISTER_BROKER
+                code = ResponseCode.SYSTEM_BUSY if is_busy else ResponseCode.SUCCESS
+                connection.send_nowait(encode_command(make_response(command.opaque, code)))
         told, self.told = self.told, trio.Event()
         told.set()
 
@@ -167,6 +170,59 @@ async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: Cl
                 assert known == [True, True], f"{name}: {known}"
 
 
+@pytest.mark.parametrize(
+    "half",
+    ["", "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01{}\x02"],
+    ids=["sends", "half messages"],
+)
+async def test_a_topic_is_known_before_the_first_send_that_creates_it_is_answered(
+    make_cluster: ClusterMaker, half: str
+) -> None:
+    """All sends that came with it included, whichever is answered first; and half messages."""
+    servers = [NameServer(), NameServer()]
+    sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
+    addresses = tuple(bound_address(sock) for sock in sockets)
+    async with listening(servers[0], sockets[0]), listening(servers[1], sockets[1]):
+        cluster = await make_cluster(1, namesrvs=addresses)
+        broker = await cluster.leader()
+        for server in servers:
+            await server.until_leader(str(broker.service_address))
+        async with cluster.wire(broker) as wire:
+            for number in range(60):
+                name = f"Auto{number}"
+                asked = [
+                    wire.send_request(310, send_ext(name, 0, half.format(key)), b"x")
+                    for key in range(3)
+                ]
+                for opaque in reversed(asked):
+                    assert (await wire.answer(opaque)).code == 0
+                    known = [name in (server.registered[-1][1].topics or {}) for server in servers]
+                    assert known == [True, True], f"{name}: {known}"
+            begun = [len(server.registered) for server in servers]
+            assert (await wire.send("Auto0")).code == 0
+            assert [len(server.registered) for server in servers] == begun, "it was known before"
+
+
+async def test_a_stop_loses_no_answer_that_waits_for_a_name_server(
+    make_cluster: ClusterMaker,
+) -> None:
+    server = NameServer()
+    sock = bind(Address("127.0.0.1", 0))
+    async with listening(server, sock):
+        cluster = await make_cluster(1, namesrvs=(bound_address(sock),))
+        broker = await cluster.leader()
+        await server.until_leader(str(broker.service_address))
+        async with cluster.wire(broker) as wire:
+            server.is_busy = True
+            opaque = wire.send_request(RequestCode.UPDATE_AND_CREATE_TOPIC, created("New"))
+            await cluster.wait(lambda: "New" in broker.state.topics)
+            await cluster.stop("n0")
+            assert (await wire.answer(opaque)).code == 0
+        with trio.fail_after(ANSWER_S):
+            while not server.left:
+                await server.told.wait()
+
+
 async def test_a_name_server_that_answers_nothing_holds_a_creation_up_for_a_second(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -183,8 +239,13 @@ async def test_a_name_server_that_answers_nothing_holds_a_creation_up_for_a_seco
             begun_s = trio.current_time()
             assert (await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created("New"))).code == 0
             took_s = trio.current_time() - begun_s
-        assert "New" in (server.registered[-1][1].topics or {})
-        assert took_s < ROUTE_WAIT_S + 1
+            assert "New" in (server.registered[-1][1].topics or {})
+            assert took_s < ROUTE_WAIT_S + 1
+            begun_s = trio.current_time()
+            assert (await wire.send("Auto")).code == 0
+            took_s = trio.current_time() - begun_s
+            assert "Auto" in (server.registered[-1][1].topics or {})
+            assert took_s < ROUTE_WAIT_S + 1
 
 
 async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -> None:

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.server.deliveries.transaction_checks import TransactionChecks
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits
@@ -154,6 +155,7 @@ class Node:
             ),
             answers=SendAnswers(SendReplies(), OffsetIdMaker(HOST), "b"),
             repeats=Repeats(self.state, self.load),
+            new_topics=NewTopics(lambda then: then()),
             open_max=100,
             now_ms=lambda: world.now_ms,
         )

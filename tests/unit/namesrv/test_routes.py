@@ -102,11 +102,94 @@ def test_a_new_leader_replaces_the_old_one(table: Table) -> None:
     assert table.addrs() == {0: B, 2: A}
 
 
-def test_a_leader_that_steps_down_first_leaves_no_leader(table: Table) -> None:
+def follow(table: Table, *members: tuple[str, int], term: int = 1) -> None:
+    for addr, broker_id in members:
+        table.register(addr, broker_id, term=term, is_proven=True)
+
+
+def lead(table: Table, addr: str, term: int = 1) -> None:
+    table.register(addr, term=term, is_proven=True)
+
+
+@pytest.mark.parametrize(
+    ("happens", "shown"),
+    [
+        pytest.param((), {0: A, 2: B, 3: C}, id="nothing"),
+        pytest.param(("dies A",), {0: B, 3: C}, id="the leader dies: the lowest id stands in"),
+        pytest.param(("silent A",), {0: B, 3: C}, id="the leader falls silent"),
+        pytest.param(("leaves A",), {0: B, 3: C}, id="the leader leaves"),
+        pytest.param(("dies A", "dies B"), {0: C}, id="who stood in dies as well"),
+        pytest.param(("dies A", "leads C"), {0: C, 2: B}, id="and has its own id again"),
+        pytest.param(("follows A",), {0: A, 2: B, 3: C}, id="who led last stands in itself"),
+        pytest.param(("follows A", "leads B"), {0: B, 1: A, 3: C}, id="until the next leads"),
+        pytest.param(("follows A", "dies A"), {0: B, 3: C}, id="or it dies"),
+        pytest.param(("leads B",), {0: B, 3: C}, id="a replaced leader is not listed"),
+        pytest.param(("leads B", "dies B"), {0: C}, id="nor does it stand in"),
+        pytest.param(("leads B", "dies B", "follows A"), {0: A, 3: C}, id="before it follows"),
+        pytest.param(("dies A", "follows A"), {0: A, 2: B, 3: C}, id="back before an election"),
+        pytest.param(("dies A", "dies B", "dies C"), {}, id="nobody is there"),
+        pytest.param(
+            ("dies A", "dies B", "dies C", "follows B"), {2: B}, id="nobody led in this life"
+        ),
+    ],
+)
+def test_from_leader_to_leader_somebody_who_forwards_has_the_id_0(
+    table: Table, happens: tuple[str, ...], shown: dict[int, str]
+) -> None:
+    addrs, ids = {"A": A, "B": B, "C": C}, {A: 1, B: 2, C: 3}
+    follow(table, (B, 2), (C, 3))
+    lead(table, A)
+    for what, addr in ((event.split()[0], addrs[event.split()[1]]) for event in happens):
+        if what == "dies":
+            table.routes.connection_closed(addr)
+        elif what == "silent":
+            table.now_ms += BROKER_TIMEOUT_MS
+            for other in {A, B, C} - {addr}:
+                table.routes.note_alive(other, other, table.now_ms)
+            table.routes.expire(table.now_ms)
+        elif what == "leaves":
+            table.routes.unregister(BrokerIdentity("main", "broker-a", addr, 0), addr)
+        elif what == "follows":
+            follow(table, (addr, ids[addr]), term=2)
+        else:
+            assert what == "leads"
+            lead(table, addr, term=2)
+    assert table.addrs() == shown
+    route = table.routes.route("T")
+    info = table.routes.cluster_info()
+    if 0 in shown:
+        assert route is not None
+        assert [dict(broker.broker_addrs) for broker in route.brokers] == [shown]
+        assert info.brokers["broker-a"].broker_addrs == shown
+        assert table.routes.system_topics()[1] == shown[0]
+    else:
+        assert route is None
+        assert table.routes.system_topics()[1] is None
+
+
+def test_before_the_first_leader_nobody_stands_in(table: Table) -> None:
+    follow(table, (B, 2), (C, 3))
+    assert table.addrs() == {2: B, 3: C}
+
+
+def test_foreign_brokers_stand_in_for_nobody(table: Table) -> None:
+    """RocketMQ's followers refuse what only a leader may do."""
+    table.register(B, 1, term=1)
     table.register(A, term=1)
-    table.register(A, 1, term=2)
-    assert table.addrs() == {1: A}
+    table.routes.connection_closed(A)
+    assert table.addrs() == {1: B}
+    table.register(A, term=1)
+    table.register(A, 2, term=2)
+    assert table.addrs() == {1: B, 2: A}
     assert table.routes.route("T") is not None
+
+
+def test_who_stands_in_has_no_term_to_keep_a_leader_out_with(table: Table) -> None:
+    follow(table, (B, 2), (C, 3), term=9)
+    lead(table, A, term=9)
+    table.routes.connection_closed(A)
+    lead(table, C, term=5)
+    assert table.addrs() == {0: C, 2: B}
 
 
 def test_a_deposed_leader_cannot_come_back_with_its_old_term(table: Table) -> None:
@@ -363,7 +446,9 @@ class RouteTableMachine(RuleBasedStateMachine):
         except RefusedRegistrationError:
             assert self.table.addrs(name) == before
         else:
-            assert self.table.addrs(name)[broker_id] == addr
+            shown = self.table.addrs(name)
+            assert shown.get(broker_id) == addr or (is_proven and addr in shown.values())
+            assert broker_id or shown[0] == addr
 
     @rule(addr=st.sampled_from([A, B, C]))
     def close(self, addr: str) -> None:
@@ -381,6 +466,16 @@ class RouteTableMachine(RuleBasedStateMachine):
         listed = [addr for broker in info.brokers.values() for addr in broker.broker_addrs.values()]
         assert len(listed) == len(set(listed))
         assert all(self.table.routes.known_version(addr) is not None for addr in listed)
+
+    @invariant()
+    def clients_of_proven_brokers_always_find_a_leader(self) -> None:
+        for topic in self.table.routes.topics():
+            route = self.table.routes.route(topic)
+            assert route is not None
+            for broker in route.brokers:
+                entry = self.table.routes._names[broker.broker_name]
+                is_listed = bool(broker.broker_addrs) and entry.is_proven
+                assert 0 in broker.broker_addrs or not is_listed
 
     @invariant()
     def every_queue_has_its_broker(self) -> None:

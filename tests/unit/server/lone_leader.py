@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from broker.server.deliveries.delays import Delays
 from broker.server.deliveries.timers import TimerDeliveries
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
@@ -126,6 +127,7 @@ class LoneLeader:
             ends=cast("Any", None),
             rows=cast("Any", None),
             repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
+            new_topics=NewTopics(lambda then: then()),
         )
         self.send_backs = SendBacks(
             self.commits,

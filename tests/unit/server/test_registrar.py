@@ -48,7 +48,14 @@ async def test_leaving_waits_for_the_answer_to_a_registration(
         raise AssertionError("nothing is to be judged")
 
     wire = Wire()
-    server = _NameServer(Address("127.0.0.1", 1), lambda *_: b"", judge, lambda *_: None)
+    server = _NameServer(
+        Address("127.0.0.1", 1),
+        lambda *_: b"",
+        judge,
+        lambda *_: None,
+        is_leading=lambda: True,
+        tried=lambda: None,
+    )
     server._connection = cast("Connection", wire)
     remarks: dict[bytes, str | None] = {}
 
@@ -72,3 +79,98 @@ async def test_leaving_waits_for_the_answer_to_a_registration(
         await trio.testing.wait_all_tasks_blocked()
         wire.end()
     assert remarks == {b"register": "registered", b"leave": "left"}
+
+
+async def judge_nothing(_: object) -> None:
+    raise AssertionError("nothing is to be judged")
+
+
+class Registered:
+    """What one node registers with one name server."""
+
+    def __init__(self) -> None:
+        self.is_leading = True
+        self.tries = 0
+        self.wire = Wire()
+        self.server = _NameServer(
+            Address("127.0.0.1", 1),
+            lambda opaque, *_: b"register %d" % opaque,
+            judge_nothing,
+            lambda *_: None,
+            is_leading=lambda: self.is_leading,
+            tried=self._tried,
+        )
+        self.server._connection = cast("Connection", self.wire)
+
+    def _tried(self) -> None:
+        self.tries += 1
+
+    async def answer(self, opaque: int) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        assert self.wire.sent[-1] == b"register %d" % opaque
+        self.wire.answer(opaque, "registered")
+        await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_only_what_a_leader_registers_after_the_call_is_waited_for(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Registered()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        nursery.start_soon(node.server.run, 30.0)
+        await trio.testing.wait_all_tasks_blocked()
+        wanted = node.server.next_number
+        node.server.wake(urgent=True)
+        await node.answer(1)
+        assert (node.tries, node.server.has_taken(wanted)) == (1, False), "it began before"
+        node.is_leading = False
+        node.server.wake(urgent=True)
+        await node.answer(2)
+        node.is_leading = True
+        node.server.wake(urgent=True)
+        await node.answer(3)
+        assert node.server.has_taken(wanted), "what was built while it led"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_leads_no_more_is_not_taken_for_a_route(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Registered()
+    node.is_leading = False
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        nursery.start_soon(node.server.run, 30.0)
+        await node.answer(1)
+        assert (node.tries, node.server.has_taken(1)) == (1, False)
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_name_server_that_does_not_answer_is_not_waited_for_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Registered()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        nursery.start_soon(node.server.run, 30.0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert not node.server.has_taken(1)
+        await trio.sleep(10)
+        assert node.tries > 1
+        assert node.server.has_taken(node.server.next_number)
+        nursery.cancel_scope.cancel()
+
+
+async def test_nothing_is_registered_after_leaving(autojump_clock: trio.testing.MockClock) -> None:
+    node = Registered()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        nursery.start_soon(node.server.run, 30.0)
+        await node.answer(1)
+        nursery.start_soon(node.server.leave, lambda opaque: b"leave %d" % opaque)
+        await trio.testing.wait_all_tasks_blocked()
+        node.server.wake(urgent=True)
+        await trio.sleep(60)
+        assert node.wire.sent == [b"register 1", b"leave 2"]
+        nursery.cancel_scope.cancel()

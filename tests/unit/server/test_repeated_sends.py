@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.sends import Sends
@@ -118,14 +119,16 @@ class Bench:
         )
         repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
         ids = OffsetIdMaker(HOST)
+        new_topics = NewTopics(lambda then: then())
         self.sends = Sends(
             self.commits,
             self.router,
             rules,
             SendAnswers(SendReplies(), ids, "broker-a"),
             ends=cast("Any", None),
-            rows=RowSends(self.commits, self.router, self.state.sinks, ids),
+            rows=RowSends(self.commits, self.router, self.state.sinks, ids, new_topics=new_topics),
             repeats=repeats if is_on else None,
+            new_topics=new_topics,
         )
         self._born = count(1)
         self.new_term()

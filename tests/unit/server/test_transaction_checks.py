@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from broker.server.deliveries import transaction_checks as module
 from broker.server.deliveries.transaction_checks import TransactionChecks
+from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
@@ -52,6 +53,7 @@ class Bench:
             rules=none,
             answers=none,
             repeats=None,
+            new_topics=NewTopics(lambda then: then()),
             open_max=9,
             now_ms=lambda: self.wall_ms,
         )

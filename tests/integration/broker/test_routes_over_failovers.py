@@ -1,0 +1,199 @@
+"""The route while leaders come and go, looked at every few milliseconds: clients always find somebody to send to."""
+
+from __future__ import annotations
+
+import json
+import signal
+import statistics
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import partial
+
+import pytest
+
+from jepsen.processes import Group, Process, poll
+from tests.integration.broker.conftest import pull_ext, send_ext
+from tests.integration.broker.route_watch import Asker, RouteWatch, Sighting
+from tests.integration.broker.test_registration import created
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+WAIT_S = 60.0
+NEW_LEADER_S = 0.2
+"""From the first answer of a node that it leads, to the route that names it."""
+
+SETTINGS = "mappedFileSizeCommitLog=16777216\nstopForwardSec=1\n"
+TOPIC = "Watched"
+OFFSET = {"consumerGroup": "G", "topic": TOPIC, "queueId": "0"}
+BEAT = {
+    "clientID": "a client",
+    "consumerDataSet": [],
+    "producerDataSet": [{"groupName": "P"}],
+}
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with Group(tmp_path_factory.mktemp("group"), name_servers=2, settings=SETTINGS) as group:
+        group.start()
+        group.wait_listening()
+        leader = wait_leader(group)
+        assert ask(leader, 17, created(TOPIC)) == 0
+        yield group
+
+
+def ask(node: Process, code: int, ext: dict[str, str], body: bytes = b"") -> int:
+    """Ask over a connection of its own; the code of the answer."""
+    asker = Asker(node.address)
+    try:
+        return asker.ask(code, ext, body)[0]
+    finally:
+        asker.close()
+
+
+def leads(node: Process) -> bool:
+    """What a node says of itself."""
+    asker = Asker(node.address)
+    try:
+        return bool(json.loads(asker.ask(28, {})[1])["table"]["raftRole"] == "leader")
+    except OSError:
+        return False
+    finally:
+        asker.close()
+
+
+def wait_leader(group: Group, *, other_than: Process | None = None) -> Process:
+    """Wait until a node says that it leads."""
+    found: list[Process] = []
+
+    def is_found() -> bool:
+        found[:] = [node for node in group.nodes if node is not other_than and leads(node)]
+        return bool(found)
+
+    assert poll(is_found, WAIT_S, interval_s=0.002), "nobody leads"
+    return found[0]
+
+
+def has_leader(node: Process, seen: Sighting) -> bool:
+    """Whether clients are sent to a node."""
+    return seen.leader == node.address
+
+
+def has_left(node: Process, seen: Sighting) -> bool:
+    """Whether clients hear nothing of a node."""
+    return node.address not in (seen.route or {}).values()
+
+
+def has_ended(node: Process) -> bool:
+    """Whether the process of a node has ended."""
+    return node.pid is None
+
+
+def all_show(watches: Sequence[RouteWatch], is_so: Callable[[Sighting], bool]) -> bool:
+    """Wait until what every name server answers is so."""
+    return poll(lambda: all(one.now is not None and is_so(one.now) for one in watches), WAIT_S)
+
+
+@contextmanager
+def watched(group: Group) -> Iterator[list[RouteWatch]]:
+    """Look at the routes of a group that is whole; at the end there must have been no gap."""
+    with ExitStack() as stack:
+        watches = [RouteWatch(server.address, TOPIC) for server in group.name_servers]
+        for watch in watches:
+            stack.enter_context(watch)
+        wait_whole(group, watches)
+        for watch in watches:
+            watch.forget()
+        yield watches
+        gaps = {watch.name_server: watch.gaps() for watch in watches}
+    assert gaps == {watch.name_server: [] for watch in watches}
+
+
+def wait_whole(group: Group, watches: Sequence[RouteWatch]) -> None:
+    """Wait until every name server lists all nodes, and a node that leads under id 0."""
+    leader = wait_leader(group)
+
+    def is_whole(seen: Sighting) -> bool:
+        everybody = set(group.by_address)
+        return seen.leader == leader.address and set((seen.cluster or {}).values()) == everybody
+
+    assert all_show(watches, is_whole), [watch.now for watch in watches]
+
+
+def test_a_killed_leader_leaves_no_gap_and_the_next_one_is_there_at_once(group: Group) -> None:
+    late_s: list[float] = []
+    for _ in range(3):
+        with watched(group) as watches:
+            victim = wait_leader(group)
+            victim.kill()
+            leader = wait_leader(group, other_than=victim)
+            led_s = time.monotonic()
+            assert all_show(watches, partial(has_leader, leader))
+            late_s += [watch.since(leader.address) - led_s for watch in watches]
+            # Nobody is listed who is dead; each of the others under one id.
+            alive = sorted(node.address for node in group.nodes if node is not victim)
+            for watch in watches:
+                assert watch.now is not None
+                assert sorted((watch.now.route or {}).values()) == alive
+            victim.start()
+            wait_whole(group, watches)
+    assert statistics.median(late_s) <= NEW_LEADER_S, late_s
+
+
+def test_planned_stops_leave_no_gap(group: Group) -> None:
+    for is_leader in (True, False):
+        with watched(group) as watches:
+            leader = wait_leader(group)
+            node = next(each for each in group.nodes if (each is leader) == is_leader)
+            node.send_signal(signal.SIGTERM)
+            assert poll(partial(has_ended, node), WAIT_S)
+            assert all_show(watches, partial(has_left, node))
+            node.start()
+            wait_whole(group, watches)
+
+
+def test_a_leader_that_stands_still_leaves_no_gap_and_does_not_take_the_route_back(
+    group: Group,
+) -> None:
+    with watched(group) as watches:
+        victim = wait_leader(group)
+        victim.pause()
+        try:
+            leader = wait_leader(group, other_than=victim)
+            assert all_show(watches, partial(has_leader, leader))
+            for watch in watches:
+                watch.forget()
+        finally:
+            victim.resume()
+        wait_whole(group, watches)
+        assert victim.address not in {seen.leader for watch in watches for seen in watch.seen}
+
+
+def test_who_stands_in_holds_requests_until_there_is_a_leader(group: Group) -> None:
+    """Sends, pulls, heartbeats and offsets: none fails while nobody leads."""
+    requests: dict[str, tuple[int, dict[str, str], bytes]] = {
+        "send": (310, send_ext(TOPIC), b"between leaders"),
+        "pull": (11, pull_ext(TOPIC), b""),
+        "heartbeat": (34, {}, json.dumps(BEAT).encode()),
+        "commit of an offset": (15, {**OFFSET, "commitOffset": "1"}, b""),
+        "committed offset": (14, OFFSET, b""),
+        "end of a queue": (30, {"topic": TOPIC, "queueId": "0"}, b""),
+    }
+    with watched(group) as watches, ThreadPoolExecutor(2 * len(requests)) as askers:
+        victim = wait_leader(group)
+        for code in (310, 15):
+            assert ask(victim, *next(each for each in requests.values() if each[0] == code)) == 0
+        victim.kill()
+        assert all_show(watches, lambda seen: seen.leader not in (None, victim.address))
+        others = [node for node in group.nodes if node is not victim]
+        asked = {
+            (what, node.name): askers.submit(ask, node, *request)
+            for what, request in requests.items()
+            for node in others
+        }
+        codes = {which: future.result(WAIT_S) for which, future in asked.items()}
+        victim.start()
+        wait_whole(group, watches)
+    assert codes == dict.fromkeys(asked, 0)

@@ -1,0 +1,60 @@
+"""Answers to sends that create a topic, and to those that come right after them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from broker.server.handlers.new_topics import NewTopics
+from broker.service.catalog import Creation
+from broker.service.send import SendPlan
+from broker.store.topics import TopicConfig
+from dledger_mq.message.numbers import QueueId
+
+STAGED = cast("Any", "an entry")
+
+
+def plan(topic: str, *, creates: bool = False) -> SendPlan:
+    creation = Creation(topics=(TopicConfig(topic, 4, 4),) if creates else ())
+    return SendPlan(topic, QueueId(0), 0, 0, 0, (), creation)
+
+
+class Answers:
+    def __init__(self) -> None:
+        self.given: list[tuple[str, int]] = []
+        self.waiting: list[Callable[[], None]] = []
+        self.topics = NewTopics(self.waiting.append)
+
+    def commit(self, which: SendPlan, place: int) -> None:
+        """A send that is staged and committed."""
+        answer = self.topics.hold(which, lambda _, at: self.given.append((which.topic, at)))
+        answer(STAGED, place)
+
+
+def test_the_first_send_and_those_beside_it_wait_for_the_route() -> None:
+    answers = Answers()
+    answers.commit(plan("New", creates=True), 1)
+    answers.commit(plan("New"), 2)
+    answers.commit(plan("Old"), 3)
+    assert answers.given == [("Old", 3)]
+    answers.waiting.pop(0)()
+    assert answers.given == [("Old", 3), ("New", 1)]
+    answers.commit(plan("New"), 4)
+    assert answers.given[-1] == ("New", 4), "from now on it is known"
+    answers.waiting.pop(0)()
+    assert answers.given[-1] == ("New", 2)
+    assert not answers.waiting
+
+
+def test_a_group_alone_is_not_waited_for() -> None:
+    answers = Answers()
+    answers.commit(plan("Old"), 1)
+    assert answers.given == [("Old", 1)]
+
+
+def test_a_lost_leadership_ends_the_waiting_of_others() -> None:
+    answers = Answers()
+    answers.topics.hold(plan("New", creates=True), lambda *_: None)
+    answers.topics.forget()
+    answers.commit(plan("New"), 1)
+    assert answers.given == [("New", 1)]
