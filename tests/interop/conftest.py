@@ -131,20 +131,23 @@ def kill_and_restart(group: RunningGroup, topic: str) -> None:
 
 
 class ForeignClient:
-    """Starts one of the foreign clients, or ours; its output is JSON lines."""
+    """Starts one of the foreign clients, or ours; its output is JSON lines.
 
-    def __init__(self, kind: str, namesrv: str) -> None:
+    Args:
+        has_patience: with timeouts for a busy machine, where a library's own are short.
+    """
+
+    def __init__(self, kind: str, namesrv: str, *, has_patience: bool = True) -> None:
         self.kind = kind
         self._namesrv = namesrv
+        self._more = JAVA_TIMEOUTS if has_patience and kind in JAVAS else ()
 
     def start(self, operation: str, *options: str) -> subprocess.Popen[str]:
         """Start it in the background."""
-        if self.kind in JAVAS:
-            options = (*JAVA_TIMEOUTS, *options)
         environment = dict(os.environ)
         environment["NODE_PATH"] = str(NODE_MODULES)
         return subprocess.Popen(
-            [*command(self.kind), operation, "--namesrv", self._namesrv, *options],
+            [*command(self.kind), operation, "--namesrv", self._namesrv, *self._more, *options],
             stdin=subprocess.PIPE if "--steered" in options else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,15 +38,29 @@ def runs(pid: int) -> bool:
 
 
 class Cluster:
-    """Three supervisors, and what they say."""
+    """Supervisors, one for each machine, and what they say.
 
-    def __init__(self, folder: Path, *, more: str = "") -> None:
+    Args:
+        machines: their names and hosts.
+        head: settings before the first section of node.toml.
+        more: settings after the last, [broker].
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        machines: Mapping[str, str] = MACHINES,
+        head: str = "",
+        more: str = "",
+    ) -> None:
         self.folder = folder
+        self.machines = dict(machines)
         self.file = folder / "node.toml"
-        self.namesrv_port, broker, member = free_port_rows(3, length=len(MACHINES), step=PORT_STEP)
-        machines = "".join(f'{name} = "{host}"\n' for name, host in MACHINES.items())
+        self.namesrv_port, broker, member = free_port_rows(3, length=len(machines), step=PORT_STEP)
+        hosts = "".join(f'{name} = "{host}"\n' for name, host in machines.items())
         self.file.write_text(
-            f"[machines]\n{machines}[ports]\nnamesrv = {self.namesrv_port}\nbroker = {broker}\nmember = {member}\n"
+            f"{head}[machines]\n{hosts}[ports]\nnamesrv = {self.namesrv_port}\nbroker = {broker}\nmember = {member}\n"
             f"[broker]\nmappedFileSizeCommitLog = 16777216\n{more}"
         )
         self.supervisors = {
@@ -57,12 +71,12 @@ class Cluster:
                 port=self.namesrv_port,
                 host=host,
             )
-            for name, host in MACHINES.items()
+            for name, host in machines.items()
         }
 
     @property
     def name_servers(self) -> str:
-        return ";".join(f"{host}:{self.namesrv_port}" for host in MACHINES.values())
+        return ";".join(f"{host}:{self.namesrv_port}" for host in self.machines.values())
 
     def command(self, machine: str, *action: str) -> list[str]:
         command = (sys.executable, "-m", "broker.node.cli", "-c", str(self.file))
@@ -88,7 +102,7 @@ class Cluster:
 
     def is_known(self, group: str) -> bool:
         """True once the first name server knows the leader of a group."""
-        first = (f"{MACHINES['alpha']}:{self.namesrv_port}",)
+        first = self.name_servers.split(";")[:1]
         try:
             (leader, *_) = trio.run(ask_all, trio.run(addresses_of_group, first, group))
         except NobodyAnsweredError:
@@ -102,14 +116,14 @@ class Cluster:
 
 
 @contextmanager
-def running(folder: Path, *, more: str = "") -> Iterator[Cluster]:
-    cluster = Cluster(folder, more=more)
+def running(cluster: Cluster) -> Iterator[Cluster]:
+    """Run all machines; at the end they are stopped in order."""
     try:
         for supervisor in cluster.supervisors.values():
             supervisor.start()
         yield cluster
     finally:
-        for machine in MACHINES:
+        for machine in cluster.machines:
             cluster.run(machine, "stop")
         for supervisor in cluster.supervisors.values():
             supervisor.kill()
@@ -117,7 +131,7 @@ def running(folder: Path, *, more: str = "") -> Iterator[Cluster]:
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("node")) as cluster:
+    with running(Cluster(tmp_path_factory.mktemp("node"))) as cluster:
         yield cluster
 
 
