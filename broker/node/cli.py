@@ -36,7 +36,8 @@ from broker.command_line import (
 )
 from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NodePlan, plan_node
-from broker.node.supervisor import STOP_S_MAX, MachineStatus, Supervisor, look
+from broker.node.status import MachineStatus, look
+from broker.node.supervisor import Supervisor
 from dledger import ConfigError
 from dledger.version import __version__
 
@@ -207,30 +208,30 @@ def _print_status(seen: MachineStatus) -> None:
 def _stop(plan: NodePlan, console: Console) -> int:
     """Stop by way of the supervisor, or directly the children that a killed supervisor has left running."""
     seen = look(plan)
-    if not seen.supervisor and not any(child.pid for child in seen.children):
+    if not seen.children:
         console.print(f"machine {plan.machine} is not running ({plan.folder})")
         return EXIT_OK
+    own = Supervisor(plan, console.print)
     with console.status("brokers hand over, and answer what is on its way"):
-        if seen.supervisor:
-            has_ended = trio.run(_end_supervisor, seen.supervisor)
-        else:
-            trio.run(Supervisor(plan, console.print).stop_orphans)
-            has_ended = True
-    if not has_ended:
-        print_error(console, _PROGRAM, f"process {seen.supervisor} has not ended; its log says why")
-        return EXIT_FAILED
+        if seen.supervisor is None:
+            trio.run(own.stop_orphans)
+        elif not trio.run(_end_supervisor, seen.supervisor, own.stop_s_max + 5.0):
+            print_error(
+                console, _PROGRAM, f"process {seen.supervisor} has not ended; its log says why"
+            )
+            return EXIT_FAILED
     console.print(f"machine {plan.machine} is stopped")
     return EXIT_OK
 
 
-async def _end_supervisor(pid: int) -> bool:
+async def _end_supervisor(pid: int, within_s: float) -> bool:
     """Ask a supervisor to stop, and wait for its end; False when it takes too long."""
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:
         return True
     signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-    with trio.move_on_after(2 * STOP_S_MAX + 10) as waiting:
+    with trio.move_on_after(within_s) as waiting:
         await trio.lowlevel.wait_readable(pidfd)
     return not waiting.cancelled_caught
 

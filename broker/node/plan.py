@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.node.config import PORT_STEP, NodeFile
+from broker.processes.child import Program
 from broker.server.config import read_config
 from dledger import ConfigError
 from dledger_mq.net.address import Address
@@ -24,16 +25,21 @@ class ChildPlan:
     Attributes:
         name: `namesrv`, or the group's.
         address: where clients reach it.
-        command: program and arguments.
+        command: program and arguments; they name a file in this machine's folder, so nobody else's are the same.
         log: file that takes what it prints.
-        file: path and content of the settings file that its command names; None without one.
+        files: path and content of the files that its command names.
     """
 
     name: str
     address: Address
     command: tuple[str, ...]
     log: Path
-    file: tuple[Path, str] | None
+    files: tuple[tuple[Path, str], ...]
+
+    @property
+    def program(self) -> Program:
+        """The program that is kept running."""
+        return Program(self.name, self.command, self.log)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,21 +82,26 @@ def plan_node(file: NodeFile, machine: str, *, secret: str | None) -> NodePlan:
                 address=config.listen,
                 command=(*_PYTHON, "broker.server.cli", "-c", str(settings), *secret_option),
                 log=folder / "logs" / f"{group}.log",
-                file=(settings, _properties(values)),
+                files=((settings, _properties(values)),),
             )
         )
     return NodePlan(machine, folder, tuple(children), tuple(warnings))
 
 
 def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> ChildPlan:
-    secrets = folder / "conf" / "namesrv.secrets"
-    options = ("--secret-file", str(secrets)) if secret else ()
+    """Lay out the name server; its secret counts for the brokers of all groups."""
+    settings, secrets = folder / "conf" / "namesrv.conf", folder / "conf" / "namesrv.secrets"
+    values = {"bindAddress": listen.host, "listenPort": str(listen.port)}
+    secret_option = ("--secret-file", str(secrets)) if secret else ()
     return ChildPlan(
         name=NAME_SERVER,
         address=listen,
-        command=(*_PYTHON, "broker.namesrv.cli", "--listen", str(listen), *options),
+        command=(*_PYTHON, "broker.namesrv.cli", "-c", str(settings), *secret_option),
         log=folder / "logs" / "namesrv.log",
-        file=(secrets, f"* {secret}\n") if secret else None,
+        files=(
+            (settings, _properties(values)),
+            *([(secrets, f"* {secret}\n")] if secret else []),
+        ),
     )
 
 

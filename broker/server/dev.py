@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import trio
 from rich.console import Console
 from rich.markup import escape
 
+from broker.processes.child import Child, ChildEnd, Program
+from broker.processes.staged_stop import StagedStop, StopStage
 from dledger import ConfigError
 from dledger.runtime.stop_signals import handle_stop_signals
+from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.remoting.codes import RequestCode
@@ -28,9 +29,12 @@ PORT_STEP = 10
 _MEMBER_PORT_DISTANCE = 10_000
 _READY_S = 30.0
 _POLL_S = 0.2
-_RESTART_S = 1.0
 _EARLY_S = 3.0
-_STOP_S = 10.0
+_BROKERS_STOP_S = 6.0
+_NAME_SERVER_STOP_S = 2.0
+"""Whoever waits at a terminal waits for both, and no longer than ten seconds."""
+
+_HURRY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,15 @@ class DevOptions:
         return [self.first_port + PORT_STEP * number for number in range(len(NODES))]
 
     @property
+    def member_ports(self) -> list[int]:
+        """The ports of the three nodes for each other."""
+        return [port + _MEMBER_PORT_DISTANCE for port in self.ports]
+
+    @property
     def peers(self) -> str:
         """The members as `--peers` takes them."""
         return ";".join(
-            f"{node}-{HOST}:{port + _MEMBER_PORT_DISTANCE}"
-            for node, port in zip(NODES, self.ports, strict=True)
+            f"{node}-{HOST}:{port}" for node, port in zip(NODES, self.member_ports, strict=True)
         )
 
 
@@ -62,6 +70,7 @@ async def run_dev(options: DevOptions, console: Console) -> int:
 
     Raises:
         ConfigError: the ports do not fit.
+        StoreLockedError: the store is another --dev's.
     """
     port_max = 65_535 - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES)
     if not 1 <= options.first_port <= port_max:
@@ -69,101 +78,82 @@ async def run_dev(options: DevOptions, console: Console) -> int:
             f"--port {options.first_port} is not from 1 to {port_max}: the members of the group listen on ports "
             f"{_MEMBER_PORT_DISTANCE} above those of their brokers"
         )
-    if options.namesrv_port in options.ports:
-        raise ConfigError(
-            f"--namesrv-port {options.namesrv_port} is also the port of a broker: {options.ports} (--port)"
+    for users, ports in (("a broker", options.ports), ("a member", options.member_ports)):
+        if options.namesrv_port in ports:
+            raise ConfigError(
+                f"--namesrv-port {options.namesrv_port} is also the port of {users}: {ports} (--port)"
+            )
+    group = _DevGroup(options, console)
+    with StoreLock(options.store):
+        await group.run()
+    return group.exit_status
+
+
+class _DevGroup:
+    """The processes of --dev."""
+
+    def __init__(self, options: DevOptions, console: Console) -> None:
+        self.exit_status = 0
+        self._options = options
+        self._console = console
+        brokers = [
+            Child(_broker(options, node, port))
+            for node, port in zip(NODES, options.ports, strict=True)
+        ]
+        name_server = Child(_name_server(options))
+        self._children = [name_server, *brokers]
+        self._stop = StagedStop(
+            [StopStage(brokers, _BROKERS_STOP_S), StopStage([name_server], _NAME_SERVER_STOP_S)],
+            lambda line: console.print(f"[yellow]{escape(line)}[/yellow]"),
+            hurry_s=_HURRY_S,
         )
-    options.store.mkdir(parents=True, exist_ok=True)
-    namesrv = _Child("name server", _namesrv_command(options), options.store / "namesrv.log")
-    brokers = [
-        _Child(
-            f"broker {node}", _broker_command(options, node, port), options.store / f"{node}.log"
+
+    async def run(self) -> None:
+        """Run everything until a signal, or until one of the processes cannot start; then stop the others."""
+        for child in self._children:
+            # A --dev that was killed has left its processes.
+            if child.adopt(None):
+                self._console.print(
+                    f"{child.program.name} runs already, process {child.status.pid}"
+                )
+        handle_stop_signals(
+            self._stop.take,
+            stop_s_max=self._stop.s_max + 1.0,
+            second_stop_s_max=self._stop.hurried_s_max + 1.0,
         )
-        for node, port in zip(NODES, options.ports, strict=True)
-    ]
-    async with trio.open_nursery() as nursery:
-        # A second Ctrl-C must not leave children behind: it only asks once more.
-        handle_stop_signals(lambda _number: nursery.cancel_scope.cancel())
-        run = _Run([namesrv, *brokers], console, nursery.cancel_scope)
-        for child in run.children:
-            nursery.start_soon(run.keep_running, child)
-        nursery.start_soon(partial(_announce, options, console))
-    await _stop(brokers, console)
-    await _stop([namesrv], console)
-    return run.status
+        async with trio.open_nursery() as nursery:
+            for child in self._children:
+                nursery.start_soon(child.keep_running, self._ended)
+            nursery.start_soon(_announce, self._options, self._console)
+            await self._stop.wanted.wait()
+            nursery.cancel_scope.cancel()
+        await self._stop.run()
+
+    def _ended(self, end: ChildEnd) -> None:
+        """Report the end of a child; one that cannot even start ends everything."""
+        if end.has_failed and end.lived_s < _EARLY_S:
+            self._console.print(f"[red]{end.name} did not start[/red]: {escape(end.how)}")
+            self.exit_status = 1
+            self._stop.wanted.set()
+        else:
+            self._console.print(f"[yellow]{escape(str(end))}[/yellow]")
 
 
-def _namesrv_command(options: DevOptions) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "broker.namesrv.cli",
-        "--listen",
-        f"{HOST}:{options.namesrv_port}",
-    ]
+def _name_server(options: DevOptions) -> Program:
+    listen = f"{HOST}:{options.namesrv_port}"
+    command = (sys.executable, "-m", "broker.namesrv.cli", "--listen", listen)
+    return Program("name server", command, options.store / "namesrv.log")
 
 
-def _broker_command(options: DevOptions, node: str, port: int) -> list[str]:
-    return [
+def _broker(options: DevOptions, node: str, port: int) -> Program:
+    command = (
         *(sys.executable, "-m", "broker.server.cli"),
         *("--group", GROUP, "--id", node, "--peers", options.peers),
         *("--listen", f"{HOST}:{port}", "--namesrv", f"{HOST}:{options.namesrv_port}"),
         *("--store", str(options.store / node), "--cluster", options.cluster),
         *("--log-level", options.log_level),
-    ]
-
-
-class _Child:
-    """One process; what it says goes to a file."""
-
-    def __init__(self, name: str, command: list[str], log_path: Path) -> None:
-        self.name = name
-        self.command = command
-        self.log_path = log_path
-        self.process: trio.Process | None = None
-
-    async def run(self) -> int:
-        """Start it and wait for its end; return the exit status. Cancelling leaves it running."""
-        with self.log_path.open("ab") as log:
-            self.process = await trio.lowlevel.open_process(
-                self.command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                # A Ctrl-C at the terminal reaches this process only, which stops the children in order.
-                start_new_session=True,
-            )
-        return await self.process.wait()
-
-    def last_line(self) -> str:
-        """Return the last line that it has logged."""
-        lines = self.log_path.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
-
-
-class _Run:
-    def __init__(self, children: list[_Child], console: Console, scope: trio.CancelScope) -> None:
-        self.children = children
-        self.status = 0
-        self._console = console
-        self._scope = scope
-
-    async def keep_running(self, child: _Child) -> None:
-        """Start a child, and again when it dies; one that cannot even start ends everything."""
-        while True:
-            started = trio.current_time()
-            status = await child.run()
-            if trio.current_time() - started < _EARLY_S and status > 0:
-                self._console.print(
-                    f"[red]{child.name} did not start[/red]: {escape(child.last_line())}"
-                )
-                self.status = 1
-                self._scope.cancel()
-                return
-            self._console.print(
-                f"[yellow]{child.name} ended with status {status}; starting it again[/yellow]"
-            )
-            await trio.sleep(_RESTART_S)
+    )
+    return Program(f"broker {node}", command, options.store / f"{node}.log")
 
 
 async def _announce(options: DevOptions, console: Console) -> None:
@@ -204,19 +194,3 @@ async def _has_leader(namesrv: Address) -> bool:
         return any(0 in broker.broker_addrs for broker in decode_route(answer.body).brokers)
     except (ExceptionGroup, OSError, RemotingError):
         return False
-
-
-async def _stop(children: list[_Child], console: Console) -> None:
-    """End processes: a signal, a little time, and then by force."""
-    running = [
-        child.process for child in children if child.process and child.process.returncode is None
-    ]
-    for process in running:
-        process.terminate()
-    with trio.move_on_after(_STOP_S, shield=True):
-        for process in running:
-            await process.wait()
-    for child in children:
-        if child.process and child.process.returncode is None:
-            console.print(f"[yellow]{child.name} did not stop in time and was killed[/yellow]")
-            child.process.kill()

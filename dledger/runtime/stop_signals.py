@@ -31,13 +31,16 @@ SECOND_STOP_S_MAX: Final = 5.0
 
 
 def handle_stop_signals(
-    handle: Callable[[signal.Signals], None], *, stop_s_max: float = STOP_S_MAX
+    handle: Callable[[signal.Signals], None],
+    *,
+    stop_s_max: float = STOP_S_MAX,
+    second_stop_s_max: float = SECOND_STOP_S_MAX,
 ) -> None:
     """Call `handle` in the running trio loop for each SIGTERM and SIGINT; only from the main thread.
 
     `handle` must neither block nor raise. The process ends within `stop_s_max` of the first, and within
-    SECOND_STOP_S_MAX of the next one, whatever hangs. Signals that come once the loop is over change nothing: the
-    program is at its end, with a status of its own.
+    `second_stop_s_max` of the next one, whatever hangs: a program with children gives them their time, and ends after
+    them. Signals that come once the loop is over change nothing: the program is at its end, with a status of its own.
     """
     loop = trio.lowlevel.current_trio_token()
     wait_s = stop_s_max
@@ -45,7 +48,7 @@ def handle_stop_signals(
     def take(number: int, _frame: FrameType | None) -> None:
         nonlocal wait_s
         _end_after(wait_s)
-        wait_s = SECOND_STOP_S_MAX
+        wait_s = second_stop_s_max
         with suppress(trio.RunFinishedError):
             loop.run_sync_soon(handle, signal.Signals(number))
 

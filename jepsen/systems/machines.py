@@ -25,7 +25,7 @@ import trio
 
 from broker.node.config import PORT_STEP, NodeFile, Ports, read_node_file
 from broker.node.plan import NodePlan, plan_node
-from broker.node.supervisor import look, read_status
+from broker.node.status import look, read_status
 from dledger.raft.ids import Term
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks

@@ -50,7 +50,7 @@ IGNORED_RULES_ALLOWED: dict[str, int] = {
     "bench": 1,
     "broker": 1,
     "broker/namesrv": 2,
-    "broker/node": 1,
+    "broker/processes": 1,
     "broker/server": 4,
     "broker/testing": 2,
     "dledger": 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,12 +11,13 @@ import pytest
 
 from broker.node.config import read_node_file
 from broker.node.plan import plan_node
-from broker.node.supervisor import STOP_S_MAX
+from broker.node.supervisor import Supervisor
 
 pytestmark = pytest.mark.integration
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "node"
 SERVICE = EXAMPLES / "dledger-node.service"
+PAGE = EXAMPLES.parents[1] / "docs" / "node.md"
 
 
 def test_the_example_plans_three_groups_without_a_warning() -> None:
@@ -26,9 +28,15 @@ def test_the_example_plans_three_groups_without_a_warning() -> None:
     assert [plan.warnings for plan in plans] == [()] * 3
 
 
-def test_systemd_waits_longer_than_the_supervisor_itself() -> None:
-    (line,) = [one for one in SERVICE.read_text().splitlines() if one.startswith("TimeoutStopSec=")]
-    assert int(line.partition("=")[2]) > 2 * STOP_S_MAX
+def test_who_waits_for_a_supervisor_waits_longer_than_it_takes_itself() -> None:
+    file = read_node_file((EXAMPLES / "node.toml").read_text(), folder=EXAMPLES)
+    supervisor = Supervisor(plan_node(file, "alpha", secret=None), print)
+    texts = (SERVICE.read_text(), (EXAMPLES / "Containerfile").read_text(), PAGE.read_text())
+    patterns = (r"^TimeoutStopSec=(\d+)$", r"--stop-timeout (\d+)", r"`TimeoutStopSec=(\d+)`")
+    found = [re.search(one, text, re.M) for one, text in zip(patterns, texts, strict=True)]
+    waits = {int(match[1]) for match in found if match}
+    assert (len(found), len(waits)) == (3, 1)
+    assert waits.pop() > supervisor.stop_s_max + 5  # which `dledger-node stop` waits
 
 
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:

@@ -240,6 +240,69 @@ def test_one_that_cannot_start_is_tried_again_and_keeps_nobody_from_running(
             alpha.kill()
 
 
+def test_a_disk_that_takes_nothing_stops_nobody_and_no_process_is_lost(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    alpha = cluster.supervisors["alpha"]
+    alpha.start()
+    try:
+        assert poll(
+            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
+        )
+        in_the_way = tmp_path / "data" / "alpha" / "node.new"
+        in_the_way.mkdir()
+        kept = cluster.pids("alpha")
+        victim = kept["broker-a"]
+        assert victim is not None
+        os.kill(victim, signal.SIGKILL)
+        assert poll(lambda: "broker-a was ended by SIGKILL" in alpha.log.read_text(), WAIT_S)
+
+        def running() -> dict[str, int]:
+            return {child["name"]: child["pid"] for child in cluster.status("alpha")["children"]}
+
+        assert poll(lambda: running()["broker-a"] not in (victim, None), WAIT_S)
+        assert cluster.pids("alpha") == kept, "the file could not be written"
+        assert alpha.log.read_text().count("node.json cannot be written: Is a directory") == 1
+        now = running()
+        alpha.kill()
+        in_the_way.rmdir()
+        alpha.start()
+        assert poll(lambda: cluster.pids("alpha") == now, WAIT_S), "all of them were found"
+    finally:
+        cluster.run("alpha", "stop")
+        alpha.kill()
+
+
+def test_a_second_signal_ends_all_soon_and_the_supervisor_after_its_children(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    alpha = cluster.supervisors["alpha"]
+    alpha.start()
+    try:
+        assert poll(
+            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
+        )
+        log = tmp_path / "data" / "alpha" / "logs" / "broker-b.log"
+        assert poll(lambda: "is ready" in log.read_text(), WAIT_S), "it takes signals"
+        pids = cluster.pids("alpha")
+        deaf = pids["broker-b"]
+        assert deaf is not None
+        os.kill(deaf, signal.SIGSTOP)
+        alpha.send_signal(signal.SIGTERM)
+        assert poll(
+            lambda: not any(pids[one] and runs(pids[one]) for one in ("broker-a", "broker-c")),
+            WAIT_S,
+        )
+        alpha.send_signal(signal.SIGTERM)
+        assert poll(lambda: alpha.pid is None, 20.0)
+        assert alpha.exit_status == 0
+        assert "broker-b did not stop within" in alpha.log.read_text()
+        assert [name for name, pid in pids.items() if pid and runs(pid)] == []
+    finally:
+        cluster.run("alpha", "stop")
+        alpha.kill()
+
+
 def test_a_wrong_file_is_told_before_anything_starts(tmp_path: Path) -> None:
     cluster = Cluster(tmp_path, more="listenPort = 1\n")
     refused = cluster.run("alpha")

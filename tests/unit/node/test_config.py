@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.node.config import choose_machine, read_node_file
-from broker.node.plan import plan_node
+from broker.node.plan import NAME_SERVER, plan_node
 from broker.properties import read_properties
 from broker.server.config import read_config
 from dledger import ConfigError
@@ -22,7 +22,7 @@ def plans(text: str, *, secret: str | None = None) -> list[dict[str, dict[str, s
     found = []
     for machine in file.machines:
         children = plan_node(file, machine, secret=secret).children
-        texts = {child.name: child.file[1] for child in children if child.file is not None}
+        texts = {child.name: child.files[0][1] for child in children if child.name != NAME_SERVER}
         found.append({name: read_properties(text) for name, text in texts.items()})
     return found
 
@@ -79,13 +79,11 @@ def test_one_machine_has_one_group_and_names_may_be_given() -> None:
 def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_broker() -> None:
     file = read_node_file(f'secret_file = "secret"\n{THREE}', folder=FOLDER)
     name_server, *brokers = plan_node(file, "alpha", secret="s3cret").children
-    assert name_server.file is not None
-    assert name_server.file[1] == "* s3cret\n"
+    assert [text for _, text in name_server.files][1:] == ["* s3cret\n"]
     assert "--secret-file" in name_server.command
     for broker in brokers:
         assert broker.command[-2:] == ("--secret-file", "/etc/dledger/secret")
-        assert broker.file is not None
-        assert "s3cret" not in broker.file[1]
+        assert [text for _, text in broker.files if "s3cret" in text] == []
 
 
 @pytest.mark.parametrize(

@@ -19,4 +19,13 @@ def test_a_file_that_everybody_could_read_is_for_its_owner_alone_afterwards(tmp_
     write_files(plan)
     assert secrets.read_text() == "* s3cret\n"
     found = {path.name: path.stat().st_mode & 0o777 for path in secrets.parent.iterdir()}
-    assert found == {"namesrv.secrets": 0o600, "broker-a.conf": 0o600}
+    assert found == dict.fromkeys(("namesrv.secrets", "namesrv.conf", "broker-a.conf"), 0o600)
+
+
+def test_files_that_are_right_are_not_written_again(tmp_path: Path) -> None:
+    file = read_node_file('[machines]\nhere = "127.0.0.1"\n', folder=tmp_path)
+    plan = plan_node(file, "here", secret=None)
+    write_files(plan)
+    before = {path: path.stat().st_ino for path in (plan.folder / "conf").iterdir()}
+    write_files(plan)
+    assert {path: path.stat().st_ino for path in (plan.folder / "conf").iterdir()} == before

@@ -55,14 +55,14 @@ def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
 
 
 HANGS_WHEN_IT_STOPS = """
-import signal, threading, trio
-from dledger.runtime import stop_signals
-
-stop_signals.STOP_S_MAX = 0.01
+import signal, sys, threading, trio
+from dledger.runtime.stop_signals import handle_stop_signals
 
 async def serve():
-    stop_signals.handle_stop_signals(lambda number: None)
-    signal.raise_signal(signal.SIGTERM)
+    signals, first_s, second_s = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+    handle_stop_signals(lambda number: None, stop_s_max=first_s, second_stop_s_max=second_s)
+    for _ in range(signals):
+        signal.raise_signal(signal.SIGTERM)
     with trio.CancelScope(shield=True):
         await trio.to_thread.run_sync(threading.Event().wait)
 
@@ -70,9 +70,12 @@ trio.run(serve)
 """
 
 
-def test_a_program_ends_although_it_waits_for_what_never_comes() -> None:
+@pytest.mark.parametrize(("signals", "first_s", "second_s"), [(1, 0.01, 900.0), (2, 900.0, 0.01)])
+def test_a_program_ends_although_it_waits_for_what_never_comes(
+    signals: int, first_s: float, second_s: float
+) -> None:
     ended = subprocess.run(
-        [sys.executable, "-c", HANGS_WHEN_IT_STOPS],
+        [sys.executable, "-c", HANGS_WHEN_IT_STOPS, str(signals), str(first_s), str(second_s)],
         capture_output=True,
         text=True,
         timeout=60,

@@ -1,0 +1,120 @@
+"""Who runs on a machine: node.json, as the supervisor keeps it, and what is true of it now.
+
+Nothing here starts or stops anything, or takes a lock: to look must not disturb who starts at this moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from broker.node.plan import NodePlan
+from broker.processes.child import ChildStatus, status_now
+from broker.processes.identity import is_same_process, process_of
+
+STATUS_NAME: Final = "node.json"
+
+
+class NodeStatus(msgspec.Struct, frozen=True):
+    """The content of node.json.
+
+    Attributes:
+        pid: the supervisor's process id.
+        machine: its name in node.toml.
+        children: the name server first.
+        start: tells the supervisor from another process with its id (`RunningProcess.start`).
+    """
+
+    pid: int
+    machine: str
+    children: tuple[ChildStatus, ...]
+    start: str = ""
+
+
+class StatusFile:
+    """Keeps node.json up to date; a disk that cannot be written keeps nothing from running."""
+
+    def __init__(self, folder: Path, machine: str, report: Callable[[str], None]) -> None:
+        """Write nothing yet; `report` takes a line when the file can be written no more, and when it can again."""
+        self._path = folder / STATUS_NAME
+        self._machine = machine
+        self._report = report
+        own = process_of(os.getpid())
+        assert own is not None, "this process does not run"
+        self._own = own
+        self.is_behind = False
+
+    def write(self, children: Sequence[ChildStatus]) -> None:
+        """Write the state of the children; when that fails, `is_behind` is true until it is done again."""
+        status = NodeStatus(self._own.pid, self._machine, tuple(children), self._own.start)
+        aside = self._path.with_suffix(".new")
+        try:
+            aside.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
+            aside.replace(self._path)
+        except OSError as error:
+            self._note(error)
+        else:
+            self._note(None)
+
+    def remove(self) -> None:
+        """Remove the file: nothing runs any more."""
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            self._report(f"{self._path} cannot be removed: {error.strerror}")
+
+    def _note(self, error: OSError | None) -> None:
+        if error is not None and not self.is_behind:
+            self._report(
+                f"{self._path} cannot be written: {error.strerror}; everything goes on, and it is tried again"
+            )
+        if error is None and self.is_behind:
+            self._report(f"{self._path} is written again")
+        self.is_behind = error is not None
+
+
+class MachineStatus(msgspec.Struct, frozen=True):
+    """The processes of a machine, seen from outside.
+
+    Attributes:
+        supervisor: process id; None when none runs.
+        addresses: host:port for clients, by child.
+        children: the state that was kept last, with the ids of the processes that run now; empty when none runs.
+    """
+
+    machine: str
+    supervisor: int | None
+    addresses: dict[str, str]
+    children: tuple[ChildStatus, ...]
+
+    @property
+    def is_whole(self) -> bool:
+        """True while a supervisor and all of its children run."""
+        return bool(self.supervisor and self.children) and all(child.pid for child in self.children)
+
+
+def look(plan: NodePlan) -> MachineStatus:
+    """See which of the planned processes run, and whether their supervisor does."""
+    status = read_status(plan.folder)
+    known = {} if status is None else {child.name: child for child in status.children}
+    children = tuple(status_now(child.program, known.get(child.name)) for child in plan.children)
+    has_supervisor = status is not None and is_same_process(status.pid, status.start)
+    has_life = has_supervisor or any(child.pid for child in children)
+    return MachineStatus(
+        machine=plan.machine,
+        supervisor=status.pid if status is not None and has_supervisor else None,
+        addresses={child.name: str(child.address) for child in plan.children},
+        children=children if has_life else (),
+    )
+
+
+def read_status(folder: Path) -> NodeStatus | None:
+    """Read node.json of a machine's folder; None without a readable one."""
+    try:
+        return msgspec.json.decode((folder / STATUS_NAME).read_bytes(), type=NodeStatus)
+    except (OSError, msgspec.DecodeError):
+        return None
