@@ -7,6 +7,7 @@ that contradict each other or ask for what this broker does not do are refused w
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,9 @@ from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
 """RocketMQ's clients ask for routes every 30 s."""
+
+MEMORY_PERCENT: Final = 40
+"""RocketMQ's share of memory for the end of the log."""
 
 STOP_FORWARD_S_MAX: Final = 50
 """For a minute after a hand-over the new leader does not give the lead back to who may be about to stop."""
@@ -72,6 +76,8 @@ class BrokerConfig:
         recall: whether such messages can be taken back.
         stop_forward_s: for so long after it has led, a node that is to stop goes on for clients that have not learnt
             of the new leader; 0: not at all.
+        slave_reads: whether clients that read far behind the log's end are sent to followers.
+        memory_span_bytes: records at most this far behind the log's end count as in memory.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
     """
 
@@ -108,6 +114,8 @@ class BrokerConfig:
     trace_on: bool = True
     register_interval_ms: int = 30_000
     recognise_repeats: bool = True
+    slave_reads: bool = True
+    memory_span_bytes: int = 8 << 30
     vip_port: bool = False
     stop_forward_s: int = STOP_FORWARD_S
     limits: Limits = field(default_factory=Limits)
@@ -119,9 +127,13 @@ class BrokerConfig:
 
     @property
     def broker_id_as_follower(self) -> int:
-        """The stable id of a follower in routes: the number in the node id + 1, as DLedger does."""
-        digits = "".join(re.findall("[0-9]", self.node_id))
-        return (int(digits) if digits else 0) + 1
+        """The stable id of this node in routes while it follows."""
+        return self.follower_ids[self.node_id]
+
+    @property
+    def follower_ids(self) -> dict[str, int]:
+        """The stable ids of followers in routes, by node id: the number in that + 1, as DLedger does."""
+        return {str(peer.node_id): _follower_id(str(peer.node_id)) for peer in self.peers}
 
 
 _NUMBER = re.compile("-?[0-9]{1,20}")
@@ -248,6 +260,10 @@ def _with_service(config: BrokerConfig, values: _Values) -> BrokerConfig:
         config,
         permission=values.number("brokerPermission", 6, high=7),
         long_polling=values.boolean("longPollingEnable", default=True),
+        slave_reads=values.boolean("slaveReadEnable", default=True),
+        memory_span_bytes=_memory_bytes()
+        * values.number("accessMessageInMemoryMaxRatio", MEMORY_PERCENT, high=100)
+        // 100,
         region=values.text("regionId", "DefaultRegion"),
         trace_on=values.boolean("traceOn", default=True),
         register_interval_ms=values.number(
@@ -334,6 +350,16 @@ def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:
             return peer
     names = ", ".join(peer.node_id for peer in peers)
     raise ConfigError(f"--id {node_id} is not among the members {names} (dLegerPeers)")
+
+
+def _follower_id(node_id: str) -> int:
+    digits = "".join(re.findall("[0-9]", node_id))
+    return (int(digits) if digits else 0) + 1
+
+
+def _memory_bytes() -> int:
+    """Return the size of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def parse_addresses(key: str, text: str) -> tuple[Address, ...]:

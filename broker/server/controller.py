@@ -87,6 +87,7 @@ class BrokerController:
 
     def applied(self) -> None:
         """Look again at what waits for messages, since entries were applied."""
+        self.services.points.applied()
         self.services.pulls.applied()
 
     def role_changed(self, view: RoleView) -> None:
@@ -108,6 +109,7 @@ class BrokerController:
         self._was_serving = view.is_serving
         self.link.leader_changed()
         self.members.exchange.role_changed()
+        self.services.points.role_changed()
         self._router.unpark()
         self.services.pulls.look_at_all()
 
@@ -118,6 +120,7 @@ class BrokerController:
         self._router.unpark()
         self._router.expire(now_ms)
         self._dispatch.expire(now_ms)
+        self.services.points.expire(now_ms)
         self.services.pulls.expire(now_ms)
         self.link.expire(now_ms)
         self._offsets.tick(now_ms)

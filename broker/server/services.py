@@ -12,11 +12,13 @@ from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.committers import Committers
+from broker.server.handlers.followers import Followers
 from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
 from broker.server.handlers.members import Members
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.offsets import Offsets
+from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.runtime_info import RuntimeInfo
@@ -28,7 +30,9 @@ from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
 from broker.server.requests.commits import Commits
 from broker.server.requests.dispatch import Dispatch
+from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
+from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
 from broker.service.catalog import Catalog
@@ -53,8 +57,8 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, members, offsets, ends, pulls, delays, timers, checks, digests, runtime, sends: the
-            services whose events the controller passes on.
+        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, runtime,
+            sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -84,7 +88,10 @@ class Services:
         )
         self.commits = self._make_commits()
         self.link = self._make_link()
-        self.router = self._make_router()
+        linear = environment.make_linear(log, outputs, environment.nursery)
+        self.router = self._make_router(linear)
+        self.points = self._make_points(linear)
+        self._followers = Followers(config.follower_ids, environment.monotonic_ms)
         self.members = self._make_members()
         self._committers = Committers(state.locks, self.members.members)
         self.offsets = Offsets(
@@ -139,15 +146,24 @@ class Services:
             now_ms=self._environment.monotonic_ms,
         )
 
-    def _make_router(self) -> Router:
-        environment = self._environment
+    def _make_router(self, linear: LinearReads) -> Router:
         return Router(
             self._log,
             self.link,
-            environment.make_linear(self._log, self._outputs, environment.nursery),
+            linear,
             self.commits,
             waiting_max=self._config.limits.requests_max,
-            now_ms=environment.monotonic_ms,
+            now_ms=self._environment.monotonic_ms,
+        )
+
+    def _make_points(self, linear: LinearReads) -> ReadPoints:
+        """Build the confirmations of reads; as many reads may wait as pulls may."""
+        return ReadPoints(
+            self._log,
+            self.link,
+            linear,
+            waiting_max=self._config.limits.held_pulls_max,
+            now_ms=self._environment.monotonic_ms,
         )
 
     def _make_members(self) -> Members:
@@ -158,6 +174,7 @@ class Services:
             self.commits,
             self._catalog,
             self.link,
+            followers=self._followers,
             outputs=self._outputs,
             nursery=self._environment.nursery,
             auto_create_groups=config.auto_create_groups,
@@ -177,6 +194,7 @@ class Services:
         )
 
     def _make_link_server(self) -> LinkServer:
+        """Build the end of other nodes' links; `sends`, `members` and `points` have to exist by then."""
         config = self._config
         return LinkServer(
             group=config.group,
@@ -187,6 +205,7 @@ class Services:
             handle=self.dispatch.handle,
             delivered=self.sends.delivered,
             sync_clients=self.members.exchange.sync_from,
+            read_point=self.points.answer_node,
         )
 
     def _make_admin(self) -> AdminHandlers:
@@ -352,6 +371,14 @@ class Services:
             self._state,
             self.commits,
             rules,
+            points=self.points,
+            advice=PullAdvice(
+                self._log,
+                self._followers,
+                own_id=config.broker_id_as_follower,
+                memory_span_bytes=config.memory_span_bytes,
+                slave_reads=config.slave_reads,
+            ),
             held_max=config.limits.held_pulls_max,
             long_polling=config.long_polling,
             now_ms=self._environment.monotonic_ms,

@@ -115,6 +115,14 @@ class Answers:
                 f"a pull of {topic}/{queue_id} from {offset} is sent elsewhere, but {count} are stored"
             )
 
+    def stayed(self, topic: str, queue_id: QueueId, offset: int, next_offset: int) -> None:
+        """Check what a consumer of all messages reads: nothing is there yet, and where to go on."""
+        if next_offset != offset:
+            raise Violation(
+                f"a pull of {topic}/{queue_id} from {offset} finds nothing and goes on at {next_offset}"
+            )
+        self._model.counts["pulled_nothing"] += 1
+
     def offset_committed(self, place: LockKey, offset: int) -> None:
         """Check what a consumer reads: its offset is committed."""
         known = self._model.offset_of(*place)

@@ -91,12 +91,18 @@ class SimConsumer(SimClient):
             "subscription": "*",
             "subVersion": "0",
         }
-        self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers=Prefers.ITS_OWN)
+        permille = self.settings.pull_anywhere_permille
+        is_anywhere = permille > 0 and self.chance(permille)
+        prefers = Prefers.ANYBODY if is_anywhere else Prefers.ITS_OWN
+        self.ask(RequestCode.PULL_MESSAGE, ext, self._pulled, prefers=prefers)
 
     def _pulled(self, answer: RemotingCommand | None) -> None:
         """Judge what was pulled, then give one message back or commit the rest."""
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
             self.answers.moved(*self._queue, self._offset)
+        if answer is not None and answer.code == ResponseCode.PULL_NOT_FOUND:
+            next_offset = int(answer.ext["nextBeginOffset"])
+            self.answers.stayed(*self._queue, self._offset, next_offset)
         if answer is None or answer.code != ResponseCode.SUCCESS:
             self._next()
             return

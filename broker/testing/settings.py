@@ -41,6 +41,7 @@ class BrokerSimSettings(SimSettings):
         renewed_permille: of their rounds those in which each attempt is made anew.
         twin_permille: half messages that are sent under the key of the one before.
         look_permille: rounds of a consumer in which it only asks for its offset.
+        pull_anywhere_permille: pulls that go to any member, whoever leads.
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
     """
 
@@ -64,6 +65,7 @@ class BrokerSimSettings(SimSettings):
     snapshot_step_ms_max: int = 20
     hand_over_interval_ms: int = 0
     look_permille: int = 0
+    pull_anywhere_permille: int = 0
     keeper_count: int = 0
     juggler_count: int = 0
     renewed_permille: int = 300
@@ -141,6 +143,8 @@ def draw_broker_settings(
     )
     if draws >= DRAWS_NOW:
         settings = _with_jugglers(settings)
+        anywhere = Random(f"pull-anywhere/{seed}")
+        settings = replace(settings, pull_anywhere_permille=anywhere.choice((0, 300, 900)))
     if draws >= DRAWS_RIPE and purpose_of(seed, draws) is Purpose.LEASES:
         return _with_readers(settings)
     if is_register_run(seed, draws):

@@ -12,15 +12,19 @@ from broker.server.controller import BrokerController
 from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.handlers import transactions as server_transactions
 from broker.server.handlers.locks import Locks
+from broker.server.handlers.pulls import Pull
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.linear import LinearReads
+from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
 from broker.server.watches.clock import SteadyWallClock
 from broker.service.conclusions import RequestKind
+from broker.service.pull import PullOutcome
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
+from broker.store.reading import GetResult
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import RefusalKind
 from broker.store.staging import Staging
@@ -191,6 +195,57 @@ def test_offsets_that_no_majority_confirms_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(LinearReads, "read", lambda _self, act, _failed: act())
     results = (run_broker_seed(seed) for seed in seeds_of(Purpose.LEASES, 30))
     assert any("was known before" in result.problem for result in results)
+
+
+class MovesWhoFindsNothing(BrokerController):
+    """A node that sends its client to the leader, at once, names the end of its own queue as the place to go on."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        pulls = self.services.pulls
+        answer = pulls._answer
+
+        def answer_with_own_end(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
+            if outcome.code == ResponseCode.PULL_NOT_FOUND and not pull.is_confirmed:
+                end = self._state.queues.min_max(*pull.place)[1]
+                outcome = replace(outcome, next_offset=end)
+            answer(pull, result, outcome)
+
+        pulls._answer = answer_with_own_end  # type: ignore[method-assign]
+        pulls._try_later = lambda pull: False  # type: ignore[method-assign]
+
+
+PULLS_ANYWHERE = {"consumer_count": 3, "pull_anywhere_permille": 900, "lock_permille": 0}
+
+
+def pulls_find(seeds: range, **broken: Any) -> str:
+    """What the first seed that is not fine says, when consumers pull from any node."""
+    for seed in seeds:
+        settings = replace(busy(seed), **PULLS_ANYWHERE, back_permille=0, delay_max_ms=40)
+        result = BrokerSimulation(settings, **broken).run()
+        if result.verdict is not SimVerdict.FINE:
+            return result.problem
+    return ""
+
+
+@pytest.mark.slow
+def test_a_follower_that_takes_its_own_end_for_the_queues_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReadPoints, "read", lambda _self, act, _failed: act())
+    assert "is sent elsewhere" in pulls_find(range(1, 20))
+
+
+@pytest.mark.slow
+def test_a_follower_that_moves_whom_it_sends_to_the_leader_is_found() -> None:
+    assert "finds nothing and goes on" in pulls_find(
+        range(1, 20), controller_type=MovesWhoFindsNothing
+    )
+
+
+@pytest.mark.slow
+def test_pulls_from_any_node_are_fine() -> None:
+    assert pulls_find(range(1, 8)) == ""
 
 
 def keepers_find(controller_type: type[BrokerController] = BrokerController, *, runs: int) -> str:

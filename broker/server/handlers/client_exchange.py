@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import msgspec
 import trio
 
+from broker.server.handlers.followers import Followers
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import NOT_CARRIED_OUT, PrivateCode
 from broker.server.requests.origin import ClientOrigin, Outputs, answer
@@ -36,12 +37,14 @@ class SyncRequest(msgspec.Struct, frozen=True):
         changes: number of the state of its clients; comparable within one connection.
         clients: its consumers; None: as they were sent before with `changes`.
         union: the version of the union that the node has.
+        committed_position: byte place up to which it knows the log to be committed; older versions do not say.
     """
 
     node: str
     changes: int
     clients: list[ConsumerClient] | None
     union: tuple[str, int]
+    committed_position: int = 0
 
 
 class SyncReply(msgspec.Struct, frozen=True):
@@ -76,6 +79,7 @@ class ClientExchange:
         link: LeaderLink,
         local: LocalClients,
         *,
+        followers: Followers,
         outputs: Outputs,
         nursery: trio.Nursery,
         push: Callable[[list[str]], None],
@@ -91,6 +95,7 @@ class ClientExchange:
         self._log = log
         self._link = link
         self._local = local
+        self._followers = followers
         self._outputs = outputs
         self._nursery = nursery
         self._push = push
@@ -158,6 +163,7 @@ class ClientExchange:
         except (msgspec.MsgspecError, ValueError) as error:
             raise BodyError(f"not a list of clients: {error}") from error
         self._links[sync.node] = link
+        self._followers.reported(sync.node, link, sync.committed_position)
         if sync.clients is None:
             is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
             # A node that was silent for too long is out of the union, though its link lives: it sends them again.
@@ -222,7 +228,8 @@ class ClientExchange:
 
     async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
         clients = self._local.consumers() if full else None
-        body = _encode(SyncRequest(self._node, changes, clients, self._union_id))
+        position = self._log.reader.committed_position
+        body = _encode(SyncRequest(self._node, changes, clients, self._union_id, position))
         waiter = _SyncWaiter()
         asked = self._link.ask(
             PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS

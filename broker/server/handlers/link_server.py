@@ -44,6 +44,7 @@ class LinkServer:
         handle: Callable[[Origin, Sequence[Frame]], None],
         delivered: Callable[[str], None],
         sync_clients: OfNode,
+        read_point: OfNode,
     ) -> None:
         """Set up the leader's end of the links.
 
@@ -56,6 +57,7 @@ class LinkServer:
             handle: takes requests of clients that are passed on.
             delivered: takes message ids of answers that find their clients at the other node.
             sync_clients: SYNC_CLIENTS.
+            read_point: READ_POINT.
         """
         self._group = group
         self._node_ids = node_ids
@@ -65,6 +67,7 @@ class LinkServer:
         self._handle = handle
         self._delivered = delivered
         self._sync_clients = sync_clients
+        self._read_point = read_point
         self._trusted: set[int] = set()
 
     def handlers(self) -> tuple[AnyHandler, ...]:
@@ -75,6 +78,7 @@ class LinkServer:
                 fields.text(command.ext, "msgId")
             ),
             PrivateCode.SYNC_CLIENTS: self._sync_clients,
+            PrivateCode.READ_POINT: self._read_point,
         }
 
         def serve(request: PendingRequest, command: RemotingCommand) -> None:

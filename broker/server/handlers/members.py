@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from broker.server.handlers.client_exchange import CREATE_TIMEOUT_S, ClientExchange
+from broker.server.handlers.followers import Followers
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import PrivateCode
 from broker.server.requests.commit_tasks import AwaitCommit
@@ -48,6 +49,7 @@ class Members:
         commits: groups that are created are staged here.
         catalog: the groups that there are.
         link: to the leader, for clients that are connected here.
+        followers: takes what other nodes report of themselves beside their clients.
         outputs: what is sent without a request is flushed with it.
         nursery: of the tasks that wait.
         auto_create_groups: whether a heartbeat creates its group.
@@ -62,6 +64,7 @@ class Members:
         catalog: Catalog,
         link: LeaderLink,
         *,
+        followers: Followers,
         outputs: Outputs,
         nursery: trio.Nursery,
         auto_create_groups: bool,
@@ -84,6 +87,7 @@ class Members:
             log,
             link,
             self.local,
+            followers=followers,
             outputs=outputs,
             nursery=nursery,
             push=self._push,

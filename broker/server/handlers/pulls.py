@@ -1,26 +1,31 @@
 """Pulls and long polling on any node: read from the applied state, hold what finds nothing (11, 361).
 
-A pull goes through three steps: its group and topic are *checked*, its queue is *read*, and if there is nothing it is
-*held* until a message comes. A step that meets a damaged entry is put off and tried again at every tick until that is
-back, for HOLD_MS at most; then the pull is refused, and its client asks again from the same offset. Nothing is skipped.
-So is a pull from a topic or group of which a node that does not lead knows nothing: after a restart it has applied
-nothing yet. Why pulls do not wait with the router stands in docs/adding-a-code.md.
+A pull goes through four steps: it is *confirmed* that what its client can have seen is applied here, its group and
+topic are *checked*, its queue is *read*, and if there is nothing it is *held* until a message comes. A step that cannot
+be taken now (nobody confirms, an entry is damaged) is put off and tried again at every tick, for HOLD_MS at most. Then
+a pull that meets a damaged entry is refused, and its client asks again from the same offset; one that nobody confirms
+is sent to the leader, in the way that sent_away.py says. Nothing is skipped. Why pulls do not wait with the router
+stands in docs/adding-a-code.md.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
+from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
+from broker.server.handlers.sent_away import SentAway
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
+from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
-from broker.store.reading import GetResult, get_messages
+from broker.store.reading import GetResult, GetStatus, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.message.numbers import QueueId, QueueOffset
@@ -38,6 +43,7 @@ class Pull(PendingRequest, eq=False):
     """A pull that is not answered yet.
 
     Attributes:
+        is_confirmed: True once this node surely has applied everything that its client can have seen.
         is_checked: True once it may read.
         tags: hashes of the tags that it wants; None for everything.
         next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
@@ -46,6 +52,7 @@ class Pull(PendingRequest, eq=False):
         is_held: True while it waits for a message.
     """
 
+    is_confirmed: bool = False
     is_checked: bool = False
     tags: frozenset[int] | None = None
     next_offset: QueueOffset = QueueOffset(0)
@@ -78,8 +85,8 @@ _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
 class Pulls:
     """Answers pulls, at once or when a message comes.
 
-    A node that does not lead, or has yet to apply what is committed, may be behind: what the leader would call
-    illegal (an offset above the queue's end) is only not here yet, so it waits like any other pull that is ahead.
+    A node that nobody confirms may be behind: what the leader would call illegal (an offset above the queue's end) is
+    only not here yet, so it waits like any other pull that is ahead.
     """
 
     def __init__(
@@ -89,16 +96,34 @@ class Pulls:
         commits: Commits,
         rules: PullRules,
         *,
+        points: ReadPoints,
+        advice: PullAdvice,
         held_max: int,
         long_polling: bool,
         now_ms: Callable[[], int],
         commit_offset: Callable[[Origin, PullFields], None],
     ) -> None:
-        """Set up the answers to pulls; `commit_offset` takes the offset that a pull carries."""
+        """Set up the answers to pulls.
+
+        Args:
+            log: the entries that are read.
+            state: the fold, with topics and queues.
+            commits: groups that a pull creates are staged here.
+            rules: who may read what.
+            points: confirms that enough is applied here.
+            advice: names the node to pull from next.
+            held_max: pulls that wait for a message; more are answered at once.
+            long_polling: whether pulls wait as long as they ask for.
+            now_ms: a clock that never goes back.
+            commit_offset: takes the offset that a pull carries.
+        """
         self._log = log
         self._state = state
         self._commits = commits
         self._rules = rules
+        self._points = points
+        self._advice = advice
+        self._sent_away = SentAway(held_max)
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
         self._long_polling = long_polling
@@ -126,10 +151,12 @@ class Pulls:
         assert isinstance(request, Pull), "its handler says so"
         self._go_on(request)
 
-    # Checking and reading.
+    # Confirming, checking and reading.
 
-    def _go_on(self, pull: Pull, now_ms: int | None = None) -> None:
+    def _go_on(self, pull: Pull) -> None:
         """Take a pull's remaining steps; one that cannot go on now is put off, or refused when it is late."""
+        if not (pull.is_confirmed or self._confirm(pull)):
+            return
         try:
             refusal = None if pull.is_checked else self._check(pull)
             if refusal is None:
@@ -137,12 +164,48 @@ class Pulls:
             else:
                 pull.answer(refusal.code, refusal.remark)
         except _NOT_NOW as error:
-            now_ms = self._now_ms() if now_ms is None else now_ms
-            if now_ms < pull.deadline_ms and len(self._put_off) < self._held_max:
-                pull.was_held = True
-                self._put_off.append(pull)
-            else:
+            if not self._try_later(pull):
                 pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+    def _confirm(self, pull: Pull) -> bool:
+        """Return True if a pull may go on now; else it does once this node is confirmed to have applied enough."""
+        pull.is_confirmed = self._log.reader.is_current
+        if (
+            pull.is_confirmed
+            or self._log.lost_votes.problem  # there is no leader to send it to
+            or self._sent_away.is_back(pull.connection, pull.place)
+        ):
+            return True
+        self._points.read(partial(self._confirmed, pull), partial(self._not_confirmed, pull))
+        return False
+
+    def _confirmed(self, pull: Pull) -> None:
+        """Go on with a pull that may be answered from what is applied here."""
+        self._sent_away.forget()
+        if not pull.is_closed:
+            pull.is_confirmed = True
+            self._go_on(pull)
+
+    def _not_confirmed(self, pull: Pull, _reason: str) -> None:
+        """Put a pull off that nobody confirms, or send it to the leader when it is late."""
+        if pull.is_closed or self._try_later(pull):
+            return
+        self._sent_away.add(pull.connection, pull.place)
+        low, high = self._state.queues.min_max(*pull.place)
+        offset = pull.fields.queue_offset
+        self._answer(
+            pull,
+            GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min(low, offset), high),
+            PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(high, offset)),
+        )
+
+    def _try_later(self, pull: Pull) -> bool:
+        """Keep a pull for the next tick; return False if it is late, or too many wait."""
+        if self._now_ms() >= pull.deadline_ms or len(self._put_off) >= self._held_max:
+            return False
+        pull.was_held = True
+        self._put_off.append(pull)
+        return True
 
     def _read_anew(self, pull: Pull, grant: PullGrant | None = None) -> None:
         """Read from where it asked, though it was held; `grant` has other tags than it was held with."""
@@ -156,12 +219,12 @@ class Pulls:
         pull.is_checked = False
         self._read_anew(pull)
 
-    def _try_put_off(self, now_ms: int) -> None:
+    def _try_put_off(self) -> None:
         """Go on with the pulls that were put off."""
         waiting, self._put_off = self._put_off, []
         for pull in waiting:
             if not pull.is_closed:
-                self._go_on(pull, now_ms)
+                self._go_on(pull)
 
     def _check(self, pull: Pull) -> Refusal | None:
         """Return why a pull may not read, or None; if it may, the offset that it carries is taken.
@@ -172,7 +235,7 @@ class Pulls:
         fields = pull.fields
         grant = self._rules.check(fields)
         if isinstance(grant, Refusal):
-            if grant.code in _NOT_KNOWN and not self._is_authoritative():
+            if grant.code in _NOT_KNOWN and not pull.is_confirmed:
                 raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
             return grant
         if grant.creation and self._log.is_serving:
@@ -197,7 +260,7 @@ class Pulls:
             self._note_overflow(fields, result)
         if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
             return
-        _answer(pull, result, outcome)
+        self._answer(pull, result, outcome)
 
     def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
         """Read a pull's queue from the offset that it has reached.
@@ -217,8 +280,10 @@ class Pulls:
             log_end=self._log.reader.committed_position,
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=pull.tags,
+            limits=self._advice.limits,
         )
-        return result, outcome_of(result, offset, is_authoritative=self._is_authoritative())
+        is_authoritative = pull.is_confirmed or self._log.reader.is_current
+        return result, outcome_of(result, offset, is_authoritative=is_authoritative)
 
     def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
         """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
@@ -231,10 +296,6 @@ class Pulls:
                 offset=fields.queue_offset,
                 max_offset=result.max_offset,
             )
-
-    def _is_authoritative(self) -> bool:
-        """Return True if what is not known here does not exist: no node can have shown more to anybody."""
-        return self._log.reader.is_current
 
     def _behind(self, remark: str | None) -> str:
         return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
@@ -290,7 +351,7 @@ class Pulls:
 
     def expire(self, now_ms: int) -> None:
         """Answer the pulls whose time is over with what is there (F8)."""
-        self._try_put_off(now_ms)
+        self._try_put_off()
         for pull in self._held.take_due(now_ms):
             newer = self._newer_grant(pull)
             if newer is not None:
@@ -307,11 +368,12 @@ class Pulls:
                 outcome = PullOutcome(
                     ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
                 )
-            _answer(pull, result, outcome)
+            self._answer(pull, result, outcome)
 
     def connection_closed(self, number: int) -> None:
         """Drop the pulls of a connection."""
         self._held.connection_closed(number)
+        self._sent_away.connection_closed(number)
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a held pull that finds something now; drop one whose client is gone."""
@@ -336,7 +398,7 @@ class Pulls:
         self._held.release(pull)
         newer = self._newer_grant(pull)
         if newer is None:
-            _answer(pull, result, outcome)
+            self._answer(pull, result, outcome)
         else:
             self._read_anew(pull, newer)
 
@@ -352,16 +414,21 @@ class Pulls:
             return None
         return grant
 
-
-def _answer(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
-    """Answer a pull with what was read, in one frame."""
-    head = pull_reply_head(
-        pull.opaque,
-        outcome.code,
-        next_begin_offset=outcome.next_offset,
-        min_offset=result.min_offset,
-        max_offset=outcome.max_offset,
-        body_bytes=sum(map(len, result.records)),
-        remark=result.status.value.encode(),
-    )
-    pull.reply(b"".join((head, *result.records)))
+    def _answer(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
+        """Answer a pull with what was read, in one frame."""
+        is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
+        head = pull_reply_head(
+            pull.opaque,
+            outcome.code,
+            next_begin_offset=outcome.next_offset,
+            min_offset=result.min_offset,
+            max_offset=outcome.max_offset,
+            body_bytes=sum(map(len, result.records)),
+            suggested_broker_id=(
+                self._advice.for_cold_read(pull.fields.queue_id, result.bytes_behind)
+                if is_cold
+                else LEADER_BROKER_ID
+            ),
+            remark=result.status.value.encode(),
+        )
+        pull.reply(b"".join((head, *result.records)))

@@ -41,15 +41,19 @@ class PrivateCode(IntEnum):
     """From the leader, oneway; ext group; body: a frame for any producer of the group that is connected here."""
     DELIVERED = 50106
     """Oneway; ext msgId: as in the answers to sends that were passed on, which find their clients there."""
+    READ_POINT = 50107
+    """Answer ext READ_POINT_FIELD: a node that has applied this entry has all that was committed when it asked."""
 
 
 TRIED_FIELD = "tried"
 """Ext field of FORWARD, `true`: an earlier try of the request is of unknown outcome."""
 WAITED_FIELD = "waitedMs"
 """Of FORWARD: how long the node held the request for want of a leader; not there if it did not."""
+READ_POINT_FIELD = "index"
+"""Ext field of the answer to READ_POINT: index of an entry."""
 
 NOT_CARRIED_OUT = 50199
-"""Answer to FORWARD and SYNC_CLIENTS: this node does not lead, nothing was done."""
+"""Answer to FORWARD, SYNC_CLIENTS and READ_POINT: this node does not lead, nothing was done."""
 
 PERHAPS_CARRIED_OUT = 50197
 """Answer to FORWARD: this node leads no longer, and does not know what becomes of what it began."""

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from broker.server.handlers.client_exchange import ClientExchange, SyncReply, SyncRequest
+from broker.server.handlers.followers import FRESH_MS, Followers
 from broker.service.catalog import NOTHING_NEW
 from broker.service.clients import NODE_EXPIRY_MS, ConsumerClient, LocalClients
 from dledger_mq.remoting.frame import FrameDecoder
@@ -49,10 +50,12 @@ class Bench:
     def __init__(self) -> None:
         self.now_ms = 0
         self.node = FakeOrigin()
+        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)
         self.exchange = ClientExchange(
             FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
             FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here
             LocalClients(),
+            followers=self.followers,
             outputs=None,  # type: ignore[arg-type]  # nothing is created, so nothing is flushed
             nursery=None,  # type: ignore[arg-type]  # no task is started
             push=lambda _groups: None,
@@ -61,9 +64,9 @@ class Bench:
             now_ms=lambda: self.now_ms,
         )
 
-    def sync(self, clients: list[ConsumerClient] | None) -> bool:
+    def sync(self, clients: list[ConsumerClient] | None, position: int = 0) -> bool:
         """Report the clients of n1; return True if the leader says that it knows them."""
-        body = msgspec.msgpack.encode(SyncRequest("n1", 3, clients, ("", 0)))
+        body = msgspec.msgpack.encode(SyncRequest("n1", 3, clients, ("", 0), position))
         self.exchange.sync_from(self.node, make_request(1, 1, body=body))  # type: ignore[arg-type]  # a fake
         assert self.node.reply is not None
         return self.node.reply.is_known
@@ -92,3 +95,22 @@ def test_a_node_that_was_silent_for_too_long_has_to_report_its_clients_again(ben
     bench.exchange.expire(bench.now_ms + NODE_EXPIRY_MS + 1)
     assert bench.sync([ConsumerClient("g", "c1")])
     assert list(bench.exchange.union.members("g")) == ["c1"]
+
+
+def test_a_follower_is_named_while_it_reports_and_for_what_it_has(bench: Bench) -> None:
+    bench.sync([], 1000)
+    assert bench.followers.broker_ids(999) == [2]
+    assert bench.followers.broker_ids(1000) == [], "it has nothing after that"
+    bench.now_ms = FRESH_MS
+    assert bench.followers.broker_ids(999) == [2]
+    bench.now_ms += 1
+    assert bench.followers.broker_ids(999) == [], "it is silent"
+    bench.sync(None, 1000)
+    assert bench.followers.broker_ids(999) == [2]
+    bench.node.is_closed = True
+    assert bench.followers.broker_ids(999) == []
+
+
+def test_an_older_node_that_does_not_say_how_far_it_is_is_not_named(bench: Bench) -> None:
+    bench.sync([])
+    assert bench.followers.broker_ids(0) == []

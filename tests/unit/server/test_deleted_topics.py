@@ -147,9 +147,10 @@ def test_a_node_that_may_be_behind_sends_its_client_elsewhere() -> None:
     """The topic may exist again by now."""
     bench = Deleting()
     bench.log.is_serving = False
+    bench.send_away()
     origin = bench.pull(2, HOLD_MS)
     bench.does(DELETE)
     assert origin.frames == []
-    bench.pulls.expire(ROUTER_HOLD_MS)
+    bench.expire(ROUTER_HOLD_MS)
     (answer,) = origin.answers()
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE

@@ -48,6 +48,7 @@ class Bench:
             handle=self.dispatch.handle,
             delivered=self.delivered.append,
             sync_clients=MagicMock(),
+            read_point=MagicMock(),
         )
         self.dispatch.register(server.handlers())
         self.dispatch.register(

@@ -65,13 +65,13 @@ def test_what_was_passed_over_and_is_wanted_now_comes_first(bench: Tagged, held:
 def test_it_comes_when_the_time_is_over_too(bench: Tagged, held: Origin) -> None:
     bench.rules.tags = ("B",)
     bench.now_ms = HOLD_MS
-    bench.pulls.expire(HOLD_MS)
+    bench.expire(HOLD_MS)
     assert bodies(held) == [b"B"]
 
 
 def test_a_group_that_is_gone_is_answered_as_it_asked(bench: Tagged, held: Origin) -> None:
     bench.rules.tags = ()
-    bench.pulls.expire(HOLD_MS)
+    bench.expire(HOLD_MS)
     (answer,) = held.answers()
     assert answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
     assert answer.ext["nextBeginOffset"] == "1"

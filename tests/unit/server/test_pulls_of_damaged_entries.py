@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from broker.server.handlers.followers import Followers
+from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pull, Pulls
 from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
@@ -14,7 +17,7 @@ from dledger.runtime.lost_votes import LostVotes
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
-from dledger_mq.remoting.requests import PULL_SUSPEND, PullFields, PullRequest
+from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 from tests.unit.server.pending import pending
 from tests.unit.store.lone_broker import LoneBroker
 
@@ -66,31 +69,70 @@ class Log:
         return self._log.entry_at(position)
 
 
+class Points:
+    """Confirmations as `confirms` says; a node that leads needs none."""
+
+    confirms = False
+
+    def read(self, act: Callable[[], None], failed: Callable[[str], None]) -> None:
+        if self.confirms:
+            act()
+        else:
+            failed("nobody leads")
+
+
 class Bench:
-    def __init__(self, held_max: int = 10) -> None:
+    """Pulls from the state of one broker; `n1` follows it, as far as it has reported."""
+
+    def __init__(self, held_max: int = 10, *, memory_span_bytes: int = 8 << 30) -> None:
         self.broker = LoneBroker()
         self.now_ms = 0
         self.log = Log(self.broker)
+        self.points = Points()
+        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)
+        self.committed: list[int] = []
         self.pulls = Pulls(
             self.log,  # type: ignore[arg-type]
             self.broker.state,
             None,  # type: ignore[arg-type]  # nothing is created here
             Rules(),  # type: ignore[arg-type]
+            points=self.points,  # type: ignore[arg-type]  # confirms as the test says
+            advice=PullAdvice(
+                self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+                self.followers,
+                own_id=1,
+                memory_span_bytes=memory_span_bytes,
+                slave_reads=True,
+            ),
             held_max=held_max,
             long_polling=True,
             now_ms=lambda: self.now_ms,
-            commit_offset=lambda origin, fields: None,
+            commit_offset=lambda origin, fields: self.committed.append(fields.commit_offset),
         )
 
-    def pull(self, offset: int, suspend_ms: int = 0) -> Origin:
+    def expire(self, now_ms: int) -> None:
+        """Let this time come."""
+        self.now_ms = now_ms
+        self.pulls.expire(now_ms)
+
+    def send_away(self) -> None:
+        """Let a reader of the queue come back that this node, which nobody confirms, has sent to the leader."""
+        origin = self.pull(0)
+        self.expire(self.now_ms + HOLD_MS)
+        (answer,) = origin.answers()
+        assert answer.code == 19, answer.remark
+        self.now_ms = 0
+
+    def pull(self, offset: int, suspend_ms: int = 0, *, commit_offset: int = -1) -> Origin:
         fields = PullFields(
             consumer_group="G",
             topic="T",
             queue_id=0,
             queue_offset=offset,
             max_msg_nums=32,
-            sys_flag=PULL_SUSPEND if suspend_ms else 0,
-            commit_offset=0,
+            sys_flag=(PULL_SUSPEND if suspend_ms else 0)
+            | (PULL_COMMIT_OFFSET if commit_offset >= 0 else 0),
+            commit_offset=max(0, commit_offset),
             suspend_timeout_millis=suspend_ms,
         )
         origin = Origin()
@@ -125,20 +167,20 @@ def bodies(origin: Origin) -> list[bytes]:
 def test_it_is_answered_when_the_entry_is_back(bench: Bench) -> None:
     assert bodies(bench.pull(0)) == [b"1"], "what is whole is given"
     origin = bench.pull(1)
-    bench.pulls.expire(1)
+    bench.expire(1)
     assert origin.frames == []
     bench.broker.log.damaged.clear()
-    bench.pulls.expire(2)
+    bench.expire(2)
     assert bodies(origin) == [b"2"]
-    bench.pulls.expire(3)
+    bench.expire(3)
     assert len(origin.answers()) == 1
 
 
 def test_it_is_refused_after_a_while_and_the_entry_is_named(bench: Bench) -> None:
     origin = bench.pull(1)
-    bench.pulls.expire(HOLD_MS - 1)
+    bench.expire(HOLD_MS - 1)
     assert origin.frames == []
-    bench.pulls.expire(HOLD_MS)
+    bench.expire(HOLD_MS)
     (answer,) = origin.answers()
     assert (answer.code, answer.remark) == (14, "entry 3 is damaged on n0")
 
@@ -147,7 +189,7 @@ def test_a_pull_whose_client_went_is_dropped(bench: Bench) -> None:
     origin = bench.pull(1)
     origin.is_closed = True
     bench.broker.log.damaged.clear()
-    bench.pulls.expire(1)
+    bench.expire(1)
     assert origin.frames == []
 
 
@@ -166,9 +208,9 @@ def test_a_held_pull_that_finds_a_damaged_entry_waits_for_it_too() -> None:
     assert applied.frames == expired.frames == []
     bench.broker.send(body=b"2")
     bench.broker.log.damaged = {bench.broker.log.entries[-1].index}
-    bench.pulls.expire(5)
+    bench.expire(5)
     bench.pulls.applied()
     assert applied.frames == expired.frames == []
     bench.broker.log.damaged.clear()
-    bench.pulls.expire(6)
+    bench.expire(6)
     assert bodies(applied) == bodies(expired) == [b"2"]

@@ -26,6 +26,8 @@ def bench_of(code: ResponseCode, *, leads: bool) -> tuple[Bench, Rules]:
     bench, rules = Bench(), Rules(code)
     bench.broker.send(body=b"1")
     bench.log.is_serving = leads
+    if not leads:
+        bench.send_away()
     bench.pulls._rules = rules  # type: ignore[assignment]
     return bench, rules
 
@@ -37,10 +39,10 @@ NOT_KNOWN = [ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_E
 def test_it_is_answered_once_it_is_known(code: ResponseCode) -> None:
     bench, rules = bench_of(code, leads=False)
     origin = bench.pull(0)
-    bench.pulls.expire(1)
+    bench.expire(1)
     assert origin.frames == []
     rules.refusal = None
-    bench.pulls.expire(2)
+    bench.expire(2)
     assert bodies(origin) == [b"1"]
 
 
@@ -48,7 +50,7 @@ def test_it_is_answered_once_it_is_known(code: ResponseCode) -> None:
 def test_after_a_while_another_node_is_to_be_asked(code: ResponseCode) -> None:
     bench, _ = bench_of(code, leads=False)
     origin = bench.pull(0)
-    bench.pulls.expire(HOLD_MS)
+    bench.expire(HOLD_MS)
     (answer,) = origin.answers()
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
     assert answer.remark == "refused. So node n0 says, which does not lead and may be behind."
@@ -59,7 +61,7 @@ def test_who_comes_to_lead_knows(code: ResponseCode) -> None:
     bench, _ = bench_of(code, leads=False)
     origin = bench.pull(0)
     bench.log.is_serving = True
-    bench.pulls.expire(1)
+    bench.expire(1)
     (answer,) = origin.answers()
     assert answer.code == code
 

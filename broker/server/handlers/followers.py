@@ -1,0 +1,36 @@
+"""The nodes that follow this one, as their reports say: whether they live, and how far they know the log committed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.server.requests.origin import ClientOrigin
+
+FRESH_MS: Final = 2_500
+"""Nodes report every second: who was silent for longer than this may be gone."""
+
+
+class Followers:
+    """The latest report of each node."""
+
+    def __init__(self, broker_ids: Mapping[str, int], now_ms: Callable[[], int]) -> None:
+        """Know of no node yet; `broker_ids` are those that routes give followers, by node id. `now_ms` is monotonic."""
+        self._broker_ids = dict(broker_ids)
+        self._now_ms = now_ms
+        self._reports: dict[str, tuple[ClientOrigin, int, int]] = {}
+        """By node: the link that it came on, when, and the byte place up to which the log is committed there."""
+
+    def reported(self, node_id: str, link: ClientOrigin, committed_position: int) -> None:
+        """Take a report of a node."""
+        if node_id in self._broker_ids:
+            self._reports[node_id] = link, self._now_ms(), committed_position
+
+    def broker_ids(self, position: int) -> list[int]:
+        """Return the broker ids of those that live and have the log up to a byte place, in order."""
+        fresh_ms = self._now_ms() - FRESH_MS
+        return sorted(
+            self._broker_ids[node_id]
+            for node_id, (link, seen_ms, committed_position) in self._reports.items()
+            if seen_ms >= fresh_ms and committed_position > position and not link.is_closed
+        )

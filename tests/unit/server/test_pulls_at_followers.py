@@ -1,0 +1,189 @@
+"""A node that does not lead answers pulls once it surely has what its clients have seen; else it sends them away.
+
+And who reads far behind the log's end is sent to such a node.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.server.handlers.pull_advice import PullAdvice
+from broker.server.requests.origin import ClientOrigin
+from broker.server.requests.request import HOLD_MS
+from broker.store.control import DeleteTopic, PutTopic
+from broker.store.topics import TopicConfig
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+from tests.unit.server.test_pulls_of_damaged_entries import Bench, Origin, bodies
+
+SPAN_BYTES = 300
+"""Less than two of the records here."""
+
+
+def follower(*sent: bytes, confirms: bool = True) -> Bench:
+    bench = Bench(memory_span_bytes=SPAN_BYTES)
+    bench.log.is_serving = False
+    bench.points.confirms = confirms
+    for body in sent:
+        bench.broker.send(body=body)
+    return bench
+
+
+def answer_of(origin: Origin) -> RemotingCommand:
+    (answer,) = origin.answers()
+    return answer
+
+
+def next_step(origin: Origin) -> tuple[int, str, str]:
+    """Code, offset and broker id that a client goes on with."""
+    answer = answer_of(origin)
+    return answer.code, answer.ext["nextBeginOffset"], answer.ext["suggestWhichBrokerId"]
+
+
+class TestConfirmations:
+    def test_one_that_is_confirmed_is_answered_as_by_the_leader(self) -> None:
+        bench = follower(b"1", b"2")
+        assert bodies(bench.pull(0)) == [b"1", b"2"]
+        assert next_step(bench.pull(7)) == (ResponseCode.PULL_OFFSET_MOVED, "2", "0")
+
+    @pytest.mark.parametrize("offset", [0, 2, 7])
+    def test_one_that_nobody_confirms_sends_its_client_to_the_leader_with_its_own_offset(
+        self, offset: int
+    ) -> None:
+        bench = follower(b"1", b"2", confirms=False)
+        origin = bench.pull(offset)
+        bench.expire(HOLD_MS - 1)
+        assert origin.frames == []
+        bench.expire(HOLD_MS)
+        assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, str(offset), "0")
+        assert answer_of(origin).body == b""
+
+    def test_one_that_is_confirmed_in_time_is_answered(self) -> None:
+        bench = follower(b"1", confirms=False)
+        origin = bench.pull(0)
+        bench.points.confirms = True
+        bench.expire(50)
+        assert bodies(origin) == [b"1"]
+
+    def test_who_comes_back_has_nobody_else_and_may_read_but_is_not_moved(self) -> None:
+        bench = follower(b"1", b"2", confirms=False)
+        bench.send_away()
+        assert bodies(bench.pull(0)) == [b"1", b"2"]
+        assert next_step(bench.pull(7)) == (ResponseCode.PULL_NOT_FOUND, "7", "0")
+
+    def test_a_confirmation_ends_that(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        other = bench.pull(0)
+        assert bodies(other) == [b"1"]
+        bench.pulls._sent_away.forget()
+        origin = bench.pull(0)
+        assert origin.frames == []
+
+    def test_so_does_the_end_of_the_connection(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        bench.pulls.connection_closed(1)
+        assert bench.pull(0).frames == []
+
+    def test_a_topic_that_others_have_deleted_and_made_again_is_not_read_in_its_old_state(
+        self,
+    ) -> None:
+        bench = follower(b"old", confirms=False)
+        origin = bench.pull(0)
+        for command in (DeleteTopic("T"), PutTopic(TopicConfig("T", 4, 4))):
+            bench.broker.command(command)
+        bench.broker.send(body=b"new")
+        bench.points.confirms = True
+        bench.expire(50)
+        assert bodies(origin) == [b"new"]
+
+    def test_a_client_that_is_gone_is_not_answered(self) -> None:
+        bench = follower(b"1", confirms=False)
+        origin = bench.pull(0)
+        origin.is_closed = True
+        bench.expire(HOLD_MS)
+        assert origin.frames == []
+        assert not bench.pulls._sent_away.is_back(1, ("T", 0))
+
+    def test_the_offset_that_it_carries_is_taken_once_and_not_where_it_is_sent_away(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.pull(0, commit_offset=1)
+        bench.expire(HOLD_MS)
+        assert bench.committed == [], "its client says it again, to the leader"
+        bench.points.confirms = True
+        bench.pulls._sent_away.forget()
+        bench.pull(0, commit_offset=1)
+        assert bench.committed == [1]
+
+
+def report(bench: Bench, node_id: str, *, position: int | None = None) -> SimpleNamespace:
+    """Let a node report, by default that it has the whole log; the link that it came on."""
+    link = SimpleNamespace(is_closed=False)
+    where = bench.log.committed_position if position is None else position
+    bench.followers.reported(node_id, cast("ClientOrigin", link), where)
+    return link
+
+
+class TestAdvice:
+    @pytest.fixture
+    def leader(self) -> Bench:
+        bench = follower(*(b"%d" % number for number in range(20)))
+        bench.log.is_serving = True
+        return bench
+
+    def test_cold_reads_go_to_followers_and_what_is_near_the_end_comes_from_the_leader(
+        self, leader: Bench
+    ) -> None:
+        report(leader, "n1")
+        code, offset, broker_id = next_step(leader.pull(0))
+        assert (code, broker_id) == (0, "2")
+        assert int(offset) < 20
+        assert next_step(leader.pull(19)) == (0, "20", "0")
+        assert next_step(leader.pull(20)) == (ResponseCode.PULL_NOT_FOUND, "20", "0")
+
+    def test_only_followers_that_live_and_have_it_are_named(self, leader: Bench) -> None:
+        assert next_step(leader.pull(0))[2] == "0"
+        report(leader, "n1", position=leader.log.committed_position - 19 * SPAN_BYTES // 2)
+        assert next_step(leader.pull(0))[2] == "0", "it would call it warm, and send it back"
+        link = report(leader, "n1")
+        assert next_step(leader.pull(0))[2] == "2"
+        link.is_closed = True
+        assert next_step(leader.pull(0))[2] == "0"
+        report(leader, "n1")
+        leader.now_ms += 10_000
+        assert next_step(leader.pull(0))[2] == "0", "it is silent"
+
+    def test_queues_are_shared_by_the_followers(self, leader: Bench) -> None:
+        report(leader, "n1")
+        report(leader, "n2")
+        advice: PullAdvice = leader.pulls._advice
+        behind = 10 * SPAN_BYTES
+        assert [advice.for_cold_read(queue_id, behind) for queue_id in (0, 1, 2)] == [2, 3, 2]
+
+    def test_a_follower_keeps_its_reader_until_that_has_caught_up(self, leader: Bench) -> None:
+        leader.log.is_serving = False
+        assert next_step(leader.pull(0))[2] == "1"
+        assert next_step(leader.pull(19)) == (0, "20", "0")
+
+    def test_one_that_nobody_confirms_keeps_nobody(self, leader: Bench) -> None:
+        leader.log.is_serving = leader.points.confirms = False
+        leader.send_away()
+        code, offset, broker_id = next_step(leader.pull(0))
+        assert (code, broker_id) == (0, "0")
+        assert offset != "0"
+
+    def test_it_can_be_switched_off(self) -> None:
+        bench = Bench()
+        advice = PullAdvice(
+            bench.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            bench.followers,
+            own_id=1,
+            memory_span_bytes=0,
+            slave_reads=False,
+        )
+        assert advice.cold_bytes > 2**62
+        assert advice.limits.memory_span_bytes == 0
