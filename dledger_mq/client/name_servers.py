@@ -1,6 +1,7 @@
-"""Asking name servers: one at a time, the same one until it fails, then the next.
+"""Asking name servers: the same one until it fails or hesitates, then the next.
 
-Name servers hold soft state and every one hears from every broker, so any of them will do.
+Name servers hold soft state and every one hears from every broker, so any of them will do. The machine of a leader that
+has gone silent may be that of a name server: so who hesitates is not waited for, but the next one is asked as well.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from typing import Final
+
+import anyio
 
 from dledger_mq.client.errors import (
     ClientUsageError,
@@ -20,6 +23,7 @@ from dledger_mq.client.wire import split_address
 from dledger_mq.remoting.header import RemotingCommand
 
 ANSWER_TIMEOUT_S: Final = 1.0  # they answer from memory; a silent one is left quickly
+HESITATION_S: Final = 0.1  # no answer for so long: the next one is asked as well
 
 log = logging.getLogger(__name__)
 
@@ -62,25 +66,40 @@ class NameServers:
         body: bytes = b"",
         timeout_s: float = ANSWER_TIMEOUT_S,
     ) -> RemotingCommand:
-        """Return the answer of the first name server that gives one, whatever its code.
+        """Return the first answer of a name server, whatever its code.
+
+        The one that answered last is asked first, and each further one when those before have failed, or have not
+        answered for HESITATION_S.
 
         Raises:
             NameServersUnreachableError: none answered; the message says why, one by one.
         """
-        reasons = []
-        for _ in self.addresses:
-            try:
-                answer = await self._get_link(self.current).call(
-                    code, ext, body, timeout_s=timeout_s
-                )
-            except (ConnectionLostError, RequestTimeoutError) as error:
-                reasons.append(str(error))
-                self._current = (self._current + 1) % len(self.addresses)
-            else:
-                if self._are_silent:
-                    log.info("name server %s answers", self.current)
-                self._are_silent = False
-                return answer
+        reasons: list[str] = []
+        answers: list[RemotingCommand] = []
+        async with anyio.create_task_group() as asking:
+
+            async def ask(place: int, link: Link, failed: anyio.Event) -> None:
+                try:
+                    answer = await link.call(code, ext, body, timeout_s=timeout_s)
+                except (ConnectionLostError, RequestTimeoutError) as error:
+                    reasons.append(str(error))
+                    failed.set()
+                else:
+                    self._current = place
+                    answers.append(answer)
+                    asking.cancel_scope.cancel()
+
+            first = self._current
+            for step in range(len(self.addresses)):
+                place, failed = (first + step) % len(self.addresses), anyio.Event()
+                asking.start_soon(ask, place, self._get_link(self.addresses[place]), failed)
+                with anyio.move_on_after(HESITATION_S):
+                    await failed.wait()
+        if answers:
+            if self._are_silent:
+                log.info("name server %s answers", self.current)
+            self._are_silent = False
+            return answers[0]
         said = "; ".join(reasons)
         if not self._are_silent:
             log.warning("no name server answers (%s); they are asked again", said)
