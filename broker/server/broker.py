@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -201,6 +202,7 @@ class Broker:
             loss_notice=lambda: loss_watch.notice,
             made=self._registrar.made,
             when_routed=self._call_when_routed,
+            disk_ratio=self._disk_ratio,
         )
         self._controller = BrokerController(
             self.config,
@@ -279,6 +281,14 @@ class Broker:
         self._controller.role_changed(view)
         self._registrar.announce()
         self._outputs.flush()
+
+    def _disk_ratio(self) -> float:
+        """Return the part of the store's disk that is in use; 0 if it cannot be asked."""
+        try:
+            usage = shutil.disk_usage(self.config.store_path)
+        except OSError:
+            return 0.0
+        return usage.used / usage.total if usage.total else 0.0
 
     def _call_when_routed(self, then: Callable[[], None]) -> None:
         def answer() -> None:

@@ -89,6 +89,8 @@ class BrokerController:
         """Look again at what waits for messages, since entries were applied."""
         self.services.points.applied()
         self.services.pulls.applied()
+        if self.runtime.is_replaying:
+            self.runtime.note_replayed()
 
     def role_changed(self, view: RoleView) -> None:
         """Begin or cease to lead, as the node's role, term or leader says now."""

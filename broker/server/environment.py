@@ -34,6 +34,7 @@ class Environment:
         loss_notice: returns what the group was found to have lost; empty: nothing.
         made: returns True if this node registers somewhere with a token.
         when_routed: calls back once the name servers know the topics of now, or cannot be waited for any longer.
+        disk_ratio: returns the part of the store's disk that is in use, from 0 to 1.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -48,4 +49,5 @@ class Environment:
     loss_notice: Callable[[], str] = lambda: ""
     made: Callable[[str], bool] = lambda _token: False
     when_routed: Callable[[Callable[[], None]], None] = lambda then: then()
+    disk_ratio: Callable[[], float] = lambda: 0.0
     make_linear: MakeLinear = LinearReads

@@ -114,7 +114,9 @@ class Services:
             config,
             log,
             state,
-            boot_ms=environment.wall_ms(),
+            wall_ms=environment.wall_ms,
+            pulls=self.pulls.counts,
+            disk_ratio=environment.disk_ratio,
             clock_ahead_ms=environment.clock_ahead_ms,
             loss_notice=environment.loss_notice,
         )

@@ -5,17 +5,24 @@ Nothing here knows requests, or waits.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
-from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
+from dledger.errors import DLedgerError
+from dledger.raft.entry import ENTRY_HEADER_BYTES
+from dledger.raft.ids import Position
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, UNIQ_KEY, find_property, split_keys
 from dledger_mq.message.record import decode_record
 
 QUERY_COUNT_MAX: Final = 64
 """Results of a query by key (T3)."""
+
+_EMPTY_MAX: Final = 64
+"""Entries without records that are passed over in search of the oldest one."""
 
 
 def offset_by_time(
@@ -67,6 +74,29 @@ def _store_time_at(
         return reader.store_time(unit.physical_offset, unit.size_bytes)
     except MessageGoneError:
         return None
+
+
+def earliest_store_ms(log: EntrySource, position: Position, *, end: Position) -> StoreTimeMs | None:
+    """Return the store time of the first record at or after a position, None if it is not found nearby or not readable.
+
+    Args:
+        log: read entry by entry; those without records are passed over, _EMPTY_MAX of them at most.
+        position: the first one that the log holds.
+        end: the position after the last committed entry.
+    """
+    reader = RecordReader(log)
+    try:
+        for _ in range(_EMPTY_MAX):
+            if position >= end:
+                return None
+            entry = log.entry_at(position)
+            place = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
+            with suppress(MessageGoneError):
+                return reader.store_time(place, len(reader.read_at(place)))
+            position = entry.end_position
+    except DLedgerError:
+        return None
+    return None
 
 
 def query_by_key(

@@ -11,6 +11,7 @@ stands in docs/adding-a-code.md.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -82,11 +83,23 @@ class _NotKnownHereError(Exception):
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
 
 
+@dataclass(slots=True)
+class PullCounts:
+    """Pulls that were answered since the start, with messages or without, and the messages."""
+
+    found: int = 0
+    missed: int = 0
+    messages: int = 0
+
+
 class Pulls:
     """Answers pulls, at once or when a message comes.
 
     A node that nobody confirms may be behind: what the leader would call illegal (an offset above the queue's end) is
     only not here yet, so it waits like any other pull that is ahead.
+
+    Attributes:
+        counts: of those that were answered.
     """
 
     def __init__(
@@ -132,6 +145,7 @@ class Pulls:
         self._overflows = OffsetOverflows()
         self._put_off: list[Pull] = []
         self._topics_version = state.topics.version
+        self.counts = PullCounts()
 
     @property
     def held_count(self) -> int:
@@ -432,3 +446,9 @@ class Pulls:
             remark=result.status.value.encode(),
         )
         pull.reply(b"".join((head, *result.records)))
+        counts = self.counts
+        if result.records:
+            counts.found += 1
+            counts.messages += len(result.records)
+        else:
+            counts.missed += 1

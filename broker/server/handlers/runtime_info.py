@@ -6,13 +6,21 @@ import json
 from collections.abc import Callable
 
 from broker.server.config import BrokerConfig
+from broker.server.handlers.pulls import PullCounts
+from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
+from broker.store.lookups import earliest_store_ms
 from broker.store.state import BrokerState
-from dledger import LogServer
+from dledger import LogServer, Position
+from dledger_mq.message.numbers import StoreTimeMs
 
 
 class RuntimeInfo:
-    """Samples counters and writes tables."""
+    """Samples counters and writes tables.
+
+    Attributes:
+        is_replaying: what is applied now was stored before this process started.
+    """
 
     def __init__(
         self,
@@ -20,7 +28,9 @@ class RuntimeInfo:
         log: LogServer,
         state: BrokerState,
         *,
-        boot_ms: int,
+        wall_ms: Callable[[], int],
+        pulls: PullCounts,
+        disk_ratio: Callable[[], float],
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
     ) -> None:
@@ -30,24 +40,56 @@ class RuntimeInfo:
             config: shown as it is in force.
             log: role, term, index and disk.
             state: the fold's counters.
-            boot_ms: when the process started, in milliseconds since 1970.
+            wall_ms: returns the milliseconds since 1970; the process starts now.
+            pulls: what was pulled from this node.
+            disk_ratio: returns the part of the store's disk that is in use, from 0 to 1.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
         """
         self._config = config
         self._log = log
         self._state = state
-        self._boot_ms = boot_ms
+        self._wall_ms = wall_ms
+        self._boot_ms = boot_ms = wall_ms()
+        self._pulls = pulls
+        self._disk_ratio = disk_ratio
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
-        self._puts = RateWindows()
+        self._puts, self._pulled = RateWindows(), RateWindows()
+        self._found, self._missed, self._asked = RateWindows(), RateWindows(), RateWindows()
+        self._put_days = DayCounts(boot_ms, state.put_count)
+        self._pulled_days = DayCounts(boot_ms, 0)
+        self.is_replaying = True
+        self._earliest: tuple[Position, StoreTimeMs] | None = None
         self._next_ms = 0
 
     def sample(self, now_ms: int) -> None:
         """Note the counters, every SAMPLE_MS at most."""
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + SAMPLE_MS
-            self._puts.sample(now_ms, self._state.put_count)
+            pulls, put_count, wall_ms = self._pulls, self._state.put_count, self._wall_ms()
+            self._puts.sample(now_ms, put_count)
+            self._pulled.sample(now_ms, pulls.messages)
+            self._found.sample(now_ms, pulls.found)
+            self._missed.sample(now_ms, pulls.missed)
+            self._asked.sample(now_ms, pulls.found + pulls.missed)
+            self._put_days.sample(wall_ms, put_count)
+            self._pulled_days.sample(wall_ms, pulls.messages)
+
+    def note_replayed(self) -> None:
+        """Note that entries were applied while `is_replaying`: what is old does not count as of today."""
+        self.is_replaying = self._state.last_store_ms < self._boot_ms
+        if self.is_replaying:
+            self._put_days.restart(self._state.put_count)
+
+    def _earliest_ms(self) -> int:
+        """Return the store time of the oldest record, -1 for none; read anew only when the log begins elsewhere."""
+        reader = self._log.reader
+        first = reader.first_position
+        if self._earliest is None or self._earliest[0] != first:
+            found = earliest_store_ms(reader, first, end=reader.committed_position)
+            self._earliest = None if found is None else (first, found)
+        return -1 if self._earliest is None else self._earliest[1]
 
     def config_text(self) -> str:
         """Return the settings, as lines of a broker.conf."""
@@ -84,7 +126,7 @@ class RuntimeInfo:
         """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
         state, statistics = self._state, self._log.status.statistics()
         snapshotter = self._log.reader.snapshotter
-        zeros = "0.00 0.00 0.00"
+        ratio = f"{self._disk_ratio():.4f}"
         average = state.put_bytes / state.put_count if state.put_count else 0.0
         return {
             "brokerVersionDesc": "V4_9_8",
@@ -93,24 +135,24 @@ class RuntimeInfo:
             "bootTimestamp": str(self._boot_ms),
             "runtime": "",
             "putTps": self._puts.text(),
-            "getTotalTps": zeros,
-            "getFoundTps": zeros,
-            "getMissTps": zeros,
-            "getTransferedTps": zeros,
-            "msgPutTotalYesterdayMorning": "0",
-            "msgPutTotalTodayMorning": "0",
+            "getTotalTps": self._asked.text(),
+            "getFoundTps": self._found.text(),
+            "getMissTps": self._missed.text(),
+            "getTransferedTps": self._pulled.text(),
+            "msgPutTotalYesterdayMorning": str(self._put_days.yesterday_morning),
+            "msgPutTotalTodayMorning": str(self._put_days.morning),
             "msgPutTotalTodayNow": str(state.put_count),
-            "msgGetTotalYesterdayMorning": "0",
-            "msgGetTotalTodayMorning": "0",
-            "msgGetTotalTodayNow": "0",
+            "msgGetTotalYesterdayMorning": str(self._pulled_days.yesterday_morning),
+            "msgGetTotalTodayMorning": str(self._pulled_days.morning),
+            "msgGetTotalTodayNow": str(self._pulls.messages),
             "sendThreadPoolQueueSize": str(statistics.pending_count),
             "pullThreadPoolQueueSize": "0",
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
-            "earliestMessageTimeStamp": "-1",
-            "commitLogDiskRatio": "0.0",
-            "consumeQueueDiskRatio": "0.0",
+            "earliestMessageTimeStamp": str(self._earliest_ms()),
+            "commitLogDiskRatio": ratio,
+            "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(self._log.reader.first_position),
             "commitLogMaxOffset": str(self._log.reader.committed_position),
             "dispatchBehindBytes": "0",

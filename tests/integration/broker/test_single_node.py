@@ -335,6 +335,16 @@ async def test_what_tools_read(one: Wire) -> None:
     table = json.loads((await one.ask(28)).body)["table"]
     assert (table["brokerVersionDesc"], table["raftRole"]) == ("V4_9_8", "leader")
     assert len(table["putTps"].split(" ")) == 3
+    assert 0 < float(table["commitLogDiskRatio"]) <= 1
+    boot_ms, earliest_ms = int(table["bootTimestamp"]), int(table["earliestMessageTimeStamp"])
+    assert boot_ms <= earliest_ms < boot_ms + 60_000
+    today = int(table["msgPutTotalTodayNow"]) - int(table["msgPutTotalTodayMorning"])
+    assert today == int(table["putMessageTimesTotal"]) > 0
+    assert (table["msgGetTotalTodayNow"], table["getTotalTps"]) == ("0", "0.00 0.00 0.00")
+    assert len(await one.messages("T")) == 1
+    assert (await one.pull("T", offset=1)).code == 19
+    table = json.loads((await one.ask(28)).body)["table"]
+    assert table["msgGetTotalTodayNow"] == "1"
     config = await one.ask(26)
     assert "dLegerGroup=broker-a" in config.body.decode()
     assert json.loads(config.ext["version"])

@@ -54,11 +54,11 @@ async def test_no_answer_waits_longer_than_its_time(
         nursery.start_soon(servers.waits.run)
         for name in ("first", "second"):
             servers.add(name, 1, 1)
-            await trio.sleep(ROUTE_WAIT_S / 2)
+            await trio.sleep(ROUTE_WAIT_S * 0.4)
         assert servers.answered == []
-        await trio.sleep(ROUTE_WAIT_S / 4)
+        await trio.sleep(ROUTE_WAIT_S * 0.4)
         assert servers.answered == ["first"]
-        await trio.sleep(ROUTE_WAIT_S / 2)
+        await trio.sleep(ROUTE_WAIT_S * 0.4)
         assert (servers.answered, len(servers.waits)) == (["first", "second"], 0)
         servers.add("later", 1, 1)
         await trio.sleep(ROUTE_WAIT_S * 1.1)
