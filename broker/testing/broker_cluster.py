@@ -22,7 +22,8 @@ from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
 from dledger.engine import Engine
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, RefusedError
+from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.snapshotting import check_restored, restore_newest
@@ -86,6 +87,18 @@ class BrokerCluster(SimCluster):
             if engine.failure is not None:
                 raise engine.failure
             self.drain(node, engine)
+
+    def order_transfer(self, node: SimNode, answered: Callable[[Outcome], None]) -> None:
+        """See `SimCluster`; here the order goes through the broker's log server."""
+        with self.disk_of(node):
+            try:
+                self.brokers[node.node_id].driver.request_transfer(None, answered)
+            except RefusedError as error:
+                answered(Failed(error))
+
+    def is_quiet(self, node: SimNode) -> bool:
+        """Return whether no client waits for an answer of this member's broker."""
+        return node.engine is None or self.brokers[node.node_id].controller.is_quiet
 
     def connect(self, source: NodeId | str, target: NodeId) -> SimConnection | None:
         """Return a new connection to a member's broker; None when it cannot be reached.

@@ -8,7 +8,7 @@ from random import Random
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
 from dledger.errors import RefusedError
-from dledger.raft.effects import Outcome, TransferDone
+from dledger.raft.effects import Failed, Outcome, TransferDone
 
 
 class Operator:
@@ -43,11 +43,9 @@ class Operator:
         leader = self._cluster.leader()
         if leader is None:
             return
-        with self._cluster.disk_of(leader):
-            try:
-                self._cluster.brokers[leader.node_id].driver.request_transfer(None, self._answered)
-            except RefusedError:
-                self._counts["hand_overs_refused"] += 1
+        self._cluster.order_transfer(leader, self._answered)
 
     def _answered(self, outcome: Outcome) -> None:
+        is_refused = isinstance(outcome, Failed) and isinstance(outcome.error, RefusedError)
+        self._counts["hand_overs_refused"] += is_refused
         self._counts["handed-over"] += isinstance(outcome, TransferDone)

@@ -15,6 +15,7 @@ from dledger.testing.sim_draws import (
     DRAWS_CLASSIC,
     DRAWS_NOW,
     DRAWS_RIPE,
+    DRAWS_STILL,
     draw_settings,
     purpose_of,
 )
@@ -141,7 +142,7 @@ def draw_broker_settings(
         snapshot_step_ms_max=rng.choice((0, 20, 100)),
         hand_over_interval_ms=hand_over_interval_ms,
     )
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_STILL:
         settings = _with_jugglers(settings)
         anywhere = Random(f"pull-anywhere/{seed}")
         settings = replace(settings, pull_anywhere_permille=anywhere.choice((0, 300, 900)))

@@ -19,7 +19,7 @@ from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.effects import HandsOver, Outcome, Role
-from dledger.raft.events import Event, GiveUpVote, Received, Tick
+from dledger.raft.events import Event, GiveUpVote, Received, Tick, TransferRequested
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
@@ -55,10 +55,14 @@ STATES = (
     "save-failed",
     "slow-disk-handover",
     "start-failed",
+    "stopped-in-order",
     "torn",
     "truncated",
 )
 """The states that runs are to lead to (docs/testing.md explains each); `SimCluster.reached` counts them."""
+
+FIRST_ORDER = -1_000
+"""The tokens of orders go down from here; those of clients go up from 1."""
 
 NEVER_MS = 1 << 60
 """A moment that no run reaches."""
@@ -108,6 +112,7 @@ class SimCluster(SimLoop):
         self._repairs = Repairs(self)
         self._standstills = Standstills(self)
         self.leaders_allowed: int | None = None
+        self._orders: dict[int, Callable[[Outcome], None]] = {}
 
     # Members.
 
@@ -220,6 +225,16 @@ class SimCluster(SimLoop):
         self._step(node, node.engine, event)
         return True
 
+    def order_transfer(self, node: SimNode, answered: Callable[[Outcome], None]) -> None:
+        """Let a member hand leadership over to whom it finds best; `answered` hears the outcome, unless it dies."""
+        token = FIRST_ORDER - len(self._orders)
+        self._orders[token] = answered
+        self.step(node, TransferRequested(None, token))
+
+    def is_quiet(self, node: SimNode) -> bool:
+        """Return whether nobody waits for an answer of this member."""
+        return node.engine is None or not node.engine.node.pending_count
+
     def leaders(self) -> list[SimNode]:
         """Return the running members that believe to lead, deposed leaders included that do not know it yet."""
         return [
@@ -306,7 +321,10 @@ class SimCluster(SimLoop):
         for token, outcome in engine.take_resolved():
             if self.trace is not None:
                 self.trace_line(node, f"answers call {token}: {outcome_line(outcome)}")
-            self.on_resolved(node, token, outcome)
+            if token in self._orders:
+                self._orders[token](outcome)
+            else:
+                self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
         """Trace the log's end and the commit index if a step has changed one of them."""

@@ -13,9 +13,10 @@ from random import Random
 from dledger.errors import NotLeaderError
 from dledger.raft.effects import Committed, Failed, Outcome, ReadAt, TransferDone
 from dledger.raft.events import Propose, ReadRequested, TransferRequested
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import NO_TERM, Index, NodeId, Term
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_stops import check_handed_over
 from dledger.testing.state_checker import Violation
 
 
@@ -28,6 +29,7 @@ class _Call:
         bodies: proposed; empty for a read or a transfer.
         floor_index: for a read, the last acknowledged entry when it began; None for other calls.
         life: of the member that was asked.
+        term: of a member that was asked to hand over, at that time.
     """
 
     client: int | None
@@ -35,6 +37,7 @@ class _Call:
     life: int
     bodies: tuple[bytes, ...] = ()
     floor_index: Index | None = None
+    term: Term = NO_TERM
 
 
 @dataclass(slots=True)
@@ -168,7 +171,8 @@ class SimClients:
 
     def _transfer(self, client: int, node: SimNode) -> None:
         target = self._rng.choice((None, *self._cluster.voters))
-        token = self._register(_Call(client, node.node_id, node.life))
+        assert node.engine is not None, "it was just looked at"
+        token = self._register(_Call(client, node.node_id, node.life, term=node.engine.node.term))
         self._cluster.trace_line(node, f"call {token}: transfer to {target or 'the best'}")
         self._cluster.step(node, TransferRequested(target, token))
 
@@ -210,6 +214,7 @@ class SimClients:
                 checker.read(floor_index=call.floor_index, index=index)
                 self.counts.reads += 1
             case TransferDone():
+                check_handed_over(node, call.term, outcome)
                 self.counts.transfers += 1
             case Failed(error=error):
                 self._failed(call, outcome)
@@ -227,14 +232,22 @@ class SimClients:
             self.counts.refused += 1
             self._cluster.checker.refused(call.bodies)
         else:
-            self.counts.unknown += 1
+            self._note_unknown(call)
+
+    def _note_unknown(self, call: _Call) -> None:
+        """Note that a call's outcome is unknown: of an append that is a finding where nothing went wrong."""
+        self.counts.unknown += 1
+        if self._cluster.leaders_allowed is not None and call.bodies:
+            raise Violation(
+                f"an append at {call.node_id} is left without an answer, though nothing is wrong with the leader"
+            )
 
     def _stopped(self, node: SimNode) -> None:
         """Count the pending calls of a crashed member as unknown."""
         for token, call in list(self._calls.items()):
             if call.node_id == node.node_id and call.life != node.life:
                 del self._calls[token]
-                self.counts.unknown += 1
+                self._note_unknown(call)
                 if call.client is None:
                     self._probe_state = None
                 self._go_on(call.client, token)

@@ -14,6 +14,7 @@ from dledger.testing.sim_fault_kinds import (
     FAULT_KINDS,
     GROWN_KINDS,
     NEWER_KINDS,
+    PLANNED_KINDS,
     STILL_KINDS,
     STORE_KINDS,
 )
@@ -27,12 +28,13 @@ from dledger.testing.sim_purposes import (
     favour_leases,
     favour_slow_disks,
     favour_standstills,
+    favour_stops,
 )
 from dledger.testing.sim_settings import SETTLE_TIMEOUTS_MAX, SimSettings
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_NOW = 1, 2, 3, 4
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_NOW = 1, 2, 3, 4, 5
 """The ways in which a seed's settings are drawn: as for the first seeds, with the grown faults, with the newer
-ones, with everything. A kept seed means the same run only with the draws under which it failed."""
+ones, with standstills, with everything. A kept seed means the same run only with the draws under which it failed."""
 
 OLD_COPY_PERMILLE = 200
 """The share of the grown runs that put old copies of disks back; they have handshakes, the others have none."""
@@ -47,7 +49,10 @@ DISKS_PERMILLE, SLOW_PERMILLE = 200, 40
 """The share that is bent to each of the next two."""
 
 CLOCKS_PERMILLE, STILL_PERMILLE = 80, 40
-"""The share that is bent to each of the last two."""
+"""The share that is bent to each of the next two."""
+
+STOPS_PERMILLE = 40
+"""The share that is bent to the last one."""
 
 
 def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
@@ -56,8 +61,10 @@ def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
     shares = [(Purpose.CUTS, SPECIAL_PERMILLE), (Purpose.LEASES, SPECIAL_PERMILLE)]
     if draws >= DRAWS_RIPE:
         shares += [(Purpose.DISKS, DISKS_PERMILLE), (Purpose.SLOW, SLOW_PERMILLE)]
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_STILL:
         shares += [(Purpose.CLOCKS, CLOCKS_PERMILLE), (Purpose.STILL, STILL_PERMILLE)]
+    if draws >= DRAWS_NOW:
+        shares.append((Purpose.STOPS, STOPS_PERMILLE))
     for purpose, permille in shares:
         if drawn < permille:
             return purpose
@@ -76,7 +83,8 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     is_ripe = draws >= DRAWS_RIPE
     settings = _draw_mixed(seed, wire=wire)
     settings = _ripen(settings) if is_ripe else settings
-    settings = _stand_still(settings) if draws >= DRAWS_NOW else settings
+    settings = _stand_still(settings) if draws >= DRAWS_STILL else settings
+    settings = _stop(settings) if draws >= DRAWS_NOW else settings
     match purpose_of(seed, draws):
         case Purpose.CUTS:
             return favour_cuts(settings)
@@ -90,6 +98,8 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
             return favour_clocks(settings)
         case Purpose.STILL:
             return favour_standstills(settings)
+        case Purpose.STOPS:
+            return favour_stops(settings)
         case Purpose.MIXED:
             return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
 
@@ -118,6 +128,17 @@ def _stand_still(settings: SimSettings) -> SimSettings:
         standstill_ms_max=standstill_ms_max,
         # Nothing wakes a member before its time: one that the others need may stand still into the calm.
         settle_ms_max=settings.settle_ms_max + standstill_ms_max,
+    )
+
+
+def _stop(settings: SimSettings) -> SimSettings:
+    """Draw the knobs of planned stops, from a stream of their own."""
+    rng = Random(f"stops/{settings.seed}")
+    weights = {kind: rng.choice((0, 0, 1, 3)) for kind in PLANNED_KINDS}
+    return replace(
+        settings,
+        fault_weights={**settings.fault_weights, **weights},
+        forward_ms_max=rng.choice((0, 100, 1000)),
     )
 
 

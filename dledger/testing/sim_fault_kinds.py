@@ -71,6 +71,9 @@ NEWER_KINDS = (
 STILL_KINDS = ("stand-still", "late-answers")
 """Faults of draws 4."""
 
+PLANNED_KINDS = ("planned-stop",)
+"""Faults of draws 5, which a group should hardly feel."""
+
 ALL_KINDS = (
     FAULT_KINDS
     + GROWN_KINDS
@@ -79,6 +82,7 @@ ALL_KINDS = (
     + LATER_KINDS
     + NEWER_KINDS
     + STILL_KINDS
+    + PLANNED_KINDS
 )
 
 STEADY_KINDS = frozenset(("stand-still", "slow-disk"))

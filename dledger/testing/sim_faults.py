@@ -20,10 +20,14 @@ from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_disk_faults import DiskFaults
 from dledger.testing.sim_network_faults import NetworkFaults
 from dledger.testing.sim_node import SimNode
+from dledger.testing.sim_stops import PlannedStops
 from dledger.testing.sim_victims import Victims
 
 WALL_JUMP_MS = 3_600_000
 """Far more than any delay in these runs."""
+
+LEADER_STOPS = 0.7
+"""The odds that a planned stop is one of the leader's member."""
 
 STILL_MS_MIN, STILL_MS_MAX = 50, 3000
 """The milliseconds for which a machine or a process stands still."""
@@ -59,6 +63,7 @@ class SimFaults:
         self._is_stopped = False
         self._victims = Victims(cluster, self._rng)
         self._network = NetworkFaults(cluster, self._rng)
+        self._stops = PlannedStops(cluster, Random(f"forwarding/{cluster.settings.seed}"))
         self._armed: dict[str, None] = {}
         self._last_leader_term = 0
         self._still_until_ms = 0
@@ -74,6 +79,7 @@ class SimFaults:
             "cut-and-restart": self._cut_and_restart,
             "pause": self._pause,
             "stand-still": self._stand_still,
+            "planned-stop": self._stop_in_order,
             "jump-wall-clock": self._jump_wall_clock,
             **self._network.strikes(),
             **DiskFaults(cluster, self._victims, self._rng, self._crash).strikes(),
@@ -95,7 +101,7 @@ class SimFaults:
 
     def stop(self) -> None:
         """Strike no more faults."""
-        self._is_stopped = self._network.is_stopped = True
+        self._is_stopped = self._network.is_stopped = self._stops.is_over = True
         self._armed.clear()
 
     def pick_core(self) -> list[NodeId]:
@@ -215,6 +221,12 @@ class SimFaults:
             cluster.pause(node, now_ms + length_ms + self._rng.randint(0, STILL_SPREAD_MS))
         self._still_until_ms = now_ms + length_ms + STILL_SPREAD_MS
         return True
+
+    def _stop_in_order(self) -> bool:
+        """Tell a member to stop, mostly the leader."""
+        node = self._cluster.leader() if self._rng.random() < LEADER_STOPS else None
+        node = node or self._victims.running()
+        return node is not None and self._stops.begin(node)
 
     def _jump_wall_clock(self) -> None:
         """Set a wall clock an hour wrong, or right again. Who starts then finds it right."""

@@ -65,6 +65,9 @@ CLOCKS_TRIED = {
 STILL = {"stand-still": 10, "slow-disk": 2}
 """Faults of a run in which nobody gives a reason to replace the leader."""
 
+STOPPED = {"planned-stop": 1}
+"""Faults of a run in which members are stopped in order, one at a time, and nothing goes wrong."""
+
 SLOW_DISKS = {"slow-disk": 10, "heal": 2, "kill-one": 1}
 """Faults of a run in which leaders are to hand over for their slow disks."""
 
@@ -79,6 +82,7 @@ class Purpose(Enum):
     SLOW = "leaders with slow disks"
     CLOCKS = "clocks that run apart, and answers that come late"
     STILL = "machines that stand still, and disks that take seconds"
+    STOPS = "members that are stopped in order"
 
 
 Settings = TypeVar("Settings", bound=SimSettings)
@@ -237,4 +241,21 @@ def favour_standstills(settings: SimSettings) -> SimSettings:
         transfer_permille=0,
         prefers_first=False,
         fsync=True,
+    )
+
+
+def favour_stops(settings: SimSettings) -> SimSettings:
+    """Take the shipped times and an intact network, in which the one reason for a new leader is a planned stop."""
+    rng = Random(f"planned-stops/{settings.seed}")
+    return replace(
+        favour_standstills(settings),
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | STOPPED,
+        prefers_first=rng.random() < 0.2,
+        fault_interval_ms=rng.choice((300, 1000)),
+        forward_ms_max=rng.choice((0, 500, 3000)),
+        restart_ms_max=rng.choice((5, 500)),
+        transfer_ms=1000,
+        client_count=rng.choice((1, 6)),
+        think_ms_max=rng.choice((5, 150)),
+        delay_max_ms=rng.choice((5, 20)),
     )

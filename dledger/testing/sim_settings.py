@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-from dledger.testing.sim_fault_kinds import STEADY_KINDS
+from dledger.testing.sim_fault_kinds import PLANNED_KINDS, STEADY_KINDS
 
 SETTLE_TIMEOUTS_MAX = 8
 """Longest election timeouts that a healed group may take to go on. A member that has to step
@@ -60,6 +60,7 @@ class SimSettings:
         standstill_ms_max: how long a member pauses at most; 0: up to three of the shortest election timeouts.
         drifts_apart: each clock runs at one of the two bounds of its speed, not between them.
         is_steady: nothing that goes wrong in this run is a reason to replace the leader (`demands_steady`).
+        forward_ms_max: how long a member that is told to stop goes on as a follower, at most.
         torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
@@ -111,16 +112,19 @@ class SimSettings:
     standstill_ms_max: int = 0
     drifts_apart: bool = False
     is_steady: bool = False
+    forward_ms_max: int = 0
     torn_save_permille: int = 0
 
     @property
     def demands_steady(self) -> bool:
-        """True if a second leader is a finding: in a steady run, unless a knob was changed that is a reason for one."""
+        """True if a leader without a reason is a finding: in a steady run, unless a knob was changed that is one."""
         used = {kind for kind, weight in self.fault_weights.items() if weight}
         may_be_slow = self.slow_disk_ms <= self.chaos_ms  # an entry may wait for so long
-        hands_over = self.prefers_first or self.transfer_permille
+        is_planned = used == set(PLANNED_KINDS)
+        hands_over = (self.prefers_first and not is_planned) or self.transfer_permille
         loses = self.spike_permille or self.loss_permille
-        return self.is_steady and used <= STEADY_KINDS and not (may_be_slow or hands_over or loses)
+        is_bent = may_be_slow or hands_over or loses
+        return self.is_steady and (is_planned or used <= STEADY_KINDS) and not is_bent
 
     @property
     def repair_ms_max(self) -> int:

@@ -22,6 +22,7 @@ from typing import Protocol
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.ids import NodeId
+from dledger.raft.transfer import GIVE_BACK_MS
 from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import CallCounts, SimClients
 from dledger.testing.sim_draws import draw_settings
@@ -31,6 +32,9 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
 from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
+
+RETURN_MS_MAX = GIVE_BACK_MS * 11 // 10
+"""Longest time, in ms, after which a preferred leader that was stopped in order leads again."""
 
 
 class SimVerdict(IntEnum):
@@ -180,12 +184,19 @@ class Simulation:
         cluster.leaders_allowed = cluster.checker.leader_count
         self._faults.start()
         cluster.run_until(cluster.now_ms + self._settings.chaos_ms)
+        if self._settings.prefers_first:
+            self._faults.stop()
+            self._clients.is_stopped = True
+            if not cluster.run_until(cluster.now_ms + RETURN_MS_MAX, self._has_lease):
+                raise StuckError("the preferred leader does not lead again though nothing is wrong")
         cluster.leaders_allowed = None
 
     def _has_lease(self) -> bool:
-        """Return whether a leader exists that holds its lease."""
+        """Return whether a leader exists that holds its lease, and is the preferred one if there is one."""
         leader = self._cluster.leader()
         if leader is None or leader.engine is None:
+            return False
+        if self._settings.prefers_first and leader.node_id != self._cluster.voters[0]:
             return False
         return leader.engine.node.has_lease(leader.local_ms(self._cluster.now_ms))
 

@@ -18,14 +18,15 @@ import pytest
 
 from dledger.engine import Engine, PersistJob
 from dledger.held_sends import HeldSends
-from dledger.raft.effects import Effect, ReadAt, Resolve, Waits
-from dledger.raft.events import Event, Persisted, ReadRequested, Received, StoodStill, Tick
+from dledger.raft.effects import Effect, ReadAt, Resolve, TransferDone, Waits
+from dledger.raft.events import Event, Persisted, Propose, ReadRequested, Received, StoodStill, Tick
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import Index
+from dledger.raft.ids import Index, NodeId
 from dledger.raft.leader import Leader
 from dledger.raft.node import RaftNode
 from dledger.raft.quorum import reached_by_majority
 from dledger.raft.reads import WaitingReads
+from dledger.raft.transfer import Handover
 from dledger.storage.hard_state import HardStateStore
 from dledger.testing.sim_disk import SimFile
 from dledger.testing.sim_draws import purpose_of
@@ -33,6 +34,9 @@ from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.sim_standstill import Standstills
 from dledger.testing.simulation import SimVerdict, run_seed
+
+send_timeout_now = Handover._send_timeout_now
+refusal = Leader._refusal
 
 
 class AcksBeforeSync(Engine):
@@ -173,6 +177,41 @@ def tick_first(self: Standstills, node: SimNode, life: int) -> None:
         self._cluster.step(node, Received(message))
 
 
+def send_and_keep_lease(self: Handover, transfer: Any) -> None:
+    """Ask the target to campaign, and go on answering reads by a lease that others need not respect any more."""
+    send_timeout_now(self, transfer)
+    self.has_given_up_lease = False
+
+
+def send_at_once(self: Handover) -> None:
+    """Ask the target to campaign without waiting until it has everything and all of it is committed."""
+    transfer = self._transfer
+    if transfer is not None and not transfer.is_sent:
+        self._send_timeout_now(transfer)
+
+
+def send_and_call_it_done(self: Handover, transfer: Any) -> None:
+    """Tell the caller that the target leads as soon as it was asked to campaign."""
+    send_timeout_now(self, transfer)
+    if transfer.token is not None:
+        self._core.emit(Resolve(transfer.token, TransferDone(transfer.target)))
+        transfer.token = None
+
+
+def give_back_at_once(self: Handover, node_id: NodeId) -> bool:
+    """The preferred member has the lead again while it is about to stop."""
+    return False
+
+
+def take_meanwhile(self: Leader, event: Propose) -> Exception | None:
+    """Go on taking proposals while leadership is handed over; the target never has all of them."""
+    transfer, self.handover._transfer = self.handover._transfer, None
+    try:
+        return refusal(self, event)
+    finally:
+        self.handover._transfer = transfer
+
+
 def seeds_of(purpose: Purpose, count: int) -> list[int]:
     """The first seeds that are bent to a purpose."""
     return list(islice((seed for seed in counted(1) if purpose_of(seed) is purpose), count))
@@ -280,7 +319,34 @@ def test_whatever_replaces_a_leader_without_a_reason_is_found(
     """A heartbeat's answer that waits for the disk; a deadline that counts before the sockets were read."""
     monkeypatch.setattr(owner, name, broken)
     problem = first_finding(Engine, among_the_first(Purpose.STILL, 300))
-    assert "nothing is wrong with the leader before" in problem
+    assert "nothing is wrong with the leader" in problem
+
+
+@pytest.mark.slow
+def test_a_lease_that_is_kept_after_a_hand_over_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Handover, "_send_timeout_now", send_and_keep_lease)
+    assert "has a lease" in first_finding(Engine, among_the_first(Purpose.LEASES, 300))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "problem"),
+    [
+        (Handover, "advanced", send_at_once, "without an answer"),
+        (Handover, "_send_timeout_now", send_and_call_it_done, "knows of no later term"),
+        (Handover, "_has_just_handed_over", give_back_at_once, "nothing is wrong with the leader"),
+        (Leader, "_refusal", take_meanwhile, "without an answer"),
+    ],
+)
+def test_a_hand_over_that_costs_something_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    broken: Callable[..., object],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert problem in first_finding(Engine, among_the_first(Purpose.STOPS, 300))
 
 
 @pytest.mark.slow
