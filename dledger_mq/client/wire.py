@@ -74,10 +74,13 @@ async def open_wire(address: str, nursery: Starter, timeout_s: float = CONNECT_T
         timeout_s: for the connection to be made.
 
     Raises:
-        ConnectionLostError: nobody listens there, or not in time.
+        ConnectionLostError: nobody listens there, or not in time; or it is no address: brokers and name servers
+            send what they were configured with.
     """
     try:
         connection = await connect(split_address(address), nursery, timeout_s=timeout_s)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
         raise ConnectionLostError(f"{address}: {error}") from error
+    except ClientUsageError as error:
+        raise ConnectionLostError(str(error)) from error
     return Wire(connection, address)
