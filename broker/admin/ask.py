@@ -1,25 +1,28 @@
-"""Questions to the nodes of a group: their addresses, and the runtime information of each.
+"""Questions to name servers and brokers: who is there, and the runtime information of each.
 
 It must not judge what they answer, nor print.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
 import trio
 
-from dledger_mq.client.errors import ClientError
+from dledger_mq.client.errors import ClientError, RequestTimeoutError, TooLateError
 from dledger_mq.client.link import Link, Links, Opaques
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import read_object
-from dledger_mq.remoting.route import BrokerData, decode_cluster_info
+from dledger_mq.remoting.route import BrokerData, ClusterInfo, decode_cluster_info
 
 ASK_TIMEOUT_S: Final = 5.0
+
+_ERRNO: Final = re.compile(r"^\[Errno -?[0-9]+\] ")
 
 
 class NobodyAnsweredError(Exception):
@@ -58,15 +61,14 @@ async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> 
     """
     problems: list[str] = []
     async with trio.open_nursery() as nursery:
-        links = Links(nursery, Opaques(), _ignore)
+        links = make_links(nursery)
         brokers: Mapping[str, BrokerData] | None = None
         for address in name_servers:
-            try:
-                body = await _call(links, address, RequestCode.GET_BROKER_CLUSTER_INFO)
-                brokers = decode_cluster_info(body).brokers
-            except (ClientError, BodyError) as error:
-                problems.append(_with_address(address, error))
+            info = await ask_name_server(links, address, timeout_s=ASK_TIMEOUT_S)
+            if isinstance(info, str):
+                problems.append(f"{address}: {info}")
                 continue
+            brokers = info.brokers
             break
         nursery.cancel_scope.cancel()
     if brokers is None:
@@ -84,15 +86,10 @@ async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
     """Ask every node for its runtime information, all at once; return the answers in the given order."""
     answers = [NodeAnswer(address) for address in addresses]
     async with trio.open_nursery() as nursery:
-        links = Links(nursery, Opaques(), _ignore)
+        links = make_links(nursery)
 
         async def ask(place: int, address: str) -> None:
-            try:
-                body = await _call(links, address, RequestCode.GET_BROKER_RUNTIME_INFO)
-                answers[place] = NodeAnswer(address, _table(body))
-            except (ClientError, BodyError) as error:
-                problem = str(error).removeprefix(f"{address}: ")
-                answers[place] = NodeAnswer(address, problem=problem)
+            answers[place] = await ask_broker(links, address, timeout_s=ASK_TIMEOUT_S)
 
         async with trio.open_nursery() as asking:
             for place, address in enumerate(addresses):
@@ -101,10 +98,37 @@ async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
     return answers
 
 
-def _with_address(address: str, error: Exception) -> str:
-    """Put the address before an error that does not begin with it."""
-    text = str(error)
-    return text if text.startswith(f"{address}: ") else f"{address}: {text}"
+def make_links(nursery: trio.Nursery) -> Links:
+    """Return connections that end with the nursery: a broker that stops waits for those that clients keep open."""
+    return Links(nursery, Opaques(), _ignore)
+
+
+async def ask_name_server(links: Links, address: str, *, timeout_s: float) -> ClusterInfo | str:
+    """Ask a name server for all brokers; return the reason if it gives none."""
+    try:
+        body = await _call(links, address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+        return decode_cluster_info(body)
+    except (ClientError, BodyError) as error:
+        return _reason(address, error, timeout_s)
+
+
+async def ask_broker(links: Links, address: str, *, timeout_s: float) -> NodeAnswer:
+    """Ask a broker for its runtime information."""
+    try:
+        body = await _call(links, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)
+        return NodeAnswer(address, _table(body))
+    except (ClientError, BodyError) as error:
+        return NodeAnswer(address, problem=_reason(address, error, timeout_s))
+
+
+def _reason(address: str, error: Exception, timeout_s: float) -> str:
+    """Return in few words why there is no answer; the address is known to whoever reads it."""
+    if isinstance(error, TooLateError):
+        return f"no connection within {timeout_s:g} s"
+    if isinstance(error, RequestTimeoutError):
+        return f"no answer within {timeout_s:g} s"
+    text = str(error).removeprefix(f"{address}: ").removeprefix(f"{address} ")
+    return _ERRNO.sub("", text)
 
 
 def _table(body: bytes) -> dict[str, str]:
@@ -114,8 +138,8 @@ def _table(body: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in table.items()}
 
 
-async def _call(links: Links, address: str, code: int) -> bytes:
-    answer = await links.get(address).call(code, timeout_s=ASK_TIMEOUT_S)
+async def _call(links: Links, address: str, code: int, *, timeout_s: float) -> bytes:
+    answer = await links.get(address).call(code, timeout_s=timeout_s)
     if answer.code != ResponseCode.SUCCESS:
         raise BodyError(f"refused with code {answer.code}: {answer.remark or 'no reason given'}")
     return answer.body

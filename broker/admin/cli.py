@@ -1,18 +1,20 @@
 """`dledger-admin`: questions to a broker group, and repairs.
 
+    dledger-admin status     -n NAMESRV [--watch]         who leads, who is away, who is behind, in all groups
     dledger-admin verify     -n NAMESRV [--group NAME]    do all replicas have the same state?
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
 
-Exit codes: 0 nothing is wrong; 1 the replicas differ, or some dead letters could not be sent again; 2 wrong usage; 3
-not all of the group could be asked.
+Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, or some dead letters could not be sent
+again; 2 wrong usage; 3 not all of the group could be asked.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -25,7 +27,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
+from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
+from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
 from broker.admin.verify import Comparison, compare
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
@@ -36,17 +40,13 @@ from dledger_mq.message.names import group_problem
 LAG_NAMES: Final = ("lag", "consumerProgress")
 """Ours, and mqadmin's."""
 
-EXIT_OK: Final = 0
-EXIT_DIFFERENT: Final = 1
-EXIT_USAGE: Final = 2
-EXIT_UNKNOWN: Final = 3
-
 _EPILOG: Final = """\
 exit codes:
   0  done, and nothing is wrong
-  1  the replicas differ, or some dead letters could not be sent again
+  1  a group has no leader (status; with --strict: anything to look into), the replicas differ, or some dead
+     letters could not be sent again
   2  the command line is wrong
-  3  not all of the group could be asked: what the others say is printed
+  3  not all of the group could be asked: what the others say is printed; status: nobody could be asked
 """
 
 _SNAPSHOT_COLUMNS: Final = (
@@ -89,6 +89,13 @@ def _ask_and_show(
     except NobodyAnsweredError as error:
         return _print_error(error, EXIT_UNKNOWN)
     return show(answers, options.json)
+
+
+def _status(options: argparse.Namespace) -> int:
+    try:
+        return run_status(options)
+    except NobodyAnsweredError as error:
+        return _print_error(error, EXIT_UNKNOWN)
 
 
 def _verify(answers: list[NodeAnswer], as_json: bool) -> int:
@@ -265,20 +272,13 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_status(commands)
     for name, text in (
         ("verify", "compare the digests of all replicas at the same applied index"),
         ("snapshots", "each node's snapshot: index, size, pause"),
     ):
         command = commands.add_parser(name, help=text, description=text)
-        where = command.add_mutually_exclusive_group(required=True)
-        _add_namesrv(where)
-        where.add_argument(
-            "-b",
-            "--brokers",
-            type=_addresses,
-            metavar="LIST",
-            help="the nodes themselves, host:port;host:port",
-        )
+        _add_namesrv_or_brokers(command)
         command.add_argument(
             "-g", "--group", help="broker name; needed when the name servers know several"
         )
@@ -286,6 +286,60 @@ def _parser() -> argparse.ArgumentParser:
     _add_lag(commands)
     _add_resend_dlq(commands)
     return parser
+
+
+def _add_namesrv_or_brokers(command: argparse.ArgumentParser) -> None:
+    where = command.add_mutually_exclusive_group(required=True)
+    _add_namesrv(where)
+    where.add_argument(
+        "-b",
+        "--brokers",
+        type=_addresses,
+        metavar="LIST",
+        help="the nodes themselves, host:port;host:port",
+    )
+
+
+def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `status`; its exit code is about leaders by default, so that a restart of one member alarms nobody."""
+    text = (
+        "all groups: who leads and since when, who is away, behind or stopping, log, disk, clients"
+    )
+    command = commands.add_parser("status", help=text, description=text)
+    _add_namesrv_or_brokers(command)
+    command.add_argument(
+        "--watch",
+        nargs="?",
+        type=_watch_s,
+        const=WATCH_S,
+        metavar="SECONDS",
+        help=f"look again every so many seconds ({WATCH_S:g}) until Ctrl-C",
+    )
+    command.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit code 1 also if a member is away, behind, stopping or in trouble, or a name server is away",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="one JSON object for scripts; with --watch one a line"
+    )
+
+
+def _watch_s(text: str) -> float:
+    """Read the time between two looks.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, too short, or too long.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not WATCH_S_MIN <= seconds <= WATCH_S_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:g}"
+        )
+    return seconds
 
 
 def _add_lag(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -328,6 +382,7 @@ def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
+    "status": _status,
     "verify": partial(_ask_and_show, _verify),
     "snapshots": partial(_ask_and_show, _snapshots),
     "resend-dlq": _resend_dlq,

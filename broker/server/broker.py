@@ -18,6 +18,7 @@ from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
 from broker.server.deliveries.deliveries import keep_delivering
 from broker.server.environment import Environment
+from broker.server.handlers.disk_room import DiskRoom
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.registrar import Registrar
 from broker.server.requests.commit_tasks import keep_flushing
@@ -202,7 +203,9 @@ class Broker:
             loss_notice=lambda: loss_watch.notice,
             made=self._registrar.made,
             when_routed=self._call_when_routed,
-            disk_ratio=self._disk_ratio,
+            disk_room=lambda: _disk_room(self.config.store_path),
+            client_count=self._client_count,
+            stop_stage=lambda: self._orderly_stop.stage,
         )
         self._controller = BrokerController(
             self.config,
@@ -215,15 +218,17 @@ class Broker:
             self.log,
             self._registrar,
             forward_s=self.config.stop_forward_s,
-            has_clients=lambda: (
-                len(self._origins) > self._controller.services.link_server.link_count
-            ),
+            has_clients=lambda: self._client_count() > 0,
             is_quiet=lambda: self._controller.is_quiet and not self._registrar.waiting_count,
             now_s=trio.current_time,
         )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         return self._controller
+
+    def _client_count(self) -> int:
+        """Return how many connections have asked for something, without those of other members."""
+        return len(self._origins) - self._controller.services.link_server.link_count
 
     def _make_registrar(self, loss_watch: LossWatch) -> Registrar:
         """Build the registrar; routes show a follower under an id of its own, so that all members stay visible."""
@@ -282,14 +287,6 @@ class Broker:
         self._registrar.announce()
         self._outputs.flush()
 
-    def _disk_ratio(self) -> float:
-        """Return the part of the store's disk that is in use; 0 if it cannot be asked."""
-        try:
-            usage = shutil.disk_usage(self.config.store_path)
-        except OSError:
-            return 0.0
-        return usage.used / usage.total if usage.total else 0.0
-
     def _call_when_routed(self, then: Callable[[], None]) -> None:
         def answer() -> None:
             then()
@@ -301,6 +298,15 @@ class Broker:
         while True:
             await trio.sleep(TICK_S)
             self._controller.tick(monotonic_ms())
+
+
+def _disk_room(folder: str) -> DiskRoom | None:
+    """Ask the file system for the room where a folder lies; None when it cannot say."""
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None
+    return DiskRoom(usage.total, usage.used, usage.free)
 
 
 def _bind(config: BrokerConfig) -> list[socket.socket]:

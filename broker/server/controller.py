@@ -109,6 +109,7 @@ class BrokerController:
             self.services.checks.leadership_began()
             self._set_up()
         self._was_serving = view.is_serving
+        self.services.member_info.role_changed(view)
         self.link.leader_changed()
         self.members.exchange.role_changed()
         self.services.points.role_changed()

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import trio
 
+from broker.server.handlers.disk_room import DiskRoom
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
 from dledger import LogServer
@@ -34,7 +35,9 @@ class Environment:
         loss_notice: returns what the group was found to have lost; empty: nothing.
         made: returns True if this node registers somewhere with a token.
         when_routed: calls back once the name servers know the topics of now, or cannot be waited for any longer.
-        disk_ratio: returns the part of the store's disk that is in use, from 0 to 1.
+        disk_room: returns the room on the disk of the store; None: the disk cannot say.
+        client_count: returns the number of clients' connections.
+        stop_stage: returns how far an orderly stop is, in words; empty: none is wanted.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -49,5 +52,7 @@ class Environment:
     loss_notice: Callable[[], str] = lambda: ""
     made: Callable[[str], bool] = lambda _token: False
     when_routed: Callable[[Callable[[], None]], None] = lambda then: then()
-    disk_ratio: Callable[[], float] = lambda: 0.0
+    disk_room: Callable[[], DiskRoom | None] = lambda: None
+    client_count: Callable[[], int] = lambda: 0
+    stop_stage: Callable[[], str] = lambda: ""
     make_linear: MakeLinear = LinearReads

@@ -15,6 +15,7 @@ from broker.server.handlers.committers import Committers
 from broker.server.handlers.followers import Followers
 from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
+from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.members import Members
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.offsets import Offsets
@@ -57,8 +58,8 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, runtime,
-            sends: the services whose events the controller passes on.
+        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, member_info,
+            runtime, sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -110,13 +111,21 @@ class Services:
         self.timers = self._make_timers()
         self.checks = self._make_checks()
         self.digests = DigestWatch(log, state, self.commits)
+        self.member_info = MemberInfo(
+            config,
+            log,
+            monotonic_ms=environment.monotonic_ms,
+            client_count=environment.client_count,
+            stop_stage=environment.stop_stage,
+        )
         self.runtime = RuntimeInfo(
             config,
             log,
             state,
+            member=self.member_info,
+            room=environment.disk_room,
             wall_ms=environment.wall_ms,
             pulls=self.pulls.counts,
-            disk_ratio=environment.disk_ratio,
             clock_ahead_ms=environment.clock_ahead_ms,
             loss_notice=environment.loss_notice,
         )

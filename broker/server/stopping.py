@@ -57,6 +57,18 @@ class OrderlyStop:
         self._now_s = now_s
         self._led_s: float | None = None
         self._hurry = trio.Event()
+        self._stage = ""
+        self._serves_until_s: float | None = None
+
+    @property
+    def stage(self) -> str:
+        """The progress of the stop in words; empty: none is wanted."""
+        if self._serves_until_s is None:
+            return self._stage
+        left_s = max(0.0, self._serves_until_s - self._now_s())
+        leader_id = self._log.leader_id
+        to = f" to {leader_id}" if leader_id not in (None, self._log.node_id) else ""
+        return f"passes requests on{to} for up to {left_s:.0f} s"
 
     def note_led(self) -> None:
         """Note that this node leads, or led until now."""
@@ -69,10 +81,12 @@ class OrderlyStop:
     async def run(self) -> None:
         """Hand over, serve on while clients need it, answer what is on its way, leave the name servers."""
         _log.info("stopping: handing over, and answering what is on its way")
+        self._stage = "hands over"
         if self._log.is_leader:
             self.note_led()
             await self._log.hand_over()
         await self._serve_on()
+        self._stage, self._serves_until_s = "leaves", None
         with trio.move_on_after(DRAIN_S):
             await self._registrar.leave(timeout_s=1.0)
             await self._log.drain()
@@ -83,7 +97,7 @@ class OrderlyStop:
         """Pass requests on for clients that have yet to learn of the new leader, as long as there is one."""
         if self._led_s is None:
             return
-        end_s = self._led_s + self._forward_s
+        end_s = self._serves_until_s = self._led_s + self._forward_s
         leader_seen_s = self._now_s()
         announced: NodeId | None = None
         while not self._hurry.is_set() and self._has_clients():

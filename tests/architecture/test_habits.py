@@ -17,7 +17,7 @@ LINES_MAX = 70
 
 LONG_ALLOWED: dict[str, int] = {
     "broker/namesrv": 2,
-    "broker/server": 3,
+    "broker/server": 2,
     "broker/store": 4,
     "broker/testing": 2,
     "dledger": 1,

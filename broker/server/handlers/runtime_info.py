@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Final
 
 from broker.server.config import BrokerConfig
+from broker.server.handlers.disk_room import DiskRoom, room_table
+from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.pulls import PullCounts
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
@@ -13,6 +16,8 @@ from broker.store.lookups import earliest_store_ms
 from broker.store.state import BrokerState
 from dledger import LogServer, Position
 from dledger_mq.message.numbers import StoreTimeMs
+
+_S_PER_DAY: Final = 24 * 60 * 60
 
 
 class RuntimeInfo:
@@ -28,9 +33,10 @@ class RuntimeInfo:
         log: LogServer,
         state: BrokerState,
         *,
+        member: MemberInfo,
+        room: Callable[[], DiskRoom | None],
         wall_ms: Callable[[], int],
         pulls: PullCounts,
-        disk_ratio: Callable[[], float],
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
     ) -> None:
@@ -40,19 +46,21 @@ class RuntimeInfo:
             config: shown as it is in force.
             log: role, term, index and disk.
             state: the fold's counters.
+            member: what only this member knows of itself.
+            room: returns the room on the store's disk; None: the disk cannot say.
             wall_ms: returns the milliseconds since 1970; the process starts now.
             pulls: what was pulled from this node.
-            disk_ratio: returns the part of the store's disk that is in use, from 0 to 1.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
         """
         self._config = config
         self._log = log
         self._state = state
+        self._member = member
+        self._room = room
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms = wall_ms()
         self._pulls = pulls
-        self._disk_ratio = disk_ratio
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
         self._puts, self._pulled = RateWindows(), RateWindows()
@@ -124,16 +132,20 @@ class RuntimeInfo:
 
     def table(self) -> dict[str, str]:
         """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
-        state, statistics = self._state, self._log.status.statistics()
-        snapshotter = self._log.reader.snapshotter
-        ratio = f"{self._disk_ratio():.4f}"
+        return (
+            self._of_rocketmq() | room_table(self._room()) | self._of_log() | self._member.table()
+        )
+
+    def _of_rocketmq(self) -> dict[str, str]:
+        """Return the figures that RocketMQ has; one that is not measured is RocketMQ's zero."""
+        state = self._state
         average = state.put_bytes / state.put_count if state.put_count else 0.0
         return {
             "brokerVersionDesc": "V4_9_8",
             "brokerVersion": "409",
             "brokerActive": "true",
             "bootTimestamp": str(self._boot_ms),
-            "runtime": "",
+            "runtime": _uptime_text(self._member.up_ms // 1000),
             "putTps": self._puts.text(),
             "getTotalTps": self._asked.text(),
             "getFoundTps": self._found.text(),
@@ -145,14 +157,12 @@ class RuntimeInfo:
             "msgGetTotalYesterdayMorning": str(self._pulled_days.yesterday_morning),
             "msgGetTotalTodayMorning": str(self._pulled_days.morning),
             "msgGetTotalTodayNow": str(self._pulls.messages),
-            "sendThreadPoolQueueSize": str(statistics.pending_count),
+            "sendThreadPoolQueueSize": str(self._log.status.statistics().pending_count),
             "pullThreadPoolQueueSize": "0",
             "sendThreadPoolQueueHeadWaitTimeMills": "0",
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
-            "commitLogDiskRatio": ratio,
-            "consumeQueueDiskRatio": ratio,
             "commitLogMinOffset": str(self._log.reader.first_position),
             "commitLogMaxOffset": str(self._log.reader.committed_position),
             "dispatchBehindBytes": "0",
@@ -162,6 +172,13 @@ class RuntimeInfo:
             "remainTransientStoreBufferNumbs": "0",
             "startAcceptSendRequestTimeStamp": "0",
             "timerCongestNum": str(state.timers.count),
+        }
+
+    def _of_log(self) -> dict[str, str]:
+        """Return what the log and the replicas know of themselves."""
+        state, statistics = self._state, self._log.status.statistics()
+        snapshotter = self._log.reader.snapshotter
+        return {
             "raftNode": str(statistics.node_id),
             "raftRole": statistics.role.value,
             "raftTerm": str(statistics.term),
@@ -190,3 +207,9 @@ class RuntimeInfo:
                 f"{each.component}@{each.index}" for each in state.marks.divergences
             ),
         }
+
+
+def _uptime_text(seconds: int) -> str:
+    """Write a duration as RocketMQ does."""
+    days, rest = divmod(seconds, _S_PER_DAY)
+    return f"[ {days} days, {rest // 3600} hours, {rest // 60 % 60} minutes, {rest % 60} seconds ]"

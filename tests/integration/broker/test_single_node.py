@@ -335,6 +335,12 @@ async def test_what_tools_read(one: Wire) -> None:
     table = json.loads((await one.ask(28)).body)["table"]
     assert (table["brokerVersionDesc"], table["raftRole"]) == ("V4_9_8", "leader")
     assert len(table["putTps"].split(" ")) == 3
+    assert table["commitLogDirCapacity"].startswith("Total : ")
+    assert table["runtime"].startswith("[ 0 days, 0 hours, ")
+    shown = (table["raftServing"], table["raftGroup"], table["raftClients"], table["raftStopping"])
+    assert shown == ("true", "broker-a", "1", "")
+    host, port = one.connection.peer.rsplit(":", 1)
+    assert json.loads(table["raftMemberAddresses"])["n0"]["clients"] == f"{host}:{port}"
     assert 0 < float(table["commitLogDiskRatio"]) <= 1
     boot_ms, earliest_ms = int(table["bootTimestamp"]), int(table["earliestMessageTimeStamp"])
     assert boot_ms <= earliest_ms < boot_ms + 60_000

@@ -146,3 +146,19 @@ async def test_answers_on_their_way_are_waited_for_a_bounded_time(
     node = Node()
     node.clients, node.waiting = 0, 1
     assert DRAIN_S <= await took_s(node) <= DRAIN_S + LOOK_S
+
+
+async def test_how_far_a_stop_is_can_be_asked(autojump_clock: trio.testing.MockClock) -> None:
+    node = Node()
+    assert node.stop.stage == ""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(5)
+        assert node.stop.stage == "passes requests on to n1 for up to 30 s"
+        node.leader_id = None
+        assert node.stop.stage == "passes requests on for up to 30 s"
+        node.waiting = 1
+        node.stop.hurry()
+        await trio.sleep(1)
+        assert node.stop.stage == "leaves"
+        node.waiting = 0

@@ -1,0 +1,176 @@
+"""The subcommand `status`: one table of all groups, once or again and again."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Final
+
+import trio
+from rich.console import Console
+from rich.live import Live
+
+from broker.admin.ask import NobodyAnsweredError
+from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
+from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, Sight, judge
+from broker.admin.status_json import health_json
+from broker.admin.status_table import StatusTable
+from broker.admin.survey import look_around
+
+PIPE_WIDTH: Final = 120
+"""A pipe has no width; the table needs this much."""
+
+WATCH_S: Final = 2.0
+WATCH_S_MIN: Final = 0.2
+WATCH_S_MAX: Final = 3600.0
+
+Show = Callable[[StatusTable], None]
+
+
+def run_status(options: argparse.Namespace) -> int:
+    """Show the status; return the exit code of the last look.
+
+    Raises:
+        NobodyAnsweredError: without --watch: neither a name server nor a broker has answered.
+    """
+    try:
+        return trio.run(_show_once if options.watch is None else _watch, options)
+    except KeyboardInterrupt:
+        return EXIT_UNKNOWN
+    except (BrokenPipeError, BaseExceptionGroup) as error:
+        if not _is_broken_pipe(error):
+            raise
+        # Whoever read our output has seen enough; Python must not complain about it at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_OK
+
+
+def _is_broken_pipe(error: BaseException) -> bool:
+    """Return whether an error, or all errors of a nursery, say that nobody reads our output any more."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(map(_is_broken_pipe, error.exceptions))
+    return isinstance(error, BrokenPipeError)
+
+
+class _Looks:
+    """One look after the other; each knows the members that the ones before have seen.
+
+    Attributes:
+        problem: why the last look has found nobody; empty: somebody has answered.
+    """
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.problem = "nobody was asked yet"
+        self._name_servers: tuple[str, ...] = options.namesrv or ()
+        self._brokers: tuple[str, ...] = options.brokers or ()
+        self._is_strict: bool = options.strict
+        self._health = ClusterHealth({}, ())
+
+    async def look(self) -> StatusTable:
+        """Look once."""
+        at_s = time.time()
+        known = self._health.members
+        sight = await look_around(self._name_servers, self._brokers, known)
+        self._health = judge(sight, known)
+        self.problem = _why_nobody(sight, self._health)
+        return StatusTable(self._health, at_s, self.problem or _remark(sight))
+
+    def exit_code(self) -> int:
+        """Return what the last look means for a script."""
+        if self.problem:
+            return EXIT_UNKNOWN
+        is_well = self._health.is_whole if self._is_strict else self._health.is_led
+        return EXIT_OK if is_well else EXIT_DIFFERENT
+
+
+def _why_nobody(sight: Sight, health: ClusterHealth) -> str:
+    """Return why there is no group to show; empty: there is one."""
+    if sight.facts or any(group.name != UNKNOWN_GROUP for group in health.groups):
+        return ""
+    problems = dict(sight.name_servers)
+    if any(not problem for problem in problems.values()):
+        return "the name servers know no group"
+    asked = "name server" if problems else "node"
+    problems = problems or {address: each.problem for address, each in sight.answers.items()}
+    return f"no {asked} answers: {'; '.join(f'{at}: {why}' for at, why in problems.items())}"
+
+
+def _remark(sight: Sight) -> str:
+    """Return from where the members are known, where not from the name servers that were asked; empty: from them."""
+    if not sight.name_servers or sight.registered.keys() - {UNKNOWN_GROUP}:
+        return ""
+    is_deaf = all(sight.name_servers.values())
+    what = "no name server answers" if is_deaf else "the name servers know no group"
+    return f"{what}: shown are the members that were known before"
+
+
+async def _show_once(options: argparse.Namespace) -> int:
+    looks = _Looks(options)
+    table = await looks.look()
+    if looks.problem:
+        raise NobodyAnsweredError(looks.problem)
+    _printer(_console(), as_json=options.json)(table)
+    return looks.exit_code()
+
+
+async def _watch(options: argparse.Namespace) -> int:
+    """Look again and again until a signal, every `options.watch` seconds, or less often where an answer is missing."""
+    looks, console = _Looks(options), _console()
+    with ExitStack() as stack:
+        signals = stack.enter_context(
+            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGWINCH)
+        )
+        live: Live | None = None
+        if console.is_terminal and not options.json:
+            live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
+        show = _printer(console, as_json=options.json, is_stream=True)
+        if live is not None:
+            show = _updater(live)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_keep_looking, looks, options.watch, show)
+            async for number in signals:
+                if number != signal.SIGWINCH:
+                    break
+                if live is not None:
+                    live.refresh()
+            nursery.cancel_scope.cancel()
+    return looks.exit_code()
+
+
+async def _keep_looking(looks: _Looks, interval_s: float, show: Show) -> None:
+    while True:
+        next_s = trio.current_time() + interval_s
+        show(await looks.look())
+        await trio.sleep_until(next_s)
+
+
+def _updater(live: Live) -> Show:
+    return lambda table: live.update(table, refresh=True)
+
+
+def _printer(console: Console, *, as_json: bool, is_stream: bool = False) -> Show:
+    """Return what prints a table: one after the other with a blank line, or JSON, in a stream one object per line."""
+
+    def show(table: StatusTable) -> None:
+        if as_json:
+            look = {"at_ms": round(table.at_s * 1000), "remark": table.remark}
+            value = look | health_json(table.health)
+            json.dump(value, sys.stdout, indent=None if is_stream else 2)
+            sys.stdout.write("\n")
+        else:
+            console.print(table)
+            if is_stream:
+                console.print()
+        sys.stdout.flush()
+
+    return show
+
+
+def _console() -> Console:
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)

@@ -1,0 +1,90 @@
+"""The facts that only this member knows of itself, as text for `dledger-admin status` (in the answer to 28).
+
+Names begin with `raft`, since RocketMQ has none for them. Every fact is read when it is asked for; durations are sent
+instead of times of day, so that nobody has to compare clocks. What is not known is not there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from broker.server.config import BrokerConfig
+from broker.server.links.private_codes import SERVICE_ADDRESS
+from dledger import LogServer, RoleView
+from dledger.version import __version__
+
+_TROUBLES: Final = ("store", "majority", "repair")
+"""Attributes of a member's status (`dledger status`) that are there only while something is wrong."""
+
+
+class MemberInfo:
+    """A member's facts about its group, its role, its stop, and its troubles."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        log: LogServer,
+        *,
+        monotonic_ms: Callable[[], int],
+        client_count: Callable[[], int],
+        stop_stage: Callable[[], str],
+    ) -> None:
+        """Begin to count the time in a role.
+
+        Args:
+            config: names of group and members.
+            log: role, and what the other members announce.
+            monotonic_ms: a clock that never goes back.
+            client_count: returns how many connections there are, without those of other members.
+            stop_stage: returns how far an orderly stop is; empty: none is wanted.
+        """
+        self._config = config
+        self._log = log
+        self._monotonic_ms = monotonic_ms
+        self._client_count = client_count
+        self._stop_stage = stop_stage
+        self._begun_ms = self._role_since_ms = monotonic_ms()
+        self._role: tuple[object, ...] = ()
+
+    def role_changed(self, view: RoleView) -> None:
+        """Note when the role began; a leader's begins when it serves."""
+        role = (view.role, view.is_serving)
+        if role != self._role:
+            self._role = role
+            self._role_since_ms = self._monotonic_ms()
+
+    @property
+    def up_ms(self) -> int:
+        """The time since this process set up its services."""
+        return self._monotonic_ms() - self._begun_ms
+
+    def table(self) -> dict[str, str]:
+        """Return names and values."""
+        own = self._log.status.attributes(self._log.node_id)
+        return {
+            "raftVersion": __version__,
+            "raftGroup": self._config.broker_name,
+            "raftServing": str(self._log.is_serving).lower(),
+            "raftRoleMs": str(self._monotonic_ms() - self._role_since_ms),
+            "raftUpMs": str(self.up_ms),
+            "raftMemberAddresses": json.dumps(self._addresses()),
+            "raftConnected": ",".join(self._log.status.peers_connected()),
+            "raftClients": str(self._client_count()),
+            "raftStopping": self._stop_stage(),
+            "raftTrouble": "; ".join(own[name] for name in _TROUBLES if own.get(name)),
+        }
+
+    def _addresses(self) -> Mapping[str, Mapping[str, str]]:
+        """Return each member's address for members, and for clients if it ever connected to this one."""
+        status = self._log.status
+        return {
+            peer.node_id: {"log": f"{peer.host}:{peer.port}"}
+            | (
+                {"clients": address}
+                if (address := status.attributes(peer.node_id).get(SERVICE_ADDRESS))
+                else {}
+            )
+            for peer in self._config.peers
+        }
