@@ -29,7 +29,7 @@ spark: $(VENV)/.spark-ready  ## add Spark to .venv, most of a gigabyte: for the 
 interop: setup  ## fetch the real C++, Go, Node and Java clients into .interop (what cannot be had is skipped)
 	@scripts/setup-interop $(BIN)/python
 
-demo: setup  ## three nodes, real clients, transactions, timers, order; leaders killed, nothing may be lost
+demo: setup  ## three machines with three groups, real clients; machines killed, nothing may be lost
 	@$(BIN)/python -m jepsen.demo $(DEMO_ARGS)
 
 pipeline-demo: spark  ## a streaming job between two topics, killed and killed again: every order exactly once

@@ -1,11 +1,13 @@
-"""Three nodes, real clients, and the leader killed again and again: is anything lost?
+"""Three machines that share three groups, real clients, and a machine killed again and again: is anything lost?
 
-    python -m jepsen.demo [--kills 5] [--seconds 22] [--no-cpp] [--plain] [--seed N] [--keep DIR] [--json]
+    python -m jepsen.demo [--kills 5] [--seconds 27] [--groups 3] [--no-cpp] [--plain] [--seed N] [--keep DIR] [--json]
 
-A run of `dledger-jepsen` with the workload "together", made for a first look: a name server and a three-node group as
-processes of their own; our client and (where its wheel installs) Apache's C++ client produce and consume, beside them
-run transactions, messages with due times, an ordered stream and clients in a hurry (--plain leaves them out). The
-leader is killed with SIGKILL every few seconds and started again; then everything is read, and the history is judged.
+A run of `dledger-jepsen` with the workload "together", made for a first look: three machines, each a `dledger-node`
+with a name server and a member of each of three groups as processes of their own; our client and (where its wheel
+installs) Apache's C++ client produce and consume, beside them run transactions, messages with due times, an ordered
+stream and clients in a hurry (--plain leaves them out). All processes of a machine that leads are killed with SIGKILL
+every few seconds and started again; then everything is read, and the history is judged. With --groups 1 the nodes are
+those of one group, with a name server beside them.
 
 Exit status: 0 nothing acknowledged was lost, every queue was consumed in order and every other promise was
 kept, 1 something was broken, 2 unknown: something was never acknowledged, or the group did not start.
@@ -39,13 +41,19 @@ from jepsen.reports.demo import MESSAGES, DemoFacts, line_for_scripts, print_rep
 from jepsen.reports.folder import REPORT, write_folder
 from jepsen.reports.show import progress_of
 from jepsen.run import BreakerMaker, FolderError, RunResult, RunSettings, by_schedule, execute
+from jepsen.systems.machines import GROUPS_MAX
 from jepsen.workloads.side_by_side import of_part, ops_of, shares
 
 VALID, INVALID, UNKNOWN, INTERRUPTED = 0, 1, 2, 130
 PARTS: Final = (MESSAGES, "ordered", "transactions", "delay", "sends")
 WORKERS: Final = 32
 RATE: Final = 400.0
+RATE_OF_SEVERAL: Final = 200.0
+"""Of several groups: a computer with two cores runs nine brokers, and is not to be what is measured."""
+
+GROUPS: Final = 3
 SECONDS_PER_KILL: Final = 4.0
+SECONDS_PER_MACHINE: Final = 5.0  # four processes start where it was one
 QUIET_END_S: Final = 2.0  # after the last kill, so that its gap can be measured
 RESTART_AFTER_S: Final = 1.0
 HANGS_S: Final = (
@@ -64,6 +72,7 @@ class Settings:
     keep: Path | None
     as_json: bool
     with_streams: bool = True
+    groups: int = GROUPS
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -94,21 +103,23 @@ def run_settings(settings: Settings, *, has_cpp: bool) -> RunSettings:
         "kill:leader" if settings.kills else "none",
         time_limit_s,
         seed=settings.seed,
-        rate=RATE,
+        rate=RATE if settings.groups == 1 else RATE_OF_SEVERAL,
         workers=WORKERS,
         pace=pace_of(settings.kills, settings.seconds),
         command=command_of(settings),
+        groups=settings.groups,
     )
 
 
 def command_of(settings: Settings) -> str:
     """Return the command that makes such a demo again."""
     words = f"python -m jepsen.demo --kills {settings.kills} --seconds {settings.seconds:g} --seed {settings.seed}"
-    no_cpp, plain = (
+    options = [
+        "" if settings.groups == GROUPS else f" --groups {settings.groups}",
         "" if settings.with_cpp else " --no-cpp",
         "" if settings.with_streams else " --plain",
-    )
-    return f"{words}{no_cpp}{plain}"
+    ]
+    return f"{words}{''.join(options)}"
 
 
 def pace_of(kills: int, seconds: float) -> Pace:
@@ -127,6 +138,8 @@ def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
     """
     folder = settings.keep or Path(tempfile.mkdtemp(prefix="dledger-demo-"))
     console.print(f"seed {run.seed}, stores and logs in {folder}", highlight=False, soft_wrap=True)
+    if run.groups > 1:
+        console.print(opening(run), highlight=False)
     break_it: BreakerMaker = in_rounds(settings.kills) if settings.kills else by_schedule
     more_checkers = [in_time(run)] if settings.with_streams else []
     with progress_of(run, console, expected_s=settings.seconds) as show:
@@ -143,6 +156,14 @@ def demonstrate(settings: Settings, run: RunSettings, console: Console) -> int:
     else:
         console.print(f"report: {folder / REPORT}", highlight=False, soft_wrap=True)
     return {True: VALID, False: INVALID, None: UNKNOWN}[result.valid]
+
+
+def opening(run: RunSettings) -> str:
+    """Return what is about to run, in a sentence."""
+    return (
+        f"{run.nodes} machines, each a dledger-node with a name server and a member of each of {run.groups} groups; "
+        "all processes of a machine are killed at once"
+    )
 
 
 def in_time(run: RunSettings) -> Checker:
@@ -176,8 +197,15 @@ def read_arguments(arguments: Sequence[str]) -> Settings:
     parser = argparse.ArgumentParser(
         prog="python -m jepsen.demo", description=(__doc__ or "").split("\n\n")[0]
     )
-    parser.add_argument("--kills", type=int, default=5, help="how often the leader is killed")
+    parser.add_argument("--kills", type=int, default=5, help="how often a machine is killed")
     parser.add_argument("--seconds", type=float, help="how long, without start and drain")
+    parser.add_argument(
+        "--groups",
+        type=int,
+        default=GROUPS,
+        choices=range(1, GROUPS_MAX + 1),
+        help="broker groups that the three machines share",
+    )
     parser.add_argument("--no-cpp", action="store_true", help="only our own client")
     parser.add_argument("--plain", action="store_true", help="only plain messages")
     parser.add_argument("--seed", type=int, help="of the times of the kills; drawn when not given")
@@ -186,14 +214,16 @@ def read_arguments(arguments: Sequence[str]) -> Settings:
     read = parser.parse_args(arguments)
     if read.kills < 0 or (read.seconds is not None and read.seconds <= 0):
         parser.error("--kills and --seconds must not be negative")
+    per_kill_s = SECONDS_PER_KILL if read.groups == 1 else SECONDS_PER_MACHINE
     return Settings(
         kills=read.kills,
-        seconds=read.seconds or read.kills * SECONDS_PER_KILL + QUIET_END_S,
+        seconds=read.seconds or read.kills * per_kill_s + QUIET_END_S,
         with_cpp=not read.no_cpp,
         seed=random.randrange(1_000_000) if read.seed is None else read.seed,
         keep=read.keep,
         as_json=read.json,
         with_streams=not read.plain,
+        groups=read.groups,
     )
 
 

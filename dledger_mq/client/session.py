@@ -193,12 +193,13 @@ class Session:
 
     async def _beat_one(self, address: str, body: bytes) -> None:
         """Send one heartbeat; a failure is only logged at debug, since the next one comes in any case."""
-        link = self.links.get(address)
         try:
+            link = self.links.get(address)
             answer = await link.call(
                 RequestCode.HEART_BEAT, {}, body, timeout_s=HEARTBEAT_TIMEOUT_S
             )
-        except (ConnectionLostError, RequestTimeoutError) as error:
+        except (ClientClosedError, ConnectionLostError, RequestTimeoutError) as error:
+            # A client may be left while this waits for its first turn: leaving must not raise for it.
             log.debug("heartbeat not taken: %s", error)
             return
         if answer.code == ResponseCode.SUCCESS:
@@ -218,11 +219,16 @@ class Session:
                     self.routes.all_addresses() | frozenset(self.name_servers.addresses)
                 )
                 await self.beat()
-            elif any(
-                not self.links.get(address).has_taken_heartbeat
-                for address in self.routes.all_addresses()
-            ):
+            elif self._is_node_without_heartbeat():
                 await self.beat()
+
+    def _is_node_without_heartbeat(self) -> bool:
+        """Return whether a node of a known group has taken none on its present link; False once the client was left."""
+        try:
+            links = [self.links.get(address) for address in self.routes.all_addresses()]
+        except ClientClosedError:
+            return False
+        return not all(link.has_taken_heartbeat for link in links)
 
     async def unregister(self, *, producer_group: str = "", consumer_group: str = "") -> None:
         """Announce to every node that we leave; bounded, failures do not matter."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Final
 
 import msgspec
@@ -15,13 +15,16 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from dledger.raft.ids import Term
 from jepsen.checkers.messages import SendOp, read_queue_history
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.history.ops import NEMESIS, OBSERVER, RECEIVE, Op
 from jepsen.history.values import BEGINS_INJECTION, LeaderSeen, SendAsked, shaped, strike_of
 from jepsen.measure import gaps_ms
+from jepsen.reports.by_group import group_lines, group_tallies, groups_table, kill_costs
 from jepsen.reports.summary import VERDICTS, why_not_valid, work_of
+from jepsen.reports.timeline import leaderships
 from jepsen.run import RunResult
 
 OURS: Final = "ours"
@@ -179,7 +182,7 @@ def line_for_scripts(story: DemoFacts) -> str:
     found = tallies(story).values()
     gaps = gaps_ms(story.ops)
     known = [gap for gap in gaps if gap is not None]
-    line = {
+    line: Counts = {
         "acknowledged": sum(tally.acknowledged for tally in found),
         "received": sum(tally.received for tally in found),
         "lost": sum(tally.lost for tally in found),
@@ -191,31 +194,69 @@ def line_for_scripts(story: DemoFacts) -> str:
         },
         **stream_counts(story),
     }
+    groups = group_tallies(story.checks)
+    if groups:
+        costs = kill_costs(story.ops)
+        line["groups"] = {name: asdict(tally) for name, tally in groups.items()}
+        line["pause_ms"] = [round(cost.pause_ms) for cost in costs]
+        line["group_pause_ms"] = [
+            None if cost.group_pause_ms is None else round(cost.group_pause_ms) for cost in costs
+        ]
     return msgspec.json.encode(line).decode()
 
 
+class _Leaders:
+    """Who leads each group, and what the timeline says of a change."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[str, Term]] = {}
+        self.term = ""  # the last one; empty where there are several groups
+
+    def row(self, op: Op) -> tuple[str, str] | None:
+        """Return text and term for a leader that is news; None for one that was not seen for a moment."""
+        seen = shaped(op.value, LeaderSeen)
+        group, lead = seen.get("group", ""), (op.node, seen["term"])
+        if group and self._last.get(group) == lead:
+            return None
+        self._last[group] = lead
+        self.term = "" if group else str(lead[1])
+        return f"[green]{op.node} leads{f' {group}' if group else ''}[/green]", str(lead[1])
+
+
+def _costs(ops: Sequence[Op]) -> list[tuple[str, str]]:
+    """Return for each kill which groups lost their leader, and the time without an acknowledged send."""
+    if not any(lead.group for lead in leaderships(ops)):
+        gaps = gaps_ms(ops)
+        return [("", "until the next kill" if gap is None else f"{gap:.0f} ms") for gap in gaps]
+    found = []
+    for cost in kill_costs(ops):
+        led = f" (led {', '.join(cost.groups)})" if cost.groups else ""
+        own = "" if cost.group_pause_ms is None else f"; there: {cost.group_pause_ms:.0f} ms"
+        found.append((led, f"{cost.pause_ms:.0f} ms{own}"))
+    return found
+
+
 def timeline(ops: Sequence[Op]) -> Table:
-    """Return kills, restarts and leaders in their order, each kill with its gap."""
+    """Return kills, restarts and leaders in their order, each kill with what it cost."""
     table = Table(title="Timeline", title_justify="left")
     table.add_column("s", justify="right")
     table.add_column("what")
     table.add_column("term", justify="right")
     table.add_column("no acknowledged send for", justify="right")
-    gaps = iter(gaps_ms(ops))
-    said, term = "", ""
+    costs = iter(_costs(ops))
+    leaders, led, said = _Leaders(), "", ""
     for op in ops:
         seconds = f"{op.t_ns / 1e9:.2f}"
         if op.process == OBSERVER and op.f == "leader":
-            term = str(shaped(op.value, LeaderSeen)["term"])
-            table.add_row(seconds, f"[green]{op.node} leads[/green]", term, "")
+            if (row := leaders.row(op)) is not None:
+                table.add_row(seconds, *row, "")
         elif op.process == OBSERVER and op.f == "note":
             table.add_row(seconds, escape(shaped(op.value, str)), "", "")
         elif op.process == NEMESIS and op.value == BEGINS_INJECTION:
-            gap = next(gaps, None)
-            said = f"{gap:.0f} ms" if gap is not None else "until the next kill"
+            led, said = next(costs, ("", ""))
         elif (strike := strike_of(op)) is not None and strike.get("do") == "inject":
             what = escape(strike.get("done", "")).replace("killed", "[red]kill -9[/red]")
-            table.add_row(seconds, what, term, said)
+            table.add_row(seconds, what + led, leaders.term, said)
         elif strike is not None and strike.get("do") == "cure":
             nodes = escape(strike.get("done", "")).removeprefix("started ")
             table.add_row(seconds, f"{nodes} started again", "", "")
@@ -264,7 +305,12 @@ def kept_lines(story: DemoFacts) -> list[str]:
     if replicas is not None and replicas.valid is not None:
         are = "equal" if replicas.valid else "not equal"
         counts = replicas.counts
-        lines.append(f"replicas: {counts['replicas']} {are} at index {counts['last_index']}")
+        at = (
+            f"index {counts['last_index']}"
+            if counts.get("compared", 1) == 1
+            else "the newest marks"
+        )
+        lines.append(f"replicas: {counts['replicas']} {are} at {at}")
     return lines
 
 
@@ -286,9 +332,13 @@ def print_report(console: Console, story: DemoFacts, result: RunResult) -> None:
         console.print(timeline(story.ops))
         console.print(messages_table(found))
     streams = stream_counts(story)
+    groups = group_tallies(story.checks)
+    if groups:
+        console.print(groups_table(story.ops, groups))
     for line in [*stream_lines(streams), *kept_lines(story)]:
         console.print(line, highlight=False)
-    console.print(gaps_line(gaps_ms(story.ops)))
+    for line in group_lines(story.ops) if groups else [gaps_line(gaps_ms(story.ops))]:
+        console.print(line)
     console.print(work_of(story.checks), highlight=False)
     anomalies = [(check.name, one) for check in story.checks for one in check.anomalies]
     for name, anomaly in anomalies[:ANOMALIES_SHOWN]:

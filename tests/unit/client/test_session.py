@@ -105,6 +105,17 @@ async def test_a_client_that_was_left_asks_nobody(group: FakeGroup) -> None:
         await session.call_group("broker-a", CODE, {}, timeout_s=30)
 
 
+async def test_a_heartbeat_that_was_due_as_the_client_was_left_raises_nothing(
+    group: FakeGroup,
+) -> None:
+    async with Producer(group.namesrv, "g") as producer:
+        await producer.send(Message("T", b"x"))
+        session = producer._live()
+    assert session.routes.all_addresses()
+    await session.beat()
+    assert not session._is_node_without_heartbeat()
+
+
 async def test_a_call_during_which_a_blocking_client_is_left_is_unknown(group: FakeGroup) -> None:
     found: list[ClientError] = []
 

@@ -6,11 +6,13 @@ import io
 import json
 from pathlib import Path
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from jepsen import demo
 from jepsen.catalogue import workload_entry
+from jepsen.checkers.groups import check_groups
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.clients import cpp
 from jepsen.demo import (
@@ -18,6 +20,7 @@ from jepsen.demo import (
     SECONDS_PER_KILL,
     WORKERS,
     in_time,
+    opening,
     pace_of,
     read_arguments,
     run_settings,
@@ -25,6 +28,7 @@ from jepsen.demo import (
 )
 from jepsen.generators import Share
 from jepsen.history.ops import FIRST_LISTENER, NEMESIS, OBSERVER, Op
+from jepsen.reports.by_group import kill_costs
 from jepsen.reports.demo import ClientTally, line_for_scripts, print_report, tallies
 from jepsen.run import RunResult, RunSettings
 from jepsen.workloads.side_by_side import SideBySide, shares
@@ -207,6 +211,63 @@ def test_the_report_names_kills_gaps_and_what_was_broken() -> None:
         assert piece in text
 
 
+def several_groups() -> RunResult:
+    """n1 leads two of three groups and dies; one of them is quiet for 0.4 s, the other groups go on."""
+    history = History()
+    for group, node in (("a", "n0"), ("b", "n1"), ("c", "n1")):
+        history.add(OBSERVER, "info", "leader", {"term": 1, "group": group}, node)
+    history.add(OBSERVER, "info", "phase", "breaking")
+    for number, group in enumerate("abc"):
+        history.send(f"m{number}", 0, queue=f"T/{group}/0", process=outer(number))
+    history.add(NEMESIS, "info", "kill:leader", {"do": "inject"})
+    history.add(NEMESIS, "info", "kill:leader", {"do": "inject", "done": "killed n1"})
+    history.send("m3", 1, queue="T/a/0", process=outer(0))
+    history.add(OBSERVER, "info", "leader", {"term": 2, "group": "c"}, "n0")
+    history.send("m4", 1, queue="T/c/0", process=outer(0))
+    history.wait(0.2)
+    history.send("m5", 2, queue="T/a/0", process=outer(0))
+    history.wait(0.15)
+    history.add(OBSERVER, "info", "leader", {"term": 2, "group": "b"}, "n2")
+    history.add(OBSERVER, "info", "leader", {"term": 2, "group": "b"}, "n2")
+    history.send("m6", 1, queue="T/b/0", process=outer(1))
+    history.add(NEMESIS, "info", "kill:leader", {"do": "cure", "done": "started n1", "took_ms": 9})
+    history.add(OBSERVER, "info", "phase", "healing")
+    run = RunSettings("together", "kill:leader", 20.0, workers=WORKERS, groups=3)
+    checks = [check_groups(history.ops, groups=3), checked("queue/total-queue")]
+    return RunResult(run, history.ops, checks, (), {"kill:leader": 1}, Path("x"))
+
+
+def test_what_a_kill_cost_is_said_of_all_and_of_the_groups_that_lost_their_leader() -> None:
+    (cost,) = kill_costs(several_groups().ops)
+    assert (cost.machines, cost.groups) == (("n1",), ("b", "c"))
+    assert (round(cost.pause_ms), round(cost.group_pause_ms or 0)) == (220, 470)
+    line = json.loads(line_for_scripts(story_of(several_groups())))
+    assert (line["pause_ms"], line["group_pause_ms"]) == ([220], [470])
+    assert line["groups"]["b"] == {"acknowledged": 2, "read": 0, "lost": 0}
+
+
+def test_a_group_of_which_nothing_was_acknowledged_again_was_quiet_until_the_end() -> None:
+    ops = [op for op in several_groups().ops if "m6" not in str(op.value)]
+    (cost,) = kill_costs([msgspec.structs.replace(op, index=at) for at, op in enumerate(ops)])
+    assert round(cost.group_pause_ms or 0) == 490
+
+
+def test_the_report_of_several_groups_names_machines_and_groups() -> None:
+    text = printed(several_groups())
+    for piece in (
+        "n1 leads b",
+        "kill -9 n1 (led b, c)",
+        "220 ms; there: 470 ms",
+        "writes by the machine that led: n0 57 %, n1 29 %, n2 14 %",
+        "1 kill; longest time without an acknowledged send: p50 220 ms, max 220 ms",
+        "the same within a group that lost its leader: p50 470 ms, max 470 ms",
+    ):
+        assert piece in text
+    assert text.count("n2 leads b") == 1
+    rows = [line.split() for line in text.splitlines() if line.startswith("│ b ")]
+    assert rows == [["│", "b", "│", "n1", "n2", "│", "2", "│", "29", "%", "│", "0", "│"]]
+
+
 def test_the_report_of_a_valid_run_counts_every_stream() -> None:
     text = printed(with_streams())
     for piece in (
@@ -264,6 +325,19 @@ def test_the_command_line() -> None:
     assert not read_arguments(["--plain"]).with_streams
     with pytest.raises(SystemExit):
         read_arguments(["--kills", "-1"])
+
+
+def test_how_many_groups_the_machines_share_is_said_in_the_command() -> None:
+    run = run_settings(read_arguments(["--seed", "7"]), has_cpp=True)
+    assert (run.groups, run.rate) == (3, 200.0)
+    assert run.command == "python -m jepsen.demo --kills 5 --seconds 27 --seed 7"
+    assert "3 machines" in opening(run)
+    assert "each of 3 groups" in opening(run)
+    alone = run_settings(read_arguments(["--seed", "7", "--groups", "1"]), has_cpp=True)
+    assert (alone.groups, alone.rate) == (1, 400.0)
+    assert alone.command == "python -m jepsen.demo --kills 5 --seconds 22 --seed 7 --groups 1"
+    with pytest.raises(SystemExit):
+        read_arguments(["--groups", "0"])
 
 
 def test_which_run_is_made() -> None:
