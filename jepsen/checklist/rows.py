@@ -645,6 +645,15 @@ OPERATIONS: Final = (
             "tests/unit/server/test_name_contested.py",
         ),
     ),
+    ChecklistRow(
+        70,
+        "operations",
+        "a machine that shares several groups dies",
+        "all groups take messages while it is dead, those that it led as well",
+        "SIGKILL at once to the supervisor, the name server and the members of all groups of the machine that leads "
+        "one, for each of three machines; left dead, then started again",
+        tests=("tests/integration/jepsen/test_machines.py",),
+    ),
 )
 
 ROWS: Final[tuple[ChecklistRow, ...]] = PROCESS + NETWORK + CLOCK + DISK + INPUT + OPERATIONS

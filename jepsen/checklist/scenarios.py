@@ -6,6 +6,7 @@ from typing import Final
 
 from jepsen.checklist.clock_faults import CLOCK
 from jepsen.checklist.disk_faults import DISK
+from jepsen.checklist.machine_faults import MACHINES
 from jepsen.checklist.name_faults import NAMES
 from jepsen.checklist.network_faults import NETWORK
 from jepsen.checklist.operations import OPERATIONS
@@ -19,6 +20,7 @@ SCENARIOS: Final[tuple[Scenario, ...]] = (
     *DISK.scenarios,
     *OPERATIONS.scenarios,
     *NAMES.scenarios,
+    *MACHINES.scenarios,
 )
 
 

@@ -88,6 +88,7 @@ def play(scenario: Scenario, folder: Path, *, seed: int, show: Show = show_nothi
         seed=seed,
         rate=scenario.rate,
         network=scenario.network,
+        groups=scenario.groups,
         command=f"dledger-jepsen checklist --row {scenario.row} --way process --seed {seed}",
     )
     scripts: list[Script] = []

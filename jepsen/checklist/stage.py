@@ -20,7 +20,7 @@ from dledger import Client, DLedgerError, NodeId, StatusAnswer
 from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.systems.api import Network, Subject
-from jepsen.systems.brokers import BrokerSystem, broker_group
+from jepsen.systems.brokers import BrokerSystem, broker_group, brokers
 
 UNMET: Final = "unmet"
 """The operation of the nemesis that notes an expectation that did not hold."""
@@ -67,6 +67,11 @@ class Stage:
     def names(self) -> list[str]:
         """The members."""
         return [node.name for node in self.system.nodes]
+
+    @property
+    def groups(self) -> list[str]:
+        """The broker groups that the members share."""
+        return list(brokers(self.system).addresses)
 
     def others(self, *names: str) -> list[str]:
         """Return the members but these."""
@@ -269,7 +274,7 @@ class Scenario:
         row: number of the row that it shows.
         name: in words, from the function's name.
         direct: breaks things and says what it expects.
-        nodes, network: of the system.
+        nodes, network, groups: of the system.
         faults: specs of the faults that it uses, prepared before the system starts.
         rate: operations a second of the load.
     """
@@ -281,6 +286,7 @@ class Scenario:
     network: Network = "none"
     faults: Sequence[str] = ()
     rate: float = 100.0
+    groups: int = 1
 
 
 class Catalogue:
@@ -297,12 +303,15 @@ class Catalogue:
         network: Network = "none",
         faults: Sequence[str] = (),
         rate: float = 100.0,
+        groups: int = 1,
     ) -> Callable[[Director], Director]:
         """Register the function below as a scenario of a row."""
 
         def register(direct: Director) -> Director:
             name = getattr(direct, "__name__", "scenario").replace("_", " ")
-            self.scenarios.append(Scenario(row, name, direct, nodes, network, tuple(faults), rate))
+            self.scenarios.append(
+                Scenario(row, name, direct, nodes, network, tuple(faults), rate, groups)
+            )
             return direct
 
         return register

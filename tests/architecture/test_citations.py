@@ -42,7 +42,7 @@ def test_what_is_cited_exists() -> None:
         ('docs/formats/remoting.md, "Footer"', "section", False),
         ("remoting.md 3.11", "section", False),
         ("faults.md, rows 1 and 69", "row", True),
-        ("faults.md row 70", "row", False),
+        ("faults.md row 71", "row", False),
         ("[page](testing.md)", "link", True),
         ("[page](testing.md#nowhere)", "link", False),
         ("dledger/raft/core", "path", True),
