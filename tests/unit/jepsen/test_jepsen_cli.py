@@ -16,6 +16,7 @@ from jepsen.catalogue import (
     network_for,
     workload_entry,
 )
+from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.results import Anomaly, CheckResult
 from jepsen.cli import main, worst
 from jepsen.history.ops import OBSERVER, OpLog
@@ -245,6 +246,19 @@ def test_what_several_groups_cannot_do_is_said_before_anything_starts(
     with pytest.raises(UnknownNameError, match=why):
         execute(settings, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_report_from_before_there_were_several_groups_is_read(tmp_path: Path) -> None:
+    with OpLog(tmp_path / HISTORY) as log:
+        log.add(OBSERVER, "info", "leader", {"term": 1}, node="n0")
+    write_folder(RunResult(SETTINGS, log.ops, (), (), {}, tmp_path), keep_stores=True)
+    results = tmp_path / "results.json"
+    known = json.loads(results.read_bytes())
+    del known["settings"]["groups"]
+    results.write_text(json.dumps(known))
+    summary, ops = read_folder(tmp_path)
+    assert summary.settings == SETTINGS
+    assert check_leaders(ops).valid is True
 
 
 def test_links_between_machines_are_namespaces() -> None:
