@@ -206,7 +206,7 @@ def line_for_scripts(story: DemoFacts) -> str:
 
 
 class _Leaders:
-    """Who leads each group, and what the timeline says of a change."""
+    """The leader of each group, and the row of the timeline for a change."""
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[str, Term]] = {}
