@@ -37,7 +37,7 @@ class AckedSend:
 
 @dataclass(frozen=True, slots=True)
 class KillCost:
-    """What clients felt of a kill, from there to the next one.
+    """The cost of a kill for clients, from there to the next one.
 
     Attributes:
         t_ns: when it struck.
