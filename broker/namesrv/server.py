@@ -21,6 +21,7 @@ from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
+from broker.net.dead_peers import notice_dead_peer
 from broker.net.listener import Listener, ListenerLimits
 from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
@@ -41,6 +42,9 @@ from dledger_mq.remoting.registrant import REGISTER_AGAIN
 _log = logging.getLogger(__name__)
 
 EXPIRY_INTERVAL_S = 5.0
+DEAD_AFTER_S = 15
+"""A broker whose machine died, or is cut off, is taken out after about so long."""
+
 SLOW_REQUESTS_MAX = 1000
 """Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
 
@@ -215,12 +219,19 @@ def _encoded(answer: RemotingCommand) -> bytes:
 
 
 def _bind(address: Address) -> socket.socket:
+    """Bind the port; what connects there is noticed when its machine dies.
+
+    Raises:
+        NameServerConfigError: the port is taken, or the address is not ours.
+    """
     try:
-        return bind(address)
+        sock = bind(address)
     except OSError as error:
         raise NameServerConfigError(
             f"--listen {address}: cannot listen there: {error.strerror or error}"
         ) from error
+    notice_dead_peer(sock, after_s=DEAD_AFTER_S)
+    return sock
 
 
 def _open_kv(config: NameServerConfig) -> KvStore:

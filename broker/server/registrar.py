@@ -16,10 +16,12 @@ import hmac
 import logging
 import secrets
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 
 import trio
 
+from broker.net.dead_peers import notice_dead_peer
 from broker.server.route_waits import RouteWaits
 from broker.server.watches.loss_watch import LossWatch
 from broker.server.watches.name_contested import NameContested
@@ -55,6 +57,9 @@ _CONNECT_TIMEOUT_S = 2.0
 _ANSWER_TIMEOUT_S = 3.0
 _RETRY_S = 1.0
 _RECONNECT_S = 0.2
+_DEAD_AFTER_S = 10
+"""A name server that is cut off is connected anew after that; it forgets this node a little later."""
+
 _BUSY_MAX = 10
 """Answers in a row that ask for patience, before that is worth a line in the log."""
 
@@ -302,7 +307,12 @@ class _NameServer:
         """
         await trio.sleep_until(self._next_connect_s)
         self._next_connect_s = trio.current_time() + _RECONNECT_S
-        self._connection = await connect(self._address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
+        self._connection = await connect(
+            self._address,
+            nursery,
+            timeout_s=_CONNECT_TIMEOUT_S,
+            tune=partial(notice_dead_peer, after_s=_DEAD_AFTER_S),
+        )
         self.token, self._nonce = secrets.token_hex(16), ""
         nursery.start_soon(self._receive, self._connection)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+from collections.abc import Callable
 
 import anyio
 
@@ -13,13 +14,20 @@ from dledger_mq.net.connection import Connection
 from dledger_mq.net.loop import Starter, current_loop
 
 
-async def connect(address: Address, tasks: Starter, *, timeout_s: float) -> Connection:
+async def connect(
+    address: Address,
+    tasks: Starter,
+    *,
+    timeout_s: float,
+    tune: Callable[[socket.socket], None] | None = None,
+) -> Connection:
     """Open a connection; a host with several addresses is tried at one after the other.
 
     Args:
         address: where to; an empty host is this machine.
         tasks: where the task runs that writes what the socket does not take at once.
         timeout_s: for all addresses together.
+        tune: sets further options of the socket.
 
     Raises:
         OSError: refused, unknown or unreachable host; TimeoutError after `timeout_s`.
@@ -37,6 +45,8 @@ async def connect(address: Address, tasks: Starter, *, timeout_s: float) -> Conn
                 with anyio.fail_after(left_s / (len(found) - tried)):
                     await _connect(sock, target)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if tune is not None:
+                    tune(sock)
                 return Connection(sock, tasks)
             except OSError as error:
                 sock.close()

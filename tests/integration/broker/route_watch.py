@@ -16,8 +16,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Final, Self
 
+from jepsen.processes import Process
+
 GET_ROUTE: Final = 105
 GET_CLUSTERS: Final = 106
+GET_RUNTIME_INFO: Final = 28
 LOOK_S: Final = 0.005
 _ANSWER_S: Final = 60.0
 _NUMBER_KEY: Final = re.compile(rb"([{,])(\d+):")
@@ -68,6 +71,33 @@ def _read(sock: socket.socket, size: int) -> bytes:
             raise ConnectionResetError("the other end hung up")
         data += more
     return bytes(data)
+
+
+def ask(address: str, code: int, ext: Mapping[str, str], body: bytes = b"") -> tuple[int, bytes]:
+    """Ask over a connection of its own; return the code and the body of the answer.
+
+    Raises:
+        OSError: nobody answers.
+    """
+    asker = Asker(address)
+    try:
+        return asker.ask(code, ext, body)
+    finally:
+        asker.close()
+
+
+def raft_of(address: str) -> dict[str, str]:
+    """Return what a broker shows to tools; nothing if it does not answer."""
+    try:
+        table: dict[str, str] = json.loads(ask(address, GET_RUNTIME_INFO, {})[1])["table"]
+    except OSError:
+        return {}
+    return table
+
+
+def leads(node: Process) -> bool:
+    """Return whether a broker says that it leads."""
+    return raft_of(node.address).get("raftRole") == "leader"
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import pytest
 
 from jepsen.processes import Group, Process, poll
 from tests.integration.broker.conftest import pull_ext, send_ext
-from tests.integration.broker.route_watch import Asker, RouteWatch, Sighting
+from tests.integration.broker.route_watch import RouteWatch, Sighting, ask, leads
 from tests.integration.broker.test_registration import created
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -40,28 +40,8 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         group.start()
         group.wait_listening()
         leader = wait_leader(group)
-        assert ask(leader, 17, created(TOPIC)) == 0
+        assert ask(leader.address, 17, created(TOPIC))[0] == 0
         yield group
-
-
-def ask(node: Process, code: int, ext: dict[str, str], body: bytes = b"") -> int:
-    """Ask over a connection of its own; the code of the answer."""
-    asker = Asker(node.address)
-    try:
-        return asker.ask(code, ext, body)[0]
-    finally:
-        asker.close()
-
-
-def leads(node: Process) -> bool:
-    """What a node says of itself."""
-    asker = Asker(node.address)
-    try:
-        return bool(json.loads(asker.ask(28, {})[1])["table"]["raftRole"] == "leader")
-    except OSError:
-        return False
-    finally:
-        asker.close()
 
 
 def wait_leader(group: Group, *, other_than: Process | None = None) -> Process:
@@ -183,17 +163,28 @@ def test_who_stands_in_holds_requests_until_there_is_a_leader(group: Group) -> N
     }
     with watched(group) as watches, ThreadPoolExecutor(2 * len(requests)) as askers:
         victim = wait_leader(group)
-        for code in (310, 15):
-            assert ask(victim, *next(each for each in requests.values() if each[0] == code)) == 0
+        for what in ("send", "commit of an offset"):
+            assert ask(victim.address, *requests[what])[0] == 0
         victim.kill()
         assert all_show(watches, lambda seen: seen.leader not in (None, victim.address))
         others = [node for node in group.nodes if node is not victim]
         asked = {
-            (what, node.name): askers.submit(ask, node, *request)
+            (what, node.name): askers.submit(ask, node.address, *request)
             for what, request in requests.items()
             for node in others
         }
-        codes = {which: future.result(WAIT_S) for which, future in asked.items()}
+        codes = {which: future.result(WAIT_S)[0] for which, future in asked.items()}
         victim.start()
         wait_whole(group, watches)
     assert codes == dict.fromkeys(asked, 0)
+
+
+def test_the_first_look_up_after_a_first_send_finds_the_route(group: Group) -> None:
+    """Whichever node takes the send, at every name server."""
+    with watched(group):
+        for number in range(60):
+            name = f"First{number}"
+            node = group.nodes[number % len(group.nodes)]
+            assert ask(node.address, 310, send_ext(name), b"first")[0] == 0
+            found = [ask(server.address, 105, {"topic": name})[0] for server in group.name_servers]
+            assert found == [0, 0], f"{name}: {found}"
