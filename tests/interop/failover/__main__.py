@@ -36,8 +36,9 @@ from tests.interop.failover.streams import Stream, read_all, topic_of
 CLIENTS: Final = (*JAVAS, "go", "cpp", "node", "ours")
 FAULTS: Final = ("kill", "dead", "stop")
 QUEUES: Final = 4
-QUIET_S: Final = 5.0
-"""Between two faults, so that it can be seen which one a client felt."""
+QUIET_S: Final = 35.0
+"""Between two faults: clients ask for routes every 30 s, and a fault is not to meet one that knows those of before the
+last."""
 
 TIMEOUT_S: Final = 60.0
 
@@ -51,6 +52,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=CLIENTS)
     parser.add_argument("--dead-s", type=float, default=60.0)
+    parser.add_argument("--quiet-s", type=float, default=QUIET_S)
     parser.add_argument("--network", choices=("auto", "loopback", "namespaces"), default="auto")
     parser.add_argument("--no-ordered", action="store_true", help="leave the ordered streams out")
     parser.add_argument("--json", action="store_true")
@@ -76,7 +78,7 @@ def run_rounds(
     def quiet() -> None:
         for stream in streams:
             stream.wait_quiet()
-        time.sleep(QUIET_S)
+        time.sleep(options.quiet_s)
 
     rounds: list[Round] = []
     for number in range(options.rounds):

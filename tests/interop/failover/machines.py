@@ -21,7 +21,7 @@ import trio
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.processes import poll
-from tests.integration.node.test_node import MACHINES, Cluster, running
+from tests.integration.node.test_node import MACHINES, Cluster, running, runs
 from tests.interop.failover.judgement import Round
 
 WHOLE_S: Final = 180.0
@@ -112,6 +112,8 @@ class Machines:
             if pid is not None:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
+        # A process that is ended keeps its connections until the kernel has come to it.
+        assert poll(lambda: not any(pid and runs(pid) for pid in pids.values()), WHOLE_S)
         return pids
 
     def die(self, machine: str, dead_s: float) -> float:
