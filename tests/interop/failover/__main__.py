@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -146,7 +147,9 @@ def is_silent(options: argparse.Namespace) -> bool:
 
 
 def main() -> int:
-    """Measure, and report."""
+    """Measure, and report. However it is ended, no process is left."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.default_int_handler)
     options = parsed()
     kinds = [kind for kind in options.clients if lacking(kind) is None]
     for kind in set(options.clients) - set(kinds):
