@@ -103,11 +103,10 @@ def measure(machines: Machines, kinds: list[str], options: argparse.Namespace) -
             admin.create_topic(topic_of(kind, is_ordered=is_ordered), queues=QUEUES)
     load_before = os.getloadavg()
     with ExitStack() as stack:
-        streams = [
-            stack.enter_context(Stream(kind, name_servers, is_ordered=is_ordered))
-            for kind, is_ordered in plans
-        ]
-        for stream in streams:
+        streams: list[Stream] = []
+        for kind, is_ordered in plans:
+            stream = Stream(kind, name_servers, is_ordered=is_ordered)
+            streams.append(stack.enter_context(stream))
             stream.wait_quiet()
         rounds = run_rounds(machines, streams, options)
     if options.keep:

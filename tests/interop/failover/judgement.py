@@ -101,9 +101,13 @@ def judge(
     *,
     shards: int | None,
 ) -> Verdict:
-    """Judge a stream whose message n belongs to shard n modulo `shards`, if it is ordered."""
+    """Judge a stream whose message n belongs to shard n modulo `shards`, if it is ordered.
+
+    What failed before the first round, while all clients were starting, is no fault's doing and does not count.
+    """
     acknowledged = {send.digest for send in sends if send.error is None}
-    failed = [send for send in sends if send.error is not None]
+    first_s = min((each.begun_s for each in rounds), default=0.0)
+    failed = [send for send in sends if send.error is not None and send.ended_s >= first_s]
     in_flight = [send for send in failed if any(is_in_flight(send, each) for each in rounds)]
     places = list(standing)
     counts = Counter(each.digest for each in places)

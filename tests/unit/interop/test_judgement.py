@@ -30,13 +30,13 @@ FAULT = Round("alpha", begun_s=10.0, done_s=10.1, ended_s=20.0)
 
 def test_a_send_that_had_begun_when_the_fault_was_done_is_counted_apart() -> None:
     sends = [
-        sent(0, 8.0, 9.0, "before"),
+        sent(0, 8.0, 9.0, "before all rounds, and not counted"),
         sent(1, 9.9, 12.9, "on its way"),
         sent(2, 10.05, 13.0, "begun while it happened"),
         sent(3, 10.2, 13.2, "after"),
     ]
     found = judge(sends, [FAULT], [], shards=None)
-    assert (found.failed, found.in_flight, found.acknowledged) == (2, 2, 0)
+    assert (found.failed, found.in_flight, found.acknowledged) == (1, 2, 0)
     assert found.caught == (True,)
 
 
