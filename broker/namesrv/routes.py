@@ -348,13 +348,18 @@ class RouteTable:
     # Questions of tools and clients.
 
     def route(self, topic: str) -> TopicRoute | None:
-        """Return where a topic lives; None when nobody serves it."""
+        """Return where a topic lives; None when nobody serves it.
+
+        Broker names come in their order, from every name server alike: clients that choose a queue by its place in
+        the list (Go's, for a sharding key) stay with it whichever name server they ask.
+        """
         queues = self._topics.get(topic)
         if not queues:
             return None
+        names = sorted(queues)
         return TopicRoute(
-            queues=tuple(queues.values()),
-            brokers=tuple(self._names[name].data() for name in queues if name in self._names),
+            queues=tuple(queues[name] for name in names),
+            brokers=tuple(self._names[name].data() for name in names if name in self._names),
         )
 
     def cluster_info(self) -> ClusterInfo:

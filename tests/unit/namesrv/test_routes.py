@@ -79,6 +79,20 @@ def test_a_leader_registers_and_its_topics_are_routed(table: Table) -> None:
     assert table.routes.topics() == ["T", "U"]
 
 
+def test_a_route_is_the_same_from_every_name_server_in_whatever_order_brokers_came() -> None:
+    """Go's client takes the queue of a sharding key by its place, and asks another name server each time."""
+    brokers = [("broker-a", A), ("broker-b", B), ("broker-c", C)]
+    routes = []
+    for order in (brokers, brokers[::-1], [*brokers[1:], brokers[0]]):
+        table = Table()
+        for name, addr in order:
+            table.register(addr, name=name)
+        routes.append(table.routes.route("T"))
+    assert routes[0] is not None
+    assert [queue.broker_name for queue in routes[0].queues] == [name for name, _ in brokers]
+    assert routes == [routes[0]] * 3
+
+
 def test_followers_are_listed_and_told_the_leader(table: Table) -> None:
     assert table.register(B, 1) == RegisterReply()
     table.register(A)
