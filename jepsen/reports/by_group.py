@@ -68,7 +68,7 @@ def kill_costs(ops: Sequence[Op]) -> list[KillCost]:
     """Return what each kill cost, in their order."""
     strikes = [op for op in ops if op.process == NEMESIS and op.value == BEGINS_INJECTION]
     _, end_ns = span_of(ops, "breaking")
-    ends = [strike.t_ns for strike in strikes[1:]] + [end_ns]
+    ends = [*(strike.t_ns for strike in strikes), end_ns][1:]
     sends, leads = acked_sends(ops), leaderships(ops)
     found = []
     for strike, until_ns in zip(strikes, ends, strict=True):

@@ -252,6 +252,16 @@ def test_a_group_of_which_nothing_was_acknowledged_again_was_quiet_until_the_end
     assert round(cost.group_pause_ms or 0) == 490
 
 
+def test_without_a_kill_several_groups_are_reported_all_the_same() -> None:
+    calm = several_groups()
+    ops = [op for op in calm.ops if op.process != NEMESIS]
+    ops = [msgspec.structs.replace(op, index=at) for at, op in enumerate(ops)]
+    text = printed(RunResult(calm.settings, ops, calm.checks, (), {}, Path("x")))
+    assert kill_costs(ops) == []
+    assert "writes by the machine that led" in text
+    assert "VALID" in text
+
+
 def test_the_report_of_several_groups_names_machines_and_groups() -> None:
     text = printed(several_groups())
     for piece in (
@@ -329,7 +339,7 @@ def test_the_command_line() -> None:
 
 def test_how_many_groups_the_machines_share_is_said_in_the_command() -> None:
     run = run_settings(read_arguments(["--seed", "7"]), has_cpp=True)
-    assert (run.groups, run.rate) == (3, 200.0)
+    assert (run.groups, run.rate) == (3, 100.0)
     assert run.command == "python -m jepsen.demo --kills 5 --seconds 27 --seed 7"
     assert "3 machines" in opening(run)
     assert "each of 3 groups" in opening(run)
