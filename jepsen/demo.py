@@ -49,7 +49,7 @@ PARTS: Final = (MESSAGES, "ordered", "transactions", "delay", "sends")
 WORKERS: Final = 32
 RATE: Final = 400.0
 RATE_OF_SEVERAL: Final = 100.0
-"""Of several groups: nine brokers and all clients take 1.3 of two cores then, so that it is not those that are measured."""
+"""Of several groups: nine brokers and all clients take about 1.3 of two cores then; more would measure the cores."""
 
 GROUPS: Final = 3
 SECONDS_PER_KILL: Final = 4.0
