@@ -169,7 +169,7 @@ def _check(plan: NodePlan) -> int:
     console.print(table)
     console.print(f"data, settings and logs in {escape(str(plan.folder))}", soft_wrap=True)
     for warning in plan.warnings:
-        console.print(f"[yellow]{escape(warning)}[/yellow]")
+        console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
     return EXIT_OK
 
 

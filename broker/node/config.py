@@ -8,7 +8,6 @@ the first group's, so that no two processes of a machine want the same one. What
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping
 from itertools import combinations
@@ -17,6 +16,14 @@ from typing import Annotated, Final
 
 import msgspec
 
+from broker.node.values import (
+    TAKEN_NAMES,
+    check_host,
+    check_name,
+    check_tables,
+    explain,
+    is_loopback,
+)
 from dledger import ConfigError
 
 MACHINES_MAX: Final = 7
@@ -39,9 +46,8 @@ DECIDED_KEYS: Final = {
 }
 """Keys of broker.conf that the file's own settings decide, and by what."""
 
-_NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
-
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
+Text = Annotated[str, msgspec.Meta(min_length=1)]
 Setting = str | bool | int
 
 
@@ -73,8 +79,8 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """
 
     machines: dict[str, str]
-    cluster: str = "DefaultCluster"
-    store: str = "data"
+    cluster: Text = "DefaultCluster"
+    store: Text = "data"
     groups: tuple[str, ...] = ()
     secret_file: str | None = None
     ports: Ports = Ports()
@@ -98,11 +104,13 @@ def read_node_file(text: str, *, folder: Path) -> NodeFile:
         ConfigError: it is no TOML, or a setting is unknown, missing, wrong, or contradicts another one.
     """
     try:
-        file = msgspec.convert(tomllib.loads(text), NodeFile)
+        values = tomllib.loads(text)
+        check_tables(values)
+        file = msgspec.convert(values, NodeFile)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"this is not TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise ConfigError(str(error)) from error
+        raise ConfigError(explain(error)) from error
     _check_machines(file.machines)
     if not file.groups:
         names = tuple(f"broker-{chr(ord('a') + place)}" for place in range(len(file.machines)))
@@ -137,15 +145,20 @@ def _check_machines(machines: Mapping[str, str]) -> None:
             f"[machines] has {len(machines)}: a group needs a majority of them, so give 1, 3, 5 or {MACHINES_MAX}"
         )
     for name, host in machines.items():
-        _check_name("machine", name)
-        if not host or any(char in host for char in ":;, \t"):
-            raise ConfigError(f"machine {name}: {host!r} is not a host name or an IPv4 address")
+        check_name("machine", name)
+        check_host(name, host)
     for (name, host), (other, other_host) in combinations(machines.items(), 2):
         if host == other_host:
             raise ConfigError(
                 f"machines {name} and {other} have the same address {host}; to try it on one computer, "
                 "give 127.0.0.1, 127.0.0.2 and so on"
             )
+    for name, host in machines.items():
+        for other, other_host in machines.items():
+            if is_loopback(host) and not is_loopback(other_host):
+                raise ConfigError(
+                    f"machine {name} has the loopback address {host}, at which {other} ({other_host}) cannot reach it"
+                )
 
 
 def _check_groups(file: NodeFile) -> None:
@@ -153,7 +166,11 @@ def _check_groups(file: NodeFile) -> None:
     if len(file.groups) > GROUPS_MAX:
         raise ConfigError(f"groups has {len(file.groups)} names: at most {GROUPS_MAX}")
     for name in file.groups:
-        _check_name("group", name)
+        check_name("group", name)
+        if name in TAKEN_NAMES:
+            raise ConfigError(
+                f"group {name!r}: that name is taken, like {', '.join(sorted(TAKEN_NAMES - {name}))}"
+            )
     if len(set(file.groups)) < len(file.groups):
         raise ConfigError(f"groups names one twice: {', '.join(file.groups)}")
     for name in file.group:
@@ -166,13 +183,6 @@ def _check_groups(file: NodeFile) -> None:
                 raise ConfigError(f"[{table}] {key}: leave it out, {DECIDED_KEYS[key]}")
 
 
-def _check_name(kind: str, name: str) -> None:
-    if _NAME.fullmatch(name) is None:
-        raise ConfigError(
-            f"{kind} {name!r}: a name is made of up to 63 letters, digits, - and _, and begins with a letter or digit"
-        )
-
-
 def _check_ports(file: NodeFile) -> None:
     """Refuse ports that two processes of a machine would want, the port below a client port included."""
     owners: dict[int, str] = {file.ports.namesrv: "the name server"}
@@ -181,8 +191,12 @@ def _check_ports(file: NodeFile) -> None:
             file.ports.broker + PORT_STEP * place,
             file.ports.member + PORT_STEP * place,
         )
-        wanted = {broker: "clients", broker - 2: "old clients (vipListenEnable)", member: "members"}
-        for port, users in wanted.items():
+        wanted = (
+            (broker, "clients"),
+            (broker - 2, "old clients (vipListenEnable)"),
+            (member, "members"),
+        )
+        for port, users in wanted:
             owner = f"{users} of {name}"
             if not 1 <= port <= 65_535:
                 raise ConfigError(f"[ports] gives {owner} port {port}, which does not exist")

@@ -67,14 +67,15 @@ def plan_node(file: NodeFile, machine: str, *, secret: str | None) -> NodePlan:
     host = file.machines[machine]
     secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
     children = [_plan_name_server(Address(host, file.ports.namesrv), folder, secret)]
-    warnings: dict[str, None] = {}
+    warned: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
         values = file.settings_of(group) | _decided(file, machine, place)
         try:
             config, found = read_config(values, {"secret": secret} if secret else {})
         except ConfigError as error:
             raise ConfigError(f"group {group}: {error}") from error
-        warnings |= dict.fromkeys(f"group {group}: {text}" for text in found)
+        for text in found:
+            warned.setdefault(text, []).append(group)
         settings = folder / "conf" / f"{group}.conf"
         children.append(
             ChildPlan(
@@ -85,7 +86,11 @@ def plan_node(file: NodeFile, machine: str, *, secret: str | None) -> NodePlan:
                 files=((settings, _properties(values)),),
             )
         )
-    return NodePlan(machine, folder, tuple(children), tuple(warnings))
+    warnings = tuple(
+        f"{'all groups' if groups == list(file.groups) else 'group ' + ', '.join(groups)}: {text}"
+        for text, groups in warned.items()
+    )
+    return NodePlan(machine, folder, tuple(children), warnings)
 
 
 def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> ChildPlan:

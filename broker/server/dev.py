@@ -34,7 +34,7 @@ _BROKERS_STOP_S = 6.0
 _NAME_SERVER_STOP_S = 2.0
 """Whoever waits at a terminal waits for both, and no longer than ten seconds."""
 
-_HURRY_S = 0.5
+_HURRY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)

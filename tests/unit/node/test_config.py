@@ -8,6 +8,7 @@ import pytest
 
 from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NAME_SERVER, plan_node
+from broker.node.values import TAKEN_NAMES
 from broker.properties import read_properties
 from broker.server.config import read_config
 from dledger import ConfigError
@@ -70,8 +71,8 @@ def test_a_backslash_in_a_setting_arrives() -> None:
 
 
 def test_one_machine_has_one_group_and_names_may_be_given() -> None:
-    (only,) = plans('groups = ["orders", "logs"]\n[machines]\nhere = "127.0.0.1"\n')
-    assert list(only) == ["orders", "logs"]
+    (only,) = plans('groups = ["orders", "events"]\n[machines]\nhere = "127.0.0.1"\n')
+    assert list(only) == ["orders", "events"]
     (only,) = plans('[machines]\nhere = "127.0.0.1"\n')
     assert list(only) == ["broker-a"]
 
@@ -89,8 +90,8 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("", "missing required field `machines`"),
-        ("machines = 3", "Expected `object`, got `int` - at `$.machines`"),
+        ("", "machines is missing"),
+        ("machines = 3", "machines: expected `object`, got `int`"),
         ("[machines", "this is not TOML"),
         ('[machines]\na = "10.0.0.1"\nb = "10.0.0.2"', "has 2: a group needs a majority"),
         ("[machines]\n" + "".join(f'm{i} = "10.0.0.{i}"\n' for i in range(9)), "has 9"),
@@ -102,18 +103,39 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
             '[machines]\na = "10.0.0.1"\nb = "10.0.0.1"\nc = "10.0.0.2"',
             "machines a and b have the same address 10.0.0.1",
         ),
-        (f"store_path = '/x'\n{THREE}", "unknown field `store_path`"),
-        (f"{THREE}[ports]\nnamesrv = 0", "Expected `int` >= 1 - at `$.ports.namesrv`"),
+        (f"store_path = '/x'\n{THREE}", "store_path is no setting"),
+        (f"{THREE}[ports]\nnameserver = 9", "ports.nameserver is no setting"),
+        (f"{THREE}[ports]\nnamesrv = 0", "ports.namesrv: expected `int` >= 1"),
+        (f"store = ''\n{THREE}", "store: expected `str` of length >= 1"),
         (f"{THREE}[ports]\nbroker = 65530", "clients of broker-b port 65540, which does not exist"),
         (
             f"{THREE}[ports]\nnamesrv = 10919",
             "port 10919 to the name server and to old clients (vipListenEnable) of broker-b",
         ),
+        (f"{THREE}[ports]\nbroker = 20911", "gives port 20911 to clients of broker-a and to members of broker-a"),
         (f"{THREE}[ports]\nmember = 10921", "gives port 10921 to members of broker-a and to clients of broker-b"),
         (f"{THREE}[broker]\nlistenPort = 1", "[broker] listenPort: leave it out, it follows from [ports]"),
         (f"{THREE}[group.broker-a]\nsecret = 'x'", "[group.broker-a] secret: leave it out, set `secret_file`"),
         (f"{THREE}[group.broker-x]\nregionId = 'x'", "[group.broker-x] is not among the groups"),
         (f'groups = ["a", "a"]\n{THREE}', "groups names one twice: a, a"),
+        ('[machines]\na = 3', "machines.a is 3, which is no text"),
+        ('[machines]\na = "0.0.0.0"', "machine a: 0.0.0.0 is no address that others can reach"),
+        ('[machines]\na = "224.0.0.1"', "machine a: 224.0.0.1 is no address that others can reach"),
+        ('[machines]\na = "10.0.0.300"', "machine a: '10.0.0.300' is not a host name or an IPv4 address"),
+        ('[machines]\na = "10.0.1"', "machine a: '10.0.1' is not a host name or an IPv4 address"),
+        ('[machines]\na = "host/1"', "machine a: 'host/1' is not a host name or an IPv4 address"),
+        (
+            '[machines]\na = "127.0.0.1"\nb = "10.0.0.2"\nc = "10.0.0.3"',
+            "machine a has the loopback address 127.0.0.1, at which b (10.0.0.2) cannot reach it",
+        ),
+        (f"{THREE}[broker]\ndefaultTopicQueueNums = 3.5", "broker.defaultTopicQueueNums is 3.5, which is neither"),
+        (f"{THREE}[group.broker-a]\nx = []", "group.broker-a.x is [], which is neither"),
+        (f'{THREE}[broker]\nregionId = "a\\nlistenPort=1"', "broker.regionId: 'a\\nlistenPort=1' is not one line"),
+        (f'{THREE}[broker]\nregionId = "a\u2028b"', "is not one line of printable characters"),
+        (f'{THREE}[broker]\n"region Id" = "a"', "broker: 'region Id' is no name of a setting"),
+        (f'store = "a\\tb"\n{THREE}', "store: 'a\\tb' is not one line"),
+        (f'cluster = "a\\nb"\n{THREE}', "cluster: 'a\\nb' is not one line"),
+        *((f'groups = ["{name}"]\n{THREE}', f"group '{name}': that name is taken") for name in sorted(TAKEN_NAMES)),
         (f'groups = ["a b"]\n{THREE}', "group 'a b': a name is made of"),
         (f"groups = {[f'g{i}' for i in range(27)]}\n{THREE}", "groups has 27 names: at most 26"),
     ],
@@ -140,3 +162,18 @@ def test_the_machine_is_the_one_that_is_wanted_or_the_hosts() -> None:
         choose_machine(file, "delta", "gamma")
     with pytest.raises(ConfigError, match="this host is called box, which is not among"):
         choose_machine(file, None, "box")
+
+
+def test_what_a_broker_does_not_know_is_said_once_for_all_groups() -> None:
+    text = f"{THREE}[broker]\ndefaultTopicQueuNums = 3\n[group.broker-b]\nregionID = 'x'\n"
+    plan = plan_node(read_node_file(text, folder=FOLDER), "alpha", secret=None)
+    assert plan.warnings == (
+        "all groups: defaultTopicQueuNums is unknown and not used",
+        "group broker-b: regionID is unknown and not used",
+    )
+
+
+def test_values_with_blanks_and_other_letters_reach_the_broker() -> None:
+    (alpha, *_) = plans(f"store = '/mit Leer ü/#1 = x'\n{THREE}[broker]\nregionId = '= ü: !'\n")
+    assert alpha["broker-a"]["storePathRootDir"] == "/mit Leer ü/#1 = x/alpha/broker-a"
+    assert alpha["broker-a"]["regionId"] == "= ü: !"
