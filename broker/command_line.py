@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -92,6 +93,16 @@ def innermost(error: BaseException) -> BaseException:
 def print_error(console: Console, program: str, text: str) -> None:
     """Print why a command fails, in one line."""
     console.print(f"[red]{program}:[/red] {escape(text)}")
+
+
+def print_line(console: Console, text: str) -> None:
+    """Print a line of a program that goes on: neither a full disk nor a closed terminal ends it."""
+    with suppress(OSError):
+        # A line that cannot be written must not stay in the console's buffer.
+        with console.capture() as captured:
+            console.print(text)
+        console.file.write(captured.get())
+        console.file.flush()
 
 
 def run_command(console: Console, program: str, command: Callable[[], int]) -> int:

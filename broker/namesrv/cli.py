@@ -14,7 +14,7 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
-from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, innermost
+from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, innermost, print_line
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.server import NameServer
@@ -34,7 +34,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
     for key in config.unknown_keys:
-        errors.print(f"[yellow]dledger-namesrv:[/yellow] {escape(key)} is unknown and not used")
+        print_line(
+            errors, f"[yellow]dledger-namesrv:[/yellow] {escape(key)} is unknown and not used"
+        )
     status = EXIT_OK
     try:
         trio.run(_serve, config)
@@ -49,10 +51,9 @@ async def _serve(config: NameServerConfig) -> None:
         handle_stop_signals(lambda _number: nursery.cancel_scope.cancel())
         address = await nursery.start(NameServer(config).run)
         others = f", with {len(config.group.peers)} others" if config.group else ""
-        Console().print(
+        print_line(
+            Console(soft_wrap=True, highlight=False),
             f"[green]name server ready[/green] on {address}{others} (Ctrl-C stops it)",
-            soft_wrap=True,
-            highlight=False,
         )
 
 

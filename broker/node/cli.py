@@ -30,6 +30,7 @@ from broker.command_line import (
     SERVER_EXIT_CODES,
     log_level,
     print_error,
+    print_line,
     read_secret,
     run_command,
     why_unreadable,
@@ -143,19 +144,35 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
 
 def _run(plan: NodePlan, console: Console) -> int:
     """Run the supervisor until it is stopped, and print a line per event with the time of day."""
+    reason = _why_not_here(plan)
+    if reason is not None:
+        print_error(console, _PROGRAM, reason)
+        return EXIT_FAILED
     for warning in plan.warnings:
-        console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
-    console.print(
-        f"machine [bold]{escape(plan.machine)}[/bold]: "
-        + ", ".join(f"{child.name} {child.address}" for child in plan.children)
-    )
-    console.print(f"data and logs in {escape(str(plan.folder))}; Ctrl-C stops everything in order")
+        print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+    children = ", ".join(f"{child.name} {child.address}" for child in plan.children)
+    print_line(console, f"machine [bold]{escape(plan.machine)}[/bold]: {children}")
+    folder = escape(str(plan.folder))
+    print_line(console, f"data and logs in {folder}; Ctrl-C stops everything in order")
 
     def report(line: str) -> None:
-        console.print(f"{time.strftime('%H:%M:%S')} {escape(line)}")
+        print_line(console, f"{time.strftime('%H:%M:%S')} {escape(line)}")
 
     trio.run(Supervisor(plan, report).run)
     return EXIT_OK
+
+
+def _why_not_here(plan: NodePlan) -> str | None:
+    """Return why this computer cannot be the machine: the address is not its own; None when it is."""
+    host = plan.children[0].address.host
+    try:
+        with socket.create_server((host, 0)):
+            return None
+    except OSError as error:
+        return (
+            f"machine {plan.machine} has the address {host}, which is not one of this computer's "
+            f"({error.strerror}); --machine says which machine this is"
+        )
 
 
 def _check(plan: NodePlan) -> int:
@@ -211,7 +228,7 @@ def _stop(plan: NodePlan, console: Console) -> int:
     if not seen.children:
         console.print(f"machine {plan.machine} is not running ({plan.folder})")
         return EXIT_OK
-    own = Supervisor(plan, console.print)
+    own = Supervisor(plan, lambda line: print_line(console, escape(line)))
     with console.status("brokers hand over, and answer what is on its way"):
         if seen.supervisor is None:
             trio.run(own.stop_orphans)

@@ -12,7 +12,7 @@ hands its leadership to another machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +20,7 @@ import trio
 
 from broker.node.plan import NodePlan
 from broker.node.status import StatusFile, read_status
-from broker.processes.child import Child, ChildEnd
+from broker.processes.child import Child, ChildEnd, Program
 from broker.processes.staged_stop import StagedStop, StopStage
 from broker.server.config import STOP_FORWARD_S_MAX
 from dledger.runtime.stop_signals import SECOND_STOP_S_MAX, STOP_S_MAX, handle_stop_signals
@@ -43,10 +43,10 @@ class Supervisor:
         self._report = report
         self._status_file = StatusFile(plan.folder, plan.machine, report)
         self._children = [Child(child.program, self._save) for child in plan.children]
-        name_server, *brokers = self._children
+        name_server, *self._brokers = self._children
         self._stop = StagedStop(
             [
-                StopStage(brokers, BROKERS_STOP_S_MAX),
+                StopStage(self._brokers, BROKERS_STOP_S_MAX),
                 StopStage([name_server], NAME_SERVER_STOP_S_MAX),
             ],
             report,
@@ -66,8 +66,8 @@ class Supervisor:
             OSError: the folder cannot be written.
         """
         with StoreLock(self._plan.folder):
-            write_files(self._plan)
-            self._adopt()
+            changed = write_files(self._plan)
+            dropped = self._adopt(changed)
             handle_stop_signals(
                 self._stop.take,
                 stop_s_max=self.stop_s_max,
@@ -75,6 +75,7 @@ class Supervisor:
             )
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._save_again)
+                nursery.start_soon(dropped.run)
                 for child in self._children:
                     nursery.start_soon(child.keep_running, self._report_end)
                 task_status.started()
@@ -92,15 +93,33 @@ class Supervisor:
             self._adopt()
             await self._stop_all()
 
-    def _adopt(self) -> None:
-        """Take over what runs already."""
+    def _adopt(self, changed: Collection[str] = ()) -> StagedStop:
+        """Take over what runs already, from what the supervisor before has kept.
+
+        Args:
+            changed: names of the children whose files are other ones now.
+
+        Returns:
+            The stop of the processes whose groups are gone from node.toml.
+        """
         status = read_status(self._plan.folder)
-        known = {} if status is None else {child.name: child for child in status.children}
+        kept = {} if status is None else {child.name: child for child in status.children}
         for child in self._children:
             name = child.program.name
-            if child.adopt(known.get(name)):
-                self._report(f"{name} runs already, process {child.status.pid}")
+            if child.adopt(kept.pop(name, None)):
+                note = ""
+                if name in changed:
+                    note = "; what has changed in its settings counts from its next start"
+                self._report(f"{name} runs already, process {child.status.pid}{note}")
+        dropped = []
+        for name, left in kept.items():
+            child = Child(Program(name, (), self._plan.folder / "logs" / f"{name}.log"), self._save)
+            if child.adopt(left):
+                self._report(f"{name} is no longer among the groups: process {left.pid} is to stop")
+                dropped.append(child)
+        self._brokers += dropped
         self._save()
+        return StagedStop([StopStage(dropped, BROKERS_STOP_S_MAX)], self._report, hurry_s=0)
 
     async def _stop_all(self) -> None:
         await self._stop.run()
@@ -110,7 +129,8 @@ class Supervisor:
         self._report(str(end))
 
     def _save(self) -> None:
-        self._status_file.write([child.status for child in self._children])
+        name_server, *_ = self._children
+        self._status_file.write([child.status for child in (name_server, *self._brokers)])
 
     async def _save_again(self) -> None:
         """Write node.json once the disk takes it again: `status` reads it, and so does the next supervisor."""
@@ -120,22 +140,30 @@ class Supervisor:
                 self._save()
 
 
-def write_files(plan: NodePlan) -> None:
-    """Write the settings files of all children; they may hold a secret, so they are for the owner alone."""
+def write_files(plan: NodePlan) -> set[str]:
+    """Write the settings files of all children; they may hold a secret, so they are for the owner alone.
+
+    Returns:
+        The names of the children whose files were other ones before.
+    """
     for name in ("conf", "logs"):
         (plan.folder / name).mkdir(parents=True, exist_ok=True)
+    changed = set()
     for child in plan.children:
         for path, text in child.files:
-            _write_file(path, text)
+            if _write_file(path, text):
+                changed.add(child.name)
+    return changed
 
 
-def _write_file(path: Path, text: str) -> None:
-    """Write a file unless it is so already: a machine starts with a full disk too."""
+def _write_file(path: Path, text: str) -> bool:
+    """Write a file unless it is so already, since a machine starts with a full disk too; return whether it was not."""
     data = text.encode()
     if path.exists() and path.stat().st_mode & 0o777 == 0o600 and path.read_bytes() == data:
-        return
+        return False
     aside = path.with_suffix(".new")
     aside.unlink(missing_ok=True)
     aside.touch(mode=0o600)
     aside.write_bytes(data)
     aside.replace(path)
+    return True

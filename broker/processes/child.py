@@ -32,6 +32,9 @@ SETTLED_S: Final = 5.0
 LOG_BYTES_MAX: Final = 64 * 1024 * 1024
 """A log that is larger when its process starts is put aside as `.1`, in the place of the one before."""
 
+LAST_BYTES: Final = 4096
+"""Of a log, in which its last line is looked for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Program:
@@ -39,7 +42,8 @@ class Program:
 
     Attributes:
         name: of the child, for people.
-        command: program and arguments; no other process has the same, if a child of a lost parent is to be found.
+        command: program and arguments; no other process has the same, if a child of a lost parent is to be found by
+            it. Empty for one that is only to be stopped.
         log: file that takes what it prints.
     """
 
@@ -119,7 +123,7 @@ class Child:
         self._has_failed = False
 
     def adopt(self, known: ChildStatus | None) -> bool:
-        """Take over the process that an earlier parent has left; False when none runs.
+        """Take over the process that an earlier parent has left; False when none runs. `changed` is not called.
 
         Args:
             known: the state that the parent has kept last; None when it has kept none.
@@ -136,7 +140,7 @@ class Child:
             os.close(pidfd)
             return False
         self._running = _Running(pidfd, None)
-        self._set(left)
+        self.status = left
         return True
 
     async def keep_running(self, ended: Callable[[ChildEnd], None]) -> None:
@@ -192,11 +196,12 @@ class Child:
         """Return the last line of its log."""
         try:
             with self.program.log.open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - 4096))
-                lines = log.read().decode(errors="replace").strip().splitlines()
+                log.seek(max(0, log.seek(0, os.SEEK_END) - LAST_BYTES))
+                lines = log.read(LAST_BYTES).decode(errors="replace").splitlines()
         except OSError:
             return "it has no log"
-        return lines[-1] if lines else "it printed nothing"
+        words = ("".join(filter(str.isprintable, line)).strip() for line in reversed(lines))
+        return next(filter(None, words), "it printed nothing")
 
     def _start(self) -> None:
         """Start the process, and open its pidfd before anybody waits for it: until then its id is surely its own.
@@ -267,7 +272,7 @@ def status_now(program: Program, known: ChildStatus | None) -> ChildStatus:
     known = known or ChildStatus(program.name, None, _now_ms())
     if known.pid is not None and is_same_process(known.pid, known.start):
         return known
-    found = find_process(program.command)
+    found = find_process(program.command) if program.command else None
     if found is None:
         return msgspec.structs.replace(known, pid=None, start="")
     since_ms = _now_ms() - int(found.age_s * 1000)

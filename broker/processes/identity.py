@@ -61,6 +61,7 @@ def find_process(command: Sequence[str]) -> RunningProcess | None:
 
     It may belong to anybody, so the command has to name what is the caller's own: a file in its folder.
     """
+    assert command, "processes of the kernel have no command"
     wanted = b"".join(os.fsencode(part) + b"\0" for part in command)
     found = (
         process_of(int(entry.name))

@@ -25,6 +25,7 @@ from broker.command_line import (
     SERVER_EXIT_CODES,
     log_level,
     port,
+    print_line,
     read_secret,
     run_command,
     why_unreadable,
@@ -77,7 +78,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         return trio.run(run_dev, _dev_options(options), console)
     config, warnings = _configure(options)
     for warning in warnings:
-        console.print(f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+        print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
     trio.run(_serve, config, console)
     return EXIT_OK
 
@@ -225,7 +226,8 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
         handle_stop_signals(stop, stop_s_max=STOP_S_MAX + config.stop_forward_s)
         await nursery.start(broker.run)
         where = ", ".join(map(str, broker.addresses))
-        console.print(
+        print_line(
+            console,
             f"[green]broker {escape(config.broker_name)}, node {escape(config.node_id)}, is ready[/green]: "
             f"clients at {where}, members at {config.own_peer.host}:{config.own_peer.port}, "
             f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}",

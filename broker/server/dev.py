@@ -10,6 +10,7 @@ import trio
 from rich.console import Console
 from rich.markup import escape
 
+from broker.command_line import print_line
 from broker.processes.child import Child, ChildEnd, Program
 from broker.processes.staged_stop import StagedStop, StopStage
 from dledger import ConfigError
@@ -104,7 +105,7 @@ class _DevGroup:
         self._children = [name_server, *brokers]
         self._stop = StagedStop(
             [StopStage(brokers, _BROKERS_STOP_S), StopStage([name_server], _NAME_SERVER_STOP_S)],
-            lambda line: console.print(f"[yellow]{escape(line)}[/yellow]"),
+            lambda line: print_line(console, f"[yellow]{escape(line)}[/yellow]"),
             hurry_s=_HURRY_S,
         )
 
@@ -113,8 +114,8 @@ class _DevGroup:
         for child in self._children:
             # A --dev that was killed has left its processes.
             if child.adopt(None):
-                self._console.print(
-                    f"{child.program.name} runs already, process {child.status.pid}"
+                print_line(
+                    self._console, f"{child.program.name} runs already, process {child.status.pid}"
                 )
         handle_stop_signals(
             self._stop.take,
@@ -132,11 +133,11 @@ class _DevGroup:
     def _ended(self, end: ChildEnd) -> None:
         """Report the end of a child; one that cannot even start ends everything."""
         if end.has_failed and end.lived_s < _EARLY_S:
-            self._console.print(f"[red]{end.name} did not start[/red]: {escape(end.how)}")
+            print_line(self._console, f"[red]{end.name} did not start[/red]: {escape(end.how)}")
             self.exit_status = 1
             self._stop.wanted.set()
         else:
-            self._console.print(f"[yellow]{escape(str(end))}[/yellow]")
+            print_line(self._console, f"[yellow]{escape(str(end))}[/yellow]")
 
 
 def _name_server(options: DevOptions) -> Program:
@@ -166,14 +167,17 @@ async def _announce(options: DevOptions, console: Console) -> None:
         brokers = ", ".join(
             f"{node} {HOST}:{port}" for node, port in zip(NODES, options.ports, strict=True)
         )
-        console.print(
-            f"[green]ready[/green]: name server [bold]{namesrv}[/bold], group {GROUP}: {brokers}"
+        print_line(
+            console,
+            f"[green]ready[/green]: name server [bold]{namesrv}[/bold], group {GROUP}: {brokers}",
         )
-        console.print(f"data and logs in {escape(str(options.store))}")
-        console.print("point any RocketMQ client at the name server; docs/client.md shows ours")
-        console.print("kill a node and watch it go on; Ctrl-C stops everything")
+        print_line(console, f"data and logs in {escape(str(options.store))}")
+        print_line(
+            console, "point any RocketMQ client at the name server; docs/client.md shows ours"
+        )
+        print_line(console, "kill a node and watch it go on; Ctrl-C stops everything")
         return
-    console.print("[yellow]no leader yet[/yellow]; the logs say why")
+    print_line(console, "[yellow]no leader yet[/yellow]; the logs say why")
 
 
 async def _has_leader(namesrv: Address) -> bool:

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT as calls, from the start of a program to its very end.
+"""SIGTERM, SIGINT and SIGHUP as calls, from the start of a program to its very end.
 
 A receiver of trio's ends before the process does, and then delivers what nobody took once more,
 with the action from before. A second SIGTERM would so kill a program that has just taken the first,
@@ -36,7 +36,10 @@ def handle_stop_signals(
     stop_s_max: float = STOP_S_MAX,
     second_stop_s_max: float = SECOND_STOP_S_MAX,
 ) -> None:
-    """Call `handle` in the running trio loop for each SIGTERM and SIGINT; only from the main thread.
+    """Call `handle` in the running trio loop for each of these signals; only from the main thread.
+
+    A terminal that is closed sends SIGHUP, and the shell in it may send it again: only the first signal may be one.
+    Under `nohup` it is ignored, and stays so.
 
     `handle` must neither block nor raise. The process ends within `stop_s_max` of the first, and within
     `second_stop_s_max` of the next one, whatever hangs: a program with children gives them their time, and ends after
@@ -44,16 +47,21 @@ def handle_stop_signals(
     """
     loop = trio.lowlevel.current_trio_token()
     wait_s = stop_s_max
+    is_first = True
 
     def take(number: int, _frame: FrameType | None) -> None:
-        nonlocal wait_s
+        nonlocal is_first, wait_s
+        if number == signal.SIGHUP and not is_first:
+            return
+        is_first = False
         _end_after(wait_s)
         wait_s = second_stop_s_max
         with suppress(trio.RunFinishedError):
             loop.run_sync_soon(handle, signal.Signals(number))
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, take)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, take)
 
 
 def _end_after(wait_s: float) -> None:

@@ -36,6 +36,9 @@ def test_who_waits_for_a_supervisor_waits_longer_than_it_takes_itself() -> None:
     found = [re.search(one, text, re.M) for one, text in zip(patterns, texts, strict=True)]
     waits = {int(match[1]) for match in found if match}
     assert (len(found), len(waits)) == (3, 1)
+    assert f"the supervisor itself takes {supervisor.stop_s_max:.0f} s at most" in " ".join(
+        PAGE.read_text().split()
+    )
     assert waits.pop() > supervisor.stop_s_max + 5  # which `dledger-node stop` waits
 
 

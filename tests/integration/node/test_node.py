@@ -63,6 +63,7 @@ class Cluster:
             f"{head}[machines]\n{hosts}[ports]\nnamesrv = {self.namesrv_port}\nbroker = {broker}\nmember = {member}\n"
             f"[broker]\nmappedFileSizeCommitLog = 16777216\n{more}"
         )
+        self.broker_ports = [broker + PORT_STEP * place for place in range(len(MACHINES))]
         self.supervisors = {
             name: Process(
                 name,
@@ -270,6 +271,75 @@ def test_a_disk_that_takes_nothing_stops_nobody_and_no_process_is_lost(tmp_path:
     finally:
         cluster.run("alpha", "stop")
         alpha.kill()
+
+
+def test_what_a_killed_supervisor_has_left_of_a_group_that_is_gone_is_stopped(
+    tmp_path: Path,
+) -> None:
+    cluster = Cluster(tmp_path)
+    alpha = cluster.supervisors["alpha"]
+    alpha.start()
+    try:
+        assert poll(
+            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
+        )
+        before = cluster.pids("alpha")
+        gone = before["broker-c"]
+        assert gone is not None
+        alpha.kill()
+        text = cluster.file.read_text()
+        cluster.file.write_text(f'groups = ["broker-a", "broker-b"]\n{text}traceOn = false\n')
+        alpha.start()
+        assert poll(lambda: not runs(gone), WAIT_S)
+        said = alpha.log.read_text()
+        assert f"broker-c is no longer among the groups: process {gone} is to stop" in said
+        note = "; what has changed in its settings counts from its next start"
+        assert f"broker-a runs already, process {before['broker-a']}{note}\n" in said
+        assert f"namesrv runs already, process {before['namesrv']}\n" in said
+        now = {child["name"]: child["pid"] for child in cluster.status("alpha")["children"]}
+        assert now == {name: pid for name, pid in before.items() if name != "broker-c"}
+    finally:
+        cluster.run("alpha", "stop")
+        alpha.kill()
+
+
+def test_logs_that_take_nothing_keep_nobody_from_running(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    logs = tmp_path / "data" / "alpha" / "logs"
+    logs.mkdir(parents=True)
+    for name in ("namesrv", "broker-a", "broker-b", "broker-c"):
+        (logs / f"{name}.log").symlink_to("/dev/full")
+    with (
+        Path("/dev/full").open("wb") as full,
+        subprocess.Popen(cluster.command("alpha"), stdout=full, stderr=full) as supervisor,
+    ):
+        try:
+            ports = [cluster.namesrv_port, *cluster.broker_ports]
+            servers = [Process("", [], log=logs, port=port) for port in ports]
+            assert poll(lambda: all(server.is_listening() for server in servers), WAIT_S)
+            first = cluster.pids("alpha")
+            victim = first["broker-a"]
+            assert victim is not None
+            os.kill(victim, signal.SIGKILL)
+            assert poll(lambda: cluster.pids("alpha")["broker-a"] not in (victim, None), WAIT_S)
+            second = cluster.pids("alpha")
+            assert {name for name in first if first[name] != second[name]} == {"broker-a"}
+            assert supervisor.poll() is None
+        finally:
+            assert cluster.run("alpha", "stop").returncode == 0
+
+
+def test_the_address_of_another_machine_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    cluster = Cluster(tmp_path)
+    cluster.file.write_text(cluster.file.read_text().replace("127.0.0.", "198.51.100."))
+    refused = cluster.run("alpha")
+    assert refused.returncode == 1
+    assert (
+        "machine alpha has the address 198.51.100.1, which is not one of this computer's"
+        in refused.stderr
+    )
+    assert not (tmp_path / "data").exists()
+    assert cluster.run("alpha", "check").returncode == 0
 
 
 def test_a_second_signal_ends_all_soon_and_the_supervisor_after_its_children(

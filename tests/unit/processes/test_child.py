@@ -51,6 +51,11 @@ async def kept_running(child: Child) -> AsyncIterator[list[ChildEnd]]:
     [
         ("print('some'); print('last words'); exit(3)", "ended with status 3: last words", True),
         ("exit(0)", "ended with status 0: it printed nothing", False),
+        (
+            r"import sys; sys.stdout.buffer.write(b'\x1b[31mred\0\xff\n \0\n\n'); exit(1)",
+            "ended with status 1: [31mred\N{REPLACEMENT CHARACTER}",
+            True,
+        ),
         ("import os; os.kill(os.getpid(), 9)", "was ended by SIGKILL", False),
         ("import os; os.kill(os.getpid(), 40)", "was ended by signal 40", False),
     ],

@@ -22,6 +22,7 @@ async def serve():
     with scope:
         print("ready", flush=True)
         await trio.sleep_forever()
+    signal.raise_signal(signal.SIGHUP)
     signal.raise_signal(signal.SIGTERM)
     await trio.lowlevel.checkpoint()
     await trio.lowlevel.checkpoint()
@@ -35,7 +36,7 @@ sys.exit(3)
 """
 
 
-@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("first", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
     first: signal.Signals,
 ) -> None:
@@ -83,3 +84,31 @@ def test_a_program_ends_although_it_waits_for_what_never_comes(
     )
     assert ended.returncode == 1
     assert "ended without waiting for the disk" in ended.stderr
+
+
+IGNORES_ITS_TERMINAL = """
+import signal, trio
+from dledger.runtime.stop_signals import handle_stop_signals
+
+async def serve():
+    taken = trio.Event()
+    handle_stop_signals(lambda number: taken.set())
+    signal.raise_signal(signal.SIGHUP)
+    await trio.lowlevel.checkpoint()
+    await trio.lowlevel.checkpoint()
+    return taken.is_set()
+
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+print(trio.run(serve))
+"""
+
+
+def test_a_program_under_nohup_outlives_its_terminal() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", IGNORES_ITS_TERMINAL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")
