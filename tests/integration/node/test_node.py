@@ -130,6 +130,22 @@ def running(cluster: Cluster) -> Iterator[Cluster]:
             supervisor.kill()
 
 
+@contextmanager
+def one_machine(folder: Path) -> Iterator[tuple[Cluster, Process]]:
+    """A cluster of which one machine runs, with all of its processes, and that machine's supervisor."""
+    cluster = Cluster(folder)
+    alpha = cluster.supervisors["alpha"]
+    alpha.start()
+    try:
+        assert poll(
+            lambda: sum(pid is not None for pid in cluster.pids("alpha").values()) == 4, WAIT_S
+        )
+        yield cluster, alpha
+    finally:
+        cluster.run("alpha", "stop")
+        alpha.kill()
+
+
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     with running(Cluster(tmp_path_factory.mktemp("node"))) as cluster:
@@ -242,13 +258,7 @@ def test_one_that_cannot_start_is_tried_again_and_keeps_nobody_from_running(
 
 
 def test_a_disk_that_takes_nothing_stops_nobody_and_no_process_is_lost(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
-    alpha = cluster.supervisors["alpha"]
-    alpha.start()
-    try:
-        assert poll(
-            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
-        )
+    with one_machine(tmp_path) as (cluster, alpha):
         in_the_way = tmp_path / "data" / "alpha" / "node.new"
         in_the_way.mkdir()
         kept = cluster.pids("alpha")
@@ -268,21 +278,12 @@ def test_a_disk_that_takes_nothing_stops_nobody_and_no_process_is_lost(tmp_path:
         in_the_way.rmdir()
         alpha.start()
         assert poll(lambda: cluster.pids("alpha") == now, WAIT_S), "all of them were found"
-    finally:
-        cluster.run("alpha", "stop")
-        alpha.kill()
 
 
 def test_what_a_killed_supervisor_has_left_of_a_group_that_is_gone_is_stopped(
     tmp_path: Path,
 ) -> None:
-    cluster = Cluster(tmp_path)
-    alpha = cluster.supervisors["alpha"]
-    alpha.start()
-    try:
-        assert poll(
-            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
-        )
+    with one_machine(tmp_path) as (cluster, alpha):
         before = cluster.pids("alpha")
         gone = before["broker-c"]
         assert gone is not None
@@ -298,9 +299,6 @@ def test_what_a_killed_supervisor_has_left_of_a_group_that_is_gone_is_stopped(
         assert f"namesrv runs already, process {before['namesrv']}\n" in said
         now = {child["name"]: child["pid"] for child in cluster.status("alpha")["children"]}
         assert now == {name: pid for name, pid in before.items() if name != "broker-c"}
-    finally:
-        cluster.run("alpha", "stop")
-        alpha.kill()
 
 
 def test_logs_that_take_nothing_keep_nobody_from_running(tmp_path: Path) -> None:
@@ -345,13 +343,7 @@ def test_the_address_of_another_machine_is_refused_before_anything_starts(tmp_pa
 def test_a_second_signal_ends_all_soon_and_the_supervisor_after_its_children(
     tmp_path: Path,
 ) -> None:
-    cluster = Cluster(tmp_path)
-    alpha = cluster.supervisors["alpha"]
-    alpha.start()
-    try:
-        assert poll(
-            lambda: len([pid for pid in cluster.pids("alpha").values() if pid]) == 4, WAIT_S
-        )
+    with one_machine(tmp_path) as (cluster, alpha):
         log = tmp_path / "data" / "alpha" / "logs" / "broker-b.log"
         assert poll(lambda: "is ready" in log.read_text(), WAIT_S), "it takes signals"
         pids = cluster.pids("alpha")
@@ -368,9 +360,6 @@ def test_a_second_signal_ends_all_soon_and_the_supervisor_after_its_children(
         assert alpha.exit_status == 0
         assert "broker-b did not stop within" in alpha.log.read_text()
         assert [name for name, pid in pids.items() if pid and runs(pid)] == []
-    finally:
-        cluster.run("alpha", "stop")
-        alpha.kill()
 
 
 def test_a_wrong_file_is_told_before_anything_starts(tmp_path: Path) -> None:
