@@ -220,6 +220,8 @@ class Broker:
             forward_s=self.config.stop_forward_s,
             has_clients=lambda: self._client_count() > 0,
             is_quiet=lambda: self._controller.is_quiet and not self._registrar.waiting_count,
+            send_readers_away=lambda: self._controller.send_readers_away(),
+            answer_held_pulls=lambda: self._controller.services.pulls.answer_held(),
             now_s=trio.current_time,
         )
         self.log.watch_role(self._role_changed)

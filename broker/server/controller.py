@@ -116,6 +116,12 @@ class BrokerController:
         self._router.unpark()
         self.services.pulls.look_at_all()
 
+    def send_readers_away(self) -> bool:
+        """Let no backlogs be read here from now on, since this node is to stop; return True if some may have been."""
+        self.members.exchange.is_leaving = True
+        self.members.exchange.ask_again()
+        return self.services.pulls.leave()
+
     def tick(self, now_ms: int) -> None:
         """Look at everything that depends on time, every 50 ms or so; `now_ms` is monotonic."""
         if self._was_serving and not self._is_set_up:

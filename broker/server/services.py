@@ -389,6 +389,7 @@ class Services:
                 own_id=config.broker_id_as_follower,
                 memory_span_bytes=config.memory_span_bytes,
                 slave_reads=config.slave_reads,
+                now_ms=self._environment.monotonic_ms,
             ),
             held_max=config.limits.held_pulls_max,
             long_polling=config.long_polling,

@@ -2,7 +2,9 @@
 
 RocketMQ's clients ask for routes every 30 s. Until then they send to the node that they know, whoever leads. So a node
 that has led goes on as a follower, which passes requests on, until every client has asked again; it leaves the
-name servers last. A node that has not led for so long stops at once: nobody sends to it.
+name servers last. A node that has not led for so long stops at once: nobody sends to it; but if consumers read backlogs
+here, they are first sent back to the leader, which takes no longer than their next pull. The last thing is to answer
+the pulls that wait for a message: some clients (Java 4.9, C++) wait 30 s for the answer of a connection that has ended.
 """
 
 from __future__ import annotations
@@ -22,6 +24,9 @@ LOOK_S: Final = 0.05
 LEADERLESS_S: Final = 1.0
 """Nobody to pass requests on to for so long: the others are stopping as well, or gone."""
 
+READERS_S: Final = 1.0
+"""The time in which a reader of a backlog pulls once more, and hears that it is to pull from the leader."""
+
 DRAIN_S: Final = 3.0
 """The longest time that the end takes: answers on their way, leaving the name servers."""
 
@@ -37,6 +42,8 @@ class OrderlyStop:
         forward_s: float,
         has_clients: Callable[[], bool],
         is_quiet: Callable[[], bool],
+        send_readers_away: Callable[[], bool],
+        answer_held_pulls: Callable[[], None],
         now_s: Callable[[], float],
     ) -> None:
         """Set up the orderly stop; `run` does it.
@@ -47,6 +54,8 @@ class OrderlyStop:
             forward_s: for how long after it has led clients may still send to this node.
             has_clients: whether a client is connected.
             is_quiet: whether nobody waits for an answer.
+            send_readers_away: names this node to readers of backlogs no more; returns whether there are any.
+            answer_held_pulls: answers the pulls that wait for a message.
             now_s: a clock that never goes back.
         """
         self._log = log
@@ -54,6 +63,8 @@ class OrderlyStop:
         self._forward_s = forward_s
         self._has_clients = has_clients
         self._is_quiet = is_quiet
+        self._send_readers_away = send_readers_away
+        self._answer_held_pulls = answer_held_pulls
         self._now_s = now_s
         self._led_s: float | None = None
         self._hurry = trio.Event()
@@ -85,13 +96,18 @@ class OrderlyStop:
         if self._log.is_leader:
             self.note_led()
             await self._log.hand_over()
+        has_readers = self._send_readers_away()
         await self._serve_on()
+        if has_readers and self._has_clients():
+            with trio.move_on_after(READERS_S):
+                await self._hurry.wait()
         self._stage, self._serves_until_s = "leaves", None
         with trio.move_on_after(DRAIN_S):
             await self._registrar.leave(timeout_s=1.0)
             await self._log.drain()
             while not self._is_quiet():  # noqa: ASYNC110  looked at by the loop's tick as well, never for long
                 await trio.sleep(LOOK_S)
+        self._answer_held_pulls()
 
     async def _serve_on(self) -> None:
         """Pass requests on for clients that have yet to learn of the new leader, as long as there is one."""

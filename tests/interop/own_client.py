@@ -123,6 +123,7 @@ def consume(options: argparse.Namespace) -> int:
                     "queue_offset": message.queue_offset,
                     "tags": message.tags,
                     "keys": " ".join(message.keys),
+                    "body": message.body.decode("utf-8", "replace"),
                     "body_sha1": digest(message.body),
                     "reconsume_times": message.reconsume_times,
                     "action": "ok",

@@ -12,7 +12,7 @@ from broker.server.controller import BrokerController
 from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.handlers import transactions as server_transactions
 from broker.server.handlers.locks import Locks
-from broker.server.handlers.pulls import Pull
+from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.linear import LinearReads

@@ -37,7 +37,8 @@ class SyncRequest(msgspec.Struct, frozen=True):
         changes: number of the state of its clients; comparable within one connection.
         clients: its consumers; None: as they were sent before with `changes`.
         union: the version of the union that the node has.
-        committed_position: byte place up to which it knows the log to be committed; older versions do not say.
+        committed_position: byte place up to which it knows the log to be committed; 0 from one that stops, and from
+            older versions.
     """
 
     node: str
@@ -71,6 +72,7 @@ class ClientExchange:
 
     Attributes:
         union: the consumers of all nodes, as far as this node knows.
+        is_leaving: True once the leader is to send no readers here.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class ClientExchange:
         self._synced = trio.Event()
         self._wanted = trio.Event()
         self.union = ClientUnion()
+        self.is_leaving = False
         link.watch(opened=self.ask_again)
         link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
 
@@ -228,7 +231,7 @@ class ClientExchange:
 
     async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
         clients = self._local.consumers() if full else None
-        position = self._log.reader.committed_position
+        position = 0 if self.is_leaving else self._log.reader.committed_position
         body = _encode(SyncRequest(self._node, changes, clients, self._union_id, position))
         waiter = _SyncWaiter()
         asked = self._link.ask(

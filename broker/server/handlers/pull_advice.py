@@ -5,6 +5,7 @@ Advice only: whoever is asked answers the same (read_points.py). It must not kno
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.server.handlers.followers import Followers
@@ -14,6 +15,9 @@ from dledger_mq.message.numbers import QueueId
 
 LEADER_BROKER_ID: Final = 0
 """Broker id under which routes name the node that leads."""
+
+READER_MS: Final = 60_000
+"""A client that was sent here so long ago pulls here no more, or has pulled again."""
 
 NOTHING_IS_COLD: Final = 2**63
 """More bytes than a log has."""
@@ -25,6 +29,7 @@ class PullAdvice:
     Attributes:
         limits: of one read; what counts as in memory stands there.
         cold_bytes: a read that ends farther from the log's end than this is better made from a follower.
+        is_leaving: True once this node is to be read from no more.
     """
 
     def __init__(
@@ -35,6 +40,7 @@ class PullAdvice:
         own_id: int,
         memory_span_bytes: int,
         slave_reads: bool,
+        now_ms: Callable[[], int],
     ) -> None:
         """Set up the advice.
 
@@ -44,10 +50,14 @@ class PullAdvice:
             own_id: broker id of this node while it does not lead.
             memory_span_bytes: what is nearer to the log's end counts as in memory.
             slave_reads: False to name the leader always.
+            now_ms: a clock that never goes back.
         """
         self._log = log
         self._followers = followers
         self._own_id = own_id
+        self._now_ms = now_ms
+        self._named_itself_ms: int | None = None
+        self.is_leaving = False
         self.limits = GetLimits(memory_span_bytes=memory_span_bytes)
         self.cold_bytes = memory_span_bytes if slave_reads else NOTHING_IS_COLD
 
@@ -58,7 +68,16 @@ class PullAdvice:
         each queue: so what is read is spread, and the end of one follower concerns few.
         """
         if not self._log.is_serving:
+            if self.is_leaving:
+                return LEADER_BROKER_ID
+            self._named_itself_ms = self._now_ms()
             return self._own_id
         end = self._log.reader.committed_position
         ids = self._followers.broker_ids(end - bytes_behind + self.cold_bytes)
         return ids[queue_id % len(ids)] if ids else LEADER_BROKER_ID
+
+    def leave(self) -> bool:
+        """Send readers of backlogs to the leader from now on; return True if some may be here."""
+        self.is_leaving = True
+        named_ms = self._named_itself_ms
+        return named_ms is not None and self._now_ms() - named_ms < READER_MS

@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
+from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.sent_away import SentAway
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
@@ -29,51 +30,16 @@ from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, GetStatus, get_messages
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
-from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
 _NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
 
+_NEVER_MS: Final = 2**62
+
 _COUNT_MAX: Final = 1024
 """Messages in one answer, whatever the client asks for."""
-
-
-class Pull(PendingRequest, eq=False):
-    """A pull that is not answered yet.
-
-    Attributes:
-        is_confirmed: True once this node surely has applied everything that its client can have seen.
-        is_checked: True once it may read.
-        tags: hashes of the tags that it wants; None for everything.
-        next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
-            Invariant: never below the offset that was asked for, once it was read.
-        held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
-        is_held: True while it waits for a message.
-    """
-
-    is_confirmed: bool = False
-    is_checked: bool = False
-    tags: frozenset[int] | None = None
-    next_offset: QueueOffset = QueueOffset(0)
-    held_until_ms: int = 0
-    is_held: bool = False
-
-    @property
-    def fields(self) -> PullFields:
-        """The fields of its request."""
-        return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
-
-    @property
-    def place(self) -> tuple[str, QueueId]:
-        """The topic and queue id that it reads."""
-        return self.fields.topic, self.fields.queue_id
-
-    @property
-    def connection(self) -> int:
-        """The number of its connection."""
-        return self.origin.number
 
 
 class _NotKnownHereError(Exception):
@@ -363,9 +329,21 @@ class Pulls:
             for pull in self._held.waiting_on(topic, queue_id):
                 self._look_again(pull)
 
+    def leave(self) -> bool:
+        """Send readers of backlogs to the leader from now on; return True if some may be here."""
+        return self._advice.leave()
+
+    def answer_held(self) -> None:
+        """Answer all held pulls, since this node ends: their clients pull again, from the leader if they know it."""
+        self._end_holds(_NEVER_MS)
+
     def expire(self, now_ms: int) -> None:
-        """Answer the pulls whose time is over with what is there (F8)."""
+        """Go on with the pulls that were put off, and answer those whose time is over."""
         self._try_put_off()
+        self._end_holds(now_ms)
+
+    def _end_holds(self, now_ms: int) -> None:
+        """Answer the pulls whose time is over by then with what is there (F8)."""
         for pull in self._held.take_due(now_ms):
             newer = self._newer_grant(pull)
             if newer is not None:

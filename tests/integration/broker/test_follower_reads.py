@@ -135,3 +135,46 @@ async def test_an_offset_that_a_pull_at_a_follower_carries_is_committed(
         with trio.fail_after(60):
             while (await wire.ask(14, place)).ext.get("offset") != "7":
                 pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [True, False])
+async def test_a_pull_that_waits_at_a_node_that_stops_is_answered(
+    make_cluster: ClusterMaker, leads: bool
+) -> None:
+    """Java 4.9 and C++ wait 30 s for the answer to a pull whose connection has ended."""
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    node = leader if leads else (await cluster.followers())[0]
+    async with cluster.wire(leader) as wire:
+        await wire.send("T")
+    async with cluster.wire(node) as wire:
+        await wire.pull("T")
+        held = wire.send_pull("T", 0, 1, suspend_ms=20_000)
+        await wire.pull("T", 1, 0)  # answered after the one before is held
+        assert not wire.has_answer(held)
+        await cluster.stop(node.config.node_id)
+        answer = await wire.answer(held)
+    assert (answer.code, answer.ext["nextBeginOffset"]) == (19, "1")
+    assert answer.ext["suggestWhichBrokerId"] == "0"
+
+
+@pytest.mark.slow
+async def test_the_reader_of_a_follower_that_stops_is_back_at_the_leader_before_its_end(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_backlog(make_cluster)
+    leader = await cluster.leader()
+    follower, _ = await cluster.followers()
+    async with cluster.wire(follower) as wire, trio.open_nursery() as nursery:
+        own = str(follower.config.broker_id_as_follower)
+        assert (await wire.pull("T")).ext["suggestWhichBrokerId"] == own
+        nursery.start_soon(cluster.stop, follower.config.node_id)
+        with trio.fail_after(60):
+            answer = await wire.pull("T")
+            while answer.ext["suggestWhichBrokerId"] != "0":
+                answer = await wire.pull("T")
+        assert answer.code == 0
+        async with cluster.wire(leader) as leading:
+            for _ in range(20):  # nor does the leader send it there again
+                assert (await leading.pull("T")).ext["suggestWhichBrokerId"] != own

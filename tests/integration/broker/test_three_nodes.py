@@ -11,6 +11,9 @@ from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.group_bodies import decode_consumer_list, decode_lock_reply
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
+TAKE_OVER_S = 3.0
+"""Within this the others are to have the queues of a member that died; a client's own look comes after 20 s."""
+
 
 def heartbeat(client_id: str, group: str = "G") -> bytes:
     subscription = {"topic": "T", "subString": "*", "subVersion": 1}
@@ -118,6 +121,36 @@ async def test_every_node_gives_the_same_member_list(make_cluster: ClusterMaker)
         assert (await at_one.push(40)).ext == {"consumerGroup": "G"}
         assert await consumers(at_one) == ["c0", "c1"]
     assert "%RETRY%G" in leader.state.topics
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("leads", [True, False])
+async def test_members_learn_at_once_that_one_of_them_died_whatever_node_they_are_connected_to(
+    make_cluster: ClusterMaker, leads: bool
+) -> None:
+    """A process that is killed takes its leave of nobody: the end of its connection has to do."""
+    cluster = await make_cluster(3)
+    leader = await cluster.leader()
+    one, two = await cluster.followers()
+    its_node = leader if leads else one
+    async with (
+        cluster.wire(leader) as at_leader,
+        cluster.wire(one) as at_one,
+        cluster.wire(two) as at_two,
+    ):
+        for wire, name in ((at_leader, "c0"), (at_one, "c1"), (at_two, "c2")):
+            assert (await wire.ask(34, {}, heartbeat(name))).code == 0
+        async with cluster.wire(its_node) as victim:
+            assert (await victim.ask(34, {}, heartbeat("victim"))).code == 0
+            for wire in (at_leader, at_one, at_two):
+                while len(await consumers(wire)) < 4:
+                    pass
+                wire.pushed.clear()
+        begun_s = trio.current_time()
+        for wire in (at_leader, at_one, at_two):
+            assert (await wire.push(40)).ext == {"consumerGroup": "G"}
+            assert await consumers(wire) == ["c0", "c1", "c2"]
+        assert trio.current_time() - begun_s < TAKE_OVER_S
 
 
 @pytest.mark.slow

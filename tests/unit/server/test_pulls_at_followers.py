@@ -10,7 +10,7 @@ from typing import cast
 
 import pytest
 
-from broker.server.handlers.pull_advice import PullAdvice
+from broker.server.handlers.pull_advice import READER_MS, PullAdvice
 from broker.server.requests.origin import ClientOrigin
 from broker.server.requests.request import HOLD_MS
 from broker.store.control import DeleteTopic, PutTopic
@@ -184,6 +184,41 @@ class TestAdvice:
             own_id=1,
             memory_span_bytes=0,
             slave_reads=False,
+            now_ms=lambda: 0,
         )
         assert advice.cold_bytes > 2**62
         assert advice.limits.memory_span_bytes == 0
+
+
+class TestStops:
+    def test_a_follower_that_stops_sends_its_reader_to_the_leader(self) -> None:
+        bench = follower(*(b"%d" % number for number in range(20)))
+        assert next_step(bench.pull(0))[2] == "1"
+        assert bench.pulls.leave(), "somebody reads here"
+        code, offset, broker_id = next_step(bench.pull(0))
+        assert (code, broker_id) == (0, "0")
+        assert int(offset) > 0, "it is answered none the less"
+
+    def test_without_readers_nobody_is_waited_for(self) -> None:
+        bench = follower(*(b"%d" % number for number in range(20)))
+        assert not bench.pulls.leave()
+        other = follower(*(b"%d" % number for number in range(20)))
+        other.pull(0)
+        other.now_ms = READER_MS
+        assert not other.pulls.leave(), "that is long ago"
+
+    def test_the_leader_names_no_node_that_stops(self) -> None:
+        bench = follower(*(b"%d" % number for number in range(20)))
+        bench.log.is_serving = True
+        report(bench, "n1")
+        assert next_step(bench.pull(0))[2] == "2"
+        report(bench, "n1", position=0)
+        assert next_step(bench.pull(0))[2] == "0"
+
+    def test_a_pull_that_is_held_is_answered_at_the_end(self) -> None:
+        bench = follower(b"1")
+        origin = bench.pull(1, 15_000)
+        assert origin.frames == []
+        bench.pulls.answer_held()
+        assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, "1", "0")
+        assert bench.pulls.held_count == 0

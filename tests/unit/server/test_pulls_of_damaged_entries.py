@@ -9,7 +9,8 @@ import pytest
 
 from broker.server.handlers.followers import Followers
 from broker.server.handlers.pull_advice import PullAdvice
-from broker.server.handlers.pulls import Pull, Pulls
+from broker.server.handlers.pull_request import Pull
+from broker.server.handlers.pulls import Pulls
 from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
 from dledger import NodeId
@@ -103,6 +104,7 @@ class Bench:
                 own_id=1,
                 memory_span_bytes=memory_span_bytes,
                 slave_reads=True,
+                now_ms=lambda: self.now_ms,
             ),
             held_max=held_max,
             long_polling=True,

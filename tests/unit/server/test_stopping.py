@@ -7,7 +7,7 @@ from typing import Any, cast
 import trio
 import trio.testing
 
-from broker.server.stopping import DRAIN_S, LEADERLESS_S, LOOK_S, OrderlyStop
+from broker.server.stopping import DRAIN_S, LEADERLESS_S, LOOK_S, READERS_S, OrderlyStop
 
 FORWARD_S = 35.0
 
@@ -22,6 +22,8 @@ class Node:
         self.leader_id: str | None = "n0"
         self.clients = 1
         self.waiting = 0
+        self.has_readers = False
+        self.readers_sent_s = -1.0
         self.done: list[str] = []
         self._takes_over = takes_over
         node = cast("Any", self)
@@ -31,8 +33,14 @@ class Node:
             forward_s=FORWARD_S,
             has_clients=lambda: self.clients > 0,
             is_quiet=lambda: self.waiting == 0,
+            send_readers_away=self._send_readers_away,
+            answer_held_pulls=lambda: self.done.append("answer held pulls"),
             now_s=trio.current_time,
         )
+
+    def _send_readers_away(self) -> bool:
+        self.readers_sent_s = trio.current_time()
+        return self.has_readers
 
     async def hand_over(self) -> None:
         self.done.append("hand over")
@@ -58,7 +66,7 @@ async def test_who_led_serves_on_until_every_client_has_asked_for_routes_again(
 ) -> None:
     node = Node()
     assert FORWARD_S <= await took_s(node) <= FORWARD_S + 2 * LOOK_S
-    assert node.done == ["hand over", "leave", "drain"]
+    assert node.done == ["hand over", "leave", "drain", "answer held pulls"]
 
 
 async def test_it_leaves_the_routes_only_after_that(
@@ -79,7 +87,7 @@ async def test_a_second_wish_ends_the_wait(autojump_clock: trio.testing.MockCloc
         node.stop.hurry()
         begun_s = trio.current_time()
     assert trio.current_time() - begun_s <= LOOK_S
-    assert node.done == ["hand over", "leave", "drain"]
+    assert node.done == ["hand over", "leave", "drain", "answer held pulls"]
 
 
 async def test_without_clients_nobody_is_waited_for(
@@ -88,7 +96,7 @@ async def test_without_clients_nobody_is_waited_for(
     node = Node()
     node.clients = 0
     assert await took_s(node) == 0
-    assert node.done == ["hand over", "leave", "drain"]
+    assert node.done == ["hand over", "leave", "drain", "answer held pulls"]
 
 
 async def test_who_has_not_led_for_so_long_stops_at_once(
@@ -97,7 +105,7 @@ async def test_who_has_not_led_for_so_long_stops_at_once(
     node = Node()
     node.is_leader, node.leader_id = False, "n1"
     assert await took_s(node) == 0
-    assert node.done == ["leave", "drain"]
+    assert node.done == ["leave", "drain", "answer held pulls"]
     again = Node()
     again.is_leader, again.leader_id = False, "n1"
     again.stop.note_led()
@@ -105,12 +113,34 @@ async def test_who_has_not_led_for_so_long_stops_at_once(
     assert FORWARD_S - 30 <= await took_s(again) <= FORWARD_S - 30 + 2 * LOOK_S
 
 
+async def test_readers_of_backlogs_pull_once_more_and_are_gone(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    node.is_leader, node.leader_id, node.has_readers = False, "n1", True
+    begun_s = trio.current_time()
+    assert await took_s(node) == READERS_S
+    assert node.readers_sent_s == begun_s
+    node.clients = 0
+    assert await took_s(node) == 0
+
+
+async def test_readers_of_backlogs_are_sent_to_the_new_leader_while_it_serves_on(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node()
+    node.has_readers = True
+    begun_s = trio.current_time()
+    assert await took_s(node) <= FORWARD_S + 2 * LOOK_S + READERS_S
+    assert node.readers_sent_s == begun_s
+
+
 async def test_where_nobody_takes_the_lead_nothing_can_be_passed_on(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     alone = Node(takes_over=None)
     assert await took_s(alone) == 0
-    assert alone.done == ["hand over", "hand over", "leave", "drain"]
+    assert alone.done == ["hand over", "hand over", "leave", "drain", "answer held pulls"]
 
 
 async def test_a_group_that_stops_as_a_whole_is_not_waited_for(

@@ -1,0 +1,43 @@
+"""A pull that is not answered yet: how far it has come. It must not know what becomes of it."""
+
+from __future__ import annotations
+
+from broker.server.requests.request import PendingRequest
+from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.remoting.requests import PullFields
+
+
+class Pull(PendingRequest, eq=False):
+    """A pull that is not answered yet.
+
+    Attributes:
+        is_confirmed: True once this node surely has applied everything that its client can have seen.
+        is_checked: True once it may read.
+        tags: hashes of the tags that it wants; None for everything.
+        next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
+            Invariant: never below the offset that was asked for, once it was read.
+        held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
+        is_held: True while it waits for a message.
+    """
+
+    is_confirmed: bool = False
+    is_checked: bool = False
+    tags: frozenset[int] | None = None
+    next_offset: QueueOffset = QueueOffset(0)
+    held_until_ms: int = 0
+    is_held: bool = False
+
+    @property
+    def fields(self) -> PullFields:
+        """The fields of its request."""
+        return self.command.fields  # type: ignore[union-attr,return-value]  # its handler takes nothing else
+
+    @property
+    def place(self) -> tuple[str, QueueId]:
+        """The topic and queue id that it reads."""
+        return self.fields.topic, self.fields.queue_id
+
+    @property
+    def connection(self) -> int:
+        """The number of its connection."""
+        return self.origin.number
