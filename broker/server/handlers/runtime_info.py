@@ -76,7 +76,8 @@ class RuntimeInfo:
         if now_ms >= self._next_ms:
             self._next_ms = now_ms + SAMPLE_MS
             pulls, put_count, wall_ms = self._pulls, self._state.put_count, self._wall_ms()
-            self._puts.sample(now_ms, put_count)
+            if not self.is_replaying:
+                self._puts.sample(now_ms, put_count)
             self._pulled.sample(now_ms, pulls.messages)
             self._found.sample(now_ms, pulls.found)
             self._missed.sample(now_ms, pulls.missed)

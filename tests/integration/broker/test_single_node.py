@@ -550,3 +550,19 @@ async def test_a_mistake_of_ours_ends_one_connection_only(
     async with cluster.wire(leader) as other:
         assert (await other.send("T")).code == 0
     assert any("internal error in a request of" in r.getMessage() for r in caplog.records)
+
+
+async def test_what_was_stored_before_the_start_is_not_of_today(make_cluster: ClusterMaker) -> None:
+    """Nor of the last seconds, though it is applied again then."""
+    cluster = await make_cluster(1)
+    async with cluster.wire(await cluster.leader()) as wire:
+        for _ in range(20):
+            assert (await wire.send("T")).code == 0
+    await cluster.stop("n0")
+    await cluster.start("n0")
+    async with cluster.wire(await cluster.leader()) as wire:
+        assert (await wire.send("T")).code == 0
+        table = json.loads((await wire.ask(28)).body)["table"]
+    today = int(table["msgPutTotalTodayNow"]) - int(table["msgPutTotalTodayMorning"])
+    assert 1 <= today < 20 < int(table["msgPutTotalTodayNow"])
+    assert table["putTps"] == "0.00 0.00 0.00"
