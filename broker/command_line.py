@@ -127,6 +127,8 @@ def _exit_with(console: Console, program: str, error: BaseException) -> int:
         case ConfigError():
             print_error(console, program, str(error))
             return EXIT_USAGE
+        case OSError() if error.filename and error.strerror:
+            print_error(console, program, f"{error.filename}: {error.strerror}")
         case DLedgerError() | OSError():
             print_error(console, program, str(error))
         case _:

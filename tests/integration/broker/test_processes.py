@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.processes.identity import process_of
 from dledger import NodeId
 from dledger.storage.restored import mark_restored
 from dledger_mq.remoting.codes import RequestCode
@@ -266,17 +267,19 @@ def test_python_o_is_refused() -> None:
     assert "must not run with -O" in ended.stderr
 
 
-def test_a_whole_group_to_try(tmp_path: Path) -> None:
-    """--dev: ready, a dead child comes back, one signal stops all."""
+def dev_command(store: Path) -> tuple[list[str], int]:
+    """Return a command of --dev with ports that are free, and its first port."""
     # --dev derives its ports: clients 10 apart, members 10 000 above them. Here they lie below those of other groups.
     derived = [step * 10 + distance for step in range(3) for distance in (0, 10_000)]
     choices = random.sample(range(8_000, LOWEST - 10_100), 1_000)
     first = next(port for port in choices if all(is_free(port + more) for more in derived))
-    command = [
-        program("dledger-broker"),
-        *("--dev", "--store", str(tmp_path / "dev")),
-        *("--port", str(first), "--namesrv-port", str(free_ports(1)[0])),
-    ]
+    ports = ("--port", str(first), "--namesrv-port", str(free_ports(1)[0]))
+    return [program("dledger-broker"), "--dev", "--store", str(store), *ports], first
+
+
+def test_a_whole_group_to_try(tmp_path: Path) -> None:
+    """--dev: ready, a dead child comes back, one signal stops all."""
+    command, first = dev_command(tmp_path / "dev")
     log = tmp_path / "dev.log"
     with log.open("wb") as out, subprocess.Popen(command, stdout=out, stderr=out) as running:
         try:
@@ -296,6 +299,51 @@ def test_a_whole_group_to_try(tmp_path: Path) -> None:
     assert status == 0
     assert [pid for pid in children if is_running(pid)] == []
     assert "Traceback" not in log.read_text()
+
+
+def test_what_a_killed_try_has_left_is_taken_over_and_two_never_share_it(tmp_path: Path) -> None:
+    command, _ = dev_command(tmp_path / "dev")
+    log = tmp_path / "dev.log"
+    with log.open("wb") as out:
+        with subprocess.Popen(command, stdout=out, stderr=out) as killed:
+            is_ready = poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S)
+            children = _children(killed.pid)
+            killed.kill()
+        with subprocess.Popen(command, stdout=out, stderr=out) as running:
+            try:
+                is_taken_over = poll(lambda: log.read_text().count("runs already") == 4, PATIENCE_S)
+                second = subprocess.run(
+                    command, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+                )
+            finally:
+                running.terminate()
+                running.wait(timeout=PATIENCE_S)
+    assert (is_ready, is_taken_over, len(children)) == (True, True, 4), log.read_text()
+    assert second.returncode == 1
+    assert f"the store is in use by process {running.pid}" in second.stderr
+    assert running.returncode == 0
+    # They are nobody's children, and may not have been waited for yet.
+    assert [pid for pid in children if process_of(pid)] == []
+
+
+@pytest.mark.parametrize(
+    ("namesrv_port", "reason"),
+    [("10921", "is also the port of a broker"), ("20931", "is also the port of a member")],
+)
+def test_ports_of_a_try_that_collide_are_refused(
+    namesrv_port: str, reason: str, tmp_path: Path
+) -> None:
+    command = [program("dledger-broker"), "--dev", "--namesrv-port", namesrv_port]
+    refused = subprocess.run(
+        [*command, "--store", str(tmp_path / "dev")],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert refused.returncode == 2
+    assert f"--namesrv-port {namesrv_port} {reason}" in refused.stderr
+    assert not (tmp_path / "dev").exists()
 
 
 def _nodes(parent: int) -> dict[str, int]:

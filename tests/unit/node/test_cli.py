@@ -32,6 +32,11 @@ def run_on_error(
         (StoreLockedError("in use by process 7"), 1, "dledger-node: in use by process 7"),
         (OSError(28, "No space left on device"), 1, "No space left on device"),
         (
+            OSError(13, "Permission denied", "/d/lock"),
+            1,
+            "dledger-node: /d/lock: Permission denied",
+        ),
+        (
             ZeroDivisionError("division by zero"),
             1,
             "internal error, please report it: ZeroDivisionError: division by zero (--log-level debug shows where)",
