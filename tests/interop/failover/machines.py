@@ -30,6 +30,9 @@ WHOLE_S: Final = 180.0
 LAG_ENTRIES: Final = 100
 """A member that is behind by less has caught up: sends go on meanwhile."""
 
+REACHES_S: Final = 0.1
+"""Until the ends of connections, or the lack of answers, have reached the clients."""
+
 LETTERS: Final = "abc"
 
 
@@ -97,7 +100,7 @@ class Machines:
     def kill(self, machine: str) -> float:
         """Kill the processes of a machine; its supervisor starts them again."""
         before = self._kill_children(machine)
-        done_s = time.monotonic()
+        done_s = time.monotonic() + REACHES_S
         assert poll(
             lambda: all(
                 pid not in (None, before[name]) for name, pid in self.cluster.pids(machine).items()
@@ -123,7 +126,7 @@ class Machines:
             self._links.set_plugged(machine, is_plugged=False)
         supervisor.kill()
         self._kill_children(machine)
-        done_s = time.monotonic()
+        done_s = time.monotonic() + REACHES_S
         time.sleep(dead_s)
         if self._links is not None:
             self._links.set_plugged(machine, is_plugged=True)
