@@ -43,13 +43,16 @@ from dledger import (
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.net.listening import bind, bound_address
+from dledger_mq.net.listening import bind, bound_address, start_accepting
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 
 _log = logging.getLogger(__name__)
 
 TICK_S = 0.05
+
+USEFUL_WAIT_S = 1.0
+"""For a leader, before a node that is back lets clients in: then they are told at least what is wrong."""
 
 _CHANCE = secrets.SystemRandom()
 
@@ -69,7 +72,7 @@ class Broker:
     """
 
     def __init__(self, config: BrokerConfig) -> None:
-        """Take the store and the client port; the other members learn the port from its attributes.
+        """Take the store and the client port, which the other members learn from its attributes; `run` lets clients in.
 
         Raises:
             StoreLockedError: another process uses the store.
@@ -85,10 +88,7 @@ class Broker:
             self._sockets = _bind(config)
         except OSError as error:
             self._lock.release()
-            why = error.strerror or error
-            raise ListenError(
-                f"{config.listen} cannot be listened on: {why} (--listen, or listenPort and bindAddress)"
-            ) from error
+            raise _cannot_listen(config, error) from error
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
@@ -156,6 +156,8 @@ class Broker:
                 nursery.start_soon(self._tick)
                 nursery.start_soon(keep_delivering, controller.timers, self._outputs)
                 nursery.start_soon(keep_delivering, controller.delays, self._outputs)
+                await self._wait_until_useful(controller)
+                self._start_accepting()
                 await nursery.start(self._listener.run, self._sockets)
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -169,6 +171,29 @@ class Broker:
             self._segments.close()
             self._far_timers.close()
             self._lock.release()
+
+    def _start_accepting(self) -> None:
+        """Let clients connect; raises ListenError if somebody else listens on a port since it was bound."""
+        try:
+            for sock in self._sockets:
+                start_accepting(sock)
+        except OSError as error:
+            raise _cannot_listen(self.config, error) from error
+
+    async def _wait_until_useful(self, controller: BrokerController) -> None:
+        """Wait a little until requests can be carried out or passed on, if this group has had a leader before.
+
+        A client that is refused tries another group at once; one that is let in waits for its answer, and the log may
+        take long to recover.
+        """
+        if not self.log.term or len(self.config.peers) == 1:
+            return
+        useful = trio.Event()
+        controller.link.watch(opened=useful.set)
+        self.log.watch_role(lambda view: useful.set() if view.is_serving else None)
+        if not (self.log.is_serving or controller.link.is_open):
+            with trio.move_on_after(USEFUL_WAIT_S):
+                await useful.wait()
 
     def stop(self) -> None:
         """Ask for an orderly stop; asked again, it waits no longer for clients that do not know the new leader."""
@@ -311,13 +336,20 @@ def _disk_room(folder: str) -> DiskRoom | None:
     return DiskRoom(usage.total, usage.used, usage.free)
 
 
+def _cannot_listen(config: BrokerConfig, error: OSError) -> ListenError:
+    why = error.strerror or error
+    return ListenError(
+        f"{config.listen} cannot be listened on: {why} (--listen, or listenPort and bindAddress)"
+    )
+
+
 def _bind(config: BrokerConfig) -> list[socket.socket]:
     """Bind the client port, and the one two below it if that is wanted."""
-    sockets = [bind(config.listen)]
+    sockets = [bind(config.listen, accepts=False)]
     if config.vip_port:
         host, port = bound_address(sockets[0])
         try:
-            sockets.append(bind(Address(host, port - 2)))
+            sockets.append(bind(Address(host, port - 2), accepts=False))
         except OSError:
             sockets[0].close()
             raise

@@ -10,8 +10,11 @@ from dledger_mq.net.address import Address
 _BACKLOG: Final = 1024
 
 
-def bind(address: Address) -> socket.socket:
+def bind(address: Address, *, accepts: bool = True) -> socket.socket:
     """Open a listening socket; port 0 picks a free one, an empty host means every IPv4 interface.
+
+    Without `accepts` it refuses connections until `start_accepting`. Otherwise the system lets clients in, and they
+    wait for a server that may not answer for long.
 
     Raises:
         OSError: the host is unknown, or the port is taken or not allowed.
@@ -27,11 +30,21 @@ def bind(address: Address) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.setblocking(False)
         sock.bind(target)
-        sock.listen(_BACKLOG)
+        if accepts:
+            start_accepting(sock)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def start_accepting(sock: socket.socket) -> None:
+    """Take connections from now on.
+
+    Raises:
+        OSError: somebody else listens on that port since.
+    """
+    sock.listen(_BACKLOG)
 
 
 def bound_address(sock: socket.socket) -> Address:

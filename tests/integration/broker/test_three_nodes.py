@@ -7,6 +7,7 @@ import json
 import pytest
 import trio
 
+from broker.server.broker import Broker
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.group_bodies import decode_consumer_list, decode_lock_reply
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
@@ -176,6 +177,39 @@ async def test_a_pull_at_a_follower_uses_the_subscription_of_the_group(
         }
         answer = await wire.ask(11, ext)
         assert (answer.code, len(decode_records(answer.body))) == (0, 1)
+
+
+async def is_refused(broker: Broker) -> bool:
+    address = broker.addresses[0]
+    try:
+        stream = await trio.open_tcp_stream(address.host, address.port)
+    except OSError:
+        return True
+    await stream.aclose()
+    return False
+
+
+@pytest.mark.slow
+async def test_a_node_that_is_back_lets_clients_in_when_it_can_help_them(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3)
+    follower, other = await cluster.followers()
+    name, last = str(follower.log.node_id), str(other.log.node_id)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        await wire.send("T")
+    await cluster.kill(name)
+    assert (await cluster.start(name)).log.leader_id == leader.log.node_id
+    # Without a majority nobody leads; it lets them in after a while, to tell them.
+    for node in (name, str(leader.log.node_id), last):
+        await cluster.kill(node)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(cluster.start, name)
+        await cluster.wait(lambda: name in cluster.brokers)
+        assert await is_refused(cluster.brokers[name])
+    assert not await is_refused(cluster.brokers[name])
+    assert cluster.brokers[name].log.leader_id is None
 
 
 @pytest.mark.slow
