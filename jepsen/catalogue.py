@@ -40,6 +40,9 @@ FOR_MACHINES: Final = frozenset(
 )
 """Faults that can strike a machine as a whole: of its processes, and of the links between machines."""
 
+FOR_MACHINES_ALONE: Final = frozenset({"crash"})
+"""Faults of what a supervisor runs; the nodes of a single group have none."""
+
 
 class UnknownNameError(ValueError):
     """The command line names something that there is not; the message lists what there is."""
@@ -202,6 +205,19 @@ def nemesis_of(faults: Sequence[Fault]) -> str:
     return ",".join(fault.name for fault in faults) or NO_FAULT
 
 
+def _word_of(fault: Fault) -> str:
+    return fault.name.partition(":")[0]
+
+
+def check_nodes(faults: Sequence[Fault]) -> None:
+    """Check that faults can strike the nodes of a single group. Raises UnknownNameError."""
+    alone = [fault.name for fault in faults if _word_of(fault) in FOR_MACHINES_ALONE]
+    if alone:
+        raise UnknownNameError(
+            f"{', '.join(alone)}: only machines have supervisors: --groups 2 or more"
+        )
+
+
 def check_machines(workload: str, faults: Sequence[Fault], *, nodes: int, network: Network) -> None:
     """Check that a run can be made on machines that share several groups.
 
@@ -211,9 +227,10 @@ def check_machines(workload: str, faults: Sequence[Fault], *, nodes: int, networ
     if not workload_entry(workload).shares_groups:
         fitting = ", ".join(name for name, entry in WORKLOADS.items() if entry.shares_groups)
         raise UnknownNameError(f"{workload} knows one group; with several there are: {fitting}")
-    foreign = [fault.name for fault in faults if fault.name.partition(":")[0] not in FOR_MACHINES]
+    words = FOR_MACHINES | FOR_MACHINES_ALONE
+    foreign = [fault.name for fault in faults if _word_of(fault) not in words]
     if foreign:
-        fitting = ", ".join(sorted(FOR_MACHINES))
+        fitting = ", ".join(sorted(words))
         raise UnknownNameError(
             f"{', '.join(foreign)}: no fault of machines with several groups; there are: {fitting}"
         )

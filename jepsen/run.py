@@ -28,6 +28,7 @@ from jepsen.catalogue import (
     UnknownNameError,
     WorkloadEntry,
     check_machines,
+    check_nodes,
     make_faults,
     system_maker,
     workload_entry,
@@ -342,7 +343,9 @@ def execute(
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system, settings.network)
     _check_workers(settings, entry)
-    if settings.groups > 1:
+    if settings.groups == 1:
+        check_nodes(faults)
+    else:
         check_machines(settings.workload, faults, nodes=settings.nodes, network=settings.network)
     _make_folder(folder)
     if skipped := "; ".join(_lacking(settings, entry, faults)):

@@ -68,6 +68,7 @@ SUITE: Final = (
     SuiteRun("ordered", "pause:leader"),
     SuiteRun("queue", "pause:leader", groups=3),
     SuiteRun("queue", "partition:leader", groups=3),
+    SuiteRun("queue", "crash:leader", groups=3),
     SuiteRun("together", "kill:leader", groups=3),
     SuiteRun("log-set", "kill:all"),
     SuiteRun("log-append", "kill:leader"),

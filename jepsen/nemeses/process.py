@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
 import trio
 
@@ -157,6 +157,45 @@ class CrashLoop(Down):
             revive(system.node(name) for name in names)
             await trio.sleep(LOOP_PERIOD_S)
         return _described(f"killed and started {LOOP_ROUNDS} times", names)
+
+
+@runtime_checkable
+class Supervised(Protocol):
+    """A node whose processes are started again by a supervisor."""
+
+    def crash(self) -> int:
+        """Send SIGKILL to all of its processes but the supervisor; returns how many."""
+
+
+class MachineCrash(Fault):
+    """All processes of a machine die but their supervisor, which starts them again within a second."""
+
+    def __init__(self, name: str, scope: Scope) -> None:
+        self.name = name
+        self.scope = scope
+        self._struck: list[str] = []
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        """Kill them, all at once."""
+        self._struck = struck(system, self.scope, chance)
+        for name in self._struck:
+            node = system.node(name)
+            assert isinstance(node, Supervised), f"nothing would start {name} again"
+            node.crash()
+        return _described("killed all but the supervisor of", self._struck)
+
+    async def cure(self, system: System) -> str:
+        """Wait until the supervisors have started everything.
+
+        Raises:
+            PromiseBrokenError: one has not; the node does not serve.
+        """
+        names, self._struck = self._struck, []
+        for name in names:
+            node = system.node(name)
+            if node.pid is not None and not await is_serving(node):
+                raise PromiseBrokenError(f"the supervisor of {name} has not started everything")
+        return _described("the supervisor has started all of", names)
 
 
 class KillInElection(Down):

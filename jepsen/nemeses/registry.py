@@ -32,6 +32,7 @@ from jepsen.nemeses.process import (
     Kill,
     KillInElection,
     KillInRecovery,
+    MachineCrash,
     Pause,
     RollingRestart,
     SameIdTwice,
@@ -136,6 +137,7 @@ KINDS: dict[str, FaultKind] = {
     "crash-loop": FaultKind(
         ("one", "leader"), lambda spec, choice: CrashLoop(spec, _scope(choice))
     ),
+    "crash": FaultKind(_STRIKES, lambda spec, choice: MachineCrash(spec, _scope(choice))),
     "kill-in-election": FaultKind((), lambda spec, _: KillInElection(spec)),
     "kill-in-recovery": FaultKind((), lambda spec, _: KillInRecovery(spec)),
     "rolling-restart": FaultKind((), lambda spec, _: RollingRestart(spec)),

@@ -14,6 +14,7 @@ import re
 import select
 import signal
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -38,6 +39,7 @@ from jepsen.systems.observer import Observer, note_leader
 GROUPS_MAX: Final = 5
 FREEZE_S: Final = 5.0
 GONE_S: Final = 10.0
+_KILLED: Final = "was ended by SIGKILL"
 _END: Final = re.compile(r"ended with status (-?\d+)|was ended by (SIG\w+)")
 
 
@@ -55,9 +57,8 @@ class Machine(Process):
         first = plan.children[0].address
         super().__init__(plan.machine, command, log=log, host=first.host, port=first.port)
         self._plan = plan
-        self._ends_seen: dict[
-            str, int
-        ] = {}  # by child: when its last end was that we know of, in ms
+        self._ends_seen: dict[str, int] = {}  # by child: when the last one was, in ms
+        self._crashes: Counter[str] = Counter()  # by child: ends of our doing not seen yet
 
     def child_pids(self) -> list[int]:
         """Return the ids of what the supervisor has started, itself left out."""
@@ -67,9 +68,18 @@ class Machine(Process):
     def kill(self) -> None:
         """Send SIGKILL to everything, and wait until all of it is gone."""
         self._note_child_ends()
+        self._crashes.clear()
         self._freeze()
         _kill_all(self.child_pids())
         super().kill()
+
+    def crash(self) -> int:
+        """Send SIGKILL to what the supervisor runs, which starts it again; returns how many processes."""
+        self._note_child_ends()
+        running = [child for child in look(self._plan).children if child.pid is not None]
+        self._crashes.update(child.name for child in running)
+        _kill_all([child.pid for child in running if child.pid is not None])
+        return len(running)
 
     def pause(self) -> None:
         """Send SIGSTOP to everything."""
@@ -109,6 +119,9 @@ class Machine(Process):
             is_down = child.pid is None and bool(child.last_end)
             if is_down and self._ends_seen.get(child.name) != child.since_ms:
                 self._ends_seen[child.name] = child.since_ms
+                if self._crashes[child.name] and child.last_end == _KILLED:
+                    self._crashes[child.name] -= 1
+                    continue
                 words = f"{child.name} {child.last_end}"
                 self.note_unexpected(UnexpectedExit(_status_of(child.last_end), words))
 

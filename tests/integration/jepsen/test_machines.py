@@ -94,6 +94,18 @@ def test_a_process_that_ends_by_itself_is_noted_though_it_is_started_again(
     assert victim.take_unexpected_exits() == []
 
 
+def test_a_crash_leaves_the_supervisor_which_starts_everything_again(
+    system: MachineSystem,
+) -> None:
+    victim = machine(system, "n2")
+    supervisor, before = victim.pid, victim.child_pids()
+    assert victim.crash() == PROCESSES
+    assert poll(lambda: len(set(victim.child_pids()) - set(before)) == PROCESSES, WAIT_S)
+    assert poll(victim.is_listening, WAIT_S)
+    assert victim.pid == supervisor
+    assert victim.take_unexpected_exits() == [], "they were of our doing"
+
+
 def test_an_orderly_stop_ends_every_process(system: MachineSystem) -> None:
     victim = machine(system, "n1")
     pids = victim.child_pids()

@@ -248,6 +248,12 @@ def test_what_several_groups_cannot_do_is_said_before_anything_starts(
     assert not (tmp_path / "run").exists()
 
 
+def test_what_supervisors_start_again_is_no_fault_of_nodes_without_one(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="crash:one: only machines have supervisors"):
+        execute(RunSettings("queue", "crash:one", 5.0), tmp_path / "run")
+    check_machines("queue", make_faults("crash:one"), nodes=3, network="none")
+
+
 def test_a_report_from_before_there_were_several_groups_is_read(tmp_path: Path) -> None:
     with OpLog(tmp_path / HISTORY) as log:
         log.add(OBSERVER, "info", "leader", {"term": 1}, node="n0")
