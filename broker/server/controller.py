@@ -132,6 +132,7 @@ class BrokerController:
         self.services.points.expire(now_ms)
         self.services.pulls.expire(now_ms)
         self.link.expire(now_ms)
+        self.members.tick(now_ms)
         self._offsets.tick(now_ms)
         self.services.digests.tick(now_ms)
         self.services.checks.tick()

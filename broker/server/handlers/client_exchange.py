@@ -91,8 +91,8 @@ class ClientExchange:
     ) -> None:
         """Set up the exchange of clients between nodes; `run` does it.
 
-        `push` notifies the clients here that the rolls of groups changed; `creation_for` names the topics and groups
-        that consumers lack, and `create` creates them at the leader.
+        `push` takes the groups whose rolls changed, for the notice to their clients here; `creation_for` names the
+        topics and groups that consumers lack, and `create` creates them at the leader.
         """
         self._log = log
         self._link = link

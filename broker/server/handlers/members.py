@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from typing import Final
 
 import trio
 
@@ -39,6 +40,11 @@ from dledger_mq.remoting.header import RemotingCommand, encode_command, make_req
 from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, decode_client_config, decode_heartbeat
 
 _log = logging.getLogger(__name__)
+
+NOTICE_MS: Final = 500
+"""Pause between a change of a group's members and the notice of it. A client that comes sends its heartbeat to one node
+after the other, and each broker group notifies for itself: whoever asked another group at once would find the earlier
+members there, take back queues that it has just left, and leave them again."""
 
 
 class Members:
@@ -82,6 +88,8 @@ class Members:
         self._turn = 0
         self._now_ms = now_ms
         self._origins: dict[int, ClientOrigin] = {}
+        self._notice_ms: dict[str, int] = {}
+        """When the members of each group that changed are to be notified."""
         self.local = LocalClients()
         self.exchange = ClientExchange(
             log,
@@ -90,7 +98,7 @@ class Members:
             followers=followers,
             outputs=outputs,
             nursery=nursery,
-            push=self._push,
+            push=self._changed,
             creation_for=self.creation_for,
             create=self.create,
             now_ms=now_ms,
@@ -284,9 +292,22 @@ class Members:
         self.exchange.local_changed(self.local.expire(now_ms))
         self.exchange.expire(now_ms)
 
-    def _push(self, groups: list[str]) -> None:
-        """Notify the clients here (40): they rebalance at once instead of within 20 s."""
+    def _changed(self, groups: list[str]) -> None:
+        """Note groups whose members changed; changes that come together are one notice."""
+        due_ms = self._now_ms() + NOTICE_MS
         for name in groups:
+            self._notice_ms.setdefault(name, due_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Notify the clients of groups that changed a while ago (40): they need not wait for their own look."""
+        if self._notice_ms:
+            due = [name for name, due_ms in self._notice_ms.items() if due_ms <= now_ms]
+            self._notify(due)
+
+    def _notify(self, groups: list[str]) -> None:
+        """Notify the clients here."""
+        for name in groups:
+            del self._notice_ms[name]
             group = self._catalog.group(name)
             if group is not None and not group.notify_consumer_ids_changed:
                 continue
