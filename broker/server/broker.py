@@ -243,15 +243,21 @@ class Broker:
             self.log,
             self._registrar,
             forward_s=self.config.stop_forward_s,
+            passed_on_s=self._passed_on_s,
             has_clients=lambda: self._client_count() > 0,
             is_quiet=lambda: self._controller.is_quiet and not self._registrar.waiting_count,
             send_readers_away=lambda: self._controller.send_readers_away(),
             answer_held_pulls=lambda: self._controller.services.pulls.answer_held(),
-            now_s=trio.current_time,
+            now_s=lambda: monotonic_ms() / 1000,
         )
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         return self._controller
+
+    def _passed_on_s(self) -> float | None:
+        """Return when a client's request was passed on last."""
+        passed_on_ms = self._controller.services.router.passed_on_ms
+        return None if passed_on_ms is None else passed_on_ms / 1000
 
     def _client_count(self) -> int:
         """Return how many connections have asked for something, without those of other members."""

@@ -2,7 +2,8 @@
 
 RocketMQ's clients ask for routes every 30 s. Until then they send to the node that they know, whoever leads. So a node
 that has led goes on as a follower, which passes requests on, until every client has asked again; it leaves the
-name servers last. A node that has not led for so long stops at once: nobody sends to it; but if consumers read backlogs
+name servers last. So does one that has not led and that clients send to: it led before it was killed, or stood in for
+the leader in routes. A node to which nobody has sent for so long stops at once; but if consumers read backlogs
 here, they are first sent back to the leader, which takes no longer than their next pull. The last thing is to answer
 the pulls that wait for a message: some clients (Java 4.9, C++) wait 30 s for the answer of a connection that has ended.
 """
@@ -21,8 +22,11 @@ from dledger import LogServer, NodeId
 _log = logging.getLogger(__name__)
 
 LOOK_S: Final = 0.05
-LEADERLESS_S: Final = 1.0
-"""Nobody to pass requests on to for so long: the others are stopping as well, or gone."""
+LEADERLESS_S: Final = 3.0
+"""Nobody leads, or takes the lead, for so long: the others are stopping as well, or gone. An election takes less."""
+
+HAND_OVER_AGAIN_S: Final = 0.25
+"""A leader that was just elected hands over to nobody, since nobody has answered it yet."""
 
 READERS_S: Final = 1.0
 """The time in which a reader of a backlog pulls once more, and hears that it is to pull from the leader."""
@@ -40,6 +44,7 @@ class OrderlyStop:
         registrar: Registrar,
         *,
         forward_s: float,
+        passed_on_s: Callable[[], float | None],
         has_clients: Callable[[], bool],
         is_quiet: Callable[[], bool],
         send_readers_away: Callable[[], bool],
@@ -51,7 +56,8 @@ class OrderlyStop:
         Args:
             log: of this node.
             registrar: what keeps this node in the routes.
-            forward_s: for how long after it has led clients may still send to this node.
+            forward_s: for how long after it has led, or was taken for the leader, clients may send to this node.
+            passed_on_s: when a client's request was passed on last, by the clock; None: never.
             has_clients: whether a client is connected.
             is_quiet: whether nobody waits for an answer.
             send_readers_away: names this node to readers of backlogs no more; returns whether there are any.
@@ -61,6 +67,7 @@ class OrderlyStop:
         self._log = log
         self._registrar = registrar
         self._forward_s = forward_s
+        self._passed_on_s = passed_on_s
         self._has_clients = has_clients
         self._is_quiet = is_quiet
         self._send_readers_away = send_readers_away
@@ -111,9 +118,10 @@ class OrderlyStop:
 
     async def _serve_on(self) -> None:
         """Pass requests on for clients that have yet to learn of the new leader, as long as there is one."""
-        if self._led_s is None:
+        used_s = [each for each in (self._led_s, self._passed_on_s()) if each is not None]
+        if not used_s or len(self._log.config.peers) == 1:
             return
-        end_s = self._serves_until_s = self._led_s + self._forward_s
+        end_s = self._serves_until_s = max(used_s) + self._forward_s
         leader_seen_s = self._now_s()
         announced: NodeId | None = None
         while not self._hurry.is_set() and self._has_clients():
@@ -121,8 +129,6 @@ class OrderlyStop:
             leader_id = self._log.leader_id
             if self._log.is_leader:
                 await self._log.hand_over()
-                if self._log.is_leader:
-                    return  # nobody takes it
             elif leader_id is not None:
                 leader_seen_s = now_s
             if now_s >= end_s or now_s - leader_seen_s >= LEADERLESS_S:
@@ -135,5 +141,5 @@ class OrderlyStop:
                     leader_id,
                     end_s - now_s,
                 )
-            with trio.move_on_after(LOOK_S):
+            with trio.move_on_after(HAND_OVER_AGAIN_S if self._log.is_leader else LOOK_S):
                 await self._hurry.wait()

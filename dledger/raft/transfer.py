@@ -186,11 +186,19 @@ class Handover:
         core.emit(Resolve(transfer.token, Failed(error)))
 
     def _best_target(self) -> NodeId | None:
-        """Return the answering member with most of the log; the first in the configured order of equals."""
+        """Return the answering member with most of the log; the first in the configured order of equals.
+
+        One that has just handed over comes after others that are close: it may be about to stop, as this one.
+        """
         answering = [peer for peer in self._replication.peers.values() if self._is_answering(peer)]
         if not answering:
             return None
-        return max(answering, key=lambda peer: peer.match_index).node_id
+
+        def fitness(peer: Progress) -> tuple[bool, Index]:
+            stays = self._is_close(peer) and not self._has_just_handed_over(peer.node_id)
+            return stays, peer.match_index
+
+        return max(answering, key=fitness).node_id
 
     def _preferred_target(self) -> NodeId | None:
         """Return a preferred member that could take over at once, and whose disk is not slow."""

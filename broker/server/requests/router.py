@@ -53,6 +53,9 @@ class Router:
     """Carries requests out where the leader is, and keeps those that wait for one.
 
     Invariant: of the requests in `_waiting`, nothing was done that may not be done again.
+
+    Attributes:
+        passed_on_ms: when a client's request was passed on last, by the monotonic clock; None: never.
     """
 
     def __init__(
@@ -83,6 +86,7 @@ class Router:
         self._now_ms = now_ms
         self._waiting: deque[PendingRequest] = deque()
         self._delivered: list[str] = []
+        self.passed_on_ms: int | None = None
         link.watch(opened=self.unpark, settled=self.report_delivered)
 
     @property
@@ -305,6 +309,7 @@ class Router:
         """Pass a request on to the leader, or refuse it for want of room; return False if there is no leader."""
         if request.origin.is_forwarded:
             return False
+        self.passed_on_ms = self._now_ms()
         frame = _whole(request.frame)
         if not self._link.has_room(len(frame)):
             self._fail(

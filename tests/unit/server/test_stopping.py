@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import trio
 import trio.testing
 
-from broker.server.stopping import DRAIN_S, LEADERLESS_S, LOOK_S, READERS_S, OrderlyStop
+from broker.server.stopping import (
+    DRAIN_S,
+    HAND_OVER_AGAIN_S,
+    LEADERLESS_S,
+    LOOK_S,
+    READERS_S,
+    OrderlyStop,
+)
 
 FORWARD_S = 35.0
 
@@ -17,13 +25,15 @@ class Node:
 
     node_id = "n0"
 
-    def __init__(self, *, takes_over: str | None = "n1") -> None:
+    def __init__(self, *, takes_over: str | None = "n1", members: int = 3) -> None:
+        self.config = SimpleNamespace(peers=[f"n{each}" for each in range(members)])
         self.is_leader = True
         self.leader_id: str | None = "n0"
         self.clients = 1
         self.waiting = 0
         self.has_readers = False
         self.readers_sent_s = -1.0
+        self.passed_on_s: float | None = None
         self.done: list[str] = []
         self._takes_over = takes_over
         node = cast("Any", self)
@@ -31,6 +41,7 @@ class Node:
             node,
             node,
             forward_s=FORWARD_S,
+            passed_on_s=lambda: self.passed_on_s,
             has_clients=lambda: self.clients > 0,
             is_quiet=lambda: self.waiting == 0,
             send_readers_away=self._send_readers_away,
@@ -135,12 +146,52 @@ async def test_readers_of_backlogs_are_sent_to_the_new_leader_while_it_serves_on
     assert node.readers_sent_s == begun_s
 
 
-async def test_where_nobody_takes_the_lead_nothing_can_be_passed_on(
+async def test_who_has_not_led_and_was_sent_to_serves_on_as_well(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
-    alone = Node(takes_over=None)
+    node = Node()
+    node.is_leader, node.leader_id = False, "n1"
+    node.passed_on_s = trio.current_time()
+    await trio.sleep(5)
+    assert FORWARD_S - 5 <= await took_s(node) <= FORWARD_S - 5 + 2 * LOOK_S
+    assert node.done == ["leave", "drain", "answer held pulls"]
+
+
+async def test_an_election_ends_no_stop(autojump_clock: trio.testing.MockClock) -> None:
+    node = Node()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.stop.run)
+        await trio.sleep(2)
+        node.leader_id = None
+        await trio.sleep(2)
+        node.leader_id = "n2"
+        await trio.sleep(5)
+        assert node.done == ["hand over"]
+        node.stop.hurry()
+
+
+async def test_a_member_that_is_alone_stops_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    alone = Node(takes_over=None, members=1)
     assert await took_s(alone) == 0
-    assert alone.done == ["hand over", "hand over", "leave", "drain", "answer held pulls"]
+    assert alone.done == ["hand over", "leave", "drain", "answer held pulls"]
+
+
+async def test_the_lead_is_offered_again_for_a_while_when_nobody_takes_it(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Node(takes_over=None)
+    assert LEADERLESS_S <= await took_s(node) <= LEADERLESS_S + 2 * HAND_OVER_AGAIN_S
+    assert 10 <= node.done.count("hand over") <= 20
+    assert node.done[-3:] == ["leave", "drain", "answer held pulls"]
+    late = Node(takes_over=None)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(late.stop.run)
+        await trio.sleep(LEADERLESS_S / 2)
+        assert late.is_leader
+        late._takes_over = "n2"
+        await trio.sleep(FORWARD_S / 2)
+        assert (late.leader_id, "leave" in late.done) == ("n2", False)
+        late.stop.hurry()
 
 
 async def test_a_group_that_stops_as_a_whole_is_not_waited_for(
