@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from random import Random
 
@@ -74,6 +74,11 @@ class SimClient(ABC):
 
     def asked(self, request: RemotingCommand) -> None:  # noqa: B027  # most clients are asked nothing
         """Take a request of the broker."""
+
+    @property
+    def is_served(self) -> bool:
+        """True while nothing goes wrong but that members are stopped in order: each request is answered."""
+        return self.cluster.leaders_allowed is not None
 
     def pause(self, act: Callable[[], None], *, least_ms: int = 1) -> None:
         """Call a function after a drawn pause."""
@@ -143,7 +148,7 @@ class SimClient(ABC):
         wanted = self._node_id
         guess = self.rng.random()
         if self._connection is None or self._connection.is_closed or guess < 0.1:
-            wanted = self.rng.choice(self.cluster.voters)
+            wanted = self.rng.choice(self._in_routes())
         if prefers is Prefers.ANYBODY:
             wanted = self.rng.choice(self.cluster.voters)
         elif leader is not None and guess > _STAYS.get(prefers, 0.5):
@@ -159,6 +164,13 @@ class SimClient(ABC):
             self._connection.received = self._received
             self._connection.ended = self._ended
             self.connected()
+
+    def _in_routes(self) -> Sequence[NodeId]:
+        """Return the members that routes name: where nothing goes wrong, no longer those that are about to stop."""
+        cluster = self.cluster
+        if not self.is_served:
+            return cluster.voters
+        return [each for each in cluster.voters if each not in cluster.leaving] or cluster.voters
 
     def forget(self) -> None:
         """Give up all questions; half of the connections on which somebody waited stay open, unused."""

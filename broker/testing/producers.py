@@ -14,6 +14,7 @@ from broker.testing.broker_cluster import DELAYS_MS
 from broker.testing.client import GROUP, SimClient
 from broker.testing.forms import Fate, Form
 from broker.testing.sim_broker import WALL_ZERO_MS
+from dledger.testing.state_checker import Violation
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.message.numbers import QueueId, QueueOffset
@@ -125,6 +126,7 @@ class SimProducer(SimClient):
 
     def _send(self) -> None:
         self._tries += 1
+        self._is_owed = self.is_served
         ext, body = send_request(
             self._forms,
             self._born_ms,
@@ -138,6 +140,11 @@ class SimProducer(SimClient):
             self.counts["acknowledged"] += 1
             self._stored(answer)
             return
+        if self._is_owed and self.is_served:
+            said = f"code {answer.code}: {answer.remark}" if answer is not None else "no answer"
+            raise Violation(
+                f"a send of {self.name} to {self.node_id} failed though members are only stopped in order: {said}"
+            )
         self.counts["refused" if answer is not None else "unknown"] += 1
         if self._tries < TRIES_MAX or self.must_succeed:
             self.pause(self._send)

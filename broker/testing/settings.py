@@ -19,7 +19,7 @@ from dledger.testing.sim_draws import (
     draw_settings,
     purpose_of,
 )
-from dledger.testing.sim_purposes import Purpose, only
+from dledger.testing.sim_purposes import STOPPED, Purpose, only
 from dledger.testing.sim_settings import SimSettings
 
 
@@ -101,7 +101,8 @@ def draw_broker_settings(
 ) -> BrokerSimSettings:
     """Draw a run's knobs from its seed; see `draw_settings`."""
     base = asdict(draw_settings(seed, wire=wire, draws=draws))
-    base["is_steady"] = False  # operators order hand-overs
+    is_planned = purpose_of(seed, draws) is Purpose.STOPS
+    base["is_steady"] = is_planned  # else operators order hand-overs
     rng = Random(f"broker-settings/{seed}")
     wall_offset_ms_max = rng.choice((0, 0, 500, 3000))
     # The brokers' entries are larger, and a group that cannot take two of them gets nothing done.
@@ -146,6 +147,8 @@ def draw_broker_settings(
         settings = _with_jugglers(settings)
         anywhere = Random(f"pull-anywhere/{seed}")
         settings = replace(settings, pull_anywhere_permille=anywhere.choice((0, 300, 900)))
+    if is_planned:
+        return _with_stops(settings)
     if draws >= DRAWS_RIPE and purpose_of(seed, draws) is Purpose.LEASES:
         return _with_readers(settings)
     if is_register_run(seed, draws):
@@ -206,6 +209,29 @@ def _with_jugglers(settings: BrokerSimSettings) -> BrokerSimSettings:
         juggler_count=rng.choice((0, 1, 2)),
         renewed_permille=rng.choice((0, 300, 700)),
         twin_permille=rng.choice((0, 300)),
+    )
+
+
+def _with_stops(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Let clients only send, while members are stopped in order, each of which serves until they have moved."""
+    rng = Random(f"served/{settings.seed}")
+    return replace(
+        settings,
+        fault_weights=dict.fromkeys(settings.fault_weights, 0) | STOPPED,
+        prefers_first=False,
+        chaos_ms=8000,
+        forward_ms_min=1000,
+        forward_ms_max=2000,
+        producer_count=rng.choice((1, 3)),
+        transaction_count=rng.choice((0, 1)),
+        consumer_count=0,
+        juggler_count=0,
+        pause_ms_max=rng.choice((5, 40)),
+        batch_permille=rng.choice((0, 300)),
+        recall_permille=0,
+        break_permille=0,
+        hand_over_interval_ms=0,
+        client_timeout_ms=HOLD_MS + 1000,
     )
 
 

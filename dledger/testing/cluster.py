@@ -79,6 +79,7 @@ class SimCluster(SimLoop):
         on_refused: called when a member finds its store damaged, and stays down.
         reached: how often the group came to each of `STATES`.
         leaders_allowed: how many terms may be led so far; None: any number.
+        leaving: members that are told to stop, until they start again.
         calm: members between which, and at which, nothing fails any more.
     """
 
@@ -112,6 +113,7 @@ class SimCluster(SimLoop):
         self._repairs = Repairs(self)
         self._standstills = Standstills(self)
         self.leaders_allowed: int | None = None
+        self.leaving: set[NodeId] = set()
         self._orders: dict[int, Callable[[Outcome], None]] = {}
 
     # Members.
@@ -121,6 +123,7 @@ class SimCluster(SimLoop):
         is_up = node.engine is not None or node.repair is not None
         if is_up or node.refusal or node.is_frozen:
             return
+        self.leaving.discard(node.node_id)
         node.wall_jump_ms = 0  # also one that came while it was down
         config, local_ms = self.config_of(node.node_id), node.local_ms(self.now_ms)
         try:

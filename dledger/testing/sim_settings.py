@@ -60,7 +60,7 @@ class SimSettings:
         standstill_ms_max: how long a member pauses at most; 0: up to three of the shortest election timeouts.
         drifts_apart: each clock runs at one of the two bounds of its speed, not between them.
         is_steady: nothing that goes wrong in this run is a reason to replace the leader (`demands_steady`).
-        forward_ms_max: how long a member that is told to stop goes on as a follower, at most.
+        forward_ms_min, forward_ms_max: how long a member that is told to stop goes on as a follower.
         torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
@@ -112,6 +112,7 @@ class SimSettings:
     standstill_ms_max: int = 0
     drifts_apart: bool = False
     is_steady: bool = False
+    forward_ms_min: int = 0
     forward_ms_max: int = 0
     torn_save_permille: int = 0
 

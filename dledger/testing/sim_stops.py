@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 
 from dledger.raft.effects import Outcome, Role, TransferDone
-from dledger.raft.ids import NodeId, Term
+from dledger.raft.ids import Term
 from dledger.raft.transfer import GIVE_BACK_MS
 from dledger.testing.cluster import SimCluster
 from dledger.testing.core_trace import outcome_line
@@ -50,23 +50,20 @@ class PlannedStops:
         self.is_over = False
         self._cluster = cluster
         self._rng = rng
-        self._stopping: dict[NodeId, int] = {}
 
     def begin(self, node: SimNode) -> bool:
         """Tell a member to stop; return False if it is stopping already, or may not stop now."""
         cluster = self._cluster
-        if self._is_stopping(node):
+        if node.node_id in cluster.leaving:
             return False
         if cluster.leaders_allowed is not None and not self._may_stop_steadily(node):
             return False
-        self._stopping[node.node_id] = node.life
+        cluster.leaving.add(node.node_id)
         forward_ms = self._rng.randint(0, cluster.settings.forward_ms_max)
+        forward_ms = max(forward_ms, cluster.settings.forward_ms_min)
         cluster.trace_line(node, f"is to stop, and to serve for {forward_ms} ms more")
         self._look(node, node.life, cluster.now_ms + forward_ms)
         return True
-
-    def _is_stopping(self, node: SimNode) -> bool:
-        return self._stopping.get(node.node_id) == node.life
 
     def _may_stop_steadily(self, node: SimNode) -> bool:
         """Return whether a stop is a reason for one new leader and no more: all others are there and lack little."""
@@ -81,11 +78,13 @@ class PlannedStops:
             return False  # its target would not keep the lead
         ends = {each.engine.log.last_id.index for each in running if each.engine is not None}
         is_close = max(ends) - min(ends) <= LAG_MAX
-        return is_close and not any(map(self._is_stopping, running))
+        return is_close and not cluster.leaving
 
     def _look(self, node: SimNode, life: int, end_ms: int) -> None:
         """Hand over while it leads; end once its time is over and everybody has an answer."""
         cluster, engine = self._cluster, node.engine
+        if self.is_over:
+            cluster.leaving.discard(node.node_id)
         if self.is_over or engine is None or node.life != life:
             return
         due_ms = max(cluster.now_ms + LOOK_MS, node.paused_until_ms)

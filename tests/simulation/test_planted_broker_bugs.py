@@ -14,6 +14,7 @@ from broker.server.handlers import transactions as server_transactions
 from broker.server.handlers.locks import Locks
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests import router
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.read_points import ReadPoints
@@ -22,6 +23,7 @@ from broker.server.requests.router import Router
 from broker.server.watches.clock import SteadyWallClock
 from broker.service.conclusions import RequestKind
 from broker.service.pull import PullOutcome
+from broker.service.refusal import Refusal
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
 from broker.store.reading import GetResult
@@ -37,6 +39,7 @@ from broker.testing.settings import (
     is_register_run,
 )
 from dledger.engine import Engine
+from dledger.errors import DLedgerError
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.simulation import SimVerdict
 from dledger_mq.message.numbers import QueueOffset
@@ -44,7 +47,12 @@ from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.group_bodies import decode_lock_request, encode_lock_reply
 from dledger_mq.remoting.header import RemotingCommand
-from tests.simulation.test_planted_bugs import AcksBeforeSync, ForgetsItsVote, seeds_of
+from tests.simulation.test_planted_bugs import (
+    AcksBeforeSync,
+    ForgetsItsVote,
+    among_the_first,
+    seeds_of,
+)
 
 
 def busy(seed: int) -> BrokerSimSettings:
@@ -332,6 +340,41 @@ def test_a_wall_clock_that_is_taken_as_it_is_is_found(monkeypatch: pytest.Monkey
     found = ("any clock", "wait", "is stored twice")
     problem = first_finding(range(1, 20), jumps=True)
     assert any(words in problem for words in found), problem
+
+
+def stops_find() -> str:
+    """What the first runs with nothing but planned stops say, up to the first that is not fine."""
+    for seed in among_the_first(Purpose.STOPS, 300):
+        result = run_broker_seed(seed)
+        if result.verdict is not SimVerdict.FINE:
+            return result.problem
+    return ""
+
+
+@pytest.mark.slow
+def test_a_node_that_ends_before_clients_have_moved_is_found() -> None:
+    """It hands over, and ends at once: clients that have yet to learn who leads are cut off."""
+    settings = map(draw_broker_settings, among_the_first(Purpose.STOPS, 300))
+    hasty = (replace(each, forward_ms_min=0, forward_ms_max=0) for each in settings)
+    problems = (BrokerSimulation(each).run().problem for each in hasty)
+    assert any("failed though members are only stopped" in problem for problem in problems)
+
+
+@pytest.mark.slow
+def test_a_leader_that_refuses_sends_while_it_hands_over_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(_kind: RequestKind, error: DLedgerError) -> Refusal:
+        return Refusal(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
+
+    monkeypatch.setattr(router, "unconfirmed", refuse)
+    assert "failed though members are only stopped" in stops_find()
+
+
+@pytest.mark.slow
+def test_a_follower_that_does_not_pass_sends_on_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Router, "_pass_on", lambda _self, _request: False)
+    assert "failed though members are only stopped" in stops_find()
 
 
 @pytest.mark.slow
