@@ -245,12 +245,18 @@ def favour_standstills(settings: SimSettings) -> SimSettings:
 
 
 def favour_stops(settings: SimSettings) -> SimSettings:
-    """Take the shipped times and an intact network, in which the one reason for a new leader is a planned stop."""
+    """Take the shipped times and an intact network, in which the one reason for a new leader is a planned stop.
+
+    Where one member is preferred, requests are large: it leads again once it lacks no more than one of them.
+    """
     rng = Random(f"planned-stops/{settings.seed}")
+    prefers_first = rng.random() < 0.2
+    if prefers_first:
+        settings = replace(settings, entries_count_max=64, entries_bytes_max=65536, inflight_max=8)
     return replace(
         favour_standstills(settings),
         fault_weights=dict.fromkeys(settings.fault_weights, 0) | STOPPED,
-        prefers_first=rng.random() < 0.2,
+        prefers_first=prefers_first,
         fault_interval_ms=rng.choice((300, 1000)),
         forward_ms_max=rng.choice((0, 500, 3000)),
         restart_ms_max=rng.choice((5, 500)),
