@@ -140,16 +140,20 @@ class SimProducer(SimClient):
             self.counts["acknowledged"] += 1
             self._stored(answer)
             return
-        if self._is_owed and self.is_served:
-            said = f"code {answer.code}: {answer.remark}" if answer is not None else "no answer"
-            raise Violation(
-                f"a send of {self.name} to {self.node_id} failed though members are only stopped in order: {said}"
-            )
+        self._check_owed(answer)
         self.counts["refused" if answer is not None else "unknown"] += 1
         if self._tries < TRIES_MAX or self.must_succeed:
             self.pause(self._send)
         else:
             self._next()
+
+    def _check_owed(self, answer: RemotingCommand | None) -> None:
+        """Demand that no send fails while nothing goes wrong."""
+        if self._is_owed and self.is_served:
+            said = f"code {answer.code}: {answer.remark}" if answer is not None else "no answer"
+            raise Violation(
+                f"a send of {self.name} to {self.node_id} failed though members are only stopped in order: {said}"
+            )
 
     def _next(self) -> None:
         self.pause(self.go_on)
