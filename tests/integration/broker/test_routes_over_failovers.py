@@ -92,14 +92,20 @@ def watched(group: Group) -> Iterator[list[RouteWatch]]:
 
 
 def wait_whole(group: Group, watches: Sequence[RouteWatch]) -> None:
-    """Wait until every name server lists all nodes, and a node that leads under id 0."""
-    leader = wait_leader(group)
+    """Wait until every name server lists all nodes, and the one that leads under id 0."""
+    everybody = set(group.by_address)
 
-    def is_whole(seen: Sighting) -> bool:
-        everybody = set(group.by_address)
-        return seen.leader == leader.address and set((seen.cluster or {}).values()) == everybody
+    def is_whole() -> bool:
+        leaders = {node.address for node in group.nodes if leads(node)}
+        now = [watch.now for watch in watches]
+        return all(
+            seen is not None
+            and {seen.leader} == leaders
+            and set((seen.cluster or {}).values()) == everybody
+            for seen in now
+        )
 
-    assert all_show(watches, is_whole), [watch.now for watch in watches]
+    assert poll(is_whole, WAIT_S), [watch.now for watch in watches]
 
 
 def test_a_killed_leader_leaves_no_gap_and_the_next_one_is_there_at_once(group: Group) -> None:
