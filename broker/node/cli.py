@@ -14,6 +14,7 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -208,6 +209,8 @@ def _print_status(seen: MachineStatus) -> None:
     The seconds since its last start or end are never below 0, though a clock may be set back.
     """
     supervisor = f"supervisor {seen.supervisor}" if seen.supervisor else "[red]no supervisor[/red]"
+    if seen.is_stopping:
+        supervisor += ", stopping"
     table = Table(title=f"machine {escape(seen.machine)}, {supervisor}")
     for heading in ("process", "clients", "pid", "for", "restarts", "last end"):
         table.add_column(heading)
@@ -228,11 +231,13 @@ def _stop(plan: NodePlan, console: Console) -> int:
     if not seen.children:
         console.print(f"machine {plan.machine} is not running ({plan.folder})")
         return EXIT_OK
+    if seen.is_stopping:
+        console.print(f"waiting for process {seen.supervisor}, which is stopping already")
     own = Supervisor(plan, lambda line: print_line(console, escape(line)))
     with console.status("brokers hand over, and answer what is on its way"):
         if seen.supervisor is None:
             trio.run(own.stop_orphans)
-        elif not trio.run(_end_supervisor, seen.supervisor, own.stop_s_max + 5.0):
+        elif not trio.run(_end_supervisor, seen, own.stop_s_max + 5.0):
             print_error(
                 console, _PROGRAM, f"process {seen.supervisor} has not ended; its log says why"
             )
@@ -241,13 +246,19 @@ def _stop(plan: NodePlan, console: Console) -> int:
     return EXIT_OK
 
 
-async def _end_supervisor(pid: int, within_s: float) -> bool:
-    """Ask a supervisor to stop, and wait for its end; False when it takes too long."""
+async def _end_supervisor(seen: MachineStatus, within_s: float) -> bool:
+    """Ask a supervisor to stop, unless it does, and wait for its end; False when it takes too long.
+
+    A second signal would ask for haste, which costs clients requests.
+    """
+    assert seen.supervisor is not None, f"machine {seen.machine} has no supervisor"
     try:
-        pidfd = os.pidfd_open(pid)
+        pidfd = os.pidfd_open(seen.supervisor)
     except ProcessLookupError:
         return True
-    signal.pidfd_send_signal(pidfd, signal.SIGTERM)
+    if not seen.is_stopping:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
     with trio.move_on_after(within_s) as waiting:
         await trio.lowlevel.wait_readable(pidfd)
     return not waiting.cancelled_caught

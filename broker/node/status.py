@@ -27,12 +27,14 @@ class NodeStatus(msgspec.Struct, frozen=True):
         machine: its name in node.toml.
         children: the name server first.
         start: tells the supervisor from another process with its id (`RunningProcess.start`).
+        is_stopping: whether the supervisor was asked to stop.
     """
 
     pid: int
     machine: str
     children: tuple[ChildStatus, ...]
     start: str = ""
+    is_stopping: bool = False
 
 
 class StatusFile:
@@ -48,9 +50,15 @@ class StatusFile:
         self._own = own
         self.is_behind = False
 
-    def write(self, children: Sequence[ChildStatus]) -> None:
+    def write(self, children: Sequence[ChildStatus], *, is_stopping: bool = False) -> None:
         """Write the state of the children; when that fails, `is_behind` is true until it is done again."""
-        status = NodeStatus(self._own.pid, self._machine, tuple(children), self._own.start)
+        status = NodeStatus(
+            pid=self._own.pid,
+            machine=self._machine,
+            children=tuple(children),
+            start=self._own.start,
+            is_stopping=is_stopping,
+        )
         aside = self._path.with_suffix(".new")
         try:
             aside.write_bytes(msgspec.json.format(msgspec.json.encode(status)))
@@ -84,12 +92,14 @@ class MachineStatus(msgspec.Struct, frozen=True):
         supervisor: process id; None when none runs.
         addresses: host:port for clients, by child.
         children: the state that was kept last, with the ids of the processes that run now; empty when none runs.
+        is_stopping: whether the supervisor was asked to stop.
     """
 
     machine: str
     supervisor: int | None
     addresses: dict[str, str]
     children: tuple[ChildStatus, ...]
+    is_stopping: bool = False
 
     @property
     def is_whole(self) -> bool:
@@ -109,6 +119,7 @@ def look(plan: NodePlan) -> MachineStatus:
         supervisor=status.pid if status is not None and has_supervisor else None,
         addresses={child.name: str(child.address) for child in plan.children},
         children=children if has_life else (),
+        is_stopping=status is not None and has_supervisor and status.is_stopping,
     )
 
 

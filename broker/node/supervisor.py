@@ -81,6 +81,7 @@ class Supervisor:
                 task_status.started()
                 await self._stop.wanted.wait()
                 nursery.cancel_scope.cancel()
+            self._save()
             await self._stop_all()
 
     async def stop_orphans(self) -> None:
@@ -130,7 +131,10 @@ class Supervisor:
 
     def _save(self) -> None:
         name_server, *_ = self._children
-        self._status_file.write([child.status for child in (name_server, *self._brokers)])
+        self._status_file.write(
+            [child.status for child in (name_server, *self._brokers)],
+            is_stopping=self._stop.wanted.is_set(),
+        )
 
     async def _save_again(self) -> None:
         """Write node.json once the disk takes it again: `status` reads it, and so does the next supervisor."""

@@ -101,3 +101,46 @@ def test_a_file_with_anything_in_it_is_no_running_machine(content: bytes, plan: 
     (plan.folder / STATUS_NAME).write_bytes(content)
     seen = look(plan)
     assert (seen.supervisor, seen.children) == (None, ())
+
+
+COUNTS_SIGNALS = """
+import signal, sys
+def take(number, frame):
+    print("SIGTERM", flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, take)
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize(("is_stopping", "signals"), [(False, ["SIGTERM"]), (True, [])])
+def test_a_second_stop_waits_for_the_first_one_and_asks_for_no_haste(
+    is_stopping: bool, signals: list[str], plan: NodePlan, tmp_path: Path
+) -> None:
+    (tmp_path / "node.toml").write_text('[machines]\nhere = "127.0.0.1"\n')
+    command = [sys.executable, "-m", "broker.node.cli", "-c", str(tmp_path / "node.toml")]
+    with subprocess.Popen(
+        (sys.executable, "-c", COUNTS_SIGNALS),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as supervisor:
+        assert supervisor.stdin is not None
+        assert supervisor.stdout is not None
+        assert supervisor.stdout.readline() == "ready\n"
+        own = process_of(supervisor.pid)
+        assert own is not None
+        status = NodeStatus(own.pid, "here", (), own.start, is_stopping=is_stopping)
+        keep(plan, status)
+        assert look(plan).is_stopping == is_stopping
+        with subprocess.Popen(
+            [*command, "--machine", "here", "stop"], stderr=subprocess.PIPE, text=True
+        ) as stop:
+            assert stop.stderr is not None
+            if is_stopping:
+                # It waits for the end of the supervisor: nothing else ends it.
+                assert stop.stderr.readline().startswith("waiting for process")
+                supervisor.stdin.close()
+            assert stop.wait(timeout=60) == 0
+        assert supervisor.stdout.read().split() == signals
