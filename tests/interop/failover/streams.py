@@ -23,6 +23,8 @@ HOURS_S: Final = 4 * 3600
 
 QUIET_SENDS: Final = 20
 QUIET_S: Final = 120.0
+QUIET_AGE_S: Final = 5.0
+"""A client whose last send is older stands still, or has ended."""
 
 
 class Stream(Listener):
@@ -69,7 +71,9 @@ class Stream(Listener):
 
         def is_quiet() -> bool:
             last = self._sends[-QUIET_SENDS:]
-            return len(last) == QUIET_SENDS and all(send.error is None for send in last)
+            if len(last) < QUIET_SENDS or time.monotonic() - last[-1].ended_s > QUIET_AGE_S:
+                return False
+            return all(send.error is None for send in last)
 
         assert poll(is_quiet, QUIET_S), (
             f"{self.topic} has no {QUIET_SENDS} good sends in a row after {QUIET_S} s: {self._sends[-3:]}"
