@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from functools import partial
 
 import pytest
 import trio
 
 from broker.server.broker import Broker
-from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+from tests.integration.broker.test_three_nodes import heartbeat
 
 pytestmark = pytest.mark.slow
 
@@ -20,6 +22,10 @@ async def keep_sending(wire: Wire, codes: list[int], *, until: trio.Event) -> No
     """Send one message after the other; `codes` takes the answers' codes."""
     while not until.is_set():
         codes.append((await wire.send("T", b"x" * 100)).code)
+
+
+def topic_ext(name: str) -> dict[str, str]:
+    return {"topic": name, "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
 
 
 def has_ended(cluster: Cluster, node: str) -> bool:
@@ -80,3 +86,65 @@ async def test_who_led_in_an_earlier_life_passes_requests_on_when_it_stops(
         await cluster.wait(lambda: has_ended(cluster, str(old)))
         assert trio.current_time() - begun_s < FORWARD_S + 3
     assert set(codes) == {0}
+
+
+async def test_requests_of_every_kind_in_flight_at_a_stop_are_answered(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3, stop_forward_s=FORWARD_S)
+    old = await led_by(cluster, "n0")
+    queue = {"topic": "T", "queueId": "0"}
+    offset = {"consumerGroup": "G", **queue}
+    lock = {"clientId": "c", "consumerGroup": "G", "mqSet": [{"brokerName": "broker-a", **queue}]}
+    async with cluster.wire(old) as wire:
+        assert (await wire.send("T")).code == 0
+        # Who holds the lock has to be known before its offsets are taken.
+        assert (await wire.ask(34, body=heartbeat("c"))).code == 0
+        assert (await wire.ask(41, body=json.dumps(lock).encode())).code == 0
+        asked: dict[int, str] = {}
+        stored = 1
+
+        def ask_all() -> None:
+            for _ in range(20):
+                asked[wire.send_request(310, send_ext("T"), b"x" * 1000)] = "send"
+            asked[wire.send_request(34, body=heartbeat("c"))] = "heartbeat"
+            asked[wire.send_request(41, body=json.dumps(lock).encode())] = "lock"
+            asked[wire.send_request(15, offset | {"commitOffset": "1"})] = "offset"
+            asked[wire.send_request(30, queue)] = "max offset"
+            asked[wire.send_request(17, topic_ext(f"T{len(asked)}"))] = "topic"
+            wire.send_request(310, send_ext("T"), b"oneway", flag=2)
+
+        for round_ in range(40):
+            ask_all()
+            stored += 21
+            if round_ == 5:
+                old.stop()
+            await trio.sleep(0.02)
+        codes = {kind: set[int]() for kind in asked.values()}
+        for opaque, kind in asked.items():
+            codes[kind].add((await wire.answer(opaque)).code)
+        assert codes == {kind: {0} for kind in codes}
+        assert not has_ended(cluster, "n0")
+        new = await cluster.leader()
+        assert new is not old
+    async with cluster.wire(new) as wire:
+        assert (await wire.ask(30, queue)).ext == {"offset": str(stored)}
+    await cluster.wait(lambda: has_ended(cluster, "n0"))
+
+
+async def test_a_client_that_connects_during_a_stop_is_served_and_the_second_wish_ends_it(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3, stop_forward_s=LONG_S)
+    old = await led_by(cluster, "n0")
+    async with cluster.wire(old) as first:
+        assert (await first.send("T")).code == 0
+        old.stop()
+        await cluster.wait(lambda: not old.log.is_leader)
+        async with cluster.wire(old) as late:
+            assert (await late.send("T")).code == 0
+            held = late.send_pull("T", 0, 2, suspend_ms=20_000)
+            await cluster.wait(lambda: old._controller.services.pulls.held_count == 1)
+            old.stop()
+            assert (await late.answer(held)).code in (19, 20)
+    await cluster.wait(lambda: has_ended(cluster, "n0"))
