@@ -144,8 +144,8 @@ def test_a_broken_broker_is_found_out_and_a_person_is_told(
     monkeypatch.setattr(delay, "LEVEL_MS", {1: 1000})
     monkeypatch.setattr(demo, "by_schedule", until_found({f"{checker}/{checker}": kinds}))
     folder = tmp_path / "run"
-    words = ["--no-cpp", "--kills", "0", "--seconds", str(TIME_LIMIT_S), "--keep", str(folder)]
-    assert demo.main(words) == 1
+    words = ["--no-cpp", "--groups", "1", "--kills", "0", "--seconds", str(TIME_LIMIT_S)]
+    assert demo.main([*words, "--keep", str(folder)]) == 1
     said = capsys.readouterr().out
     assert "INVALID" in said
     assert f"/{checker})" in said.replace("\n", "")
