@@ -167,8 +167,16 @@ class Pulls:
             self._go_on(pull)
 
     def _not_confirmed(self, pull: Pull, _reason: str) -> None:
-        """Put a pull off that nobody confirms, or send it to the leader when it is late."""
+        """Put a pull off that nobody confirms, or send it to the leader when it is late.
+
+        A node that does not even know its topic or group, as after a start without a majority, refuses it: "nothing
+        new" would deny what there is.
+        """
         if pull.is_closed or self._try_later(pull):
+            return
+        grant = self._rules.check(pull.fields)
+        if isinstance(grant, Refusal) and grant.code in _NOT_KNOWN:
+            pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, self._behind(grant.remark))
             return
         self._sent_away.add(pull.connection, pull.place)
         low, high = self._state.queues.min_max(*pull.place)

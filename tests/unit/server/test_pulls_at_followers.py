@@ -13,6 +13,7 @@ import pytest
 from broker.server.handlers.pull_advice import READER_MS, PullAdvice
 from broker.server.requests.origin import ClientOrigin
 from broker.server.requests.request import HOLD_MS
+from broker.service.refusal import Refusal
 from broker.store.control import DeleteTopic, PutTopic
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import ResponseCode
@@ -60,6 +61,17 @@ class TestConfirmations:
         bench.expire(HOLD_MS)
         assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, str(offset), "0")
         assert answer_of(origin).body == b""
+
+    def test_one_for_a_topic_that_the_node_does_not_know_is_refused_since_nothing_new_would_deny_it(
+        self,
+    ) -> None:
+        bench = follower(confirms=False)
+        bench.checks.refusal = Refusal(ResponseCode.TOPIC_NOT_EXIST, "topic[T] not exist.")
+        origin = bench.pull(0)
+        bench.expire(HOLD_MS)
+        answer = answer_of(origin)
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "may be behind" in (answer.remark or "")
 
     def test_one_that_is_confirmed_in_time_is_answered(self) -> None:
         bench = follower(b"1", confirms=False)

@@ -13,6 +13,7 @@ from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.pulls import Pulls
 from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
+from broker.service.refusal import Refusal
 from dledger import NodeId
 from dledger.runtime.lost_votes import LostVotes
 from dledger_mq.message.record import decode_records
@@ -42,8 +43,10 @@ class Origin:
 
 
 class Rules:
-    def check(self, fields: PullFields) -> PullGrant:
-        return PullGrant(None)
+    refusal: Refusal | None = None
+
+    def check(self, fields: PullFields) -> PullGrant | Refusal:
+        return self.refusal or PullGrant(None)
 
 
 class Log:
@@ -90,13 +93,14 @@ class Bench:
         self.now_ms = 0
         self.log = Log(self.broker)
         self.points = Points()
+        self.checks = Rules()
         self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)
         self.committed: list[int] = []
         self.pulls = Pulls(
             self.log,  # type: ignore[arg-type]
             self.broker.state,
             None,  # type: ignore[arg-type]  # nothing is created here
-            Rules(),  # type: ignore[arg-type]
+            self.checks,  # type: ignore[arg-type]
             points=self.points,  # type: ignore[arg-type]  # confirms as the test says
             advice=PullAdvice(
                 self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
