@@ -22,8 +22,8 @@ import trio
 
 from broker.processes.identity import find_process, is_same_process, process_of
 
-RESTART_S: Final = 0.5
-"""Before the first new start; a crash is over before most clients have noticed."""
+RESTART_S: Final = 0.1
+"""Before the first new start: while the process is away, some clients' sends fail (Go) and consumers wait (Java 5)."""
 
 RESTART_S_MAX: Final = 30.0
 """The wait doubles up to here while the process does not live for SETTLED_S."""
