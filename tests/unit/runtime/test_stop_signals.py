@@ -28,6 +28,7 @@ async def serve():
     await trio.lowlevel.checkpoint()
     return taken
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored if the tests run under nohup
 taken = trio.run(serve)
 signal.raise_signal(signal.SIGINT)
 signal.raise_signal(signal.SIGTERM)
