@@ -226,7 +226,7 @@ def _print_status(seen: MachineStatus) -> None:
 
 
 def _stop(plan: NodePlan, console: Console) -> int:
-    """Stop by way of the supervisor, or directly the children that a killed supervisor has left running."""
+    """Stop by way of the supervisor, and directly what a killed one has left; succeed only if nothing runs any more."""
     seen = look(plan)
     if not seen.children:
         console.print(f"machine {plan.machine} is not running ({plan.folder})")
@@ -235,26 +235,38 @@ def _stop(plan: NodePlan, console: Console) -> int:
         console.print(f"waiting for process {seen.supervisor}, which is stopping already")
     own = Supervisor(plan, lambda line: print_line(console, escape(line)))
     with console.status("brokers hand over, and answer what is on its way"):
-        if seen.supervisor is None:
-            trio.run(own.stop_orphans)
-        elif not trio.run(_end_supervisor, seen, own.stop_s_max + 5.0):
+        if seen.supervisor is not None and not trio.run(
+            _end_supervisor, plan, own.stop_s_max + 5.0
+        ):
             print_error(
                 console, _PROGRAM, f"process {seen.supervisor} has not ended; its log says why"
             )
             return EXIT_FAILED
+        # A supervisor may have been killed, even while it stopped them.
+        if look(plan).children:
+            trio.run(own.stop_orphans)
+    left = [f"{child.name}, process {child.pid}" for child in look(plan).children if child.pid]
+    if left:
+        print_error(console, _PROGRAM, f"still runs: {'; '.join(left)}")
+        return EXIT_FAILED
     console.print(f"machine {plan.machine} is stopped")
     return EXIT_OK
 
 
-async def _end_supervisor(seen: MachineStatus, within_s: float) -> bool:
-    """Ask a supervisor to stop, unless it does, and wait for its end; False when it takes too long.
+async def _end_supervisor(plan: NodePlan, within_s: float) -> bool:
+    """Ask the supervisor to stop, unless it does, and wait for its end; False when it takes too long.
 
     A second signal would ask for haste, which costs clients requests.
     """
-    assert seen.supervisor is not None, f"machine {seen.machine} has no supervisor"
+    seen = look(plan)
+    if seen.supervisor is None:
+        return True
     try:
         pidfd = os.pidfd_open(seen.supervisor)
     except ProcessLookupError:
+        return True
+    if look(plan).supervisor != seen.supervisor:  # its id may be another's meanwhile
+        os.close(pidfd)
         return True
     if not seen.is_stopping:
         with suppress(ProcessLookupError):

@@ -42,6 +42,7 @@ class Supervisor:
         self._plan = plan
         self._report = report
         self._status_file = StatusFile(plan.folder, plan.machine, report)
+        self._supervises = False
         self._children = [Child(child.program, self._save) for child in plan.children]
         name_server, *self._brokers = self._children
         self._stop = StagedStop(
@@ -66,6 +67,7 @@ class Supervisor:
             OSError: the folder cannot be written.
         """
         with StoreLock(self._plan.folder):
+            self._supervises = True
             changed = write_files(self._plan)
             dropped = self._adopt(changed)
             handle_stop_signals(
@@ -88,7 +90,7 @@ class Supervisor:
         """Stop in order what a supervisor has left that was killed.
 
         Raises:
-            StoreLockedError: this machine's processes have a supervisor.
+            StoreLockedError: this machine's processes have a supervisor, or somebody else stops them.
         """
         with StoreLock(self._plan.folder):
             self._adopt()
@@ -130,6 +132,9 @@ class Supervisor:
         self._report(str(end))
 
     def _save(self) -> None:
+        """Write node.json, unless this is no supervisor: who is named there is asked to stop the machine."""
+        if not self._supervises:
+            return
         name_server, *_ = self._children
         self._status_file.write(
             [child.status for child in (name_server, *self._brokers)],
