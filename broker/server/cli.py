@@ -147,7 +147,8 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
                 f"--dev chooses --{name.replace('_', '-')} itself: leave one of the two out"
             )
     return DevOptions(
-        store=Path(options.store or "data/dev"),
+        # Absolute, since the processes of a lost --dev are found by their commands, which name it.
+        store=Path(options.store or "data/dev").resolve(),
         first_port=options.port,
         namesrv_port=options.namesrv_port,
         cluster=options.cluster or "DefaultCluster",

@@ -40,7 +40,11 @@ _HURRY_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class DevOptions:
-    """The options of --dev."""
+    """The options of --dev.
+
+    Attributes:
+        store: folder of all data, an absolute path.
+    """
 
     store: Path
     first_port: int
@@ -97,12 +101,8 @@ class _DevGroup:
         self.exit_status = 0
         self._options = options
         self._console = console
-        brokers = [
-            Child(_broker(options, node, port))
-            for node, port in zip(NODES, options.ports, strict=True)
-        ]
-        name_server = Child(_name_server(options))
-        self._children = [name_server, *brokers]
+        self._children = [Child(program) for program in plan_dev(options)]
+        name_server, *brokers = self._children
         self._stop = StagedStop(
             [StopStage(brokers, _BROKERS_STOP_S), StopStage([name_server], _NAME_SERVER_STOP_S)],
             lambda line: print_line(console, f"[yellow]{escape(line)}[/yellow]"),
@@ -140,9 +140,19 @@ class _DevGroup:
             print_line(self._console, f"[yellow]{escape(str(end))}[/yellow]")
 
 
+def plan_dev(options: DevOptions) -> list[Program]:
+    """Lay out the processes, the name server first. Each command names a folder in the store, so it is no other's."""
+    brokers = (
+        _broker(options, node, port) for node, port in zip(NODES, options.ports, strict=True)
+    )
+    return [_name_server(options), *brokers]
+
+
 def _name_server(options: DevOptions) -> Program:
-    listen = f"{HOST}:{options.namesrv_port}"
-    command = (sys.executable, "-m", "broker.namesrv.cli", "--listen", listen)
+    command = (
+        *(sys.executable, "-m", "broker.namesrv.cli"),
+        *("--listen", f"{HOST}:{options.namesrv_port}", "--store", str(options.store / "namesrv")),
+    )
     return Program("name server", command, options.store / "namesrv.log")
 
 

@@ -1,0 +1,36 @@
+"""The processes of `dledger-broker --dev` are its own: a lost one is found by its command, which no other --dev has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.server import cli
+from broker.server.dev import DevOptions, plan_dev
+
+
+def options(store: Path, *, first_port: int = 10911) -> DevOptions:
+    return DevOptions(store, first_port, 9876, "DefaultCluster", "info")
+
+
+def test_no_process_has_the_command_of_one_with_another_store(tmp_path: Path) -> None:
+    one = {program.command for program in plan_dev(options(tmp_path / "one"))}
+    other = {program.command for program in plan_dev(options(tmp_path / "other", first_port=12911))}
+    assert (len(one), one & other) == (4, set())
+
+
+@pytest.mark.parametrize("store", [(), ("--store", "here")])
+def test_the_store_is_the_same_folder_wherever_it_is_looked_for(
+    store: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[DevOptions] = []
+
+    async def take(chosen: DevOptions, _console: object) -> int:
+        taken.append(chosen)
+        return 0
+
+    monkeypatch.setattr(cli, "run_dev", take)
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["--dev", *store]) == 0
+    assert [one.store for one in taken] == [tmp_path / (store[1] if store else "data/dev")]
