@@ -42,6 +42,10 @@ def test_who_waits_for_a_supervisor_waits_longer_than_it_takes_itself() -> None:
     assert waits.pop() > supervisor.stop_s_max + 5  # which `dledger-node stop` waits
 
 
+def test_systemd_leaves_stopped_what_was_stopped_in_order() -> None:
+    assert re.findall(r"^Restart=(.*)$", SERVICE.read_text(), re.M) == ["on-failure"]
+
+
 def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
     analyse = shutil.which("systemd-analyze")
     if analyse is None:
