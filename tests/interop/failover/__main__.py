@@ -7,7 +7,8 @@
 
 starts three machines, which share three groups, and all clients of `make interop` with their defaults; each sends to a
 topic of its own, and a second time in order. As root the machines of `--fault dead` are network namespaces, in which
-packets to a dead one vanish; else they are addresses of loopback. Exit status: 0; 1 if something acknowledged was lost.
+packets to a dead one vanish; else they are addresses of loopback. Exit status: 0; 1 if something acknowledged was lost;
+2 if it was not measured.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import signal
 import sys
 import tempfile
 import time
@@ -28,13 +28,12 @@ from rich.console import Console
 
 from dledger_mq.blocking import Admin
 from jepsen.nemeses.namespaces import lacking_namespaces
-from tests.interop.conftest import JAVAS, lacking
+from tests.interop.failover.command import CLIENTS, clients_here, require_namespaces, status_of
 from tests.interop.failover.judgement import Round, judge
 from tests.interop.failover.machines import LETTERS, Machines, run_round, running_machines
 from tests.interop.failover.report import Report, Row
 from tests.interop.failover.streams import Stream, read_all, topic_of
 
-CLIENTS: Final = (*JAVAS, "go", "cpp", "node", "ours")
 FAULTS: Final = ("kill", "dead", "stop")
 QUEUES: Final = 4
 QUIET_S: Final = 35.0
@@ -135,24 +134,22 @@ def measure(machines: Machines, kinds: list[str], options: argparse.Namespace) -
 
 
 def is_silent(options: argparse.Namespace) -> bool:
-    """Decide what machines are; SystemExit if namespaces are asked for and cannot be had."""
-    reason = lacking_namespaces()
-    if options.network == "namespaces" and reason:
-        raise SystemExit(f"--network namespaces: {reason}")
+    """Decide what machines are.
+
+    Raises:
+        NotMeasuredError: namespaces are asked for and cannot be had.
+    """
+    if options.network == "namespaces":
+        require_namespaces()
     is_default = options.network == "auto" and options.fault == "dead"
-    silent = reason is None and (is_default or options.network == "namespaces")
+    silent = options.network == "namespaces" or (is_default and lacking_namespaces() is None)
     options.network = "vanish" if silent else "are refused"
     return silent
 
 
-def main() -> int:
-    """Measure, and report. However it is ended, no process is left."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.default_int_handler)
-    options = parsed()
-    kinds = [kind for kind in options.clients if lacking(kind) is None]
-    for kind in set(options.clients) - set(kinds):
-        sys.stderr.write(f"{kind}: {lacking(kind)}\n")
+def run(options: argparse.Namespace) -> int:
+    """Measure and report; return how many messages were lost."""
+    kinds = clients_here(options.clients)
     with ExitStack() as stack:
         folder = options.keep or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         silent = is_silent(options)
@@ -162,8 +159,9 @@ def main() -> int:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
         report.print(Console())
-    return 1 if any(row.verdict.lost for row in report.rows) else 0
+    return sum(row.verdict.lost for row in report.rows)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    arguments = parsed()
+    sys.exit(status_of(lambda: run(arguments)))

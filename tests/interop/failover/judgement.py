@@ -11,7 +11,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from statistics import quantiles
 from typing import Final
 
 TEXT_CHARACTERS_MAX: Final = 160
@@ -172,13 +171,6 @@ def disorder(standing: Iterable[Standing], numbers: dict[str, int], shards: int)
             disorders += number < last.get(shard, -1)
             last[shard] = max(number, last.get(shard, -1))
     return disorders, sum(len(home) > 1 for home in homes.values())
-
-
-def percentile(values: Sequence[float], percent: int) -> float:
-    """Return a percentile of the values, by the next rank; 0 if there are none."""
-    if len(values) < 2:
-        return max(values, default=0.0)
-    return quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
 def without_numbers(text: str) -> str:

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from rich.console import Console
 from rich.table import Table
 
-from tests.interop.failover.judgement import Round, Verdict, percentile
+from jepsen.checkers.percentiles import percentile
+from tests.interop.failover.judgement import Round, Verdict
 
 _HEADINGS = (
     *(
@@ -37,9 +38,9 @@ class Row:
     def as_json(self) -> dict[str, object]:
         gaps_s = self.verdict.gaps_s
         return {"client": self.client, "is_ordered": self.is_ordered, **asdict(self.verdict)} | {
-            "gap_p50_s": round(percentile(gaps_s, 50), 3),
-            "gap_p99_s": round(percentile(gaps_s, 99), 3),
-            "gap_p99_of_others_s": round(percentile(self.verdict.gaps_of_others_s, 99), 3),
+            "gap_p50_s": _ranked(gaps_s, 50, 3),
+            "gap_p99_s": _ranked(gaps_s, 99, 3),
+            "gap_p99_of_others_s": _ranked(self.verdict.gaps_of_others_s, 99, 3),
         }
 
 
@@ -78,10 +79,10 @@ class Report:
             table.add_row(
                 f"{row.client}{' ordered' if row.is_ordered else ''}",
                 *(str(count) for count in (found.acknowledged, found.failed, found.in_flight)),
-                *(f"{percentile(gaps_s, percent):.2f}" for percent in (50, 99)),
+                *(str(_ranked(gaps_s, percent, 2)) for percent in (50, 99)),
                 f"{max(gaps_s, default=0.0):.2f}",
                 str(sum(found.caught)),
-                f"{percentile(found.gaps_of_others_s, 99):.2f}",
+                str(_ranked(found.gaps_of_others_s, 99, 2)),
                 *(str(count) for count in (found.lost, found.duplicated)),
                 "-" if found.disorders is None else str(found.disorders),
                 str(found.moved_shards) if row.is_ordered else "-",
@@ -90,3 +91,8 @@ class Report:
         for row in self.rows:
             for text, count in row.verdict.texts.items():
                 console.print(f"{row.client}: {count} times {text}", markup=False, highlight=False)
+
+
+def _ranked(gaps_s: Sequence[float], percent: int, digits: int) -> float | None:
+    """Return a percentile of gaps; None if there are none, as when every round met a send in flight."""
+    return round(percentile(gaps_s, percent), digits) if gaps_s else None

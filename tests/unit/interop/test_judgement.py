@@ -11,7 +11,6 @@ from tests.interop.failover.judgement import (
     disorder,
     judge,
     longest_gap_s,
-    percentile,
     without_numbers,
 )
 from tests.interop.failover.streams import as_send
@@ -83,11 +82,6 @@ def test_a_shard_is_in_order_within_a_queue_and_its_repeats_do_not_count() -> No
     elsewhere = [stands(0, 0), stands(2, 0, queue_id=1), stands(1, 1)]
     assert disorder(elsewhere, numbers, shards) == (0, 1)
     assert disorder([stands(77, 0)], numbers, shards) == (0, 0)
-
-
-def test_percentiles() -> None:
-    assert (percentile([], 99), percentile([0.5], 50)) == (0.0, 0.5)
-    assert percentile([float(value) for value in range(101)], 99) == pytest.approx(99.0)
 
 
 def test_errors_that_differ_in_numbers_are_one() -> None:
