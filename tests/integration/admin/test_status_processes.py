@@ -25,8 +25,8 @@ from jepsen.processes import Group, Process, poll, program
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 PATIENCE_S = 60.0
-SOON_S = 10.0
-"""A look takes 2 s where somebody is silent, an election one; the machine may be busy."""
+SOON_S = 25.0
+"""A look takes 2 s where somebody is silent, an election one; the machine may be busy. A stop held up takes 35 s."""
 
 SETTINGS = "mappedFileSizeCommitLog=16777216\n"
 """Stops as they are in production: with a time in which requests are passed on."""

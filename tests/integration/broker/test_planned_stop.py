@@ -16,6 +16,8 @@ pytestmark = pytest.mark.slow
 
 FORWARD_S = 3
 LONG_S = 30.0
+ENDS_S = 15.0
+"""For the end itself: the machine may be busy."""
 
 
 async def keep_sending(wire: Wire, codes: list[int], *, until: trio.Event) -> None:
@@ -84,7 +86,7 @@ async def test_who_led_in_an_earlier_life_passes_requests_on_when_it_stops(
         assert not has_ended(cluster, str(old))
         done.set()
         await cluster.wait(lambda: has_ended(cluster, str(old)))
-        assert trio.current_time() - begun_s < FORWARD_S + 3
+        assert trio.current_time() - begun_s < FORWARD_S + ENDS_S
     assert set(codes) == {0}
 
 
