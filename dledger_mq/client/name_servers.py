@@ -13,6 +13,7 @@ from typing import Final
 import anyio
 
 from dledger_mq.client.errors import (
+    ClientClosedError,
     ClientUsageError,
     ConnectionLostError,
     NameServersUnreachableError,
@@ -73,8 +74,36 @@ class NameServers:
 
         Raises:
             NameServersUnreachableError: none answered; the message says why, one by one.
+            ClientClosedError: the client was left.
         """
         reasons: list[str] = []
+        answer = await self._ask(code, ext, body, timeout_s=timeout_s, reasons=reasons)
+        if answer is not None:
+            if self._are_silent:
+                log.info("name server %s answers", self.current)
+            self._are_silent = False
+            return answer
+        said = "; ".join(reasons)
+        if not self._are_silent:
+            log.warning("no name server answers (%s); they are asked again", said)
+        self._are_silent = True
+        raise NameServersUnreachableError(f"no name server answers: {said}")
+
+    async def _ask(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes,
+        *,
+        timeout_s: float,
+        reasons: list[str],
+    ) -> RemotingCommand | None:
+        """Return the first answer; None if there is none, with the reasons added to `reasons`.
+
+        Raises:
+            ClientClosedError: the client was left.
+        """
+        closed: ClientClosedError | None = None
         answers: list[RemotingCommand] = []
         async with anyio.create_task_group() as asking:
 
@@ -92,16 +121,15 @@ class NameServers:
             first = self._current
             for step in range(len(self.addresses)):
                 place, failed = (first + step) % len(self.addresses), anyio.Event()
-                asking.start_soon(ask, place, self._get_link(self.addresses[place]), failed)
+                try:
+                    link = self._get_link(self.addresses[place])
+                except ClientClosedError as error:
+                    closed = error  # raised outside of the group, which would wrap it
+                    asking.cancel_scope.cancel()
+                    break
+                asking.start_soon(ask, place, link, failed)
                 with anyio.move_on_after(HESITATION_S):
                     await failed.wait()
-        if answers:
-            if self._are_silent:
-                log.info("name server %s answers", self.current)
-            self._are_silent = False
-            return answers[0]
-        said = "; ".join(reasons)
-        if not self._are_silent:
-            log.warning("no name server answers (%s); they are asked again", said)
-        self._are_silent = True
-        raise NameServersUnreachableError(f"no name server answers: {said}")
+        if closed is not None and not answers:
+            raise closed
+        return answers[0] if answers else None

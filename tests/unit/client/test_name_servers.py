@@ -8,7 +8,11 @@ import pytest
 import trio
 import trio.testing
 
-from dledger_mq.client.errors import ConnectionLostError, NameServersUnreachableError
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ConnectionLostError,
+    NameServersUnreachableError,
+)
 from dledger_mq.client.link import Link
 from dledger_mq.client.name_servers import ANSWER_TIMEOUT_S, HESITATION_S, NameServers
 from dledger_mq.remoting.header import RemotingCommand
@@ -93,3 +97,22 @@ async def test_when_none_answers_each_is_given_its_time_and_its_reason_is_told(
     ):
         await scripted.ask()
     assert trio.current_time() - begun_s == pytest.approx(HESITATION_S + ANSWER_TIMEOUT_S)
+
+
+async def test_a_client_that_was_left_is_told_so_plainly(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scripted = Scripted("silent", "answers", "answers")
+    links_left = 1
+
+    def get_link(address: str) -> Link:
+        nonlocal links_left
+        if not links_left:
+            raise ClientClosedError("the client was left")
+        links_left -= 1
+        return ScriptedLink(address, scripted.manners[address], scripted.asked)
+
+    servers = NameServers(ADDRESSES, get_link)
+    for _ in range(2):  # in the midst of asking, and before
+        with pytest.raises(ClientClosedError):
+            await servers.call(105, {})
