@@ -8,7 +8,9 @@ DAY_MS: Final = 86_400_000
 
 
 class DayCounts:
-    """Two values of one counter that never falls; a process that starts within a day counts from its start.
+    """Two values of one counter; a process that starts within a day counts from its start.
+
+    The counter falls only when what it counts is replayed from the beginning: then it counts from there.
 
     Attributes:
         morning, yesterday_morning: its values then.
@@ -24,7 +26,8 @@ class DayCounts:
 
     def sample(self, wall_ms: int, count: int) -> None:
         """Note the counter; called every few seconds, and a clock that goes back changes nothing."""
-        assert count >= self.morning, f"the counter fell from {self.morning} to {count}"
+        if count < self.morning:  # the state was cleared, since a snapshot was refused
+            self.restart(count)
         day = wall_ms // DAY_MS
         if day > self._day:
             self._day = day

@@ -25,3 +25,9 @@ def test_what_is_replayed_is_of_no_day() -> None:
     counts.restart(1000)
     counts.sample(5, 1001)
     assert (counts.yesterday_morning, counts.morning) == (1000, 1000)
+
+
+def test_a_counter_that_falls_is_counted_anew() -> None:
+    counts = DayCounts(0, 500)
+    counts.sample(5, 0)
+    assert (counts.yesterday_morning, counts.morning) == (0, 0)
