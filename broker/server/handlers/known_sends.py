@@ -225,14 +225,17 @@ class KnownSends:
     def rest_committed(
         self, send: SendInFlight, known: KnownParts, staged: StagedEntry, place: int
     ) -> None:
-        """Note where the rest of a send stands, of which other parts came before."""
+        """Note where the rest of a send stands, of which other parts came before; its client has no answer yet."""
         end = place + len(send.plan.messages)
+        known_count = len(known.own)
         for at, part in enumerate(known.parts):
             if part is None:
                 known.parts[at] = self._place_of(send.plan, staged, place)
                 known.own.append(staged.physical_offset(place))
                 place += 1
         assert place == end, f"{end - place} messages of the rest are no part of the send"
+        if not send.is_oneway:
+            self._repeats.not_answered(known.own[known_count:])
 
     def ahead_committed(
         self, send: SendInFlight, staged: StagedEntry, place: int, *, first: SendInFlight

@@ -1,7 +1,8 @@
 """Topics that sends created and the name servers may not know yet: until then answers to their sends wait.
 
 A client that is told of its first send, or another one that learns of it, looks for the topic's route next. It must not
-know how name servers are told: see registrar.py.
+know how name servers are told: see registrar.py. Nothing but the answer waits: that a record is committed is known to
+all who look for it at once.
 """
 
 from __future__ import annotations
@@ -10,10 +11,6 @@ from collections.abc import Callable
 from functools import partial
 
 from broker.service.send import SendPlan
-from broker.store.staging import StagedEntry
-
-Act = Callable[[StagedEntry, int], None]
-"""Answers a request whose record is committed, at its place in an entry."""
 
 
 class NewTopics:
@@ -28,20 +25,21 @@ class NewTopics:
         self.names: set[str] = set()
         self._when_routed = when_routed
 
-    def hold(self, plan: SendPlan, act: Act) -> Act:
-        """Return what answers a send once it is committed: `act`, later if its topic is new."""
+    def note(self, plan: SendPlan) -> None:
+        """Note the topic that a send creates, if it creates one, when it is staged."""
         if plan.creation.topics:
             self.names.add(plan.topic)
-        elif plan.topic not in self.names:
-            return act
-        return partial(self._committed, plan.topic, act)
 
-    def _committed(self, topic: str, act: Act, staged: StagedEntry, place: int) -> None:
-        self._when_routed(partial(self._routed, topic, act, staged, place))
+    def answer(self, topic: str, give: Callable[[], None]) -> None:
+        """Give the answer to a send whose record is committed: at once, or later if its topic is new."""
+        if topic in self.names:
+            self._when_routed(partial(self._routed, topic, give))
+        else:
+            give()
 
-    def _routed(self, topic: str, act: Act, staged: StagedEntry, place: int) -> None:
+    def _routed(self, topic: str, give: Callable[[], None]) -> None:
         self.names.discard(topic)
-        act(staged, place)
+        give()
 
     def forget(self) -> None:
         """Forget all of them: the sends that created them are decided by the next leader."""

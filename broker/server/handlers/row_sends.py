@@ -26,7 +26,6 @@ from broker.store.staging import StagedEntry
 from dledger import DLedgerError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import OffsetIdMaker
-from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.requests import ROWS_STORED
 
@@ -43,7 +42,7 @@ class _Flight:
 
     request: PendingRequest
     rows: Rows
-    queue_id: QueueId
+    plan: SendPlan
     wanted: list[bool]
     fresh: frozenset[bytes]
     waiting: list[PendingRequest] = field(default_factory=list)
@@ -85,7 +84,7 @@ class RowSends:
         wanted = new_rows(rows, self._sinks)
         fresh = [key for key, is_new in zip(rows.keys, wanted, strict=True) if is_new]
         if not fresh:
-            self._answer(request, plan.queue_id, wanted)
+            self._answer(request, plan, wanted)
             return
         problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks)
         if problem is not None:
@@ -100,12 +99,14 @@ class RowSends:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, remark)
             return
         self._commits.stage_control(TakeRows(rows.sink_id, rows.batch_id, b"".join(fresh)))
-        flight = _Flight(request, rows, plan.queue_id, wanted, frozenset(fresh))
+        flight = _Flight(request, rows, plan, wanted, frozenset(fresh))
         assert len(flight.fresh) == len(fresh), f"a row of {rows.sink_id} is new twice in one send"
         self._flying.setdefault(rows.sink_id, []).append(flight)
         self._flying_count += len(fresh)
-        answer = self._new_topics.hold(plan, partial(self._committed, flight))
-        self._commits.wait(place, OnCommit(answer, partial(self._failed, flight)))
+        self._new_topics.note(plan)
+        self._commits.wait(
+            place, OnCommit(partial(self._committed, flight), partial(self._failed, flight))
+        )
 
     def _ahead_of(self, rows: Rows) -> _Flight | None:
         """Find the flight that decides about these rows, if there is one."""
@@ -131,7 +132,7 @@ class RowSends:
     def _committed(self, flight: _Flight, staged: StagedEntry, place: int) -> None:
         """Answer a send whose rows stand, and decide on those after it."""
         self._landed(flight)
-        self._answer(flight.request, flight.queue_id, flight.wanted, staged=staged, place=place)
+        self._answer(flight.request, flight.plan, flight.wanted, staged=staged, place=place)
         for request in flight.waiting:
             self._router.route(request)
 
@@ -145,7 +146,7 @@ class RowSends:
     def _answer(
         self,
         request: PendingRequest,
-        queue_id: QueueId,
+        plan: SendPlan,
         wanted: list[bool],
         *,
         staged: StagedEntry | None = None,
@@ -154,8 +155,9 @@ class RowSends:
         """Answer which rows were stored now, and where the first of those stands."""
         ext = {
             "msgId": self._ids(staged.physical_offset(place)) if staged is not None else "",
-            "queueId": str(queue_id),
+            "queueId": str(plan.queue_id),
             "queueOffset": str(staged.queue_offset(place)) if staged is not None else "-1",
             ROWS_STORED: "".join("1" if is_new else "0" for is_new in wanted),
         }
-        request.answer(ResponseCode.SUCCESS, ext=ext)
+        give = partial(request.answer, ResponseCode.SUCCESS, ext=ext)
+        self._new_topics.answer(plan.topic, give)

@@ -7,6 +7,7 @@ is found by known_sends.py.
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 
 from broker.server.handlers.known_sends import KnownParts, KnownSends, SendInFlight
 from broker.server.handlers.new_topics import NewTopics
@@ -14,7 +15,7 @@ from broker.server.handlers.plan_staging import stage_plan
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.transactions import TransactionEnds
-from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import NOTHING_NEW
@@ -137,15 +138,13 @@ class Sends:
         if known is not None and found is not None:
             parts = known.join(send, plan, found)
             if not parts.open_count:
-                self._answer_parts(send, parts)
+                self._answer_parts_when_routed(send, parts)
         if place >= 0:
             if known is not None:
                 known.enter(send)
-            if plan.creation is NOTHING_NEW and not self._new_topics.names:
-                self._commits.wait(place, send)
-            else:
-                answer = self._new_topics.hold(plan, send.committed)
-                self._commits.wait(place, OnCommit(answer, send.failed))
+            if plan.creation is not NOTHING_NEW:
+                self._new_topics.note(plan)
+            self._commits.wait(place, send)
 
     # The outcome of a send.
 
@@ -157,6 +156,29 @@ class Sends:
                 self._known.rest_committed(send, send.parts, staged, place)
                 self.decided(send)
                 return
+        if send.plan.topic in self._new_topics.names:
+            self._answer_late(send, staged, place)
+        else:
+            self._answer(send, staged, place)
+
+    def _answer_late(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
+        """Answer a send to a new topic; until then its messages stand, and their client has no answer."""
+        stored = [
+            staged.physical_offset(each) for each in range(place, place + len(send.plan.messages))
+        ]
+        notes = None if send.is_oneway else self._repeats
+        if notes is not None:
+            notes.not_answered(stored)
+
+        def give() -> None:
+            if notes is not None:
+                notes.answered(stored)  # unless the client is found to be gone
+            self._answer(send, staged, place)
+
+        self._new_topics.answer(send.plan.topic, give)
+
+    def _answer(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
+        """Answer a send, nothing of which came before."""
         plan = send.plan
         count = len(plan.messages)
         if send.is_oneway:
@@ -205,11 +227,15 @@ class Sends:
             self._router.unconfirmed(send, error)
         elif parts.decide(error):
             if parts.error is None:
-                self._answer_parts(send, parts)
+                self._answer_parts_when_routed(send, parts)
             else:
                 assert self._known is not None, "parts are known, and nothing is"
                 self._known.failed(send, parts)
                 self._router.unconfirmed(send, parts.error)
+
+    def _answer_parts_when_routed(self, send: SendInFlight, known: KnownParts) -> None:
+        """Answer with parts that stand: later if the topic is new, like those who sent them first."""
+        self._new_topics.answer(known.asked.topic, partial(self._answer_parts, send, known))
 
     def _answer_parts(self, send: SendInFlight, known: KnownParts) -> None:
         """Answer with where all messages of a send stand, some of which were sent before.

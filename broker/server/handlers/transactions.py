@@ -174,16 +174,18 @@ class TransactionEnds:
             return
         self._beginning.setdefault(half.key, []).append(half.asked)
         self._beginning_count += 1
+        self._new_topics.note(half.plan)
         self._router.when_committed(
             request,
             place,
-            self._new_topics.hold(half.plan, partial(self._half_stored, half)),
+            partial(self._half_stored, half),
             ended=lambda _error: self._begun(half.key, half.asked),
         )
 
     def _half_stored(self, half: _HalfSend, staged: StagedEntry, place: int) -> None:
         """Answer a half message that is committed."""
-        self._answer_half(half, self._answers.place_of(half.plan, staged, place))
+        stored = self._answers.place_of(half.plan, staged, place)
+        self._new_topics.answer(half.plan.topic, partial(self._answer_half, half, stored))
 
     def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
         """Note that a half message is in flight no more; after a change of leader nothing is known of any."""

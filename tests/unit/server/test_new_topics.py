@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, cast
 
 from broker.server.handlers.new_topics import NewTopics
 from broker.service.catalog import Creation
 from broker.service.send import SendPlan
 from broker.store.topics import TopicConfig
 from dledger_mq.message.numbers import QueueId
-
-STAGED = cast("Any", "an entry")
 
 
 def plan(topic: str, *, creates: bool = False) -> SendPlan:
@@ -27,8 +24,8 @@ class Answers:
 
     def commit(self, which: SendPlan, place: int) -> None:
         """A send that is staged and committed."""
-        answer = self.topics.hold(which, lambda _, at: self.given.append((which.topic, at)))
-        answer(STAGED, place)
+        self.topics.note(which)
+        self.topics.answer(which.topic, lambda: self.given.append((which.topic, place)))
 
 
 def test_the_first_send_and_those_beside_it_wait_for_the_route() -> None:
@@ -54,7 +51,7 @@ def test_a_group_alone_is_not_waited_for() -> None:
 
 def test_a_lost_leadership_ends_the_waiting_of_others() -> None:
     answers = Answers()
-    answers.topics.hold(plan("New", creates=True), lambda *_: None)
+    answers.topics.note(plan("New", creates=True))
     answers.topics.forget()
     answers.commit(plan("New"), 1)
     assert answers.given == [("New", 1)]

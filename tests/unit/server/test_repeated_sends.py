@@ -22,7 +22,7 @@ from broker.service.send import SendRules, SendSettings
 from broker.store.record_reader import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
-from broker.store.topics import TopicConfig
+from broker.store.topics import PERM_ALL, TopicConfig
 from dledger import (
     Committed,
     EntryDamagedError,
@@ -119,7 +119,8 @@ class Bench:
         )
         repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
         ids = OffsetIdMaker(HOST)
-        new_topics = NewTopics(lambda then: then())
+        self.unrouted: list[Callable[[], None]] | None = None
+        new_topics = NewTopics(self._when_routed)
         self.sends = Sends(
             self.commits,
             self.router,
@@ -134,6 +135,25 @@ class Bench:
         self.new_term()
         self.commits.create(Creation(topics=(TopicConfig("T", 4, 4),)))
         self.commit()
+
+    def _when_routed(self, then: Callable[[], None]) -> None:
+        """Name servers take a topic at once, or when the test says so."""
+        if self.unrouted is None:
+            then()
+        else:
+            self.unrouted.append(then)
+
+    def hold_routes(self) -> None:
+        """From now on sends create topics, which the name servers do not take."""
+        self.commits.create(Creation(topics=(TopicConfig("TBW102", 4, 4, PERM_ALL),)))
+        self.commit()
+        self.unrouted = []
+
+    def take_routes(self) -> None:
+        """From now on the name servers know all topics."""
+        unrouted, self.unrouted = self.unrouted or [], None
+        for then in unrouted:
+            then()
 
     def new_term(self) -> None:
         """Another leader, which may be this node again."""
@@ -609,3 +629,44 @@ def test_who_gave_up_while_its_send_was_held_repeats_it(bench: Bench) -> None:
     bench.send("k", born_ms=1_000 + 2_000)
     bench.commit()
     assert bench.stored() == 2, "this one may have been made with the answer at hand"
+
+
+def test_copies_of_a_message_whose_answer_waits_for_a_route_are_one_more_message(
+    bench: Bench,
+) -> None:
+    bench.hold_routes()
+    first = bench.send("k", topic="New")
+    bench.commit()
+    assert not first.answers()
+    copies = bench.send(None, items=[("k", b"body"), ("k", b"body")], topic="New")
+    bench.commit()
+    bench.take_routes()
+    assert bench.stored(b"New") == 2
+    assert sorted(bench.ids(copies)) == sorted(set(bench.ids(copies)))
+    assert bench.ids(first)[0] in bench.ids(copies)
+
+
+def test_a_retry_is_one_while_the_answer_waits_for_a_route(bench: Bench) -> None:
+    bench.hold_routes()
+    first = bench.send("k", topic="New")
+    bench.commit()
+    again = bench.send("k", topic="New")
+    assert not first.answers() + again.answers()
+    bench.take_routes()
+    assert place(first) == place(again)
+    on_purpose = bench.send("k", topic="New")
+    bench.commit()
+    assert place(on_purpose) != place(first)
+
+
+def test_a_retry_of_the_rest_of_a_batch_is_one_while_its_answer_waits_for_a_route(
+    bench: Bench,
+) -> None:
+    bench.hold_routes()
+    bench.send("k", b"1", topic="New")
+    bench.commit()
+    batch = bench.send(None, items=[("k", b"1"), ("m", b"2")], topic="New")
+    bench.commit()
+    again = bench.send("m", b"2", topic="New")
+    bench.take_routes()
+    assert bench.ids(batch)[1:] == bench.ids(again)

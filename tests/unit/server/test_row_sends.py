@@ -154,3 +154,14 @@ def test_bounds_are_kept_before_anything_is_stored(
     ended = bench.rows("5 s", 1)
     bench.commit()
     assert result_of(ended) == "1", "the rows of the batch that it ends make room"
+
+
+def test_rows_whose_answer_waits_for_a_route_are_in_flight_no_more(bench: RowBench) -> None:
+    bench.hold_routes()
+    first = bench.rows("4 s", 1, topic="New")
+    bench.commit()
+    assert not bench.sends._rows._flying_count
+    again = bench.rows("4 s", 1, topic="New")
+    assert not first.answers() + again.answers()
+    bench.take_routes()
+    assert (result_of(first), result_of(again)) == ("1", "0")
