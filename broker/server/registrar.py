@@ -321,6 +321,8 @@ class _NameServer:
         try:
             if not self._is_connected:
                 await self._connect(nursery)
+                if self._has_left:
+                    return False  # a stop had nobody to unregister from
             answer = await self.ask(self._next_frame)
             nonce = "" if answer is None else answer.ext.get(NONCE_FIELD, "")
             if nonce not in ("", self._nonce):

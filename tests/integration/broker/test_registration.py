@@ -121,6 +121,43 @@ async def test_followers_register_under_their_own_numbers(make_cluster: ClusterM
         await cluster.wait(lambda: (server.latest(old) or server.registered[0])[0].broker_id != 0)
 
 
+class ConnectingBack(NameServer):
+    """Looks whether brokers that register let it in, as real ones do; `refused` are those that did not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused: list[str] = []
+
+    def handle(self, connection: Connection, frames: list[Frame]) -> None:
+        for frame in frames:
+            address = identity_of(decode_command(frame).ext).broker_addr
+            host, port = address.rsplit(":", 1)
+            try:
+                socket.create_connection((host, int(port))).close()
+            except OSError:
+                self.refused.append(address)
+        super().handle(connection, frames)
+
+
+@pytest.mark.slow
+async def test_a_broker_that_is_back_registers_when_name_servers_can_connect_back(
+    make_cluster: ClusterMaker,
+) -> None:
+    server = ConnectingBack()
+    sock = bind(Address("127.0.0.1", 0))
+    async with listening(server, sock):
+        cluster = await make_cluster(3, namesrvs=(bound_address(sock),))
+        leader = await cluster.leader()
+        name = str((await cluster.followers())[0].log.node_id)
+        async with cluster.wire(leader) as wire:
+            await wire.send("T")
+        await cluster.kill(name)
+        server.registered.clear()
+        address = str((await cluster.start(name)).service_address)
+        await cluster.wait(lambda: server.latest(address) is not None)
+        assert not server.refused
+
+
 async def test_a_name_server_that_is_down_is_tried_again(
     make_cluster: ClusterMaker, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
 import trio
 import trio.testing
 
+from broker.server import registrar
 from broker.server.registrar import _NameServer
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
@@ -173,4 +175,24 @@ async def test_nothing_is_registered_after_leaving(autojump_clock: trio.testing.
         node.server.wake(urgent=True)
         await trio.sleep(60)
         assert node.wire.sent == [b"register 1", b"leave 2"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_stop_while_a_name_server_is_being_reached_registers_nothing(
+    autojump_clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Registered()
+    node.server._connection = None
+
+    async def reach(*_: object, **__: object) -> Wire:
+        await trio.sleep(0.1)
+        return node.wire
+
+    monkeypatch.setattr(registrar, "connect", reach)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server.run, 30.0)
+        await trio.testing.wait_all_tasks_blocked()
+        await node.server.leave(lambda opaque: b"leave %d" % opaque)
+        await trio.sleep(60)
+        assert not node.wire.sent
         nursery.cancel_scope.cancel()
