@@ -66,6 +66,13 @@ class LogReader:
         """The byte place where the first entry starts that is not known to be committed."""
         return self.position_of(Index(self.commit_index + 1))
 
+    @property
+    def applied_position(self) -> Position:
+        """The byte place up to which entries are known to be committed, and are applied here."""
+        layout = self._standing.running.engine.log.layout
+        index = Index(min(self.applied_index, self.commit_index) + 1)
+        return layout.position_of(max(index, layout.first_index))
+
     def position_of(self, index: Index) -> Position:
         """Return the byte place of an entry's header."""
         return self._standing.running.engine.log.layout.position_of(index)

@@ -17,7 +17,7 @@ from broker.server.links.private_codes import NOT_CARRIED_OUT, PrivateCode
 from broker.server.requests.origin import ClientOrigin, Outputs, answer
 from broker.service.catalog import Creation
 from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
-from dledger import DLedgerError, LogServer
+from dledger import NO_INDEX, DLedgerError, LogServer
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 
@@ -37,15 +37,15 @@ class SyncRequest(msgspec.Struct, frozen=True):
         changes: number of the state of its clients; comparable within one connection.
         clients: its consumers; None: as they were sent before with `changes`.
         union: the version of the union that the node has.
-        committed_position: byte place up to which it knows the log to be committed; 0 from one that stops, and from
-            older versions.
+        applied_position: byte place up to which it has applied the log; 0 from one that is not to be read from, as it
+            stops or is behind, and from older versions.
     """
 
     node: str
     changes: int
     clients: list[ConsumerClient] | None
     union: tuple[str, int]
-    committed_position: int = 0
+    applied_position: int = 0
 
 
 class SyncReply(msgspec.Struct, frozen=True):
@@ -112,6 +112,7 @@ class ClientExchange:
         self._synced_changes = -1
         self._synced = trio.Event()
         self._wanted = trio.Event()
+        self._known_index = NO_INDEX
         self.union = ClientUnion()
         self.is_leaving = False
         link.watch(opened=self.ask_again)
@@ -166,7 +167,7 @@ class ClientExchange:
         except (msgspec.MsgspecError, ValueError) as error:
             raise BodyError(f"not a list of clients: {error}") from error
         self._links[sync.node] = link
-        self._followers.reported(sync.node, link, sync.committed_position)
+        self._followers.reported(sync.node, link, sync.applied_position)
         if sync.clients is None:
             is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
             # A node that was silent for too long is out of the union, though its link lives: it sends them again.
@@ -230,9 +231,11 @@ class ClientExchange:
             synced.set()
 
     async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
+        """Report this node's clients, as a whole if `full`; return the leader's answer, None without one."""
         clients = self._local.consumers() if full else None
-        position = 0 if self.is_leaving else self._log.reader.committed_position
-        body = _encode(SyncRequest(self._node, changes, clients, self._union_id, position))
+        body = _encode(
+            SyncRequest(self._node, changes, clients, self._union_id, self._readable_position())
+        )
         waiter = _SyncWaiter()
         asked = self._link.ask(
             PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
@@ -241,6 +244,17 @@ class ClientExchange:
             return None
         await waiter.done.wait()
         return waiter.reply
+
+    def _readable_position(self) -> int:
+        """Return the byte place up to which backlogs can be read here.
+
+        A node that has yet to apply what it knew to be committed at its last report cannot confirm what it reads: its
+        readers would be sent back to the leader, one batch after the other.
+        """
+        reader = self._log.reader
+        is_behind = reader.applied_index < self._known_index
+        self._known_index = reader.commit_index
+        return 0 if self.is_leaving or is_behind else reader.applied_position
 
     def _notify(self, groups: list[str], but: ClientOrigin | None = None) -> None:
         """Notify the clients here of groups whose roll changed, and the nodes of any change; the leader does."""

@@ -1,4 +1,4 @@
-"""The nodes that follow this one, as their reports say: whether they live, and how far they know the log committed."""
+"""The nodes that follow this one, as their reports say: whether they live, and how far they have applied the log."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ class Followers:
         self._broker_ids = dict(broker_ids)
         self._now_ms = now_ms
         self._reports: dict[str, tuple[ClientOrigin, int, int]] = {}
-        """By node: the link that it came on, when, and the byte place up to which the log is committed there."""
+        """By node: the link that it came on, when, and the byte place up to which the log is applied there."""
 
-    def reported(self, node_id: str, link: ClientOrigin, committed_position: int) -> None:
+    def reported(self, node_id: str, link: ClientOrigin, applied_position: int) -> None:
         """Take a report of a node."""
         if node_id in self._broker_ids:
-            self._reports[node_id] = link, self._now_ms(), committed_position
+            self._reports[node_id] = link, self._now_ms(), applied_position
 
     def broker_ids(self, position: int) -> list[int]:
-        """Return the broker ids of those that live and have the log up to a byte place, in order."""
+        """Return the broker ids of those that live and have applied more than a byte place, in order."""
         fresh_ms = self._now_ms() - FRESH_MS
         return sorted(
             self._broker_ids[node_id]
-            for node_id, (link, seen_ms, committed_position) in self._reports.items()
-            if seen_ms >= fresh_ms and committed_position > position and not link.is_closed
+            for node_id, (link, seen_ms, applied_position) in self._reports.items()
+            if seen_ms >= fresh_ms and applied_position > position and not link.is_closed
         )

@@ -21,7 +21,7 @@ from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.sent_away import SentAway
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
-from broker.server.requests.read_points import ReadPoints
+from broker.server.requests.read_points import NotConfirmed, ReadPoints
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
@@ -110,8 +110,12 @@ class Pulls:
         self._commit_offset = commit_offset
         self._overflows = OffsetOverflows()
         self._put_off: list[Pull] = []
+        self._unconfirmed: set[Pull] = set()
+        """Those that wait for their confirmation."""
+        self._is_ending = False
         self._topics_version = state.topics.version
         self.counts = PullCounts()
+        points.watch_answers(self._sent_away.forget)
 
     @property
     def held_count(self) -> int:
@@ -134,9 +138,12 @@ class Pulls:
     # Confirming, checking and reading.
 
     def _go_on(self, pull: Pull) -> None:
-        """Take a pull's remaining steps; one that cannot go on now is put off, or refused when it is late."""
-        if not (pull.is_confirmed or self._confirm(pull)):
-            return
+        """Take a pull's remaining steps, the first of which is its confirmation."""
+        if pull.is_confirmed or self._confirm(pull):
+            self._check_and_read(pull)
+
+    def _check_and_read(self, pull: Pull) -> None:
+        """Take the steps after the confirmation; a pull that cannot go on now is put off, or refused if it is late."""
         try:
             refusal = None if pull.is_checked else self._check(pull)
             if refusal is None:
@@ -150,35 +157,53 @@ class Pulls:
     def _confirm(self, pull: Pull) -> bool:
         """Return True if a pull may go on now; else it does once this node is confirmed to have applied enough."""
         pull.is_confirmed = self._log.reader.is_current
-        if (
-            pull.is_confirmed
-            or self._log.lost_votes.problem  # there is no leader to send it to
-            or self._sent_away.is_back(pull.connection, pull.place)
-        ):
+        if pull.is_confirmed:
+            self._sent_away.forget()
             return True
-        self._points.read(partial(self._confirmed, pull), partial(self._not_confirmed, pull))
+        if self._log.lost_votes.problem:  # there is no leader to send it to
+            return True
+        self._unconfirmed.add(pull)
+        if self._is_ending:
+            self._not_confirmed(pull, NotConfirmed("this node ends", has_leader=True))
+        else:
+            self._points.read(partial(self._confirmed, pull), partial(self._not_confirmed, pull))
         return False
 
     def _confirmed(self, pull: Pull) -> None:
         """Go on with a pull that may be answered from what is applied here."""
         self._sent_away.forget()
+        self._unconfirmed.discard(pull)
         if not pull.is_closed:
             pull.is_confirmed = True
-            self._go_on(pull)
+            self._check_and_read(pull)
 
-    def _not_confirmed(self, pull: Pull, _reason: str) -> None:
+    def _not_confirmed(self, pull: Pull, why: NotConfirmed) -> None:
         """Put a pull off that nobody confirms, or send it to the leader when it is late.
 
-        A node that does not even know its topic or group, as after a start without a majority, refuses it: "nothing
-        new" would deny what there is.
+        Without a leader, one that is back from there is served. A node that does not even know its topic or group, as
+        after a start without a majority, refuses it: "nothing new" would deny what there is.
         """
-        if pull.is_closed or self._try_later(pull):
+        self._unconfirmed.discard(pull)
+        if pull.is_closed:
+            return
+        if not why.has_leader and self._is_back(pull):
+            self._check_and_read(pull)
+            return
+        if self._try_later(pull):
             return
         grant = self._rules.check(pull.fields)
         if isinstance(grant, Refusal) and grant.code in _NOT_KNOWN:
             pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, self._behind(grant.remark))
             return
-        self._sent_away.add(pull.connection, pull.place)
+        if not why.has_leader:
+            self._sent_away.add(pull.connection, pull.place)
+        self._send_away(pull)
+
+    def _is_back(self, pull: Pull) -> bool:
+        return self._sent_away.is_back(pull.connection, pull.place)
+
+    def _send_away(self, pull: Pull) -> None:
+        """Answer that there is nothing new here, with the client's own offset, and name the leader."""
         low, high = self._state.queues.min_max(*pull.place)
         offset = pull.fields.queue_offset
         self._answer(
@@ -188,8 +213,9 @@ class Pulls:
         )
 
     def _try_later(self, pull: Pull) -> bool:
-        """Keep a pull for the next tick; return False if it is late, or too many wait."""
-        if self._now_ms() >= pull.deadline_ms or len(self._put_off) >= self._held_max:
+        """Keep a pull for the next tick; return False if it is late, too many wait, or this node ends."""
+        is_late = self._is_ending or self._now_ms() >= pull.deadline_ms
+        if is_late or len(self._put_off) >= self._held_max:
             return False
         pull.was_held = True
         self._put_off.append(pull)
@@ -208,11 +234,22 @@ class Pulls:
         self._read_anew(pull)
 
     def _try_put_off(self) -> None:
-        """Go on with the pulls that were put off."""
+        """Go on with the pulls that were put off, unless they would only hear again that there is no leader."""
         waiting, self._put_off = self._put_off, []
+        may_confirm = self._points.can_ask or self._log.lost_votes.problem or self._is_ending
+        now_ms = self._now_ms()
         for pull in waiting:
-            if not pull.is_closed:
+            if pull.is_closed:
+                continue
+            if (
+                may_confirm
+                or pull.is_confirmed
+                or now_ms >= pull.deadline_ms
+                or self._is_back(pull)
+            ):
                 self._go_on(pull)
+            else:
+                self._put_off.append(pull)
 
     def _check(self, pull: Pull) -> Refusal | None:
         """Return why a pull may not read, or None; if it may, the offset that it carries is taken.
@@ -270,8 +307,11 @@ class Pulls:
             tag_hashes=pull.tags,
             limits=self._advice.limits,
         )
-        is_authoritative = pull.is_confirmed or self._log.reader.is_current
-        return result, outcome_of(result, offset, is_authoritative=is_authoritative)
+        return result, outcome_of(result, offset, is_authoritative=self._is_sure(pull))
+
+    def _is_sure(self, pull: Pull) -> bool:
+        """Return True if a pull was confirmed, or needs no confirmation as this node leads by now."""
+        return pull.is_confirmed or self._log.reader.is_current
 
     def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
         """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
@@ -293,7 +333,7 @@ class Pulls:
     def _hold(self, pull: Pull) -> bool:
         """Keep a pull that found nothing, if its client wants that (F1, F2)."""
         fields = pull.fields
-        if not fields.sys_flag & PULL_SUSPEND:
+        if self._is_ending or not fields.sys_flag & PULL_SUSPEND:
             return False
         wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self._long_polling)
         if wait_ms <= 0:
@@ -342,8 +382,15 @@ class Pulls:
         return self._advice.leave()
 
     def answer_held(self) -> None:
-        """Answer all held pulls, since this node ends: their clients pull again, from the leader if they know it."""
+        """Answer all pulls that wait, since this node ends: their clients pull again, from the leader if they know it.
+
+        No pull waits from now on.
+        """
+        self._is_ending = True
         self._end_holds(_NEVER_MS)
+        self._try_put_off()
+        for pull in tuple(self._unconfirmed):
+            self._not_confirmed(pull, NotConfirmed("this node ends", has_leader=True))
 
     def expire(self, now_ms: int) -> None:
         """Go on with the pulls that were put off, and answer those whose time is over."""
@@ -353,6 +400,9 @@ class Pulls:
     def _end_holds(self, now_ms: int) -> None:
         """Answer the pulls whose time is over by then with what is there (F8)."""
         for pull in self._held.take_due(now_ms):
+            if not self._is_sure(pull):
+                self._send_away(pull)
+                continue
             newer = self._newer_grant(pull)
             if newer is not None:
                 self._read_anew(pull, newer)
@@ -397,9 +447,9 @@ class Pulls:
             return
         self._held.release(pull)
         newer = self._newer_grant(pull)
-        if newer is None:
+        if newer is None and self._is_sure(pull):
             self._answer(pull, result, outcome)
-        else:
+        else:  # as the group wants it now, or once the leader that there may be by now has confirmed it
             self._read_anew(pull, newer)
 
     def _newer_grant(self, pull: Pull) -> PullGrant | None:

@@ -2,8 +2,9 @@
 
 A node that nobody confirms may be cut off from its group, while the others have deleted a topic and made it again: what
 stands here at an offset may not be what its client means. So it sends the client to the leader, with the client's own
-offset. Who follows the leader never comes back for that; who does has a route without a leader, as when the disks of a
-majority are full, and may read what was committed.
+offset. Who comes back has a route without a leader, as when the disks of a majority are full, or was sent back by a
+leader that this node has not heard of. So it may read what was committed only while this node reaches no leader: the
+first word of one ends that for all.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dledger_mq.message.numbers import QueueId
 
 
 class SentAway:
-    """Queues of connections, as many as were sent away since the last confirmation."""
+    """Queues of connections, as many as were sent away since a leader was last heard of."""
 
     def __init__(self, count_max: int) -> None:
         """Remember no more than `count_max` queues: beyond that all are forgotten, and sent away once more."""

@@ -21,11 +21,24 @@ CONFIRM_MS = 2_000
 
 
 @dataclass(frozen=True, slots=True)
+class NotConfirmed:
+    """Says why a read was not confirmed.
+
+    Attributes:
+        reason: for people.
+        has_leader: True if there may be a leader that confirms it later; False: none could be asked, or none answered.
+    """
+
+    reason: str
+    has_leader: bool
+
+
+@dataclass(frozen=True, slots=True)
 class _Read:
-    """A read that waits; `failed` takes the reason why nobody confirmed it."""
+    """A read that waits."""
 
     act: Callable[[], None]
-    failed: Callable[[str], None]
+    failed: Callable[[NotConfirmed], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +71,26 @@ class ReadPoints:
         self._unasked: list[_Read] = []
         self._question: _Question | None = None
         self._ahead: list[_Ahead] = []
+        self._answer_watchers: list[Callable[[], None]] = []
         self._count = 0
         """Invariant: 0 <= count <= waiting_max; the reads that wait at a node that does not lead."""
 
-    def read(self, act: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def watch_answers(self, callback: Callable[[], None]) -> None:
+        """Call back whenever a leader has said how far it is."""
+        self._answer_watchers.append(callback)
+
+    @property
+    def can_ask(self) -> bool:
+        """True while somebody can be asked for a confirmation."""
+        return self._log.is_serving or self._link.is_open
+
+    def read(self, act: Callable[[], None], failed: Callable[[NotConfirmed], None]) -> None:
         """Run `act` once this node is confirmed to have applied enough; or `failed`, which must not come back here."""
         if self._log.is_serving:
-            self._linear.read(act, lambda error: failed(str(error)))
+            self._linear.read(act, lambda error: failed(NotConfirmed(str(error), has_leader=False)))
         elif self._count >= self._waiting_max:
-            failed(f"{self._count} reads wait for the leader already")
+            reason = f"{self._count} reads wait for the leader already"
+            failed(NotConfirmed(reason, has_leader=True))
         else:
             self._count += 1
             self._unasked.append(_Read(act, failed))
@@ -82,7 +106,7 @@ class ReadPoints:
             PrivateCode.READ_POINT, question, ext={}, body=b"", timeout_ms=CONFIRM_MS
         ):
             self._question = None
-            self._fail(reads, "no leader can be asked")
+            self._fail(reads, "no leader can be asked", has_leader=self._link.is_open)
 
     def answered(self, question: _Question, response: RemotingCommand) -> None:
         """Take the leader's answer, unless it comes from a leader of the past."""
@@ -91,6 +115,8 @@ class ReadPoints:
         self._question = None
         index = response.ext.get(READ_POINT_FIELD, "")
         if response.code == 0 and index.isdecimal():
+            for answered in self._answer_watchers:
+                answered()
             deadline_ms = self._now_ms() + CONFIRM_MS
             self._ahead.append(_Ahead(int(index), deadline_ms, question.reads))
             self.applied()
@@ -128,13 +154,14 @@ class ReadPoints:
         late = [each for each in self._ahead if each.deadline_ms <= now_ms]
         self._ahead = [each for each in self._ahead if each.deadline_ms > now_ms]
         for each in late:
-            self._fail(each.reads, f"{self._log.node_id} has yet to apply entry {each.index}")
+            reason = f"{self._log.node_id} has yet to apply entry {each.index}"
+            self._fail(each.reads, reason, has_leader=True)
 
-    def _fail(self, reads: list[_Read], reason: str) -> None:
+    def _fail(self, reads: list[_Read], reason: str, *, has_leader: bool = False) -> None:
         self._count -= len(reads)
         assert self._count >= 0, f"{self._count} reads wait after {len(reads)} have failed"
         for read in reads:
-            read.failed(reason)
+            read.failed(NotConfirmed(reason, has_leader))
 
     # The leader's end.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -114,3 +115,18 @@ def test_a_follower_is_named_while_it_reports_and_for_what_it_has(bench: Bench) 
 def test_an_older_node_that_does_not_say_how_far_it_is_is_not_named(bench: Bench) -> None:
     bench.sync([])
     assert bench.followers.broker_ids(0) == []
+
+
+def test_a_node_says_how_far_it_has_applied_and_nothing_while_it_is_behind_or_stops(
+    bench: Bench,
+) -> None:
+    reader = SimpleNamespace(applied_index=5, commit_index=9, applied_position=500)
+    bench.exchange._log = SimpleNamespace(reader=reader)  # type: ignore[assignment]
+    assert bench.exchange._readable_position() == 500, "it may be about to apply the rest"
+    reader.applied_index = 8
+    assert bench.exchange._readable_position() == 0, "it knew of entry 9 a report ago"
+    reader.applied_index, reader.commit_index = 9, 12
+    assert bench.exchange._readable_position() == 500
+    reader.applied_index = 12
+    bench.exchange.is_leaving = True
+    assert bench.exchange._readable_position() == 0

@@ -89,11 +89,65 @@ class TestConfirmations:
     def test_a_confirmation_ends_that(self) -> None:
         bench = follower(b"1", confirms=False)
         bench.send_away()
-        other = bench.pull(0)
-        assert bodies(other) == [b"1"]
-        bench.pulls._sent_away.forget()
+        assert bodies(bench.pull(0)) == [b"1"]
+        bench.points.confirms = True
+        assert bodies(bench.pull(0)) == [b"1"]
+        bench.points.confirms = False
+        assert bench.pull(0).frames == []
+
+    def test_so_does_the_word_of_a_leader_even_before_it_is_applied(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        bench.points.leader_answers()
+        assert bench.pull(0).frames == []
+
+    def test_who_comes_back_is_confirmed_like_all_others_when_there_is_a_leader(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        bench.points.confirms = None
         origin = bench.pull(0)
         assert origin.frames == []
+        act, _ = bench.points.asked[-1]
+        act()
+        assert bodies(origin) == [b"1"]
+
+    def test_behind_a_leader_nothing_is_served_that_is_not_confirmed(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        bench.points.has_leader = True
+        for _ in range(3):
+            origin = bench.pull(0)
+            assert origin.frames == []
+            bench.expire(bench.now_ms + HOLD_MS)
+            assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, "0", "0")
+
+    def test_who_was_sent_away_behind_a_leader_is_not_back_when_that_is_gone(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.points.has_leader = True
+        bench.send_away()
+        bench.points.has_leader = False
+        assert bench.pull(0).frames == []
+
+    def test_one_that_was_held_unconfirmed_is_confirmed_before_it_is_answered(self) -> None:
+        bench = follower(b"1", confirms=False)
+        bench.send_away()
+        origin = bench.pull(1, 15_000)
+        bench.points.has_leader = True
+        bench.broker.send(body=b"2")
+        bench.pulls.applied()
+        assert origin.frames == [], "it may be what stood there in the past"
+        bench.points.confirms = True
+        bench.expire(50)
+        assert bodies(origin) == [b"2"]
+
+    def test_while_nobody_can_be_asked_those_that_wait_do_not_ask(self) -> None:
+        bench = follower(b"1", confirms=False)
+        origin = bench.pull(0)
+        for now_ms in range(50, HOLD_MS, 50):
+            bench.expire(now_ms)
+        assert len(bench.points.asked) == 1
+        bench.expire(HOLD_MS)
+        assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, "0", "0")
 
     def test_so_does_the_end_of_the_connection(self) -> None:
         bench = follower(b"1", confirms=False)
@@ -234,3 +288,28 @@ class TestStops:
         bench.pulls.answer_held()
         assert next_step(origin) == (ResponseCode.PULL_NOT_FOUND, "1", "0")
         assert bench.pulls.held_count == 0
+
+    @pytest.mark.parametrize("confirms", [False, None])
+    def test_so_are_those_that_nobody_has_confirmed_yet(self, confirms: bool | None) -> None:
+        bench = follower(b"1")
+        bench.points.confirms = confirms
+        origins = [bench.pull(0), bench.pull(1, 15_000)]
+        bench.pulls.answer_held()
+        later = bench.pull(1, 15_000)
+        assert [next_step(origin) for origin in (*origins, later)] == [
+            (ResponseCode.PULL_NOT_FOUND, offset, "0") for offset in ("0", "1", "1")
+        ]
+        for act, _ in bench.points.asked:
+            act()
+        assert [len(origin.answers()) for origin in origins] == [1, 1]
+
+    def test_so_is_one_that_waits_for_a_damaged_entry(self) -> None:
+        bench = follower(b"1", b"2")
+        held = bench.pull(2, 15_000)
+        bench.broker.send(body=b"3")
+        bench.broker.log.damaged = {entry.index for entry in bench.broker.log.entries}
+        put_off = bench.pull(0)
+        assert put_off.frames == []
+        bench.pulls.answer_held()
+        codes = [answer_of(origin).code for origin in (held, put_off)]
+        assert codes == [ResponseCode.SERVICE_NOT_AVAILABLE] * 2

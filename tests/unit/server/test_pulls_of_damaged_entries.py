@@ -11,6 +11,7 @@ from broker.server.handlers.followers import Followers
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.pulls import Pulls
+from broker.server.requests.read_points import NotConfirmed
 from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
@@ -74,15 +75,28 @@ class Log:
 
 
 class Points:
-    """Confirmations as `confirms` says; a node that leads needs none."""
+    """Confirmations as `confirms` says; None lets them wait. A node that leads needs none."""
 
-    confirms = False
+    confirms: bool | None = False
+    has_leader = False
 
-    def read(self, act: Callable[[], None], failed: Callable[[str], None]) -> None:
+    def __init__(self) -> None:
+        self.asked: list[tuple[Callable[[], None], Callable[[NotConfirmed], None]]] = []
+        self.leader_answers: Callable[[], None] = lambda: None
+
+    def watch_answers(self, callback: Callable[[], None]) -> None:
+        self.leader_answers = callback
+
+    @property
+    def can_ask(self) -> bool:
+        return self.confirms is not False or self.has_leader
+
+    def read(self, act: Callable[[], None], failed: Callable[[NotConfirmed], None]) -> None:
+        self.asked.append((act, failed))
         if self.confirms:
             act()
-        else:
-            failed("nobody leads")
+        elif self.confirms is not None:
+            failed(NotConfirmed("nobody confirms it", self.has_leader))
 
 
 class Bench:

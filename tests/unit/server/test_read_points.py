@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from broker.server.links.private_codes import NOT_CARRIED_OUT, READ_POINT_FIELD, PrivateCode
-from broker.server.requests.read_points import CONFIRM_MS, ReadPoints
+from broker.server.requests.read_points import CONFIRM_MS, NotConfirmed, ReadPoints
 from dledger import NotLeaderError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command, make_request, make_response
@@ -27,16 +27,16 @@ class FakeLink:
     """Keeps the waiters of what is asked."""
 
     def __init__(self) -> None:
-        self.is_open = True
+        self.is_open = self.has_room = True
         self.asked: list[Any] = []
 
     def ask(
         self, code: int, waiter: Any, *, ext: dict[str, str], body: bytes, timeout_ms: int
     ) -> bool:
         assert (code, ext, body, timeout_ms) == (PrivateCode.READ_POINT, {}, b"", CONFIRM_MS)
-        if self.is_open:
+        if self.is_open and self.has_room:
             self.asked.append(waiter)
-        return self.is_open
+        return self.is_open and self.has_room
 
 
 class FakeLinear:
@@ -55,6 +55,7 @@ class Bench:
         self.log, self.link, self.linear = FakeLog(), FakeLink(), FakeLinear()
         self.done: list[int] = []
         self.failed: list[str] = []
+        self.had_leader: list[bool] = []
         self.points = ReadPoints(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             self.link,  # type: ignore[arg-type]  # the part of a link that is used here
@@ -64,7 +65,11 @@ class Bench:
         )
 
     def read(self, number: int) -> None:
-        self.points.read(lambda: self.done.append(number), self.failed.append)
+        self.points.read(lambda: self.done.append(number), self.fail)
+
+    def fail(self, why: NotConfirmed) -> None:
+        self.failed.append(why.reason)
+        self.had_leader.append(why.has_leader)
 
     def answer(self, question: int, index: int) -> None:
         """Answer a question as the leader does."""
@@ -171,6 +176,41 @@ def test_a_node_that_leads_confirms_itself(bench: Bench) -> None:
     act()
     failed(NotLeaderError("n2", 3))
     assert (bench.done, len(bench.failed), bench.link.asked) == ([1], 1, [])
+
+
+def test_a_read_that_fails_says_whether_a_leader_was_there(bench: Bench) -> None:
+    bench.read(1)
+    bench.answer(0, 7)
+    bench.points.expire(CONFIRM_MS)
+    assert bench.had_leader == [True], "it has answered, and this node is behind"
+    bench.read(2)
+    bench.link.asked[1].broken("no answer")
+    bench.read(3)
+    bench.link.asked[2].answered(make_response(1, NOT_CARRIED_OUT, "this node does not lead"))
+    bench.link.has_room = False
+    bench.read(4)
+    bench.link.is_open = False
+    bench.read(5)
+    assert bench.had_leader == [True, False, False, True, False]
+
+
+def test_the_word_of_a_leader_is_told_before_it_is_applied(bench: Bench) -> None:
+    told: list[int] = []
+    bench.points.watch_answers(lambda: told.append(len(bench.done)))
+    bench.read(1)
+    bench.link.asked[0].answered(make_response(1, NOT_CARRIED_OUT, "this node does not lead"))
+    assert told == []
+    bench.read(2)
+    bench.answer(1, 7)
+    assert (told, bench.done) == ([0], [])
+
+
+def test_somebody_can_be_asked_while_there_is_a_link_or_this_node_leads(bench: Bench) -> None:
+    assert bench.points.can_ask
+    bench.link.is_open = False
+    assert not bench.points.can_ask
+    bench.log.is_serving = True
+    assert bench.points.can_ask
 
 
 class FakeOrigin:
