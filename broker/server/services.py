@@ -104,7 +104,7 @@ class Services:
             now_ms=environment.monotonic_ms,
         )
         self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
-        self._new_topics = NewTopics(environment.when_routed)
+        self._new_topics = NewTopics(environment.when_routed, self.router.age_ms)
         self.ends = self._make_ends()
         self.pulls = self._make_pulls()
         self.delays = Delays(log, state, self.commits, self._log_ms)

@@ -9,8 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Final
 
+from broker.server.requests.request import PendingRequest
 from broker.service.send import SendPlan
+
+AGE_MAX_MS: Final = 1_700
+"""Age of a request whose answer does not wait for a route, which may take a second: clients give a send 3 s."""
 
 
 class NewTopics:
@@ -20,19 +25,32 @@ class NewTopics:
         names: of these topics; hardly ever any. After a lost leadership they are forgotten.
     """
 
-    def __init__(self, when_routed: Callable[[Callable[[], None]], None]) -> None:
-        """Begin with none; `when_routed` calls back once the name servers know the topics of now."""
+    def __init__(
+        self,
+        when_routed: Callable[[Callable[[], None]], None],
+        age_ms: Callable[[PendingRequest], int],
+    ) -> None:
+        """Begin with none.
+
+        Args:
+            when_routed: calls back once the name servers know the topics of now.
+            age_ms: how long ago a request came.
+        """
         self.names: set[str] = set()
         self._when_routed = when_routed
+        self._age_ms = age_ms
 
     def note(self, plan: SendPlan) -> None:
         """Note the topic that a send creates, if it creates one, when it is staged."""
         if plan.creation.topics:
             self.names.add(plan.topic)
 
-    def answer(self, topic: str, give: Callable[[], None]) -> None:
-        """Give the answer to a send whose record is committed: at once, or later if its topic is new."""
-        if topic in self.names:
+    def answer(self, request: PendingRequest, topic: str, give: Callable[[], None]) -> None:
+        """Give the answer to a send whose record is committed: at once, or later if its topic is new.
+
+        A send that has waited for an election is answered before its client gives it up and sends it again.
+        """
+        if topic in self.names and self._age_ms(request) <= AGE_MAX_MS:
             self._when_routed(partial(self._routed, topic, give))
         else:
             give()

@@ -160,4 +160,4 @@ class RowSends:
             ROWS_STORED: "".join("1" if is_new else "0" for is_new in wanted),
         }
         give = partial(request.answer, ResponseCode.SUCCESS, ext=ext)
-        self._new_topics.answer(plan.topic, give)
+        self._new_topics.answer(request, plan.topic, give)

@@ -175,7 +175,7 @@ class Sends:
                 notes.answered(stored)  # unless the client is found to be gone
             self._answer(send, staged, place)
 
-        self._new_topics.answer(send.plan.topic, give)
+        self._new_topics.answer(send, send.plan.topic, give)
 
     def _answer(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send, nothing of which came before."""
@@ -235,7 +235,8 @@ class Sends:
 
     def _answer_parts_when_routed(self, send: SendInFlight, known: KnownParts) -> None:
         """Answer with parts that stand: later if the topic is new, like those who sent them first."""
-        self._new_topics.answer(known.asked.topic, partial(self._answer_parts, send, known))
+        give = partial(self._answer_parts, send, known)
+        self._new_topics.answer(send, known.asked.topic, give)
 
     def _answer_parts(self, send: SendInFlight, known: KnownParts) -> None:
         """Answer with where all messages of a send stand, some of which were sent before.

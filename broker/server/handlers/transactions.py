@@ -185,7 +185,8 @@ class TransactionEnds:
     def _half_stored(self, half: _HalfSend, staged: StagedEntry, place: int) -> None:
         """Answer a half message that is committed."""
         stored = self._answers.place_of(half.plan, staged, place)
-        self._new_topics.answer(half.plan.topic, partial(self._answer_half, half, stored))
+        give = partial(self._answer_half, half, stored)
+        self._new_topics.answer(half.request, half.plan.topic, give)
 
     def _begun(self, key: TransactionKey, asked: RequestedMessage) -> None:
         """Note that a half message is in flight no more; after a change of leader nothing is known of any."""

@@ -240,10 +240,10 @@ class Router:
         """
         if not request.was_held:
             return born_ms
-        return born_ms + max(0, self._waited_ms(request) - WAIT_MARGIN_MS)
+        return born_ms + max(0, self.age_ms(request) - WAIT_MARGIN_MS)
 
-    def _waited_ms(self, request: PendingRequest) -> int:
-        """Return the time for which a request has waited, at its client's own node and here."""
+    def age_ms(self, request: PendingRequest) -> int:
+        """Return how long ago a request came: the time for which it has waited, at its client's own node and here."""
         return request.waited_ms + self._now_ms() - (request.deadline_ms - HOLD_MS)
 
     # What a failed try means.
@@ -322,7 +322,7 @@ class Router:
         if request.may_be_done:
             ext[TRIED_FIELD] = "true"
         if request.was_held:
-            ext[WAITED_FIELD] = str(self._waited_ms(request))
+            ext[WAITED_FIELD] = str(self.age_ms(request))
         if request.is_oneway:
             return self._link.send(PrivateCode.FORWARD, ext=ext, body=frame)
         return self._link.ask(

@@ -155,7 +155,7 @@ class Node:
             ),
             answers=SendAnswers(SendReplies(), OffsetIdMaker(HOST), "b"),
             repeats=Repeats(self.state, self.load),
-            new_topics=NewTopics(lambda then: then()),
+            new_topics=NewTopics(lambda then: then(), lambda _: 0),
             open_max=100,
             now_ms=lambda: world.now_ms,
         )

@@ -127,7 +127,7 @@ class LoneLeader:
             ends=cast("Any", None),
             rows=cast("Any", None),
             repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
-            new_topics=NewTopics(lambda then: then()),
+            new_topics=NewTopics(lambda then: then(), self.router.age_ms),
         )
         self.send_backs = SendBacks(
             self.commits,

@@ -120,7 +120,7 @@ class Bench:
         repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
         ids = OffsetIdMaker(HOST)
         self.unrouted: list[Callable[[], None]] | None = None
-        new_topics = NewTopics(self._when_routed)
+        new_topics = NewTopics(self._when_routed, self.router.age_ms)
         self.sends = Sends(
             self.commits,
             self.router,

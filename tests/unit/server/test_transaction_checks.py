@@ -53,7 +53,7 @@ class Bench:
             rules=none,
             answers=none,
             repeats=None,
-            new_topics=NewTopics(lambda then: then()),
+            new_topics=NewTopics(lambda then: then(), lambda _: 0),
             open_max=9,
             now_ms=lambda: self.wall_ms,
         )
