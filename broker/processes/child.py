@@ -159,7 +159,6 @@ class Child:
             ended(ChildEnd(self.program.name, how, self._has_failed, lived_s, wait_s))
             await trio.sleep(wait_s)
             wait_s = min(2 * wait_s, RESTART_S_MAX)
-            self._set(msgspec.structs.replace(self.status, restarts=self.status.restarts + 1))
 
     async def _run_once(self) -> None:
         """Start it unless it runs, and wait for its end."""
@@ -226,12 +225,15 @@ class Child:
             process.wait()
             raise
         found = process_of(process.pid)
+        is_again = bool(self.status.last_end)
         self._set(
             msgspec.structs.replace(
                 self.status,
                 pid=process.pid,
                 start=found.start if found else "",
                 since_ms=_now_ms(),
+                # At once with `pid`: who adds the end of a process that is down counts no end twice.
+                restarts=self.status.restarts + is_again,
             )
         )
 

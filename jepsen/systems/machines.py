@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import atexit
 import os
-import re
 import select
 import signal
 import sys
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
@@ -34,13 +32,12 @@ from jepsen.ports import free_port_rows
 from jepsen.processes import Process, UnexpectedExit, poll, wait_listening
 from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.brokers import BROKER_CONF, digests_of
+from jepsen.systems.child_ends import ChildEnds
 from jepsen.systems.observer import Observer, note_leader
 
 GROUPS_MAX: Final = 5
 FREEZE_S: Final = 5.0
 GONE_S: Final = 10.0
-_KILLED: Final = "was ended by SIGKILL"
-_END: Final = re.compile(r"ended with status (-?\d+)|was ended by (SIG\w+)")
 
 
 class Machine(Process):
@@ -57,8 +54,7 @@ class Machine(Process):
         first = plan.children[0].address
         super().__init__(plan.machine, command, log=log, host=first.host, port=first.port)
         self._plan = plan
-        self._ends_seen: dict[str, int] = {}  # by child: when the last one was, in ms
-        self._crashes: Counter[str] = Counter()  # by child: ends of our doing not seen yet
+        self._child_ends = ChildEnds()
 
     def child_pids(self) -> list[int]:
         """Return the ids of what the supervisor has started, itself left out."""
@@ -68,7 +64,6 @@ class Machine(Process):
     def kill(self) -> None:
         """Send SIGKILL to everything, and wait until all of it is gone."""
         self._note_child_ends()
-        self._crashes.clear()
         self._freeze()
         _kill_all(self.child_pids())
         super().kill()
@@ -77,7 +72,7 @@ class Machine(Process):
         """Send SIGKILL to what the supervisor runs, which starts it again; returns how many processes."""
         self._note_child_ends()
         running = [child for child in look(self._plan).children if child.pid is not None]
-        self._crashes.update(child.name for child in running)
+        self._child_ends.expect(child.name for child in running)
         _kill_all([child.pid for child in running if child.pid is not None])
         return len(running)
 
@@ -113,25 +108,9 @@ class Machine(Process):
         assert is_still, f"the supervisor of {self.name} runs on after SIGSTOP"
 
     def _note_child_ends(self) -> None:
-        """Note each end that the supervisor has seen; it waits for half a second before the next start."""
-        status = read_status(self._plan.folder)
-        for child in status.children if status is not None else ():
-            is_down = child.pid is None and bool(child.last_end)
-            if is_down and self._ends_seen.get(child.name) != child.since_ms:
-                self._ends_seen[child.name] = child.since_ms
-                if self._crashes[child.name] and child.last_end == _KILLED:
-                    self._crashes[child.name] -= 1
-                    continue
-                words = f"{child.name} {child.last_end}"
-                self.note_unexpected(UnexpectedExit(_status_of(child.last_end), words))
-
-
-def _status_of(how: str) -> int:
-    """Return the exit status in the words of a supervisor, negative for a signal; 0 when they have none."""
-    found = _END.search(how)
-    if found is None:
-        return 0
-    return int(found[1]) if found[1] else -signal.Signals[found[2]].value
+        """Note each end that the supervisor has seen since the last look."""
+        for end in self._child_ends.note(read_status(self._plan.folder)):
+            self.note_unexpected(end)
 
 
 def _state(pid: int | None) -> str:

@@ -109,6 +109,17 @@ async def test_a_process_that_cannot_be_watched_is_killed_before_the_next_one_st
         assert [pid for pid in started if process_of(pid)] == []
 
 
+async def test_a_new_start_is_counted_together_with_its_process(tmp_path: Path) -> None:
+    seen: list[tuple[bool, int]] = []
+    child = Child(
+        program(tmp_path, "exit(0)"),
+        lambda: seen.append((child.status.pid is not None, child.status.restarts)),
+    )
+    async with kept_running(child) as ends:
+        await wait_until(lambda: len(ends) == 2)
+    assert seen[:4] == [(True, 0), (False, 0), (True, 1), (False, 1)]
+
+
 async def test_the_process_of_a_lost_parent_is_taken_over_with_its_history(tmp_path: Path) -> None:
     known = ChildStatus("child", None, 0)
     first = Child(program(tmp_path))
