@@ -7,7 +7,7 @@
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
 
 Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, or some dead letters could not be sent
-again; 2 wrong usage; 3 not all of the group could be asked.
+again; 2 wrong usage; 3 not all of the group could be asked, or it was interrupted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,8 @@ exit codes:
   1  a group has no leader (status; with --strict: anything to look into), the replicas differ, or some dead
      letters could not be sent again
   2  the command line is wrong
-  3  not all of the group could be asked: what the others say is printed; status: nobody could be asked
+  3  not all of the group could be asked: what the others say is printed; status: nobody could be asked;
+     or it was interrupted
 """
 
 _SNAPSHOT_COLUMNS: Final = (
@@ -64,10 +65,14 @@ _SNAPSHOT_COLUMNS: Final = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
-    return _COMMANDS[options.command](options)
+    try:
+        code = _COMMANDS[options.command](options)
+    except* KeyboardInterrupt:  # nurseries have wrapped it
+        code = _print_error("interrupted", EXIT_UNKNOWN)
+    return code
 
 
-def _print_error(error: Exception, exit_code: int) -> int:
+def _print_error(error: Exception | str, exit_code: int) -> int:
     sys.stderr.write(f"dledger-admin: {error}\n")
     return exit_code
 

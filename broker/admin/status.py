@@ -41,8 +41,6 @@ def run_status(options: argparse.Namespace) -> int:
     """
     try:
         return trio.run(_show_once if options.watch is None else _watch, options)
-    except KeyboardInterrupt:
-        return EXIT_UNKNOWN
     except (BrokenPipeError, BaseExceptionGroup) as error:
         if not _is_broken_pipe(error):
             raise
