@@ -321,6 +321,12 @@ def _add_status(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help=f"look again every so many seconds ({WATCH_S:g}) until Ctrl-C",
     )
     command.add_argument(
+        "--expect",
+        action="append",
+        metavar="GROUP",
+        help="exit code 1 also if nothing is seen of this group; may be given several times",
+    )
+    command.add_argument(
         "--strict",
         action="store_true",
         help="exit code 1 also if a member is away, behind, stopping or in trouble, or a name server is away",

@@ -5,7 +5,7 @@ It must not know how anybody is asked, nor how a judgement is shown.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -103,7 +103,7 @@ class MemberHealth:
 
 @dataclass(frozen=True, slots=True)
 class GroupHealth:
-    """One group. `members` are in the order of their ids, those without one last."""
+    """One group. `members` are in the order of their ids, those without one last; none: it is missing."""
 
     name: str
     members: tuple[MemberHealth, ...]
@@ -154,11 +154,17 @@ class ClusterHealth:
         }
 
 
-def judge(sight: Sight, known: KnownMembers) -> ClusterHealth:
-    """Judge every group that is registered, has answered, or was seen before."""
-    names = {*sight.registered, *known, *map(sight.group_of, sight.facts.values())}
+def judge(sight: Sight, known: KnownMembers, expected: Collection[str] = ()) -> ClusterHealth:
+    """Judge every group that is registered, has answered, or was seen before.
+
+    Args:
+        sight: all answers.
+        known: members that were seen before.
+        expected: groups that are there; one of which nothing is seen has no members, and no leader.
+    """
+    names = {*sight.registered, *known, *map(sight.group_of, sight.facts.values()), *expected}
     groups = [_Judgement(sight, name, known.get(name, {})).group() for name in sorted(names)]
-    shown = tuple(group for group in groups if group.members)
+    shown = tuple(group for group in groups if group.members or group.name in expected)
     return ClusterHealth(sight.name_servers, shown)
 
 

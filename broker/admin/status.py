@@ -18,7 +18,7 @@ from rich.live import Live
 
 from broker.admin.ask import NobodyAnsweredError
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
-from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, Sight, judge
+from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, KnownMembers, Sight, judge
 from broker.admin.status_json import health_json
 from broker.admin.status_table import StatusTable
 from broker.admin.survey import look_around
@@ -68,6 +68,7 @@ class _Looks:
         self._name_servers: tuple[str, ...] = options.namesrv or ()
         self._brokers: tuple[str, ...] = options.brokers or ()
         self._is_strict: bool = options.strict
+        self._expected: tuple[str, ...] = tuple(options.expect or ())
         self._health = ClusterHealth({}, ())
 
     async def look(self) -> StatusTable:
@@ -75,9 +76,9 @@ class _Looks:
         at_s = time.time()
         known = self._health.members
         sight = await look_around(self._name_servers, self._brokers, known)
-        self._health = judge(sight, known)
+        self._health = judge(sight, known, self._expected)
         self.problem = _why_nobody(sight, self._health)
-        return StatusTable(self._health, at_s, self.problem or _remark(sight))
+        return StatusTable(self._health, at_s, self.problem or _remark(sight, self._health.members))
 
     def exit_code(self) -> int:
         """Return what the last look means for a script."""
@@ -89,22 +90,26 @@ class _Looks:
 
 def _why_nobody(sight: Sight, health: ClusterHealth) -> str:
     """Return why there is no group to show; empty: there is one."""
-    if sight.facts or any(group.name != UNKNOWN_GROUP for group in health.groups):
+    seen = [group for group in health.groups if group.members]
+    if sight.facts or any(group.name != UNKNOWN_GROUP for group in seen):
         return ""
     problems = dict(sight.name_servers)
     if any(not problem for problem in problems.values()):
-        return "the name servers know no group"
+        # That expected groups are missing is an answer.
+        return "" if health.groups else "the name servers know no group"
     asked = "name server" if problems else "node"
     problems = problems or {address: each.problem for address, each in sight.answers.items()}
     return f"no {asked} answers: {'; '.join(f'{at}: {why}' for at, why in problems.items())}"
 
 
-def _remark(sight: Sight) -> str:
+def _remark(sight: Sight, known: KnownMembers) -> str:
     """Return from where the members are known, where not from the name servers that were asked; empty: from them."""
     if not sight.name_servers or sight.registered.keys() - {UNKNOWN_GROUP}:
         return ""
     is_deaf = all(sight.name_servers.values())
     what = "no name server answers" if is_deaf else "the name servers know no group"
+    if not any(known.values()):
+        return what
     return f"{what}: shown are the members that were known before"
 
 

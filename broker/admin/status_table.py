@@ -107,6 +107,8 @@ def _group_line(group: GroupHealth) -> Text:
     name = "group not known" if group.name == UNKNOWN_GROUP else _shown(group.name)
     line = Text(name, style="bold")
     facts = group.leader.facts if group.leader is not None else None
+    if not group.members:
+        return line.append("  missing: no name server and no broker knows it", style="bold red")
     if facts is None:
         text = "  another kind of broker" if group.is_led else "  no leader"
         return line.append(text, style="cyan" if group.is_led else "bold red")

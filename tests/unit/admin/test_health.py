@@ -286,3 +286,14 @@ def test_without_anything_there_is_no_group() -> None:
     health = judge(Sight(NAME_SERVER, {}, {}), {})
     assert health == ClusterHealth(NAME_SERVER, ())
     assert (health.is_led, health.is_whole) == (False, False)
+
+
+def test_an_expected_group_of_which_nothing_is_seen_is_missing() -> None:
+    sight = sight_of(*whole())
+    assert judge(sight, {}, [GROUP]).is_whole
+    health = judge(sight, {}, [GROUP, "broker-z"])
+    assert [(group.name, group.is_led) for group in health.groups] == [
+        (GROUP, True),
+        ("broker-z", False),
+    ]
+    assert (health.is_led, health.is_whole) == (False, False)

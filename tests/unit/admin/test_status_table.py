@@ -71,6 +71,12 @@ def test_without_a_leader_that_is_said_first() -> None:
     assert rows(text, GROUP) == ["broker-a  no leader"]
 
 
+def test_a_group_that_is_missing_says_so() -> None:
+    text = shown(judge(Sight({"127.0.0.1:9876": ""}, {}, {}), {}, ["broker-z"]))
+    assert "0 of 1 groups have a leader" in text
+    assert "broker-z  missing" in text
+
+
 def test_a_broker_of_another_kind_shows_what_it_sends() -> None:
     text = shown(health_of(NodeAnswer("127.0.0.1:30911", foreign_table())))
     assert rows(text, GROUP) == ["broker-a  another kind of broker"]
