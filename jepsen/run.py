@@ -430,7 +430,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         partial(check_work, rate=settings.rate),
         check_availability,
         check_recovery,
-        check_leaders,
+        partial(check_leaders, groups=settings.groups),
         check_answers,
         check_ends,
     ]

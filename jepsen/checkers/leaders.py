@@ -5,6 +5,8 @@ group where there are several, whenever somebody begins to serve as leader. What
 difference of the terms shows. Changes of leader are counted only: a fault may justify them.
 
     two-leaders  two nodes were seen to lead a group in one term
+
+Where no leader was seen in one of several groups, nothing was judged there and the verdict is unknown.
 """
 
 from __future__ import annotations
@@ -30,8 +32,13 @@ class _Lead(NamedTuple):
     term: Term
 
 
-def check_leaders(ops: Sequence[Op]) -> CheckResult:
-    """Count, from the first fault to the last cure, the new leaders seen and the terms that went by, of all groups."""
+def check_leaders(ops: Sequence[Op], *, groups: int = 1) -> CheckResult:
+    """Count, from the first fault to the last cure, the new leaders seen and the terms that went by, of all groups.
+
+    Args:
+        ops: the history.
+        groups: how many there are.
+    """
     span = span_of(ops, "breaking")
     by_group: dict[str, list[_Lead]] = defaultdict(list)
     for op in ops:
@@ -46,7 +53,10 @@ def check_leaders(ops: Sequence[Op]) -> CheckResult:
         "changes": sum(max(0, len(set(terms)) - 1) for terms in spans),
         "terms": sum(max(terms) - min(terms) for terms in spans if terms),
     }
-    return judged(NAME, anomalies, counts)
+    found = len(by_group)
+    is_missing = groups > 1 and found < groups
+    why = f"a leader was seen in {found} of {groups} groups" if is_missing else ""
+    return judged(NAME, anomalies, counts, why)
 
 
 def _terms_within(leads: Sequence[_Lead], start_ns: int, end_ns: int) -> list[Term]:

@@ -167,6 +167,15 @@ def test_a_term_has_one_leader_in_each_group() -> None:
     assert result.anomalies[0].text == "term 2 of broker-b was led by n1 and by n2"
 
 
+def test_a_group_in_which_no_leader_was_seen_is_not_judged() -> None:
+    history = History()
+    for group in ("broker-a", "broker-c"):
+        history.add(OBSERVER, "info", "leader", {"term": 2, "group": group}, "n0")
+    result = check_leaders(history.ops, groups=3)
+    assert (result.valid, result.why_unknown) == (None, "a leader was seen in 2 of 3 groups")
+    assert check_leaders(history.ops, groups=2).valid is True
+
+
 def test_changes_of_leader_are_those_of_all_groups() -> None:
     history = History()
     history.add(OBSERVER, "info", "leader", {"term": 1, "group": "broker-a"}, "n0")
