@@ -188,7 +188,11 @@ def created(name: str) -> dict[str, str]:
     }
 
 
-async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: ClusterMaker) -> None:
+@asynccontextmanager
+async def a_leader_with_two_name_servers(
+    make_cluster: ClusterMaker,
+) -> AsyncIterator[tuple[list[NameServer], Wire]]:
+    """Start a broker that leads and is registered with two name servers; yields these, and a connection to it."""
     servers = [NameServer(), NameServer()]
     sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
     addresses = tuple(bound_address(sock) for sock in sockets)
@@ -198,13 +202,16 @@ async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: Cl
         for server in servers:
             await server.until_leader(str(broker.service_address))
         async with cluster.wire(broker) as wire:
-            for number in range(20):
-                name = f"New{number}"
-                assert (
-                    await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created(name))
-                ).code == 0
-                known = [name in (server.registered[-1][1].topics or {}) for server in servers]
-                assert known == [True, True], f"{name}: {known}"
+            yield servers, wire
+
+
+async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: ClusterMaker) -> None:
+    async with a_leader_with_two_name_servers(make_cluster) as (servers, wire):
+        for number in range(20):
+            name = f"New{number}"
+            assert (await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created(name))).code == 0
+            known = [name in (server.registered[-1][1].topics or {}) for server in servers]
+            assert known == [True, True], f"{name}: {known}"
 
 
 @pytest.mark.parametrize(
@@ -216,28 +223,20 @@ async def test_a_topic_is_known_before_the_first_send_that_creates_it_is_answere
     make_cluster: ClusterMaker, half: str
 ) -> None:
     """All sends that came with it included, whichever is answered first; and half messages."""
-    servers = [NameServer(), NameServer()]
-    sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
-    addresses = tuple(bound_address(sock) for sock in sockets)
-    async with listening(servers[0], sockets[0]), listening(servers[1], sockets[1]):
-        cluster = await make_cluster(1, namesrvs=addresses)
-        broker = await cluster.leader()
-        for server in servers:
-            await server.until_leader(str(broker.service_address))
-        async with cluster.wire(broker) as wire:
-            for number in range(60):
-                name = f"Auto{number}"
-                asked = [
-                    wire.send_request(310, send_ext(name, 0, half.format(key)), b"x")
-                    for key in range(3)
-                ]
-                for opaque in reversed(asked):
-                    assert (await wire.answer(opaque)).code == 0
-                    known = [name in (server.registered[-1][1].topics or {}) for server in servers]
-                    assert known == [True, True], f"{name}: {known}"
-            begun = [len(server.registered) for server in servers]
-            assert (await wire.send("Auto0")).code == 0
-            assert [len(server.registered) for server in servers] == begun, "it was known before"
+    async with a_leader_with_two_name_servers(make_cluster) as (servers, wire):
+        for number in range(60):
+            name = f"Auto{number}"
+            asked = [
+                wire.send_request(310, send_ext(name, 0, half.format(key)), b"x")
+                for key in range(3)
+            ]
+            for opaque in reversed(asked):
+                assert (await wire.answer(opaque)).code == 0
+                known = [name in (server.registered[-1][1].topics or {}) for server in servers]
+                assert known == [True, True], f"{name}: {known}"
+        begun = [len(server.registered) for server in servers]
+        assert (await wire.send("Auto0")).code == 0
+        assert [len(server.registered) for server in servers] == begun, "it was known before"
 
 
 async def test_a_stop_loses_no_answer_that_waits_for_a_name_server(
