@@ -47,6 +47,7 @@ from dledger.raft.effects import Committed, Failed, Role
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import (
+    ForgettingMachine,
     SnapshotMachine,
     SnapshotOvertakenError,
     SnapshotRefusedError,
@@ -111,6 +112,7 @@ __all__ = [
     "EntryId",
     "EntryKind",
     "Failed",
+    "ForgettingMachine",
     "HandshakeRefusedError",
     "Index",
     "LeaderNotReadyError",

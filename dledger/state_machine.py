@@ -61,3 +61,20 @@ class SnapshotMachine(StateMachine, Protocol):
                 made. An exception of `chunks` leaves it empty too and goes up.
         """
         ...
+
+
+@runtime_checkable
+class ForgettingMachine(SnapshotMachine, Protocol):
+    """A machine that says which beginning of the log nobody needs any more, so that its bytes may be given back.
+
+    Its snapshots contain `keep_from`.
+    """
+
+    @property
+    def keep_from(self) -> Index:
+        """The first entry that the state still needs or shows; the group has forgotten those before it.
+
+        Decided by the fold alone, so it is equal on all members at the same applied index. It never
+        decreases and is at most `applied_index + 1`. 1: nothing is forgotten.
+        """
+        ...
