@@ -1,6 +1,7 @@
 """The command `dledger-node`: what one machine runs of several groups, started, shown and stopped as one thing.
 
-The end of `--help` lists its exit codes.
+Exit status: 0 it was stopped in order, or what was asked for is so; 1 it could not start, or (`status`) not all of it
+runs; 2 the command line or the file is wrong.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from broker.command_line import (
     EXIT_FAILED,
     EXIT_OK,
     LOG_LEVELS,
+    SERVER_EXIT_CODES,
     log_level,
     print_error,
     print_line,
@@ -38,13 +40,12 @@ from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.status import MachineStatus, look
 from broker.node.supervisor import Supervisor
-from broker.processes.child import ChildStatus
 from dledger import ConfigError
 from dledger.version import __version__
 
 _PROGRAM: Final = "dledger-node"
 
-_EPILOG: Final = """\
+_EPILOG: Final = f"""\
 node.toml, the same file on all three machines:
 
   cluster = "DefaultCluster"
@@ -64,12 +65,7 @@ on each machine:
 
 docs/node.md has the rest: systemd, containers, rolling restarts.
 
-exit codes:
-  0  stopped in order, or what was asked for is so
-  1  it could not start, or has failed; one line says why
-     status: not all of it runs; stop: something still runs
-  2  the command line or the file is wrong; nothing was started
-"""
+{SERVER_EXIT_CODES}"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -87,7 +83,7 @@ def _act(options: argparse.Namespace, console: Console) -> int:
     plan = _read_plan(options)
     match options.action:
         case "check":
-            return _check(plan, as_json=options.json)
+            return _check(plan)
         case "status":
             return _status(plan, as_json=options.json)
         case "stop":
@@ -109,9 +105,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--machine", metavar="NAME", help="which of [machines] this is (default: the host's name)"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="check, status: one JSON object for scripts"
-    )
+    parser.add_argument("--json", action="store_true", help="status as JSON")
     parser.add_argument(
         "--log-level",
         default="warning",
@@ -182,19 +176,8 @@ def _why_not_here(plan: NodePlan) -> str | None:
         )
 
 
-def _check(plan: NodePlan, *, as_json: bool) -> int:
+def _check(plan: NodePlan) -> int:
     """Show what would run here."""
-    if as_json:
-        addresses = {child.name: str(child.address) for child in plan.children}
-        _print_json(
-            {
-                "machine": plan.machine,
-                "folder": str(plan.folder),
-                "addresses": addresses,
-                "warnings": plan.warnings,
-            }
-        )
-        return EXIT_OK
     table = Table(title=f"machine {plan.machine}")
     for heading in ("process", "clients"):
         table.add_column(heading)
@@ -212,54 +195,41 @@ def _status(plan: NodePlan, *, as_json: bool) -> int:
     """Show what runs here; the exit status is 0 if everything does."""
     seen = look(plan)
     if as_json:
-        _print_json(seen)
+        sys.stdout.write(msgspec.json.encode(seen).decode() + "\n")
     elif not seen.children:
-        Console().print(_not_running(plan), soft_wrap=True)
+        Console().print(f"machine {plan.machine} is not running ({plan.folder})", soft_wrap=True)
     else:
         _print_status(seen)
     return EXIT_OK if seen.is_whole else EXIT_FAILED
 
 
 def _print_status(seen: MachineStatus) -> None:
-    """Print a row per child."""
+    """Print a row per child.
+
+    The seconds since its last start or end are never below 0, though a clock may be set back.
+    """
     supervisor = f"supervisor {seen.supervisor}" if seen.supervisor else "[red]no supervisor[/red]"
     if seen.is_stopping:
         supervisor += ", stopping"
     table = Table(title=f"machine {escape(seen.machine)}, {supervisor}")
     for heading in ("process", "clients", "pid", "for", "restarts", "last end"):
         table.add_column(heading)
+    now_ms = time.time_ns() // 1_000_000
     for child in seen.children:
         pid = str(child.pid) if child.pid else "[red]down[/red]"
-        address = seen.addresses.get(child.name, "not in the file")
+        seconds = f"{max(0, now_ms - child.since_ms) // 1000} s"
         end = escape(child.last_end)
         table.add_row(
-            escape(child.name), address, pid, _time_since(child), str(child.restarts), end
+            child.name, seen.addresses[child.name], pid, seconds, str(child.restarts), end
         )
     Console().print(table)
-
-
-def _time_since(child: ChildStatus) -> str:
-    """Return how long ago it started or ended, never below 0 though a clock may be set back; "-" if nobody knows."""
-    if child.since_ms is None:
-        return "-"
-    return f"{max(0, time.time_ns() // 1_000_000 - child.since_ms) // 1000} s"
-
-
-def _not_running(plan: NodePlan) -> str:
-    """Say that nothing of the machine runs, with rich's markup."""
-    return escape(f"machine {plan.machine} is not running ({plan.folder})")
-
-
-def _print_json(value: object) -> None:
-    """Print one JSON object for scripts."""
-    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def _stop(plan: NodePlan, console: Console) -> int:
     """Stop by way of the supervisor, and directly what a killed one has left; succeed only if nothing runs any more."""
     seen = look(plan)
     if not seen.children:
-        console.print(_not_running(plan))
+        console.print(f"machine {plan.machine} is not running ({plan.folder})")
         return EXIT_OK
     if seen.is_stopping:
         console.print(f"waiting for process {seen.supervisor}, which is stopping already")

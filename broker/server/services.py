@@ -43,6 +43,7 @@ from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
 from broker.service.transactions import EndRules
+from broker.store.kept_log import KeptLog
 from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
@@ -363,7 +364,7 @@ class Services:
 
     def _load(self, physical_offset: PhysicalOffset) -> StoredMessage | None:
         try:
-            return read_message(self._log.reader, physical_offset)
+            return read_message(KeptLog(self._log.reader, self._state.retention), physical_offset)
         except MessageGoneError:
             return None
 

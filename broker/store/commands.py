@@ -11,14 +11,19 @@ from broker.store import control
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.digest_marks import DigestMarks
 from broker.store.groups import Groups
+from broker.store.key_index import KeyIndex
 from broker.store.locks import QueueLockTable
+from broker.store.needs import oldest_need
 from broker.store.offsets import ConsumerOffsets
+from broker.store.recent_sends import RecentSends
 from broker.store.refusals import RefusalKind
+from broker.store.retention import Retention
 from broker.store.schedule import Schedule
 from broker.store.sinks import Sinks
 from broker.store.timers import Timers
 from broker.store.topics import Topics, is_deletable
 from broker.store.transactions import Transactions
+from dledger.raft.ids import Index
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 
@@ -35,6 +40,10 @@ class Tables(Protocol):
     transactions: Transactions
     timers: Timers
     sinks: Sinks
+    key_index: KeyIndex
+    recent_sends: RecentSends
+    retention: Retention
+    applied_index: Index
 
 
 def carry_out(
@@ -60,16 +69,8 @@ def carry_out(
             _commit_offsets(state, command, now_ms, physical_offset)
         case control.RemoveOffsets():
             state.offsets.remove(command.group, command.topic)
-        case control.LockQueues():
-            state.locks.lock(
-                command.group,
-                command.client_id,
-                command.queues,
-                now_ms=now_ms,
-                physical_offset=physical_offset,
-            )
-        case control.UnlockQueues():
-            state.locks.unlock(command.group, command.client_id, command.queues)
+        case control.LockQueues() | control.UnlockQueues():
+            _change_locks(state, command, now_ms, physical_offset)
         case control.SetDelayLevels() | control.AdvanceSchedule():
             return _change_schedule(state, command)
         case control.DeliverTimers() | control.RecallTimer():
@@ -80,8 +81,34 @@ def carry_out(
             _change_transactions(state, command)
         case control.TakeRows():
             return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
+        case control.ForgetBefore():
+            return _forget(state, command, now_ms, physical_offset)
         case _:
             assert_never(command)
+    return None
+
+
+def _forget(
+    state: Tables,
+    command: control.ForgetBefore,
+    now_ms: StoreTimeMs,
+    physical_offset: PhysicalOffset,
+) -> RefusalKind | None:
+    """Forget what stands before an entry; nothing, if the group has gone further, or if any of it is needed."""
+    index, position = command.index, command.position
+    if index <= state.retention.index or position <= state.retention.position:
+        return None
+    # The entry of this record is not applied yet.
+    if index > state.applied_index + 1 or position > physical_offset:
+        return RefusalKind.OUT_OF_RANGE
+    need = oldest_need(state, now_ms)
+    if need is not None and need.physical_offset < position:
+        return RefusalKind.STILL_NEEDED
+    state.retention.move(index, position, command.cause, now_ms)
+    state.recent_sends.forget_before(position)
+    state.key_index.trim(position)
+    state.queues.forget(position)
+    state.queues.sweep()
     return None
 
 
@@ -99,6 +126,25 @@ def _commit_offsets(
             state.locks.note_fenced(key, each.client_id, physical_offset)
         else:
             state.offsets.commit(*key, each.offset, is_forced=is_forced)
+
+
+def _change_locks(
+    state: Tables,
+    command: control.LockQueues | control.UnlockQueues,
+    now_ms: StoreTimeMs,
+    physical_offset: PhysicalOffset,
+) -> None:
+    """Lock queues for a client, or release those that it holds."""
+    if isinstance(command, control.UnlockQueues):
+        state.locks.unlock(command.group, command.client_id, command.queues)
+        return
+    state.locks.lock(
+        command.group,
+        command.client_id,
+        command.queues,
+        now_ms=now_ms,
+        physical_offset=physical_offset,
+    )
 
 
 def _change_schedule(

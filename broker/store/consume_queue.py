@@ -31,6 +31,9 @@ from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, Sto
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
 
+SWEEP_QUEUES: Final = 256
+"""Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
+
 QueueKey = tuple[bytes, QueueId]
 """Topic as it stands in the records, and queue id."""
 
@@ -63,8 +66,12 @@ class UnitStore(Protocol):
         """Return `count` kept units from queue offset `first`."""
         ...
 
+    def trim(self, key: QueueKey, first: QueueOffset) -> None:
+        """Forget the units before `first`, which is kept; those that share a file with it may stay."""
+        ...
+
     def drop(self, key: QueueKey) -> None:
-        """Forget the queue; it may begin again at offset 0."""
+        """Forget all units of the queue; it may begin again at any offset."""
         ...
 
 
@@ -73,20 +80,36 @@ class MemoryUnitStore:
 
     def __init__(self) -> None:
         self._kept: dict[QueueKey, bytearray] = {}
+        self._firsts: dict[QueueKey, QueueOffset] = {}
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep units; see `UnitStore`."""
         kept = self._kept.setdefault(key, bytearray())
-        assert len(kept) == first * UNIT_BYTES, f"{key}: units must be spilled in order"
+        begin = self._firsts.setdefault(key, first)
+        assert len(kept) == (first - begin) * UNIT_BYTES, f"{key}: units must be spilled in order"
         kept += units
 
     def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
         """Return units; see `UnitStore`."""
-        return bytes(self._kept[key][first * UNIT_BYTES : (first + count) * UNIT_BYTES])
+        begin = self._firsts[key]
+        assert begin <= first, f"{key}: unit {first} is forgotten, those from {begin} on are kept"
+        return bytes(
+            self._kept[key][(first - begin) * UNIT_BYTES : (first - begin + count) * UNIT_BYTES]
+        )
+
+    def trim(self, key: QueueKey, first: QueueOffset) -> None:
+        """Forget units; see `UnitStore`."""
+        begin = self._firsts[key]
+        assert begin <= first, (
+            f"{key}: units before {begin} are forgotten, now those before {first}"
+        )
+        del self._kept[key][: (first - begin) * UNIT_BYTES]
+        self._firsts[key] = first
 
     def drop(self, key: QueueKey) -> None:
         """Forget a queue; see `UnitStore`."""
         self._kept.pop(key, None)
+        self._firsts.pop(key, None)
 
 
 class ConsumeQueue:
@@ -96,10 +119,11 @@ class ConsumeQueue:
     `max_offset += 1` belong together, and so does `put_bytes`.
 
     Invariants: min_offset <= max_offset; tail_first <= max_offset; the tail has whole units, of
-    tail_first..max_offset.
+    tail_first..max_offset; units from min_offset to tail_first are in the store.
 
     Attributes:
-        min_offset: first queue offset whose record is still in the log.
+        min_offset: first queue offset whose record is not forgotten.
+        trimmed_to: position before which the records were forgotten when `min_offset` was last found.
         max_offset: queue offset that the next message gets.
         tail: the newest units, in memory; its first has the queue offset `tail_first`.
         put_bytes: size of all records ever put, for statistics.
@@ -119,11 +143,13 @@ class ConsumeQueue:
         "special",
         "tail",
         "tail_first",
+        "trimmed_to",
     )
 
     def __init__(self, key: QueueKey, store: UnitStore, *, special: bool = False) -> None:
         self.key = key
         self.min_offset = QueueOffset(0)
+        self.trimmed_to = Position(0)
         self.max_offset = QueueOffset(0)
         self.tail = bytearray()
         self.tail_first = QueueOffset(0)
@@ -192,13 +218,27 @@ class ConsumeQueue:
         found = self._first_not(is_before)
         return QueueOffset(max(found - 1, self.min_offset)) if is_upper else found
 
-    def trim(self, first_position: Position) -> None:
-        """Move min_offset to the first message that the log still holds, from its first position on."""
-        first = self._first_not(lambda unit: unit.physical_offset < first_position)
+    def trim(self, beginning: Position) -> None:
+        """Move min_offset to the first message that stands at the beginning or behind it; drop the units before it."""
+        first = self._first_not(lambda unit: unit.physical_offset < beginning)
         assert self.min_offset <= first <= self.max_offset, (
             f"{self.key}: min offset {self.min_offset} becomes {first}, max offset {self.max_offset}"
         )
+        self.trimmed_to = beginning
+        if first == self.min_offset:
+            return
+        had_spilled = self.min_offset < self.tail_first
         self.min_offset = first
+        if first < self.tail_first:
+            self._store.trim(self.key, first)
+            return
+        if had_spilled:
+            self._store.drop(self.key)
+        self.digest()  # the bytes that leave must have been counted
+        leaving = (first - self.tail_first) * UNIT_BYTES
+        del self.tail[:leaving]
+        self.tail_first = first
+        self._digested_bytes -= leaving
 
     def _first_not(self, is_before: Callable[[ConsumeQueueUnit], bool]) -> QueueOffset:
         """Return the offset of the first unit that is not before the place wanted; max_offset if none is.
@@ -278,27 +318,36 @@ class ConsumeQueue:
 class ConsumeQueues:
     """All queues by topic and id.
 
+    What is forgotten is one position for all of them. Each queue's min offset follows from it, and is found when
+    somebody asks for the queue or `sweep` comes by: a group may have more queues than could be searched at once.
+
     Attributes:
-        by_key: for the fold and for staging, which look queues up once per message.
+        by_key: for the fold and for staging, which look queues up once per message; their min offsets may be old.
+        beginning: messages that stand before it are forgotten.
     """
 
     def __init__(self, store: UnitStore, is_special: Callable[[bytes], bool]) -> None:
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
+        self.beginning = Position(0)
+        self._unswept: list[ConsumeQueue] = []
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
         self._store = store
         self._is_special = is_special
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
         """Go through them in the order of their first message, the same on every replica."""
-        return iter(self.by_key.values())
+        return map(self._trimmed, self.by_key.values())
 
     def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
         """Return the queue, or None before its first message."""
-        return self.by_key.get((topic.encode(), queue_id))
+        queue = self.by_key.get((topic.encode(), queue_id))
+        if queue is not None and queue.trimmed_to < self.beginning:
+            queue.trim(self.beginning)
+        return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
         """Return the queues of a topic that have seen a message, in the order of their first one."""
-        return list(self._by_topic.get(topic.encode(), ()))
+        return list(map(self._trimmed, self._by_topic.get(topic.encode(), ())))
 
     def min_max(self, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
         """Return min and max offset; (0, 0) before the first message (rule D13)."""
@@ -317,6 +366,8 @@ class ConsumeQueues:
         """Forget all queues."""
         for queue in self.by_key.values():
             self._store.drop(queue.key)
+        self.beginning = Position(0)
+        self._unswept.clear()
         self.by_key.clear()
         self._by_topic.clear()
 
@@ -353,10 +404,25 @@ class ConsumeQueues:
             if queue.max_offset - queue.tail_first > 2 * keep:
                 queue.spill(keep)
 
-    def trim(self, first_position: Position) -> None:
-        """Move every queue's min offset beyond what the log no longer holds."""
-        for queue in self.by_key.values():
-            queue.trim(first_position)
+    def forget(self, beginning: Position) -> None:
+        """Forget the messages that stand before a position; `sweep` brings back the room that their units take."""
+        assert beginning >= self.beginning, (
+            f"{beginning} is to begin what begins at {self.beginning}"
+        )
+        self.beginning = beginning
+        self._unswept = list(self.by_key.values())
+
+    def sweep(self, count: int = SWEEP_QUEUES) -> None:
+        """Drop the forgotten units of the next `count` queues, as long as there are any."""
+        for _ in range(min(count, len(self._unswept))):
+            queue = self._unswept.pop()
+            if self.by_key.get(queue.key) is queue:
+                self._trimmed(queue)
+
+    def _trimmed(self, queue: ConsumeQueue) -> ConsumeQueue:
+        if queue.trimmed_to < self.beginning:
+            queue.trim(self.beginning)
+        return queue
 
     def digest(self) -> int:
         """Return the CRC32C over all queues, sorted by key."""

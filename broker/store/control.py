@@ -16,20 +16,22 @@ from msgspec import Meta
 
 from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.retention import ForgetCause
 from broker.store.topics import CONTROL_TOPICS, TopicConfig
-from dledger.raft.ids import NO_INDEX, Index
+from dledger.raft.ids import NO_INDEX, Index, Position
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 
 VERSION: Final = 1
 
-TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS = CONTROL_TOPICS
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS, RETENTION = CONTROL_TOPICS
 
 _LONG: Final = Meta(ge=0, le=2**63 - 1)
 _QueueId = Annotated[QueueId, Meta(ge=0, le=2**31 - 1)]
 _QueueOffset = Annotated[QueueOffset, _LONG]
 _PhysicalOffset = Annotated[PhysicalOffset, _LONG]
 _Index = Annotated[Index, _LONG]
+_Position = Annotated[Position, _LONG]
 _Long = Annotated[int, _LONG]
 _DelayMs = Annotated[int, Meta(ge=0, le=2**40)]
 _Bits = Annotated[int, Meta(ge=0, le=2**31 - 1)]
@@ -201,6 +203,15 @@ class TakeRows(_Command, frozen=True, tag="take_rows"):
     v: int = VERSION
 
 
+class ForgetBefore(_Command, frozen=True, tag="forget_before"):
+    """Everything before an entry, which begins at this position, is forgotten, unless it is still needed."""
+
+    index: _Index
+    position: _Position
+    cause: ForgetCause
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -219,6 +230,7 @@ Command = (
     | DeliverTimers
     | RecallTimer
     | TakeRows
+    | ForgetBefore
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -239,6 +251,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     DeliverTimers: SCHEDULE,
     RecallTimer: SCHEDULE,
     TakeRows: SINKS,
+    ForgetBefore: RETENTION,
 }
 
 assert _TOPIC_OF.keys() == set(get_args(Command)), "each command stands on one topic"

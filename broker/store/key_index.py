@@ -201,10 +201,16 @@ class KeyIndex:
             if sealed.has_from(begin_ms, end_ms):
                 yield from self._walk_sealed(sealed, hashed, begin_ms, end_ms)
 
-    def trim(self, first_position: Position) -> None:
-        """Forget the segments all of whose messages the log no longer holds."""
-        while self._sealed and self._sealed[0].last_physical_offset < first_position:
+    def trim(self, beginning: Position) -> None:
+        """Forget the segments all of whose messages stand before a position.
+
+        Others may still name such messages: whoever asks must not show them.
+        """
+        while self._sealed and self._sealed[0].last_physical_offset < beginning:
             self._drop(self._sealed.pop(0).number)
+        if not self._sealed and self._units and self.last_physical_offset < beginning:
+            self.digest()  # the bytes that leave must have been counted
+            self._begin()
 
     def digest(self) -> int:
         """Return the CRC32C of all units ever added; segments of other sizes give the same."""

@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.kept_log import KeptLog
 from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import DLedgerError
@@ -117,7 +118,7 @@ def query_by_key(
     Raises:
         EntryDamagedError: one of them cannot be read now, so that nobody knows whether it has the key.
     """
-    reader = RecordReader(log)
+    reader = RecordReader(KeptLog(log, state.retention))
     count_max = min(count_max, QUERY_COUNT_MAX)
     wanted = key.encode()
     found: list[memoryview] = []

@@ -85,6 +85,20 @@ class RecentSends:
         """Return what is remembered, oldest first."""
         return tuple(self._entries)
 
+    def oldest(self, now_ms: StoreTimeMs) -> PhysicalOffset | None:
+        """Return where the oldest record stands that is not older than AGE_MAX_MS; None when none is remembered."""
+        oldest_ms = now_ms - AGE_MAX_MS
+        recent = (entry.offsets[0] for entry in self._entries if entry.store_ms >= oldest_ms)
+        return next(recent, None)
+
+    def forget_before(self, beginning: Position) -> None:
+        """Forget the sends that stand before a position, where nobody can read them any more."""
+        entries = self._entries
+        while entries and entries[0].offsets[0] < beginning:
+            entry = entries.popleft()
+            self._count -= len(entry.keys)
+            self._forget_keys(entry)
+
     def begin_term(self, term: Term, position: Position) -> None:
         """Note that the entry at `position` is the first of a newer term."""
         assert term > self.term, f"term {term} begins after term {self.term}"

@@ -38,6 +38,8 @@ class RefusalKind(IntEnum):
     """A delay level was to advance from another offset than the one it has: an alarm."""
     STALE_RESOLUTION = 8
     """An op record ended a transaction that was not open: an alarm."""
+    STILL_NEEDED = 9
+    """Entries were to be forgotten that the state still needs, to the 64 KiB: the leader tries again."""
 
 
 ALARMS: Final = frozenset(

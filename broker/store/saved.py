@@ -27,7 +27,8 @@ from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
-VERSION: Final = 1
+VERSION: Final = 2
+"""1 knew no beginning of the log: whoever wrote it may have passed over a record that moved it."""
 CHUNK_BYTES: Final = 256 * 1024
 HEAD_BYTES_MAX: Final = 1 << 30
 

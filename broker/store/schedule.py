@@ -171,6 +171,15 @@ class Schedule:
             yield DueMessage(level, offset, unit.physical_offset, unit.size_bytes, unit.tag_hash)
             offset = QueueOffset(offset + 1)
 
+    def oldest_waiting(self) -> PhysicalOffset | None:
+        """Return where the oldest message stands that is not delivered; None when none waits."""
+        waiting = (
+            queue.unit(start).physical_offset
+            for level, queue in self._levels()
+            if (start := self._start(level, queue, None)) < queue.max_offset
+        )
+        return min(waiting, default=None)
+
     def set_delays(self, delays_ms: list[int]) -> None:
         """Replace the level table. Messages that wait keep their due times (but see M6)."""
         self.delays_ms = tuple(delays_ms)

@@ -51,6 +51,7 @@ from broker.store.parse import (
 )
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import FoldRefusal, RefusalKind, Refusals
+from broker.store.retention import Retention
 from broker.store.saved import ByteSource, SavedTable
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
 from broker.store.sinks import Sinks
@@ -58,7 +59,7 @@ from broker.store.timers import NEAR_MAX, TIMER_KEY, Timers, timer_of
 from broker.store.topics import CONTROL_TOPICS, Topics
 from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
-from dledger.raft.ids import NO_INDEX, EntryId, Index, Position
+from dledger.raft.ids import NO_INDEX, EntryId, Index
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.message.properties import split_keys
@@ -101,12 +102,12 @@ class _Keys(NamedTuple):
 
 
 class BrokerState:
-    """Everything that follows from the committed entries; implements `dledger.StateMachine`.
+    """Everything that follows from the committed entries; implements `dledger.ForgettingMachine`.
 
     Attributes:
         applied_index: the last entry that the state contains.
         queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
-            timers, sinks, refusals: the components.
+            timers, sinks, retention, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -135,12 +136,18 @@ class BrokerState:
         self.transactions = Transactions()
         self.timers = Timers(far_timers, limits.near_timers_max)
         self.sinks = Sinks()
+        self.retention = Retention()
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = 0
         self.put_bytes = 0
+
+    @property
+    def keep_from(self) -> Index:
+        """The first entry that is not forgotten; see `dledger.ForgettingMachine`."""
+        return self.retention.index
 
     def apply(self, entries: Sequence[Entry]) -> None:
         """Fold committed entries, in order, without gaps.
@@ -201,6 +208,7 @@ class BrokerState:
             "transactions": self.transactions.digest,
             "timers": self.timers.digest,
             "sinks": self.sinks.digest,
+            "retention": self.retention.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -265,6 +273,7 @@ class BrokerState:
             "transactions": self.transactions,
             "timers": self.timers,
             "sinks": self.sinks,
+            "retention": self.retention,
             "refusals": self.refusals,
             "marks": self.marks,
         }
@@ -273,11 +282,6 @@ class BrokerState:
         """Return how many records were ever put in a topic, and their size in bytes."""
         queues = self.queues.of_topic(topic)
         return sum(q.max_offset for q in queues), sum(q.put_bytes for q in queues)
-
-    def trim(self, first_position: Position) -> None:
-        """Forget what lies before the log's first position; each replica in its own time."""
-        self.queues.trim(first_position)
-        self.key_index.trim(first_position)
 
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""

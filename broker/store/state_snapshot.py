@@ -15,6 +15,7 @@ import msgspec
 from broker.store import saved
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueues
 from broker.store.key_index import KeyIndex
+from broker.store.retention import Retention
 from broker.store.saved import ByteSource, QueueRow, SavedTable, StateHead
 from broker.store.timers import Timers
 from dledger.raft.ids import Index
@@ -32,6 +33,7 @@ class SavedState(Protocol):
     queues: ConsumeQueues
     key_index: KeyIndex
     timers: Timers
+    retention: Retention
 
     def tables(self) -> Mapping[str, SavedTable]:
         """Return the components that are kept whole, by the names of the format."""
@@ -40,13 +42,14 @@ class SavedState(Protocol):
 
 def parts(state: SavedState) -> Iterator[bytes]:
     """Return the state as it is now; its units are read later, while the fold goes on."""
+    state.queues.sweep()  # most states have no more queues than that, so nothing forgotten is saved
     head = StateHead(
         saved.VERSION,
         state.applied_index,
         state.last_store_ms,
         state.put_count,
         state.put_bytes,
-        [queue.row() for queue in state.queues],
+        [queue.row() for queue in state.queues.by_key.values()],
         state.key_index.row(),
         {name: msgspec.Raw(table.dump()) for name, table in state.tables().items()},
     )
@@ -77,6 +80,7 @@ def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
         table.load(bytes(head.tables[name]))
     for row in head.queues:
         _load_queue(state, row, source, keep_units_max)
+    state.queues.forget(state.retention.position)
     state.key_index.load(head.key_index, source)
     state.timers.load_units(source)
     source.check_end()

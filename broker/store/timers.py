@@ -31,6 +31,7 @@ from crc32c import crc32c
 from sortedcontainers import SortedList
 
 from broker.store.far_timers import FAR_WRITE_UNITS, FarTimers, FarUnits, MemoryFarTimers
+from broker.store.oldest_place import OldestPlace
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource, Count
 from dledger.state_machine import SnapshotRefusedError
@@ -97,6 +98,7 @@ class Timers:
         self._near_max = near_max
         self._far = FarUnits(far if far is not None else MemoryFarTimers())
         self._boundary: bytes | None = None
+        self._places = OldestPlace()
         self._recalled: dict[bytes, None] = {}
         self._outcomes: dict[PhysicalOffset, bool] = {}
 
@@ -126,6 +128,10 @@ class Timers:
         due_ms: int = _DUE.unpack_from(self._near[0])[0]
         return due_ms
 
+    def oldest_pending(self) -> PhysicalOffset | None:
+        """Return a place at or shortly before the oldest record that is pending; None when none is."""
+        return self._places.first()
+
     def was_recalled(self, physical_offset: PhysicalOffset) -> bool | None:
         """Return whether the command in the record there found its message recalled, by itself or before.
 
@@ -141,6 +147,7 @@ class Timers:
         """Add a message that was stored in the timer topic."""
         unit = TIMER_UNIT.pack(*timer)
         self.count += 1
+        self._places.add(timer.physical_offset)
         self.digest = crc32c(b"+" + unit, self.digest)
         if self._boundary is None or unit < self._boundary:
             self._near.add(unit)
@@ -203,6 +210,7 @@ class Timers:
         self._near.clear()
         self._far.clear()
         self._boundary = None
+        self._places.clear()
 
     def load_units(self, source: ByteSource) -> None:
         """Read the units that the loaded head counts.
@@ -217,6 +225,8 @@ class Timers:
             units = [data[start : start + size] for start in range(0, len(data), size)]
             if any(one >= other for one, other in pairwise([last, *units])):
                 raise SnapshotRefusedError("the pending timers are not in order")
+            for _, physical_offset in TIMER_UNIT.iter_unpack(data):
+                self._places.add(PhysicalOffset(physical_offset))
             if self._boundary is None and len(self._near) + count <= self._near_max:
                 self._near.update(units)
             else:
@@ -234,6 +244,7 @@ class Timers:
         else:
             return False
         self.count -= 1
+        self._places.remove(PendingTimer(*TIMER_UNIT.unpack(unit)).physical_offset)
         self.digest = crc32c(mark + unit, self.digest)
         return True
 

@@ -88,6 +88,7 @@ CONTROL_TOPICS: Final = tuple(
         "digests",
         "transactions",
         "sinks",
+        "retention",
     )
 )
 """Topics of control records; one queue each (docs/formats/control.md)."""

@@ -130,7 +130,8 @@ def decode_op(
 class Transactions:
     """All open transactions, and the verdicts. Changes are for the fold; everybody else reads.
 
-    Invariant: each open one waits for its next check in one place, and in one only.
+    Invariants: each open one waits for its next check in one place, and in one only; the open ones are held in the
+    order of the log.
 
     Attributes:
         digest: CRC32C chained over every change.
@@ -162,6 +163,10 @@ class Transactions:
     def get(self, queue_offset: QueueOffset) -> OpenHalf | None:
         """Return the open transaction with this half queue offset, or None."""
         return self._open.get(queue_offset)
+
+    def oldest_open(self) -> PhysicalOffset | None:
+        """Return where the oldest half message stands whose transaction is open; None when none is."""
+        return next((half.physical_offset for half in self._open.values()), None)
 
     def newest(self, key: TransactionKey, limit: int) -> list[OpenHalf]:
         """Return the open ones under a transaction's key, the newest first, at most `limit`.

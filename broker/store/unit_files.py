@@ -112,6 +112,7 @@ class UnitFiles:
         self._root = folder / "consumequeue"
         self._file_bytes = file_bytes
         self._files = _OpenFiles()
+        self._firsts: dict[QueueKey, int] = {}
         shutil.rmtree(self._root, ignore_errors=True)
         self._root.mkdir(parents=True)
 
@@ -119,6 +120,7 @@ class UnitFiles:
         """Keep units; see `UnitStore`."""
         assert len(units) % UNIT_BYTES == 0, f"{key}: {len(units)} bytes are no whole units"
         start, view = first * UNIT_BYTES, memoryview(units)
+        self._firsts.setdefault(key, start - start % self._file_bytes)
         while view:
             path, offset = self._place(key, start)
             piece = view[: self._file_bytes - offset]
@@ -137,8 +139,18 @@ class UnitFiles:
             start, left = start + size, left - size
         return b"".join(pieces)
 
+    def trim(self, key: QueueKey, first: QueueOffset) -> None:
+        """Remove the files that hold nothing but units before `first`; see `UnitStore`."""
+        begin = first * UNIT_BYTES // self._file_bytes * self._file_bytes
+        for byte in range(self._firsts[key], begin, self._file_bytes):
+            path, _ = self._place(key, byte)
+            self._files.close_under(path)
+            path.unlink(missing_ok=True)
+        self._firsts[key] = begin
+
     def drop(self, key: QueueKey) -> None:
         """Forget a queue; see `UnitStore`."""
+        self._firsts.pop(key, None)
         folder = self._folder(key)
         self._files.close_under(folder)
         shutil.rmtree(folder, ignore_errors=True)

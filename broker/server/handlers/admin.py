@@ -16,6 +16,7 @@ from broker.service.conclusions import RequestKind
 from broker.service.connections import consumer_connections, producer_connections
 from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
+from broker.store.kept_log import KeptLog
 from broker.store.lookups import query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.staging import StagedEntry
@@ -346,7 +347,7 @@ class AdminHandlers:
 
     def _message_at(self, offset: PhysicalOffset) -> _Found | Refusal:
         try:
-            record = RecordReader(self._log.reader).read_at(offset)
+            record = RecordReader(KeptLog(self._log.reader, self._state.retention)).read_at(offset)
         except MessageGoneError as error:
             text = f"can not find message by the offset, {offset}: {error}"
             return Refusal(ResponseCode.SYSTEM_ERROR, text)

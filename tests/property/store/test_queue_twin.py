@@ -2,36 +2,59 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore
-from dledger_mq.message.numbers import StoreTimeMs
+from broker.store.unit_files import UnitFiles
+from dledger.raft.ids import Position
+from dledger_mq.message.numbers import QueueId, StoreTimeMs
 
 steps = st.lists(
     st.tuples(st.just("append"), st.integers(1, 500))
-    | st.tuples(st.just("spill"), st.integers(0, 5)),
+    | st.tuples(st.just("spill"), st.integers(0, 5))
+    | st.tuples(st.just("trim"), st.integers(0, 4000)),
     max_size=40,
 )
 
 
 @given(steps, st.integers(0, 40), st.integers(0, 40))
 def test_a_queue_is_a_list(steps: list[tuple[str, int]], first: int, count: int) -> None:
-    queue = ConsumeQueue((b"T", 0), MemoryUnitStore())
+    with TemporaryDirectory() as folder:
+        files = UnitFiles(Path(folder), file_bytes=60)
+        for store in (MemoryUnitStore(), files):
+            check_against_a_list(ConsumeQueue((b"T", QueueId(0)), store), steps, first, count)
+        files.close()
+
+
+def check_against_a_list(
+    queue: ConsumeQueue, steps: list[tuple[str, int]], first: int, count: int
+) -> None:
     twin: list[tuple[int, int, int]] = []
-    position = 0
+    untrimmed = ConsumeQueue((b"T", QueueId(0)), MemoryUnitStore())
+    position = least = trimmed_to = 0
     for what, number in steps:
         if what == "append":
             twin.append((position, number, -number))
             queue.append(*twin[-1])
+            untrimmed.append(*twin[-1])
             position += number
+        elif what == "trim":
+            trimmed_to = max(trimmed_to, number)
+            queue.trim(Position(trimmed_to))
+            kept = [n for n in range(len(twin)) if twin[n][0] >= trimmed_to]
+            least = kept[0] if kept else len(twin)
         else:
             queue.spill(number)
             assert len(queue.tail) <= 20 * max(number, 0)
     assert queue.max_offset == len(twin)
-    assert queue.put_bytes == position
-    assert [tuple(queue.unit(n)) for n in range(len(twin))] == twin
-    if first <= len(twin):
+    assert (queue.min_offset, queue.put_bytes) == (least, position)
+    assert queue.digest() == untrimmed.digest()
+    assert [tuple(queue.unit(n)) for n in range(least, len(twin))] == twin[least:]
+    if least <= first <= len(twin):
         assert list(UNIT.iter_unpack(queue.units(first, count))) == twin[first : first + count]
 
 

@@ -85,8 +85,14 @@ def test_trim_forgets_segments_that_the_log_no_longer_covers() -> None:
     index.trim(2000)
     assert query(index, "k0", 64, 0, 9999)[-1] >= 1600
     assert query(index, "k0", 64, 0, 9999)[0] == 9800
-    index.trim(10**9)
+    digest = index.digest()
+    index.trim(9900)
     assert query(index, "k0", 64, 0, 9999) == [9800]
+    index.trim(10**9)
+    assert query(index, "k0", 64, 0, 9999) == []
+    assert index.digest() == digest
+    index.add([(b"k0", key_seed(b"T"), 2 * 10**9, 9999)])
+    assert query(index, "k0", 64, 0, 9999) == [2 * 10**9]
 
 
 def test_the_newest_unit_is_remembered() -> None:

@@ -197,6 +197,7 @@ def test_digests_name_the_components() -> None:
         "transactions",
         "timers",
         "sinks",
+        "retention",
         "refusals",
     ]
 
@@ -213,6 +214,7 @@ def test_the_tables_of_a_snapshot_keep_the_names_of_its_format() -> None:
         "transactions",
         "timers",
         "sinks",
+        "retention",
         "refusals",
         "marks",
     }
