@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from dledger.errors import ConfigError
 
 _ESCAPES = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 _BLANKS = " \t\f"
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """A key and its value, with the number of the line where they begin."""
+
+    key: str
+    value: str
+    line: int
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -20,7 +30,18 @@ def read_properties(text: str) -> dict[str, str]:
     Raises:
         ConfigError: a `\u` escape without four hexadecimal digits; names the line.
     """
-    return dict(_split_pair(line, number) for number, line in _logical_lines(text))
+    return {each.key: each.value for each in read_property_lines(text)}
+
+
+def read_property_lines(text: str) -> list[Property]:
+    r"""Read the lines as `read_properties` does, and keep all of them, in their order.
+
+    Raises:
+        ConfigError: a `\u` escape without four hexadecimal digits; names the line.
+    """
+    return [
+        Property(*_split_pair(line, number), line=number) for number, line in _logical_lines(text)
+    ]
 
 
 def _logical_lines(text: str) -> Iterator[tuple[int, str]]:

@@ -107,6 +107,11 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--json", action="store_true", help="status as JSON")
     parser.add_argument(
+        "--lenient",
+        action="store_true",
+        help="go on, with a warning, without unknown keys and with defaults for wrong values of [broker] and [group.X]",
+    )
+    parser.add_argument(
         "--log-level",
         default="warning",
         type=log_level,
@@ -138,7 +143,9 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
         file = read_node_file(text, folder=path.parent.absolute())
         machine = choose_machine(file, options.machine, socket.gethostname())
         secret = read_secret(file.secret_file, "secret_file") if file.secret_file else None
-        return plan_node(file, machine, secret=secret)
+        # What runs already must be seen and stopped whatever has become of the file.
+        is_lenient = options.lenient or options.action in ("status", "stop")
+        return plan_node(file, machine, secret=secret, is_lenient=is_lenient)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker.node.config import PORT_STEP, NodeFile
 from broker.processes.child import Program
-from broker.server.config import read_config
+from broker.server.config import read_settings
+from broker.server.settings.reading import join_mistakes
 from dledger import ConfigError
 from dledger_mq.net.address import Address
 
@@ -52,45 +53,60 @@ class NodePlan:
     warnings: tuple[str, ...]
 
 
-def plan_node(file: NodeFile, machine: str, *, secret: str | None) -> NodePlan:
+def plan_node(
+    file: NodeFile, machine: str, *, secret: str | None, is_lenient: bool = False
+) -> NodePlan:
     """Lay out the processes of a machine.
 
     Args:
         file: what all machines share.
         machine: one of `file.machines`.
         secret: what `file.secret_file` holds.
+        is_lenient: brokers are not given unknown keys and wrong values; what protects is refused still.
 
     Raises:
-        ConfigError: a group's settings are wrong; names the group.
+        ConfigError: groups' settings are wrong; names all mistakes and their groups.
     """
     folder = Path(file.store) / machine
     host = file.machines[machine]
     secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
     children = [_plan_name_server(Address(host, file.ports.namesrv), folder, secret)]
     warned: dict[str, list[str]] = {}
+    mistaken: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
         values = file.settings_of(group) | _decided(file, machine, place)
-        try:
-            config, found = read_config(values, {"secret": secret} if secret else {})
-        except ConfigError as error:
-            raise ConfigError(f"group {group}: {error}") from error
-        for text in found:
-            warned.setdefault(text, []).append(group)
+        reading = read_settings(values, {"secret": secret} if secret else {}, is_lenient=is_lenient)
+        for texts, by_text in ((reading.mistakes, mistaken), (reading.warnings, warned)):
+            for text in texts:
+                by_text.setdefault(text, []).append(group)
+        if reading.config is None:
+            continue
         settings = folder / "conf" / f"{group}.conf"
         children.append(
             ChildPlan(
                 name=group,
-                address=config.listen,
+                address=reading.config.listen,
                 command=(*_PYTHON, "broker.server.cli", "-c", str(settings), *secret_option),
                 log=folder / "logs" / f"{group}.log",
-                files=((settings, _properties(values)),),
+                files=((settings, _properties(_without(values, reading.passed_over))),),
             )
         )
-    warnings = tuple(
-        f"{'all groups' if groups == list(file.groups) else 'group ' + ', '.join(groups)}: {text}"
-        for text, groups in warned.items()
-    )
+    if mistaken:
+        raise ConfigError(join_mistakes(_with_groups(mistaken, file.groups), None))
+    warnings = tuple(_with_groups(warned, file.groups))
     return NodePlan(machine, folder, tuple(children), warnings)
+
+
+def _with_groups(groups_by_text: Mapping[str, list[str]], every: Sequence[str]) -> list[str]:
+    """Return each text once, with the groups that it is about."""
+    return [
+        f"{'all groups' if groups == list(every) else 'group ' + ', '.join(groups)}: {text}"
+        for text, groups in groups_by_text.items()
+    ]
+
+
+def _without(values: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
+    return {key: value for key, value in values.items() if key not in keys}
 
 
 def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> ChildPlan:

@@ -30,10 +30,12 @@ from broker.command_line import (
     run_command,
     why_unreadable,
 )
-from broker.properties import read_properties
+from broker.properties import Property, read_property_lines
 from broker.server.broker import Broker
-from broker.server.config import BrokerConfig, read_config
+from broker.server.check_command import check
+from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.server.dev import DevOptions, run_dev
+from broker.server.settings.reading import join_mistakes
 from dledger import ConfigError, DiskFailedError
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
@@ -55,7 +57,9 @@ a node of a group of three (the same on the other two with --id n1 and n2):
 with a RocketMQ broker.conf (the command line beats the file):
   dledger-broker -c broker.conf
 
-Every setting stands in docs/configuration.md. Ctrl-C or SIGTERM stops in order: leadership is handed
+  dledger-broker --check -c broker.conf     what would hold, and every mistake; nothing is started
+
+Every setting stands in docs/broker-conf.md. Ctrl-C or SIGTERM stops in order: leadership is handed
 over first; requests of clients that do not know the new leader yet are passed on for up to 35 s (stopForwardSec), which
 a second signal ends; what is on its way is answered.
 
@@ -73,13 +77,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace, console: Console) -> int:
-    """Run what the options ask for, to its end; return the exit status."""
+    """Run what the options ask for, to its end; return the exit status.
+
+    Raises:
+        ConfigError: the settings are wrong, or options contradict each other.
+    """
+    if options.json and not options.check:
+        raise ConfigError("--json goes with --check")
     if options.dev:
         return trio.run(run_dev, _dev_options(options), console)
-    config, warnings = _configure(options)
-    for warning in warnings:
+    reading = _configure(options)
+    if options.check:
+        return check(reading, as_json=options.json)
+    if reading.config is None:
+        raise ConfigError(
+            join_mistakes(reading.mistakes, f"-c {options.config}" if options.config else None)
+        )
+    for warning in reading.warnings:
         print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
-    trio.run(_serve, config, console)
+    trio.run(_serve, reading.config, console)
     return EXIT_OK
 
 
@@ -114,6 +130,18 @@ def _parser() -> argparse.ArgumentParser:
         "--secret-file", metavar="FILE", help="its first line is the group's secret"
     )
     parser.add_argument(
+        "--check",
+        action="store_true",
+        help="show what would hold, from where, and every mistake; start nothing (exit status 2: there are mistakes)",
+    )
+    parser.add_argument("--json", action="store_true", help="with --check: as JSON")
+    parser.add_argument(
+        "--lenient",
+        action="store_true",
+        help="go on, with a warning, without keys that are unknown and with defaults for values that are wrong; not "
+        "for what protects",
+    )
+    parser.add_argument(
         "--log-level",
         default="info",
         type=log_level,
@@ -146,6 +174,10 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
             raise ConfigError(
                 f"--dev chooses --{name.replace('_', '-')} itself: leave one of the two out"
             )
+    if options.check or options.lenient:
+        raise ConfigError(
+            "--check and --lenient are for a broker.conf or a command line without --dev"
+        )
     return DevOptions(
         # Absolute, since the processes of a lost --dev are found by their commands, which name it.
         store=Path(options.store or "data/dev").resolve(),
@@ -156,22 +188,51 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
     )
 
 
-def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
+def _configure(options: argparse.Namespace) -> Reading:
     """Join the configuration file and the command line, and check them.
 
     Raises:
-        ConfigError: says what is wrong.
+        ConfigError: the file cannot be read, or an option cannot.
     """
-    file_values: dict[str, str] = {}
-    if options.config:
-        try:
-            file_values = read_properties(Path(options.config).read_text(encoding="utf-8"))
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(
-                f"-c {options.config} cannot be read: {why_unreadable(error)}"
-            ) from error
-        except ConfigError as error:
-            raise ConfigError(f"-c {options.config}, {error}") from error
+    found = _read_file(options.config) if options.config else []
+    reading = read_settings(
+        {each.key: each.value for each in found},
+        _flags(options),
+        lines={each.key: each.line for each in found},
+        is_lenient=options.lenient,
+    )
+    reading = dataclasses.replace(reading, warnings=(*_repeated(found), *reading.warnings))
+    if reading.config is None:
+        return reading
+    try:
+        host = _ipv4(reading.config.advertised_host)
+    except ConfigError as error:
+        return dataclasses.replace(reading, config=None, mistakes=(str(error),))
+    return dataclasses.replace(
+        reading, config=dataclasses.replace(reading.config, advertised_host=host)
+    )
+
+
+def _read_file(path: str) -> list[Property]:
+    """Read the lines of a broker.conf.
+
+    Raises:
+        ConfigError: names the file, and what is wrong with it.
+    """
+    try:
+        return read_property_lines(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
+    except ConfigError as error:
+        raise ConfigError(f"-c {path}, {error}") from error
+
+
+def _flags(options: argparse.Namespace) -> dict[str, str]:
+    """Return what the command line sets, under the keys of a broker.conf.
+
+    Raises:
+        ConfigError: an option cannot be read.
+    """
     flags = {
         "dLegerGroup": options.group,
         "dLegerSelfId": options.id,
@@ -189,10 +250,17 @@ def _configure(options: argparse.Namespace) -> tuple[BrokerConfig, list[str]]:
         flags["bindAddress"] = listen.host or None
     if options.secret_file:
         flags["secret"] = read_secret(options.secret_file, "--secret-file")
-    config, warnings = read_config(
-        file_values, {key: value for key, value in flags.items() if value is not None}
-    )
-    return dataclasses.replace(config, advertised_host=_ipv4(config.advertised_host)), warnings
+    return {key: value for key, value in flags.items() if value is not None}
+
+
+def _repeated(found: Sequence[Property]) -> list[str]:
+    """Say which lines are overruled by a later one with the same key."""
+    last = {each.key: each.line for each in found}
+    return [
+        f"line {each.line}: {each.key} stands again in line {last[each.key]}, which wins"
+        for each in found
+        if each.line != last[each.key]
+    ]
 
 
 def _ipv4(host: str) -> str:

@@ -1,8 +1,8 @@
 """The settings of a broker: from broker.conf and the command line, checked before anything starts.
 
-A RocketMQ broker.conf is read as it is: keys that mean nothing here give one warning each, values
-that contradict each other or ask for what this broker does not do are refused with a sentence
-(docs/configuration.md lists every key). The command line beats the file.
+A RocketMQ broker.conf is read as it is: keys that mean nothing here give one warning each; unknown keys, wrong
+values, values that contradict each other or ask for what this broker does not do are refused, all at once
+(docs/broker-conf.md lists every key; the table is broker/server/settings). The command line beats the file.
 """
 
 from __future__ import annotations
@@ -13,9 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from broker.server.settings.keys import ANY_HOSTS
+from broker.server.settings.lone_node import complete, names_members
+from broker.server.settings.reading import Given, Setting, join_mistakes, list_settings
+from broker.server.settings.values import ReadKey, Values, judge
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
-from dledger import ConfigError, Peer, parse_peers
+from dledger import ConfigError, NodeId, Peer, parse_peers
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -100,6 +104,7 @@ class BrokerConfig:
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     default_topic_queues: int = 8
+    trace_topic: bool = False
     delay_levels_ms: tuple[int, ...] = ()
     timers: bool = True
     timer_delay_max_ms: int = DELAY_MAX_SEC_DEFAULT * 1000
@@ -136,25 +141,25 @@ class BrokerConfig:
         return {str(peer.node_id): _follower_id(str(peer.node_id)) for peer in self.peers}
 
 
-_NUMBER = re.compile("-?[0-9]{1,20}")
-_ANY_HOST = ("0.0.0.0", "::")  # noqa: S104  compared with, not bound to
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """The outcome of reading a broker.conf and a command line.
 
-# Key of broker.conf -> what to call it on the command line.
-_IDENTITY_KEYS = {
-    "dLegerGroup": "--group",
-    "dLegerSelfId": "--id",
-    "dLegerPeers": "--peers",
-    "storePathRootDir": "--store",
-}
+    Attributes:
+        config: the settings as they would hold; None: there are mistakes.
+        mistakes: all of them, each with its line.
+        warnings: settings that are not used, are passed over or risk something.
+        passed_over: keys that `is_lenient` goes on without.
+        settings: every key that is read or given, with its value and where that comes from.
+        asked: the keys that were read, with their defaults and ranges.
+    """
 
-# Understood by RocketMQ, without meaning here: where our own way makes the setting needless.
-_NEEDLESS = {
-    "deleteWhen": "nothing is deleted yet, see docs/guarantees.md",
-    "fileReservedTime": "nothing is deleted yet, see docs/guarantees.md",
-    "brokerId": "the leader is id 0, a follower the number in its id + 1",
-    "storePathCommitLog": "the log stands under storePathRootDir",
-    "haListenPort": "members replicate over the ports in dLegerPeers",
-}
+    config: BrokerConfig | None
+    mistakes: tuple[str, ...]
+    warnings: tuple[str, ...]
+    passed_over: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    asked: Mapping[str, ReadKey]
 
 
 def read_config(
@@ -170,27 +175,70 @@ def read_config(
         The configuration and one warning for each key that is not used.
 
     Raises:
-        ConfigError: something is missing, malformed, contradictory or not supported; names the key.
+        ConfigError: something is missing, malformed, contradictory or not supported; names the keys.
     """
-    values = _Values({**file_values, **flags})
-    _refuse_unsupported(values)
-    config = _read_identity(values)
-    config = _with_log(config, values)
-    config = _with_topics(config, values)
-    config = _with_transactions(config, values)
-    config = _with_service(config, values)
-    _check(config)
-    return config, [*values.warnings(), *_risks(config)]
+    reading = read_settings(file_values, flags)
+    if reading.config is None:
+        raise ConfigError(join_mistakes(reading.mistakes, None))
+    return reading.config, list(reading.warnings)
 
 
-def _read_identity(values: _Values) -> BrokerConfig:
-    """Return who this node is and where it is reached; everything else has its default still."""
-    group = values.text("dLegerGroup")
-    node_id = values.text("dLegerSelfId")
-    peers = parse_peers(values.text("dLegerPeers"))
+def read_settings(
+    file_values: Mapping[str, str],
+    flags: Mapping[str, str],
+    *,
+    lines: Mapping[str, int] | None = None,
+    is_lenient: bool = False,
+) -> Reading:
+    """Read a broker.conf and the command line to the end, whatever is wrong with them.
+
+    Args:
+        file_values: keys and values of broker.conf.
+        flags: the same keys, given on the command line; they win. `secret` is one of them.
+        lines: where in the file the keys stand.
+        is_lenient: go on without keys that are unknown, and with the default for values that are wrong; not where
+            that could let in, lose or show more than was asked for.
+    """
+    plain = {**file_values, **flags}
+    added = complete(plain, os.environ.get("HOME", ""))
+    given = Given(file_values, flags, added, lines or {})
+    mistakes, notes = judge(plain)
+    values = Values({**added, **plain})
+    config = _read_identity(values, names_members(plain))
+    for read_part in (_with_log, _with_topics, _with_transactions, _with_service):
+        config = read_part(config, values)
+    mistakes = sorted([*mistakes, *values.mistakes], key=given.place)
+    forgiven = [each for each in mistakes if is_lenient and each.is_forgivable]
+    wrong = [given.placed(each) for each in mistakes if each not in forgiven]
+    wrong += [] if wrong else _contradictions(config)
+    passed_over = [f"passed over: {given.placed(each)}" for each in forgiven]
+    unused = [f"{key} is not used: {why}" for key, why in notes]
+    return Reading(
+        config=None if wrong else config,
+        mistakes=tuple(wrong),
+        warnings=(*_lone(config, added), *passed_over, *unused, *_risks(config)),
+        passed_over=tuple(each.key for each in forgiven),
+        settings=list_settings(given, values.asked, notes),
+        asked=values.asked,
+    )
+
+
+def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
+    """Return who this node is and where it is reached; everything else has its default still.
+
+    After a mistake this is a stand-in, with which only the other mistakes are looked for.
+    """
+    if not values.boolean("enableDLegerCommitLog", default=names_its_members) and names_its_members:
+        values.refuse(
+            "enableDLegerCommitLog",
+            "enableDLegerCommitLog=false: every node is a member of a Raft group here; remove the line",
+        )
+    group, node_id = values.text("dLegerGroup"), values.text("dLegerSelfId")
+    peers = _read_peers(values, node_id)
     own_host = _own_peer(node_id, peers).host
     listen_host = values.text("bindAddress", values.text("brokerIP1", own_host))
     preferred = values.text("preferredLeaderId", "")
+    _check_copies(values, len(peers))
     return BrokerConfig(
         group=group,
         node_id=node_id,
@@ -200,15 +248,52 @@ def _read_identity(values: _Values) -> BrokerConfig:
         cluster=values.text("brokerClusterName", "DefaultCluster"),
         listen=Address(listen_host, values.number("listenPort", 10911, high=65535)),
         advertised_host=values.text(
-            "brokerIP1", own_host if listen_host in _ANY_HOST else listen_host
+            "brokerIP1", own_host if listen_host in ANY_HOSTS else listen_host
         ),
-        namesrvs=parse_addresses("namesrvAddr", values.text("namesrvAddr", "")),
+        namesrvs=_read_namesrvs(values),
         preferred_leaders=tuple(preferred.replace(",", ";").split(";")) if preferred else (),
         secret=values.text("secret", "") or None,
     )
 
 
-def _with_log(config: BrokerConfig, values: _Values) -> BrokerConfig:
+def _read_peers(values: Values, node_id: str) -> tuple[Peer, ...]:
+    """Read the members; after a mistake, this node alone."""
+    text = values.text("dLegerPeers")
+    stand_in = (Peer(NodeId(node_id), "127.0.0.1", 0),)
+    if not text:
+        return stand_in
+    try:
+        peers = parse_peers(text)
+        _own_peer(node_id, peers)
+    except ConfigError as error:
+        if node_id:  # a missing one is a mistake already
+            values.refuse("dLegerPeers", str(error))
+        return stand_in
+    return peers
+
+
+def _read_namesrvs(values: Values) -> tuple[Address, ...]:
+    try:
+        return parse_addresses("namesrvAddr", values.text("namesrvAddr", ""))
+    except ConfigError as error:
+        values.refuse("namesrvAddr", str(error))
+        return ()
+
+
+def _check_copies(values: Values, member_count: int) -> None:
+    """Refuse to promise more copies of an acknowledged send than a majority of the members."""
+    majority = member_count // 2 + 1
+    for key in ("inSyncReplicas", "minInSyncReplicas"):
+        wanted = values.number(key, 1, low=1, high=100)
+        if wanted > majority:
+            values.refuse(
+                key,
+                f"{key}={wanted}: an acknowledged send is on a majority of the members, which is {majority} of "
+                f"{member_count}; name more members in dLegerPeers",
+            )
+
+
+def _with_log(config: BrokerConfig, values: Values) -> BrokerConfig:
     """Add the settings of the log: what is durable when, and the sizes on disk."""
     flush = values.choice("flushDiskType", ("SYNC_FLUSH", "ASYNC_FLUSH"), "SYNC_FLUSH")
     return replace(
@@ -225,14 +310,15 @@ def _with_log(config: BrokerConfig, values: _Values) -> BrokerConfig:
     )
 
 
-def _with_topics(config: BrokerConfig, values: _Values) -> BrokerConfig:
+def _with_topics(config: BrokerConfig, values: Values) -> BrokerConfig:
     """Add the settings of topics, groups and due times."""
     return replace(
         config,
         auto_create_topics=values.boolean("autoCreateTopicEnable", default=True),
         auto_create_groups=values.boolean("autoCreateSubscriptionGroup", default=True),
         default_topic_queues=values.number("defaultTopicQueueNums", 8, low=1, high=1024),
-        delay_levels_ms=_delay_levels(values.text("messageDelayLevel", DELAY_LEVELS_TEXT)),
+        trace_topic=values.boolean("traceTopicEnable", default=False),
+        delay_levels_ms=_read_delay_levels(values),
         timers=values.boolean("timerWheelEnable", default=True),
         timer_delay_max_ms=1000
         * values.number("timerMaxDelaySec", DELAY_MAX_SEC_DEFAULT, low=1, high=10 * 366 * 86_400),
@@ -241,7 +327,7 @@ def _with_topics(config: BrokerConfig, values: _Values) -> BrokerConfig:
     )
 
 
-def _with_transactions(config: BrokerConfig, values: _Values) -> BrokerConfig:
+def _with_transactions(config: BrokerConfig, values: Values) -> BrokerConfig:
     """Add the settings of transactions; intervals and timeouts in milliseconds."""
     return replace(
         config,
@@ -254,7 +340,7 @@ def _with_transactions(config: BrokerConfig, values: _Values) -> BrokerConfig:
     )
 
 
-def _with_service(config: BrokerConfig, values: _Values) -> BrokerConfig:
+def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
     """Add how the node serves clients and registers with name servers, and its limits."""
     return replace(
         config,
@@ -275,7 +361,7 @@ def _with_service(config: BrokerConfig, values: _Values) -> BrokerConfig:
     )
 
 
-def _read_limits(values: _Values) -> Limits:
+def _read_limits(values: Values) -> Limits:
     """Read the bounds on memory; a key that is missing keeps the default of `Limits`, whose fields give the reasons."""
     usual = Limits()
     return Limits(
@@ -309,39 +395,36 @@ def _risks(config: BrokerConfig) -> list[str]:
     return [risk]
 
 
-def _refuse_unsupported(values: _Values) -> None:
-    """Refuse settings whose silent neglect would surprise their owner."""
-    if not values.boolean("enableDLegerCommitLog", default=True):
-        raise ConfigError(
-            "enableDLegerCommitLog=false: every node is a member of a Raft group here; remove the line"
-        )
-    role = values.text("brokerRole", "")
-    if role == "SLAVE":
-        raise ConfigError("brokerRole=SLAVE: the group elects its leader; remove the line")
-    if values.boolean("enablePropertyFilter", default=False):
-        raise ConfigError("enablePropertyFilter=true: SQL92 filters are not supported; use tags")
-    for key in ("aclEnable", "authenticationEnabled", "authorizationEnabled"):
-        if values.boolean(key, default=False):
-            raise ConfigError(f"{key}=true: access control is not supported; remove the line")
-
-
-def _check(config: BrokerConfig) -> None:
-    """Refuse values that contradict each other."""
+def _contradictions(config: BrokerConfig) -> list[str]:
+    """Return the values that contradict each other."""
     names = [peer.node_id for peer in config.peers]
-    for node in config.preferred_leaders:
-        if node not in names:
-            raise ConfigError(
-                f"preferredLeaderId={node} is not among the members {', '.join(names)}"
-            )
+    found = [
+        f"preferredLeaderId={node} is not among the members {', '.join(names)}"
+        for node in config.preferred_leaders
+        if node not in names
+    ]
     own = config.own_peer
     if config.listen.port == own.port and config.listen.port != 0:
-        raise ConfigError(
+        found.append(
             f"listenPort={config.listen.port} is also the port of {own} in dLegerPeers: clients and members need two"
         )
     if config.vip_port and config.listen.port and config.listen.port - 2 == own.port:
-        raise ConfigError(
+        found.append(
             f"vipListenEnable=true needs port {own.port} (listenPort - 2), which is the one of {own} in dLegerPeers"
         )
+    return found
+
+
+def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:
+    """Say what a file without members was taken for."""
+    if not added:
+        return []
+    notice = (
+        f"no members are named (dLegerPeers): this is a group of one node, {config.group}, whose messages are on no "
+        f"other machine. It is {config.own_peer}, its store is {config.store_path}, and clients reach it at "
+        f"{config.listen} (brokerIP1, bindAddress and listenPort say otherwise)"
+    )
+    return [notice]
 
 
 def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:
@@ -383,53 +466,9 @@ def parse_addresses(key: str, text: str) -> tuple[Address, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _delay_levels(text: str) -> tuple[int, ...]:
+def _read_delay_levels(values: Values) -> tuple[int, ...]:
     try:
-        return tuple(parse_delay_levels(text))
+        return tuple(parse_delay_levels(values.text("messageDelayLevel", DELAY_LEVELS_TEXT)))
     except ValueError as error:
-        raise ConfigError(f"messageDelayLevel: {error}") from error
-
-
-class _Values:
-    """Typed access that remembers which keys were asked for; the others are warned about."""
-
-    def __init__(self, values: Mapping[str, str]) -> None:
-        self._values = values
-        self._used: set[str] = set()
-
-    def text(self, key: str, default: str | None = None) -> str:
-        self._used.add(key)
-        value = self._values.get(key, "").strip()
-        if value:
-            return value
-        if default is None:
-            flag = _IDENTITY_KEYS.get(key)
-            raise ConfigError(
-                f"{key} is missing{f': give {flag} or set it in broker.conf' if flag else ''}"
-            )
-        return default
-
-    def number(self, key: str, default: int, *, low: int = 0, high: int = 2**62) -> int:
-        text = self.text(key, str(default))
-        if _NUMBER.fullmatch(text) is None or not low <= int(text) <= high:
-            raise ConfigError(f"{key}={text} is not a number from {low} to {high}")
-        return int(text)
-
-    def boolean(self, key: str, *, default: bool) -> bool:
-        return self.choice(key, ("true", "false"), "true" if default else "false") == "true"
-
-    def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
-        text = self.text(key, default)
-        for item in allowed:
-            if text.lower() == item.lower():
-                return item
-        raise ConfigError(f"{key}={text} is not one of {', '.join(allowed)}")
-
-    def warnings(self) -> list[str]:
-        return [
-            f"{key} is not used: {_NEEDLESS[key]}"
-            if key in _NEEDLESS
-            else f"{key} is unknown and not used"
-            for key in self._values
-            if key not in self._used
-        ]
+        values.refuse("messageDelayLevel", f"messageDelayLevel: {error}")
+        return ()

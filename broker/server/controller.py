@@ -163,7 +163,7 @@ class BrokerController:
                 config.cluster,
                 config.broker_name,
                 auto_create=config.auto_create_topics,
-                trace=False,
+                trace=config.trace_topic,
             )
             if topic.name not in state.topics
         ]

@@ -10,12 +10,14 @@ from dledger.errors import DLedgerError, registry
 from dledger_mq.remoting.codes import RESPONSES
 from jepsen.checklist.command import RecordedResults
 from jepsen.checklist.page import page
+from tests.architecture.broker_conf_page import broker_conf_page
 from tests.architecture.requests_page import requests_page
 
 ROOT = Path(__file__).resolve().parents[2]
 ERRORS = ROOT / "docs/errors.md"
 FAULTS = ROOT / "docs/faults.md"
 REQUEST_PAGE = ROOT / "docs/requests.md"
+BROKER_CONF = ROOT / "docs/broker-conf.md"
 
 HEAD = """# Errors, and what you may conclude
 
@@ -70,3 +72,4 @@ if __name__ == "__main__":
     ERRORS.write_text(errors_page())
     FAULTS.write_text(faults_page())
     REQUEST_PAGE.write_text(requests_page())
+    BROKER_CONF.write_text(broker_conf_page())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 
+from tests.architecture.broker_conf_page import broker_conf_page
 from tests.architecture.generated_docs import (
+    BROKER_CONF,
     ERRORS,
     FAULTS,
     REQUEST_PAGE,
@@ -30,3 +32,9 @@ def test_the_page_of_requests_is_current() -> None:
     if os.environ.get("REWRITE"):
         REQUEST_PAGE.write_text(requests_page())
     assert REQUEST_PAGE.read_text() == requests_page()
+
+
+def test_the_page_of_broker_conf_is_current() -> None:
+    if os.environ.get("REWRITE"):
+        BROKER_CONF.write_text(broker_conf_page())
+    assert BROKER_CONF.read_text() == broker_conf_page()

@@ -75,6 +75,7 @@ LAYERS = {
     "broker.namesrv": {"command_line", "net", "properties"},
     "broker.admin": set(),
     "broker.testing": {"server", "service", "store"},
+    "broker.server.settings": set(),
     "broker.server.links": set(),
     "broker.server.requests": {"links"},
     "broker.server.watches": {"requests"},

@@ -164,13 +164,36 @@ def test_the_machine_is_the_one_that_is_wanted_or_the_hosts() -> None:
         choose_machine(file, None, "box")
 
 
-def test_what_a_broker_does_not_know_is_said_once_for_all_groups() -> None:
-    text = f"{THREE}[broker]\ndefaultTopicQueuNums = 3\n[group.broker-b]\nregionID = 'x'\n"
-    plan = plan_node(read_node_file(text, folder=FOLDER), "alpha", secret=None)
-    assert plan.warnings == (
-        "all groups: defaultTopicQueuNums is unknown and not used",
-        "group broker-b: regionID is unknown and not used",
+def test_all_mistakes_of_all_groups_are_told_at_once_each_one_time() -> None:
+    text = f"{THREE}[broker]\ndefaultTopicQueuNums = 3\n[group.broker-b]\nregionID = 'x'\nbrokerPermission = 9\n"
+    with pytest.raises(ConfigError) as refused:
+        plan_node(read_node_file(text, folder=FOLDER), "alpha", secret=None)
+    assert str(refused.value).splitlines() == [
+        "3 settings are wrong:",
+        "  all groups: defaultTopicQueuNums is unknown and cannot be used: is defaultTopicQueueNums meant?",
+        "  group broker-b: regionID is unknown and cannot be used: is regionId meant?",
+        "  group broker-b: brokerPermission=9 is not a number from 0 to 7",
+    ]
+
+
+def test_a_lenient_plan_keeps_mistakes_from_the_brokers_and_says_so() -> None:
+    text = (
+        f"{THREE}[broker]\ndefaultTopicQueuNums = 3\n[group.broker-b]\ntransactionTimeOut = '6s'\n"
     )
+    plan = plan_node(read_node_file(text, folder=FOLDER), "alpha", secret=None, is_lenient=True)
+    unknown, wrong = plan.warnings
+    assert unknown.startswith("all groups: passed over: defaultTopicQueuNums is unknown")
+    assert wrong.startswith("group broker-b: passed over: transactionTimeOut=6s is not a number")
+    assert wrong.endswith(": it counts milliseconds, without a unit")
+    files = "".join(child.files[0][1] for child in plan.children)
+    assert "defaultTopicQueuNums" not in files
+    assert "transactionTimeOut" not in files
+
+
+def test_a_lenient_plan_refuses_what_protects() -> None:
+    text = f"{THREE}[broker]\naclEnable = true\n"
+    with pytest.raises(ConfigError, match="all groups: aclEnable=true: access control"):
+        plan_node(read_node_file(text, folder=FOLDER), "alpha", secret=None, is_lenient=True)
 
 
 def test_values_with_blanks_and_other_letters_reach_the_broker() -> None:

@@ -1,0 +1,265 @@
+"""Keys of broker.conf that do what they say, with their meaning. Data only.
+
+Ranges and defaults stand where they are read (broker/server/config.py); the page of keys shows both.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.server.settings.keys import ANY_HOSTS, HonouredKey, flag, number, text
+
+_OF_MEMBERS: Final = (
+    HonouredKey(
+        text("dLegerGroup", ""),
+        "the Raft group (`--group`); also the broker name in routes",
+        shown_default="`brokerName`",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("dLegerSelfId", ""),
+        "this node (`--id`), one of the ids in `dLegerPeers`",
+        shown_default="n0, without `dLegerPeers`",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("dLegerPeers", ""),
+        "all members (`--peers`), `id-host:port;id-host:port`, at most 9; the ids are those of the group's first "
+        "start, addresses may change. Without it and the two above a node is a group of its own: see "
+        "[configuration.md](configuration.md)",
+        shown_default="this node, at port `listenPort` + 10000 of 127.0.0.1",
+        is_strict=True,
+    ),
+    HonouredKey(
+        flag("enableDLegerCommitLog", "false"),
+        "true: `dLegerGroup`, `dLegerSelfId` and `dLegerPeers` must be there; false: they must not be",
+        shown_default="whether they are there",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("preferredLeaderId", ""),
+        "node that should lead while it can, and its disk is not slow; several, with `;`, in this order",
+        shown_default="none",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("inSyncReplicas", None, "1"),
+        "checked only: an acknowledged send is on a majority of the members; more copies than that are refused",
+        unit="members",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("minInSyncReplicas", None, "1"),
+        "the same",
+        unit="members",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("secret"),
+        "shared by all members and log clients; better `--secret-file`, which keeps it out of this file",
+        shown_default="none",
+        is_strict=True,
+    ),
+)
+
+_OF_ADDRESSES: Final = (
+    HonouredKey(text("brokerClusterName", "DefaultCluster"), "cluster in routes (`--cluster`)"),
+    HonouredKey(
+        text("brokerName", "the host's name"),
+        "name in routes; must be equal on all nodes of the group, and no other group may have it",
+        shown_default="`dLegerGroup`",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("brokerIP1", "the host's address"),
+        "address that is announced to clients; IPv4",
+        shown_default="the listen host",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("listenPort", "10911"),
+        "where clients connect (`--listen`)",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("bindAddress", None, ANY_HOSTS[0]),
+        "address to listen on (`--listen`)",
+        shown_default="`brokerIP1`, else the host of the own peer",
+        is_strict=True,
+    ),
+    HonouredKey(
+        flag("vipListenEnable"),
+        "also serve `listenPort` - 2, where Java clients 4.3 and 4.4 send by default",
+    ),
+    HonouredKey(
+        text("namesrvAddr", ""),
+        "name servers (`--namesrv`), `host:port;host:port`",
+        shown_default="none",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("registerNameServerPeriod", "30000"), "between registrations", unit="milliseconds"
+    ),
+    HonouredKey(
+        number("stopForwardSec"),
+        "for so long after it has led, a node that is asked to stop goes on for clients whose route is old; "
+        "0: not at all",
+        unit="seconds",
+    ),
+)
+
+_OF_THE_LOG: Final = (
+    HonouredKey(
+        text("storePathRootDir", "$HOME/store"),
+        "this node's data (`--store`); one process at a time",
+        shown_default="`$HOME/dledger-store/` and the broker's name, for a group of its own; else required",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("flushDiskType", "ASYNC_FLUSH"),
+        "`ASYNC_FLUSH` acknowledges before fsync: a power cut on a majority may lose acknowledged messages",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("mappedFileSizeCommitLog", "1073741824"),
+        "size of a log segment; may differ between nodes and change",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("snapshotLogBytes"),
+        "growth of the log after which a snapshot of the state is written (and twice that one's size); 0: never",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("scrubBytesPerSecond"),
+        "how much of the log is read in the background to find silent damage while others can mend it "
+        "([repair.md](repair.md)); 0: nothing",
+        unit="bytes",
+    ),
+    HonouredKey(number("maxMessageSize", "4194304"), "largest message body", unit="bytes"),
+)
+
+_OF_TOPICS: Final = (
+    HonouredKey(
+        flag("autoCreateTopicEnable", "true"),
+        "a send creates its topic from TBW102",
+        is_strict=True,
+    ),
+    HonouredKey(
+        flag("autoCreateSubscriptionGroup", "true"),
+        "a consumer creates its group",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("defaultTopicQueueNums", "8"), "queues of TBW102; clients ask for 4 of them"
+    ),
+    HonouredKey(
+        flag("traceTopicEnable", "false"), "RMQ_SYS_TRACE_TOPIC is created, with one queue"
+    ),
+    HonouredKey(
+        text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),
+        "delays of level 1, 2, ...; equal on all nodes",
+    ),
+    HonouredKey(
+        flag("timerWheelEnable", None, "true"),
+        "messages may have due times of their own; false: code 1",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("timerMaxDelaySec", None, "259200"),
+        "how far ahead a due time may lie; farther: code 13",
+        unit="seconds",
+    ),
+    HonouredKey(
+        flag("recallMessageEnable", None, "false"),
+        "such messages may be taken back until they are delivered; false: code 16",
+        is_strict=True,
+    ),
+    HonouredKey(
+        flag("recognizeRepeatedSends"),
+        "a send that was stored before, and whose answer was lost, is answered with the earlier result; false: every "
+        "send is stored",
+    ),
+    HonouredKey(
+        flag("rejectTransactionMessage", "false"),
+        "true: half messages are refused with code 16",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("transactionTimeOut", "6000"),
+        "until a half message is checked first, unless it asks for another time",
+        unit="milliseconds",
+    ),
+    HonouredKey(
+        number("transactionCheckInterval", "60000", "30000"),
+        "between two checks of an open transaction",
+        unit="milliseconds",
+    ),
+    HonouredKey(
+        number("transactionCheckMax", "15"),
+        "checks before an open transaction is given up and its message moves to TRANS_CHECK_MAX_TIME_TOPIC",
+    ),
+)
+
+_OF_SERVICE: Final = (
+    HonouredKey(number("brokerPermission", "6"), "4 read, 2 write", is_strict=True),
+    HonouredKey(
+        flag("longPollingEnable", "true"),
+        "false: an empty pull waits 1 s instead of the time the client asks for",
+    ),
+    HonouredKey(
+        flag("slaveReadEnable", "false"),
+        "consumers that read far behind the log's end are sent to a follower "
+        "([adr/0175](adr/0175-backlogs-are-read-from-followers.md)); false: everything is read from the leader",
+    ),
+    HonouredKey(
+        number("accessMessageInMemoryMaxRatio", "40"),
+        "how far behind that is: more bytes of the log than this share of the machine's memory; such a pull gets at "
+        "most 8 messages and 64 KiB, others 32 and 256 KiB",
+        unit="percent",
+    ),
+    HonouredKey(text("regionId", "DefaultRegion"), "what producers get in the answer to a send"),
+    HonouredKey(flag("traceOn", "true"), "the same"),
+)
+
+_OF_BOUNDS: Final = (
+    HonouredKey(
+        number("sendThreadPoolQueueCapacity", "10000"),
+        "sends, locks and other changes that may wait for their commit; over it: code 2, `[OVERLOAD]system busy`",
+    ),
+    HonouredKey(
+        number("stagedBytesMax"),
+        "the same in bytes; also of what a follower has on its way to the leader (there at most 32 MiB)",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("pullThreadPoolQueueCapacity", "100000"), "pulls that may wait for a message"
+    ),
+    HonouredKey(
+        number("transactionOpenMax"),
+        "open transactions; over it half messages get code 2, `[OVERLOAD]system busy`",
+    ),
+    HonouredKey(number("connectionsMax"), "client connections"),
+    HonouredKey(
+        number("unfinishedFramesBytesMax"),
+        "request frames over 16 KiB that have begun and not ended, of all connections together. A frame gets its room "
+        "whole before it is read on. Frames for which there is none wait, with at most 16 KiB each in memory; while "
+        "some wait, connections whose frames grow by less than 128 KiB in half a second are closed",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("outputBytesMax"),
+        "unsent answers of one connection; a client that reads more slowly is cut off",
+        unit="bytes",
+    ),
+)
+
+HONOURED: Final = {
+    "Members": _OF_MEMBERS,
+    "Addresses and routes": _OF_ADDRESSES,
+    "Log and disk": _OF_THE_LOG,
+    "Topics and messages": _OF_TOPICS,
+    "Service": _OF_SERVICE,
+    "Bounds": _OF_BOUNDS,
+}
+"""The keys by what they are about."""

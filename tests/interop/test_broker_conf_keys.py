@@ -1,0 +1,81 @@
+"""The table of broker.conf's keys has every key of RocketMQ's own classes, and no other one."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.server.settings.keys import Key, ValueKind
+from broker.server.settings.table import all_keys
+
+ROOT = Path(__file__).resolve().parents[2]
+CLASSES = {
+    "org.apache.rocketmq.common.BrokerConfig": "rocketmq-common",
+    "org.apache.rocketmq.store.config.MessageStoreConfig": "rocketmq-store",
+    "org.apache.rocketmq.remoting.netty.NettyServerConfig": "rocketmq-remoting",
+    "org.apache.rocketmq.remoting.netty.NettyClientConfig": "rocketmq-remoting",
+}
+CLASSES_OF_5 = {
+    "org.apache.rocketmq.common.BrokerIdentity": "rocketmq-common",
+    "org.apache.rocketmq.auth.config.AuthConfig": "rocketmq-auth",
+}
+NOT_SETTABLE = {
+    "isBrokerContainer",
+    "isEnableBatchPush",
+    "isInBrokerContainer",
+    "isScanAvailableNameSrv",
+}
+"""Fields whose setters have the name without `is`, which is the key, or that have none."""
+
+SETTER = re.compile(r"public .* set(\w+)\(([\w.]+)\)")
+FIELD = re.compile(r"  (?:private|protected|public)? ?(?:volatile )?([\w.]+) (\w+);")
+KINDS = {
+    "int": ValueKind.NUMBER,
+    "long": ValueKind.NUMBER,
+    "double": ValueKind.FRACTION,
+    "boolean": ValueKind.FLAG,
+}
+
+
+def keys_of(release: str) -> dict[str, ValueKind]:
+    """The keys of a release: what has a setter, as RocketMQ itself reads a file, and what is a field."""
+    if shutil.which("javap") is None:
+        pytest.skip("no javap on this machine")
+    folders = (ROOT / f".interop/java-{release}/jars", ROOT / f".interop/server-{release}")
+    classes = CLASSES | (CLASSES_OF_5 if release.startswith("5") else {})
+    wanted = set(classes.values())
+    jars = [jar for name in wanted for folder in folders for jar in folder.glob(f"{name}-*.jar")]
+    if len(jars) != len(wanted):
+        pytest.skip(f"no jars of RocketMQ {release}: make interop fetches them")
+    told = subprocess.run(
+        ["javap", "-p", "-cp", ":".join(map(str, sorted(jars))), *classes],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    ).stdout
+    found: dict[str, ValueKind] = {}
+    for line in told.splitlines():
+        if field := FIELD.fullmatch(line):
+            found[field[2]] = KINDS.get(field[1], ValueKind.TEXT)
+    for setter in SETTER.finditer(told):
+        name = setter[1][:1].lower() + setter[1][1:]
+        found.setdefault(name, KINDS.get(setter[2], ValueKind.TEXT))
+    return {name: kind for name, kind in found.items() if name not in NOT_SETTABLE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "default"), [("4.9.8", "in_49"), ("5.3.3", "in_53")])
+def test_the_table_has_every_key_of_a_release_and_no_other_one(release: str, default: str) -> None:
+    found = keys_of(release)
+    assert len(found) > 150
+    table: dict[str, Key] = {
+        key.name: key for key in all_keys() if getattr(key, default) is not None
+    }
+    assert set(found) - set(table) == set(), "keys that the table lacks"
+    assert set(table) - set(found) == set(), "keys that the release has not"
+    assert {name for name in found if table[name].kind is not found[name]} == set()

@@ -1,0 +1,94 @@
+"""dledger-broker --check, and how a start is refused: what a user sees."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.server import broker, cli
+from broker.server.cli import main
+from tests.unit.server.stock_files import MASTER
+
+
+@pytest.fixture(autouse=True)
+def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(*_: object) -> None:
+        raise AssertionError("a broker was started")
+
+    monkeypatch.setattr(cli, "_serve", start)
+    monkeypatch.setattr(broker, "_bind", start)
+
+
+def conf(folder: Path, text: str) -> str:
+    path = folder / "broker.conf"
+    path.write_text(text)
+    return str(path)
+
+
+def test_check_shows_a_table_and_touches_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("COLUMNS", "200")
+    assert main(["--check", "-c", conf(tmp_path, MASTER)]) == 0
+    shown = capsys.readouterr().out
+    assert "what would hold" in shown
+    assert "brokerClusterName" in shown
+    assert "no mistakes" in shown
+    assert [each.name for each in tmp_path.iterdir()] == ["broker.conf"]
+
+
+def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = conf(tmp_path, MASTER + "fileReservdTime=3\nlistenPort=x\nlistenPort=y\n")
+    assert main(["--check", "--json", "-c", path]) == 2
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["ok"] is False
+    assert answer["mistakes"] == [
+        "line 8: fileReservdTime is unknown and cannot be used: is fileReservedTime meant?",
+        "line 10: listenPort=y is not a number from 0 to 65535",
+    ]
+    assert "line 9: listenPort stands again in line 10, which wins" in answer["warnings"]
+    by_key = {each["key"]: each for each in answer["settings"]}
+    assert by_key["flushDiskType"]["value"] == "ASYNC_FLUSH"
+    assert by_key["flushDiskType"]["origin"] == "line 7"
+    assert by_key["fileReservedTime"]["effect"].startswith("not used: ")
+
+
+@pytest.mark.parametrize(
+    ("more", "lines"),
+    [
+        ("tlsEnable=true\n", [", line 8: tlsEnable=true: connections are not encrypted here"]),
+        (
+            "listenPort=x\naclEnable=true\n",
+            [" has 2 mistakes:", "  line 8: listen", "  line 9: acl"],
+        ),
+    ],
+)
+def test_a_refused_start_names_the_file_and_its_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: str, lines: list[str]
+) -> None:
+    path = conf(tmp_path, MASTER + more)
+    assert main(["-c", path]) == 2
+    shown = capsys.readouterr().err.splitlines()
+    assert shown[0].startswith(f"dledger-broker: -c {path}{lines[0]}")
+    assert len(shown) == len(lines)
+    assert all(seen.startswith(want) for seen, want in zip(shown[1:], lines[1:], strict=True))
+
+
+@pytest.mark.parametrize("arguments", [["--json"], ["--dev", "--check"], ["--dev", "--lenient"]])
+def test_options_that_do_not_go_together(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    assert "--check" in capsys.readouterr().err
+
+
+def test_an_address_that_cannot_be_announced_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = conf(tmp_path, MASTER + "brokerIP1=::1\n")
+    assert main(["--check", "--json", "-c", path]) == 2
+    (mistake,) = json.loads(capsys.readouterr().out)["mistakes"]
+    assert "is not an IPv4 address" in mistake

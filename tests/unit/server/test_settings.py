@@ -1,0 +1,144 @@
+"""The table of broker.conf's keys, and how mistakes in a file are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.server.config import Reading, read_settings
+from broker.server.settings.honoured import HONOURED
+from broker.server.settings.keys import HonouredKey, NeedlessKeys, RefusedKey
+from broker.server.settings.table import all_keys, find, nearest
+
+LONE = {"brokerName": "broker-a", "storePathRootDir": "/data"}
+
+
+def read(text: dict[str, str], *, is_lenient: bool = False) -> Reading:
+    lines = {key: number for number, key in enumerate(text, start=1)}
+    return read_settings({**text, **LONE}, {}, lines=lines, is_lenient=is_lenient)
+
+
+def test_what_is_honoured_is_what_is_read() -> None:
+    honoured = {row.key.name for part in HONOURED.values() for row in part}
+    assert set(read({}).asked) == honoured
+
+
+def test_every_key_has_a_row_and_keys_of_ours_are_honoured_or_refused() -> None:
+    assert len(all_keys()) > 450
+    kinds = {
+        key.name: type(row) for key in all_keys() if (row := (find(key.name) or [None] * 2)[1])
+    }
+    assert len(kinds) == len(all_keys())
+    assert {kinds[key.name] for key in all_keys() if key.is_ours} == {HonouredKey, RefusedKey}
+    assert NeedlessKeys in kinds.values()
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        ("fileReservdTime", "fileReservedTime"),
+        ("listenport", "listenPort"),
+        ("dLedgerPeers", "dLegerPeers"),
+        ("maxMesageSize", "maxMessageSize"),
+        ("colourOfTheShed", None),
+    ],
+)
+def test_the_nearest_name(written: str, meant: str | None) -> None:
+    assert nearest(written) == meant
+
+
+def test_all_mistakes_of_a_file_are_told_at_once_with_their_lines() -> None:
+    reading = read(
+        {
+            "flushDiskTyp": "SYNC_FLUSH",
+            "stopForwardSec": "6s",
+            "adminBrokerThreadPoolNums": "many",
+            "colourOfTheShed": "blue",
+            "namesrvAddr": "here",
+            "defaultTopicQueueNums": "0",
+            "connectionsMax": "0",
+            "messageDelayLevel": "1s 2x",
+            "aclEnable": "true",
+        }
+    )
+    assert reading.config is None
+    assert list(reading.mistakes) == [
+        "line 1: flushDiskTyp is unknown and cannot be used: is flushDiskType meant?",
+        "line 2: stopForwardSec=6s is not a number from 0 to 50: it counts seconds, without a unit",
+        "line 3: adminBrokerThreadPoolNums=many is not a whole number",
+        "line 4: colourOfTheShed is unknown and cannot be used: no key has a name like it (docs/broker-conf.md)",
+        "line 5: namesrvAddr: 'here' is not host:port (for example 127.0.0.1:9876)",
+        "line 6: defaultTopicQueueNums=0 is not a number from 1 to 1024",
+        "line 7: connectionsMax=0 is not a number of at least 1",
+        "line 8: messageDelayLevel: delay level '2x' is not a number with a unit s, m, h or d",
+        "line 9: aclEnable=true: access control is not supported; remove the line",
+    ]
+
+
+def test_a_lenient_start_passes_over_what_cannot_harm_and_says_so() -> None:
+    reading = read(
+        {"flushDiskTyp": "SYNC_FLUSH", "transactionTimeOut": "6s", "highSpeedMode": "2"},
+        is_lenient=True,
+    )
+    assert reading.config is not None
+    assert reading.config.transaction_timeout_ms == 6_000
+    assert reading.passed_over == ("flushDiskTyp", "transactionTimeOut", "highSpeedMode")
+    told = [text for text in reading.warnings if text.startswith("passed over: line ")]
+    assert len(told) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("aclEnable", "true"),
+        ("aclEnable", "yes"),
+        ("aclEnabel", "true"),
+        ("enableAcl", "true"),
+        ("tlsEnable", "true"),
+        ("tlsEnabled", "true"),
+        ("tls.server.certPath", "/etc/cert"),
+        ("tls.server.mode", "permissive"),
+        ("useTLS", "true"),
+        ("authenticationEnabled", "true"),
+        ("authorizationEnabled", "true"),
+        ("brokerPermission", "4x"),
+        ("flushDiskType", "SYNC"),
+        ("autoCreateTopicEnable", "no"),
+        ("inSyncReplicas", "2"),
+        ("brokerRole", "SLAVE"),
+        ("listenPort", "x"),
+    ],
+)
+def test_what_protects_is_refused_also_of_a_lenient_start(key: str, value: str) -> None:
+    for is_lenient in (False, True):
+        reading = read({key: value}, is_lenient=is_lenient)
+        assert reading.config is None
+        assert reading.mistakes[0].startswith(f"line 1: {key}")
+
+
+@pytest.mark.parametrize("key", ["tlsEnable", "aclEnable", "authenticationEnabled", "useTLS"])
+def test_a_protection_that_is_switched_off_asks_for_nothing(key: str) -> None:
+    reading = read({key: "false"})
+    assert reading.config is not None
+    assert not [text for text in reading.warnings if key in text]
+
+
+def test_where_settings_come_from() -> None:
+    reading = read_settings(
+        {**LONE, "listenPort": "1111", "connectionsMax": "7", "brokerId": "0"},
+        {"listenPort": "2222"},
+        lines={"brokerName": 3, "connectionsMax": 4},
+    )
+    found = {each.key: (each.value, each.origin) for each in reading.settings}
+    assert found["listenPort"] == ("2222", "command line")
+    assert found["connectionsMax"] == ("7", "line 4")
+    assert found["storePathRootDir"] == ("/data", "file")
+    assert found["dLegerPeers"] == ("n0-127.0.0.1:12222", "group of one node")
+    assert found["maxMessageSize"] == ("4194304", "default")
+    unused = next(each for each in reading.settings if each.key == "brokerId")
+    assert unused.effect.startswith("not used: ")
+
+
+def test_secrets_are_shown_to_nobody() -> None:
+    reading = read_settings(LONE, {"secret": "hush"})
+    assert "hush" not in str(reading.settings)
+    assert [each.value for each in reading.settings if each.key == "secret"] == ["(hidden)"]
