@@ -1,7 +1,6 @@
 """The command `dledger-node`: what one machine runs of several groups, started, shown and stopped as one thing.
 
-Exit status: 0 it was stopped in order, or what was asked for is so; 1 it could not start, or (`status`) not all of it
-runs; 2 the command line or the file is wrong.
+The end of `--help` lists its exit codes.
 """
 
 from __future__ import annotations
@@ -28,7 +27,6 @@ from broker.command_line import (
     EXIT_FAILED,
     EXIT_OK,
     LOG_LEVELS,
-    SERVER_EXIT_CODES,
     log_level,
     print_error,
     print_line,
@@ -40,12 +38,13 @@ from broker.node.config import choose_machine, read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.status import MachineStatus, look
 from broker.node.supervisor import Supervisor
+from broker.processes.child import ChildStatus
 from dledger import ConfigError
 from dledger.version import __version__
 
 _PROGRAM: Final = "dledger-node"
 
-_EPILOG: Final = f"""\
+_EPILOG: Final = """\
 node.toml, the same file on all three machines:
 
   cluster = "DefaultCluster"
@@ -65,7 +64,12 @@ on each machine:
 
 docs/node.md has the rest: systemd, containers, rolling restarts.
 
-{SERVER_EXIT_CODES}"""
+exit codes:
+  0  stopped in order, or what was asked for is so
+  1  it could not start, or has failed; one line says why
+     status: not all of it runs; stop: something still runs
+  2  the command line or the file is wrong; nothing was started
+"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,7 +87,7 @@ def _act(options: argparse.Namespace, console: Console) -> int:
     plan = _read_plan(options)
     match options.action:
         case "check":
-            return _check(plan)
+            return _check(plan, as_json=options.json)
         case "status":
             return _status(plan, as_json=options.json)
         case "stop":
@@ -105,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--machine", metavar="NAME", help="which of [machines] this is (default: the host's name)"
     )
-    parser.add_argument("--json", action="store_true", help="status as JSON")
+    parser.add_argument(
+        "--json", action="store_true", help="check, status: one JSON object for scripts"
+    )
     parser.add_argument(
         "--lenient",
         action="store_true",
@@ -183,8 +189,19 @@ def _why_not_here(plan: NodePlan) -> str | None:
         )
 
 
-def _check(plan: NodePlan) -> int:
+def _check(plan: NodePlan, *, as_json: bool) -> int:
     """Show what would run here."""
+    if as_json:
+        addresses = {child.name: str(child.address) for child in plan.children}
+        _print_json(
+            {
+                "machine": plan.machine,
+                "folder": str(plan.folder),
+                "addresses": addresses,
+                "warnings": plan.warnings,
+            }
+        )
+        return EXIT_OK
     table = Table(title=f"machine {plan.machine}")
     for heading in ("process", "clients"):
         table.add_column(heading)
@@ -202,41 +219,54 @@ def _status(plan: NodePlan, *, as_json: bool) -> int:
     """Show what runs here; the exit status is 0 if everything does."""
     seen = look(plan)
     if as_json:
-        sys.stdout.write(msgspec.json.encode(seen).decode() + "\n")
+        _print_json(seen)
     elif not seen.children:
-        Console().print(f"machine {plan.machine} is not running ({plan.folder})", soft_wrap=True)
+        Console().print(_not_running(plan), soft_wrap=True)
     else:
         _print_status(seen)
     return EXIT_OK if seen.is_whole else EXIT_FAILED
 
 
 def _print_status(seen: MachineStatus) -> None:
-    """Print a row per child.
-
-    The seconds since its last start or end are never below 0, though a clock may be set back.
-    """
+    """Print a row per child."""
     supervisor = f"supervisor {seen.supervisor}" if seen.supervisor else "[red]no supervisor[/red]"
     if seen.is_stopping:
         supervisor += ", stopping"
     table = Table(title=f"machine {escape(seen.machine)}, {supervisor}")
     for heading in ("process", "clients", "pid", "for", "restarts", "last end"):
         table.add_column(heading)
-    now_ms = time.time_ns() // 1_000_000
     for child in seen.children:
         pid = str(child.pid) if child.pid else "[red]down[/red]"
-        seconds = f"{max(0, now_ms - child.since_ms) // 1000} s"
+        address = seen.addresses.get(child.name, "not in the file")
         end = escape(child.last_end)
         table.add_row(
-            child.name, seen.addresses[child.name], pid, seconds, str(child.restarts), end
+            escape(child.name), address, pid, _time_since(child), str(child.restarts), end
         )
     Console().print(table)
+
+
+def _time_since(child: ChildStatus) -> str:
+    """Return how long ago it started or ended, never below 0 though a clock may be set back; "-" if nobody knows."""
+    if child.since_ms is None:
+        return "-"
+    return f"{max(0, time.time_ns() // 1_000_000 - child.since_ms) // 1000} s"
+
+
+def _not_running(plan: NodePlan) -> str:
+    """Say that nothing of the machine runs, with rich's markup."""
+    return escape(f"machine {plan.machine} is not running ({plan.folder})")
+
+
+def _print_json(value: object) -> None:
+    """Print one JSON object for scripts."""
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
 
 
 def _stop(plan: NodePlan, console: Console) -> int:
     """Stop by way of the supervisor, and directly what a killed one has left; succeed only if nothing runs any more."""
     seen = look(plan)
     if not seen.children:
-        console.print(f"machine {plan.machine} is not running ({plan.folder})")
+        console.print(_not_running(plan))
         return EXIT_OK
     if seen.is_stopping:
         console.print(f"waiting for process {seen.supervisor}, which is stopping already")

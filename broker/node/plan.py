@@ -52,6 +52,10 @@ class NodePlan:
     children: tuple[ChildPlan, ...]
     warnings: tuple[str, ...]
 
+    def program_left(self, name: str) -> Program:
+        """Return the program of a group that is gone from node.toml: a process that is left of it is only to stop."""
+        return Program(name, (), self.folder / "logs" / f"{name}.log")
+
 
 def plan_node(
     file: NodeFile, machine: str, *, secret: str | None, is_lenient: bool = False

@@ -23,7 +23,7 @@ class NodeStatus(msgspec.Struct, frozen=True):
     """The content of node.json.
 
     Attributes:
-        pid: the supervisor's process id.
+        pid: the supervisor's process id; 0 while somebody else stops what a killed one has left.
         machine: its name in node.toml.
         children: the name server first.
         start: tells the supervisor from another process with its id (`RunningProcess.start`).
@@ -50,13 +50,25 @@ class StatusFile:
         self._own = own
         self.is_behind = False
 
-    def write(self, children: Sequence[ChildStatus], *, is_stopping: bool = False) -> None:
-        """Write the state of the children; when that fails, `is_behind` is true until it is done again."""
+    def write(
+        self,
+        children: Sequence[ChildStatus],
+        *,
+        is_supervisor: bool = True,
+        is_stopping: bool = False,
+    ) -> None:
+        """Write the state of the children; when that fails, `is_behind` is true until it is done again.
+
+        Args:
+            children: the name server first.
+            is_supervisor: whether this process is: who is named in the file is asked to stop the machine.
+            is_stopping: whether the supervisor was asked to stop.
+        """
         status = NodeStatus(
-            pid=self._own.pid,
+            pid=self._own.pid if is_supervisor else 0,
             machine=self._machine,
             children=tuple(children),
-            start=self._own.start,
+            start=self._own.start if is_supervisor else "",
             is_stopping=is_stopping,
         )
         aside = self._path.with_suffix(".new")
@@ -90,8 +102,9 @@ class MachineStatus(msgspec.Struct, frozen=True):
 
     Attributes:
         supervisor: process id; None when none runs.
-        addresses: host:port for clients, by child.
-        children: the state that was kept last, with the ids of the processes that run now; empty when none runs.
+        addresses: host:port for clients, by child; none for what is left of a group that is gone from node.toml.
+        children: the state that was kept last, with the ids of the processes that run now; of groups that are gone from
+            node.toml, those that run. Empty when none runs.
         is_stopping: whether the supervisor was asked to stop.
     """
 
@@ -108,17 +121,19 @@ class MachineStatus(msgspec.Struct, frozen=True):
 
 
 def look(plan: NodePlan) -> MachineStatus:
-    """See which of the planned processes run, and whether their supervisor does."""
+    """See which of the planned processes run, what is left of others, and whether the supervisor runs."""
     status = read_status(plan.folder)
     known = {} if status is None else {child.name: child for child in status.children}
-    children = tuple(status_now(child.program, known.get(child.name)) for child in plan.children)
+    children = [status_now(child.program, known.pop(child.name, None)) for child in plan.children]
+    left = (status_now(plan.program_left(name), child) for name, child in known.items())
+    children += [child for child in left if child.pid is not None]
     has_supervisor = status is not None and is_same_process(status.pid, status.start)
     has_life = has_supervisor or any(child.pid for child in children)
     return MachineStatus(
         machine=plan.machine,
         supervisor=status.pid if status is not None and has_supervisor else None,
         addresses={child.name: str(child.address) for child in plan.children},
-        children=children if has_life else (),
+        children=tuple(children) if has_life else (),
         is_stopping=status is not None and has_supervisor and status.is_stopping,
     )
 

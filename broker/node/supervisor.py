@@ -20,7 +20,7 @@ import trio
 
 from broker.node.plan import NodePlan
 from broker.node.status import StatusFile, read_status
-from broker.processes.child import Child, ChildEnd, Program
+from broker.processes.child import Child, ChildEnd
 from broker.processes.staged_stop import StagedStop, StopStage
 from broker.server.config import STOP_FORWARD_S_MAX
 from dledger.runtime.stop_signals import SECOND_STOP_S_MAX, STOP_S_MAX, handle_stop_signals
@@ -116,7 +116,7 @@ class Supervisor:
                 self._report(f"{name} runs already, process {child.status.pid}{note}")
         dropped = []
         for name, left in kept.items():
-            child = Child(Program(name, (), self._plan.folder / "logs" / f"{name}.log"), self._save)
+            child = Child(self._plan.program_left(name), self._save)
             if child.adopt(left):
                 self._report(f"{name} is no longer among the groups: process {left.pid} is to stop")
                 dropped.append(child)
@@ -132,12 +132,11 @@ class Supervisor:
         self._report(str(end))
 
     def _save(self) -> None:
-        """Write node.json, unless this is no supervisor: who is named there is asked to stop the machine."""
-        if not self._supervises:
-            return
+        """Write node.json: who goes on after this process asks nobody to stop twice, which means haste."""
         name_server, *_ = self._children
         self._status_file.write(
             [child.status for child in (name_server, *self._brokers)],
+            is_supervisor=self._supervises,
             is_stopping=self._stop.wanted.is_set(),
         )
 

@@ -58,18 +58,20 @@ class ChildStatus(msgspec.Struct, frozen=True):
     Attributes:
         name: of the process.
         pid: its id; None while it does not run.
-        since_ms: when it started or ended, in milliseconds since 1970.
+        since_ms: when it started or ended, in milliseconds since 1970; None when nobody saw it end, or start.
         restarts: how often it was started again after an end of its own.
-        last_end: how it ended last, and its last words; empty before.
+        last_end: how it ended the last time that a parent saw it, and its last words; empty before.
         start: tells it from another process with its id (`RunningProcess.start`); empty while it does not run.
+        is_stopping: whether this process was asked to stop.
     """
 
     name: str
     pid: int | None
-    since_ms: int
+    since_ms: int | None
     restarts: int = 0
     last_end: str = ""
     start: str = ""
+    is_stopping: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Child:
     def __init__(self, program: Program, changed: Callable[[], None] = lambda: None) -> None:
         """Start nothing yet; `changed` is called whenever `status` is another one, and must not raise."""
         self.program = program
-        self.status = ChildStatus(program.name, None, _now_ms())
+        self.status = ChildStatus(program.name, None, None)
         self._changed = changed
         self._running: _Running | None = None
         self._has_failed = False
@@ -178,6 +180,17 @@ class Child:
         if self._running is not None:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._running.pidfd, number)
+
+    def ask_to_stop(self, *, again: bool = False) -> None:
+        """Send SIGTERM to it, unless it was asked before; nothing when it does not run.
+
+        Args:
+            again: ask also one that was asked before, even by an earlier parent. Many a program takes that for haste.
+        """
+        if self._running is not None and (again or not self.status.is_stopping):
+            self.send_signal(signal.SIGTERM)
+            # After the signal: one that is noted and was never asked would be waited for, and killed.
+            self._set(msgspec.structs.replace(self.status, is_stopping=True))
 
     async def wait_ended(self) -> None:
         """Wait until it does not run."""
@@ -252,7 +265,12 @@ class Child:
     def _note_end(self, how: str) -> None:
         self._set(
             msgspec.structs.replace(
-                self.status, pid=None, start="", since_ms=_now_ms(), last_end=how
+                self.status,
+                pid=None,
+                start="",
+                since_ms=_now_ms(),
+                last_end=how,
+                is_stopping=False,
             )
         )
 
@@ -271,14 +289,18 @@ def status_now(program: Program, known: ChildStatus | None) -> ChildStatus:
         program: what the child runs.
         known: the state that was kept last; None when none was.
     """
-    known = known or ChildStatus(program.name, None, _now_ms())
+    known = known or ChildStatus(program.name, None, None)
     if known.pid is not None and is_same_process(known.pid, known.start):
         return known
     found = find_process(program.command) if program.command else None
-    if found is None:
-        return msgspec.structs.replace(known, pid=None, start="")
-    since_ms = _now_ms() - int(found.age_s * 1000)
-    return msgspec.structs.replace(known, pid=found.pid, start=found.start, since_ms=since_ms)
+    if found is not None:
+        since_ms = _now_ms() - int(found.age_s * 1000)
+        return msgspec.structs.replace(
+            known, pid=found.pid, start=found.start, since_ms=since_ms, is_stopping=False
+        )
+    if known.pid is not None:  # it has ended, and nobody saw when
+        return msgspec.structs.replace(known, pid=None, start="", since_ms=None, is_stopping=False)
+    return known
 
 
 def _put_aside(log: Path) -> None:

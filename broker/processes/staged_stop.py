@@ -31,8 +31,9 @@ class StopStage:
 class StagedStop:
     """Stops children in order once a signal asks for it.
 
-    The first signal begins it. Each further one is passed on to the children that are being stopped, which may then
-    leave out what they would still wait for, and leaves every stage `hurry_s` at most.
+    The first signal begins it; a child that was asked to stop before is not asked again. Each further signal is passed
+    on to the children that are being stopped, which may then leave out what they would still wait for, and leaves every
+    stage `hurry_s` at most.
     """
 
     def __init__(
@@ -73,12 +74,12 @@ class StagedStop:
             await self._stop(stage)
 
     async def _stop(self, stage: StopStage) -> None:
-        """Ask all children of a stage to stop, and kill those that do not in time."""
+        """Ask all children of a stage to stop that were not asked before, and kill those that do not in time."""
         within_s = min(stage.within_s, self._hurry_s) if self._is_hurried else stage.within_s
         begun = trio.current_time()
         self._stopping = stage.children
         for child in stage.children:
-            child.send_signal(signal.SIGTERM)
+            child.ask_to_stop(again=self._is_hurried)
         with trio.move_on_after(within_s) as self._waiting:
             for child in stage.children:
                 await child.wait_ended()

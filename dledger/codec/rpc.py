@@ -25,7 +25,7 @@ from dledger.codec.wire_types import (
 )
 from dledger.errors import PeerProtocolError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
-from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -92,10 +92,16 @@ class BasicAppendEntriesCall(Header, frozen=True, tag="append"):
     admits: bool = False
 
 
-class AppendEntriesCall(BasicAppendEntriesCall, frozen=True, tag="append"):
-    """AppendRequest. A member of version 0.1.0 refuses the last field, so it is sent only when it says something."""
+class AdmittingAppendEntriesCall(BasicAppendEntriesCall, frozen=True, tag="append"):
+    """AppendRequest that admits a store. Version 0.1.0 refuses the last field, so it is left out of others."""
 
     admits_store: Number = 0
+
+
+class AppendEntriesCall(AdmittingAppendEntriesCall, frozen=True, tag="append"):
+    """AppendRequest. The last field is sent only when it says something, too."""
+
+    first_kept: Number = 0
 
 
 class AppendEntriesAnswer(Header, frozen=True, tag="append-answer"):
@@ -129,13 +135,19 @@ class RepairCall(Header, frozen=True, tag="repair"):
     last_chain_crc: Number
 
 
-class RepairReply(Header, frozen=True, tag="repair-answer"):
-    """RepairAnswer; the blob is `count` entries."""
+class BasicRepairReply(Header, frozen=True, tag="repair-answer"):
+    """RepairAnswer of a member that has forgotten nothing; the blob is `count` entries."""
 
     source: Name
     number: Number
     count: Number
     lacks: bool
+
+
+class RepairReply(BasicRepairReply, frozen=True, tag="repair-answer"):
+    """RepairAnswer; the last field is sent only when it says something."""
+
+    has_forgotten: bool = False
 
 
 PeerHeader = (
@@ -164,10 +176,16 @@ def _header_of_append(message: AppendRequest) -> Header:
         round=message.round,
         count=len(message.entries),
     )
-    if not message.admits:
+    if not message.admits and not message.first_kept:
         return ordinary
-    fields = {**msgspec.structs.asdict(ordinary), "admits": True, "admits_store": message.admits}
-    return AppendEntriesCall(**fields)
+    fields = {
+        **msgspec.structs.asdict(ordinary),
+        "admits": bool(message.admits),
+        "admits_store": message.admits,
+    }
+    if not message.first_kept:
+        return AdmittingAppendEntriesCall(**fields)
+    return AppendEntriesCall(**fields, first_kept=message.first_kept)
 
 
 def _header_of_election(
@@ -236,14 +254,22 @@ def _header_of(message: PeerMessage) -> Header:
                 last_chain_crc=message.last_chain_crc,
             )
         case RepairAnswer():
-            return RepairReply(
-                source=message.source,
-                number=message.number,
-                count=len(message.entries),
-                lacks=message.lacks,
-            )
+            return _header_of_repair(message)
         case _:
             assert_never(message)
+
+
+def _header_of_repair(message: RepairAnswer) -> Header:
+    """Encode without the last field unless it says something, as for an append request."""
+    ordinary = BasicRepairReply(
+        source=message.source,
+        number=message.number,
+        count=len(message.entries),
+        lacks=message.lacks,
+    )
+    if not message.has_forgotten:
+        return ordinary
+    return RepairReply(**msgspec.structs.asdict(ordinary), has_forgotten=True)
 
 
 def encode_message(message: PeerMessage) -> bytes:
@@ -289,7 +315,13 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
         return _append_request(call, blob)
     if isinstance(call, RepairReply):
         entries = decode_entries(blob, call.count)
-        return RepairAnswer(NodeId(call.source), call.number, entries, lacks=call.lacks)
+        return RepairAnswer(
+            NodeId(call.source),
+            call.number,
+            entries,
+            lacks=call.lacks,
+            has_forgotten=call.has_forgotten,
+        )
     if len(blob):
         raise PeerProtocolError(f"{len(blob)} bytes after a message that has no blob")
     return _without_blob(call)
@@ -402,4 +434,5 @@ def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
         commit_index=Index(call.commit_index),
         round=call.round,
         admits=call.admits_store,
+        first_kept=Index(call.first_kept) if call.first_kept else NO_INDEX,
     )

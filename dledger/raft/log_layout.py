@@ -159,6 +159,29 @@ class LogLayout:
             self._run_firsts.pop()
             self._run_terms.pop()
 
+    def forget_before(self, first: Index) -> None:
+        """Forget the entries before `first`, which is kept."""
+        assert self.has(first), f"entry {first} is not in the log"
+        prev_index = Index(first - 1)
+        prev_term = self.term_of(prev_index)
+        assert prev_term is not None, f"entry {first} has none before it"
+        base = LogBase(prev_index, prev_term, self.position_of(first))
+        del self._positions[: prev_index - self._base.prev_index]
+        run = bisect_right(self._run_firsts, first) - 1
+        del self._run_firsts[:run]
+        del self._run_terms[:run]
+        self._run_firsts[0] = first
+        self._base = base
+
+    def begin_after(self, base: LogBase) -> None:
+        """Forget everything: the log is empty after this place."""
+        self._base = base
+        del self._positions[:]
+        self._run_firsts.clear()
+        self._run_terms.clear()
+        self.last_index = base.prev_index
+        self.end_position = base.position
+
     def end_within(self, first: Index, *, bytes_max: int, count_max: int) -> Index:
         """Return the end (exclusive) of the entries from `first` that fit both bounds; at least one if any is there."""
         assert self.first_index <= first <= self.last_index + 1, (

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.raft.entry import Entry
-from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,8 @@ class AppendRequest:
     Attributes:
         admits: the number of the receiver's store, which began empty: it holds all that it can ever have
             promised. 0 for nobody; another store of the same member is not meant.
+        first_kept: the first entry of the leader's log, where the receiver lacks what comes before it: it must be
+            brought up by a snapshot. 0 for everybody else.
     """
 
     term: Term
@@ -86,6 +88,7 @@ class AppendRequest:
     commit_index: Index
     round: int
     admits: int = 0
+    first_kept: Index = NO_INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +163,14 @@ class RepairAnswer:
         entries: sealed, without gaps, the last one being the one that was named.
         lacks: the sender's log is whole, its vote never was in doubt, and it does not have that
             entry. False without entries: it cannot tell, or cannot read it now.
+        has_forgotten: the sender's log begins after that entry (docs/adr/0180).
     """
 
     source: NodeId
     number: int
     entries: tuple[Entry, ...]
     lacks: bool
+    has_forgotten: bool = False
 
 
 RepairMessage = RepairRequest | RepairAnswer

@@ -39,10 +39,12 @@ class Wait:
 
     Attributes:
         lacking: the members that do not have its last entry.
+        forgetting: the members whose logs begin after its last entry.
     """
 
     missing: Missing
     lacking: frozenset[NodeId] = frozenset()
+    forgetting: frozenset[NodeId] = frozenset()
 
 
 class RepairRequests:
@@ -142,6 +144,8 @@ class RepairRequests:
         if not answer.entries:
             if answer.lacks:
                 self.waits[0] = replace(wait, lacking=wait.lacking | {answer.source})
+            elif answer.has_forgotten:
+                self.waits[0] = replace(wait, forgetting=wait.forgetting | {answer.source})
             return ()
         if not _fits(wanted, answer.entries):
             return ()
@@ -168,6 +172,17 @@ class RepairRequests:
                 wait.missing
                 for wait in self.waits
                 if not wait.missing.is_tail and len(wait.lacking) == len(self._peers)
+            ),
+            None,
+        )
+
+    def forgotten_by_all(self) -> Missing | None:
+        """Return a range that no other member can give, and that some have forgotten: so it was committed."""
+        return next(
+            (
+                wait.missing
+                for wait in self.waits
+                if wait.forgetting and len(wait.forgetting | wait.lacking) == len(self._peers)
             ),
             None,
         )

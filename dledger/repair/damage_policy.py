@@ -100,6 +100,8 @@ class DamagePolicy:
     def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
         """Answer a repair request with the requested entries, if this log has them; any member may answer."""
         log, last = self._log, request.last_index
+        if last < log.layout.first_index:
+            return RepairAnswer(self._node_id, request.number, (), lacks=False, has_forgotten=True)
         if not log.layout.has(last) or log.chain_crc_of(last) != request.last_chain_crc:
             return RepairAnswer(self._node_id, request.number, (), lacks=is_voter)
         first = first_to_give(

@@ -7,7 +7,8 @@ its own log is damaged: three damaged logs can heal each other.
 What ends it (docs/adr/0100): everything named as missing is back, verified and synced. Entries at the
 log's end of which a majority of the group never had the last were not committed: they are cut, and the
 member may not vote until a leader admits it (adr/0061), for it may have confirmed them. The same holds
-for an end that was lost without a trace. Anything else waits, for as long as it takes.
+for an end that was lost without a trace. What all others have forgotten (a log may lose its beginning,
+docs/adr/0180) nobody can bring back. Anything else waits, for as long as it takes.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from dledger.codec.entry import EntryFormatError, decode_known
 from dledger.config import LogConfig
 from dledger.errors import CorruptionError, DiskFullError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position
+from dledger.raft.ids import EntryId, Index, NodeId, Position
 from dledger.raft.messages import RepairAnswer, RepairMessage, RepairRequest
 from dledger.repair.asking import NEVER_MS, RepairRequests
 from dledger.repair.serving import first_to_give, whole_end
 from dledger.storage.api import Disk
 from dledger.storage.damage import Missing, Run, Survey
 from dledger.storage.hard_state import HardStateStore
+from dledger.storage.log_start import START_EMPTY
 from dledger.storage.mending import LogMender, give_up_vote
 from dledger.storage.segment import StorePaths
 from dledger.storage.survey import survey
@@ -44,6 +46,7 @@ class StoreRepair:
         problem: what was found first, with file and byte.
         repaired_count: entries that were written back.
         is_done: the log can be opened again.
+        hopeless: what is missing the other members have forgotten, so nobody can mend this log; None: not so far.
         has_cut: the end of the log was given up, and with it the vote.
         notes: a sentence per decision, for the log; the caller takes them away.
     """
@@ -60,6 +63,7 @@ class StoreRepair:
         self.repaired_count = 0
         self.is_done = False
         self.has_cut = False
+        self.hopeless: CorruptionError | None = None
         self.notes: list[str] = []
         self._config = config
         self._disk = disk
@@ -163,6 +167,14 @@ class StoreRepair:
             self.notes.append(f"a majority never had {cut}: cut off, not committed")
             self._cut_position = cut.position
             self._asking.give_up(cut)
+        gone = self._asking.forgotten_by_all()
+        if gone is not None and self.hopeless is None:
+            problem = self.problem
+            self.hopeless = CorruptionError(
+                problem.path,
+                problem.byte_offset,
+                f"{problem.problem}; the other members have forgotten {gone}: {START_EMPTY}",
+            )
         if self._asking.is_done:
             self._finish()
 
@@ -193,9 +205,8 @@ class StoreRepair:
             cut = self._end_position()
             self.notes.append(f"the log was longer than byte {cut}; what stood there is unknown")
         if cut is not None:
-            at = max((run.end() for run in found.runs), key=lambda end: end.index, default=None)
-            last = EntryId(at.term, at.index) if at else EntryId(NO_TERM, NO_INDEX)
-            give_up_vote(self._disk, self._folder, last)
+            at = found.last_end()
+            give_up_vote(self._disk, self._folder, EntryId(at.term, at.index))
             self.has_cut = True
         elif found.is_end_unreadable:
             cut = self._end_position()
@@ -226,6 +237,8 @@ class StoreRepair:
                     lambda low, end: self._read(run, low, end), first, request.last_index
                 )
                 return RepairAnswer(own, request.number, entries, lacks=False)
+        if request.last_index <= self._survey.before.index:
+            return RepairAnswer(own, request.number, (), lacks=False, has_forgotten=True)
         return RepairAnswer(own, request.number, (), lacks=self._surely_lacks(request))
 
     def _is_named(self, run: Run, request: RepairRequest) -> bool:

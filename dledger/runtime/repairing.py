@@ -27,6 +27,7 @@ async def repair_on(links: PeerLinks, repair: StoreRepair, node_id: str) -> None
 
     Raises:
         DiskFailedError: the disk failed.
+        CorruptionError: nobody can bring back what is missing, and what to do about it.
     """
     log_event(logging.ERROR, "log-damaged", node=node_id, reason=repair.problem)
 
@@ -46,6 +47,8 @@ async def repair_on(links: PeerLinks, repair: StoreRepair, node_id: str) -> None
         links.flush()
         links.take_lost()
         _log_notes(repair, node_id)
+        if repair.hopeless is not None:
+            raise repair.hopeless
         if repair.is_done:
             log_event(logging.WARNING, "log-repaired", node=node_id, entries=repair.repaired_count)
             return

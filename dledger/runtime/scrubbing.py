@@ -28,9 +28,9 @@ async def scrub(driver: Driver, bytes_per_s: int) -> None:
     while True:
         started_s = now_s()
         index = log.layout.first_index
-        while index <= log.durable_index:
-            first = index
-            plan = log.plan_check(index, PART_BYTES)
+        # What was forgotten meanwhile is not read any more.
+        while (first := Index(max(index, log.layout.first_index))) <= log.durable_index:
+            plan = log.plan_check(first, PART_BYTES)
             index = plan.end_index
             if not await trio.to_thread.run_sync(plan.is_whole) and log.layout.has(first):
                 driver.engine.look_for_damage(first, index, now_ms())

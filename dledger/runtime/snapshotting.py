@@ -24,8 +24,9 @@ from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
 from dledger.state_machine import SnapshotMachine, SnapshotOvertakenError, SnapshotRefusedError
+from dledger.storage.log_start import START_EMPTY
 from dledger.storage.segmented_log import SegmentedLog
-from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
+from dledger.storage.snapshots import SNAPSHOTS_FOLDER, SnapshotFile, SnapshotStore, SnapshotWriter
 
 CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
@@ -238,7 +239,23 @@ def restore_newest(
             continue
         log_event(logging.INFO, "snapshot-restored", node=node_id, index=snapshot.meta.index)
         return snapshot
+    check_reaches(log, machine.applied_index)
     return None
+
+
+def check_reaches(log: SegmentedLog, applied_index: Index) -> None:
+    """Refuse a log without its beginning, where no snapshot gave the state what the beginning led to.
+
+    Raises:
+        CorruptionError: with what to do.
+    """
+    first_index = log.layout.first_index
+    if first_index > applied_index + 1:
+        raise CorruptionError(
+            SNAPSHOTS_FOLDER,
+            0,
+            f"the log begins with entry {first_index}, and no whole snapshot reaches it: {START_EMPTY}",
+        )
 
 
 def _refused(node_id: str, reason: DLedgerError | str) -> None:
@@ -252,7 +269,7 @@ def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
         SnapshotRefusedError: with the reason.
     """
     meta, layout = snapshot.meta, log.layout
-    if not layout.has(meta.index):
+    if not layout.first_index - 1 <= meta.index <= layout.last_index:
         raise SnapshotRefusedError(
             f"it ends with entry {meta.index}, the log has {layout.first_index}..{layout.last_index}"
         )

@@ -23,7 +23,7 @@ from dledger.runtime.events_log import log_event
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
-from dledger.runtime.snapshotting import Snapshotter, restore_newest
+from dledger.runtime.snapshotting import Snapshotter, check_reaches, restore_newest
 from dledger.runtime.standing import Standing
 from dledger.runtime.store_identity import StoreIdentity
 from dledger.state_machine import SnapshotMachine, StateMachine
@@ -160,6 +160,7 @@ class StoreOpening:
             self._check_log(engine)
             if isinstance(self._machine, SnapshotMachine):
                 return self._restore(self._machine, engine)
+            check_reaches(engine.log, self._machine.applied_index)
         except OSError as error:
             raise DiskFailedError(f"the store cannot be opened: {error}") from error
         return OpenStore(engine)

@@ -99,24 +99,28 @@ class Survey:
     """A damaged log as it was found.
 
     Attributes:
-        names: first positions of the segments that are or were there, ascending, 0 included.
+        before: what the first entry of the log follows.
+        names: first positions of the segments that are or were there, ascending, that of the log included.
         runs: the whole entries, in order.
         tail: the last entry that the index remembers after all runs.
         is_tail_cut: entries were lost after the last run or `tail`, and nobody here knows which.
+        is_start_lost: where the log began is not known any more; `before` is that of a whole log.
         is_end_unreadable: the device does not give some bytes of the last segment.
         doubtful: segments whose index is to be made again from the data.
     """
 
+    before: ChainEnd = NOTHING_BEFORE
     names: list[Position] = field(default_factory=lambda: [Position(0)])
     runs: list[Run] = field(default_factory=list)
     tail: IndexUnit | None = None
     is_tail_cut: bool = False
+    is_start_lost: bool = False
     is_end_unreadable: bool = False
     doubtful: set[Position] = field(default_factory=set)
 
     def check(self) -> None:
         """Make sure that the runs stand in order, with room for what is missing between them."""
-        at = NOTHING_BEFORE
+        at = self.before
         for run in self.runs:
             assert len(run.columns), f"a run without entries after entry {at.index}"
             assert run.first_index > at.index, f"entry {run.first_index} after entry {at.index}"
@@ -130,7 +134,7 @@ class Survey:
         """Return the gaps, in order."""
         self.check()
         found: list[Missing] = []
-        at = NOTHING_BEFORE
+        at = self.before
         for run in self.runs:
             if run.first_index > at.index + 1:
                 found.append(
@@ -166,7 +170,7 @@ class Survey:
         for entry in entries:
             columns.append(decode_header(entry.header).index_unit())
         place = bisect_right(self.runs, first.index, key=lambda run: run.first_index)
-        before = self.runs[place - 1].end() if place else NOTHING_BEFORE
+        before = self.runs[place - 1].end() if place else self.before
         own_before = preceding_chain_crc(first.header)
         joins = (before.index + 1, before.chain_crc) == (first.index, own_before)
         if place < len(self.runs):
@@ -188,7 +192,7 @@ class Survey:
 
     def last_end(self) -> ChainEnd:
         """Return the last whole entry, or what the first entry follows."""
-        return self.runs[-1].end() if self.runs else NOTHING_BEFORE
+        return self.runs[-1].end() if self.runs else self.before
 
     def run_of(self, index: Index) -> Run | None:
         """Return the run that holds an entry."""

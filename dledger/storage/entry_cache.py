@@ -59,10 +59,23 @@ class EntryCache:
             f"{len(self._by_index)} entries of {self._bytes} bytes"
         )
 
+    def forget_before(self, first: Index) -> None:
+        """Forget the entries before `first`."""
+        while self._by_index and self._first_index < first:
+            self._pop_first()
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._by_index.clear()
+        self._bytes = 0
+
     def shrink(self, durable_index: Index) -> None:
         """Drop the oldest durable entries until the bound holds."""
         while self._bytes > self._bytes_max and self._by_index:
             if self._first_index > durable_index:
                 return
-            self._bytes -= self._by_index.pop(self._first_index).size_bytes
-            self._first_index = Index(self._first_index + 1)
+            self._pop_first()
+
+    def _pop_first(self) -> None:
+        self._bytes -= self._by_index.pop(self._first_index).size_bytes
+        self._first_index = Index(self._first_index + 1)

@@ -22,8 +22,9 @@ def settle_conflicts(found: Survey, views: dict[Position, IndexView]) -> None:
     file was replaced by an older copy, of another history: what stands after it follows what it lacks.
     """
     first = found.runs[0] if found.runs else None
-    if first is not None and first.first_index == 1 and first.before_chain_crc:
-        # The first entry of all follows nothing: its header is damaged, or the index that was believed.
+    is_at_start = first is not None and first.first_index == found.before.index + 1
+    if first is not None and is_at_start and first.before_chain_crc != found.before.chain_crc:
+        # The first entry follows what the log's start says: its header is damaged, or the index that was believed.
         if len(first.columns) > 1:
             first.drop_first()
         else:

@@ -14,8 +14,8 @@ from dledger.codec.index_unit import EntryColumns, encode_columns
 from dledger.errors import CompactedError, OutOfRangeError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, Position
-from dledger.raft.log_layout import LogLayout
-from dledger.storage.scan import ChainEnd
+from dledger.raft.log_layout import LogBase, LogLayout
+from dledger.storage.scan import NOTHING_BEFORE, ChainEnd
 
 
 class LogIndex:
@@ -28,11 +28,12 @@ class LogIndex:
         chain_crcs: the chain CRC of each entry, from `layout.first_index` on. To be read only.
     """
 
-    __slots__ = ("chain_crcs", "layout")
+    __slots__ = ("_base_chain_crc", "chain_crcs", "layout")
 
-    def __init__(self) -> None:
-        self.layout = LogLayout()
+    def __init__(self, before: ChainEnd = NOTHING_BEFORE) -> None:
+        self.layout = LogLayout(_base_of(before))
         self.chain_crcs: array[int] = array("I")
+        self._base_chain_crc = before.chain_crc
 
     @property
     def last_id(self) -> EntryId:
@@ -41,8 +42,8 @@ class LogIndex:
 
     @property
     def last_chain_crc(self) -> int:
-        """The chain CRC of the last entry; 0 before the first."""
-        return self.chain_crcs[-1] if self.chain_crcs else 0
+        """The chain CRC of the last entry, or of what the first one follows; 0 before the first of all."""
+        return self.chain_crcs[-1] if self.chain_crcs else self._base_chain_crc
 
     def end(self) -> ChainEnd:
         """Return the last entry, or what the first one follows."""
@@ -83,6 +84,21 @@ class LogIndex:
         del self.chain_crcs[first - self.layout.first_index :]
         self._check()
 
+    def forget_before(self, first: Index) -> None:
+        """Forget the entries before `first`, which is kept."""
+        before_chain_crc = self.chain_crc_before(first)
+        del self.chain_crcs[: first - self.layout.first_index]
+        self.layout.forget_before(first)
+        self._base_chain_crc = before_chain_crc
+        self._check()
+
+    def begin_after(self, before: ChainEnd) -> None:
+        """Forget everything: the next entry follows this one, which is not kept."""
+        self.layout.begin_after(_base_of(before))
+        del self.chain_crcs[:]
+        self._base_chain_crc = before.chain_crc
+        self._check()
+
     def _check(self) -> None:
         count = self.layout.last_index + 1 - self.layout.first_index
         assert len(self.chain_crcs) == count, f"{len(self.chain_crcs)} chain CRCs, {count} entries"
@@ -116,17 +132,17 @@ class LogIndex:
         raise OutOfRangeError(Index(layout.last_index + 1), layout.first_index, layout.last_index)
 
     def chain_crc_of(self, index: Index) -> int:
-        """Return the chain CRC of a kept entry: it identifies the log up to there."""
+        """Return the chain CRC of a kept entry, or of that which the first follows: it identifies the log to there."""
         place = index - self.layout.first_index
-        assert place >= 0, f"entry {index} stands before the log"
-        return self.chain_crcs[place]
+        assert place >= -1, f"entry {index} stands before the log"
+        return self.chain_crcs[place] if place >= 0 else self._base_chain_crc
 
     def chain_crc_before(self, index: Index) -> int:
-        """Return the chain CRC of the entry before a kept one, or before the end; 0 before the first."""
+        """Return the chain CRC of the entry before a kept one, or before the end; 0 before the first of all."""
         place = index - self.layout.first_index
         assert place >= 0, f"entry {index} stands before the log"
         assert index <= self.layout.last_index + 1, f"entry {index} does not follow a kept one"
-        return self.chain_crcs[place - 1] if place else 0
+        return self.chain_crcs[place - 1] if place else self._base_chain_crc
 
     def chain_crcs_of(self, first: Index, end: Index) -> array[int]:
         """Return the chain CRCs of the kept entries first..end-1."""
@@ -149,3 +165,7 @@ class LogIndex:
                 chain_crcs=self.chain_crcs_of(first, end),
             )
         )
+
+
+def _base_of(before: ChainEnd) -> LogBase:
+    return LogBase(before.index, before.term, before.position)

@@ -11,10 +11,13 @@ from collections.abc import Sequence
 
 from dledger.codec.entry import index_unit_of
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
+from dledger.codec.log_start import LogStart
 from dledger.raft.entry import Entry
-from dledger.raft.ids import Index
+from dledger.raft.ids import NO_INDEX, Index
 from dledger.storage.api import Disk
 from dledger.storage.log_index import LogIndex
+from dledger.storage.log_start import Renewal
+from dledger.storage.scan import ChainEnd
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import (
@@ -67,6 +70,7 @@ class LogWriter:
         self._syncs = syncs
         self._pending: deque[Entry] = deque()
         self._cut_index: Index | None = None
+        self._renewal: Renewal | None = None
         self._handed_index = self._unit_index = self.durable_index
         self._batch: WriteBatch | None = None
         # An attribute, since the engine asks several times in each of its steps.
@@ -92,9 +96,28 @@ class LogWriter:
         if first <= self._handed_index:
             self._cut_index = first if self._cut_index is None else min(first, self._cut_index)
             self._handed_index = Index(first - 1)
-        self.has_writes = bool(self._pending) or self._cut_index is not None
+        is_renewed = self._renewal is not None
+        self.has_writes = bool(self._pending) or is_renewed or self._cut_index is not None
         self.durable_index = min(self.durable_index, Index(first - 1))
         self._unit_index = min(self._unit_index, Index(first - 1))
+        self._check()
+
+    def begin_after(self, before: ChainEnd) -> None:
+        """Drop all entries and segments; the next entry follows one that is not kept.
+
+        Raises:
+            DiskFailedError: the log takes no more writes.
+        """
+        self.latch.check()
+        assert self._batch is None, "a batch is out"
+        start = LogStart(before.index, before.term, before.position, before.chain_crc, is_anew=True)
+        self._renewal = Renewal(self._paths, start)
+        self._row.take_all()
+        self._pending.clear()
+        self._cut_index = None
+        self._handed_index = before.index
+        self.durable_index = self._unit_index = NO_INDEX
+        self.has_writes = True
         self._check()
 
     def _check(self) -> None:
@@ -114,6 +137,7 @@ class LogWriter:
         if not self.has_writes:
             return None
         batch = WriteBatch(self._disk, self.latch, self._handed_index, syncs=self._syncs)
+        batch.renewal, self._renewal = self._renewal, None
         if self._cut_index is not None:
             batch.cut = self._plan_cut(self._cut_index)
             self._cut_index = None
@@ -133,8 +157,9 @@ class LogWriter:
         durable_index = min(batch.last_index, self._handed_index)
         assert durable_index >= self.durable_index, f"{durable_index} after {self.durable_index}"
         self.durable_index = durable_index
-        if batch.units:
-            self._unit_index = durable_index
+        # A log that was begun anew has no units to lack before its first entry.
+        first_unit = Index(self._index.layout.first_index - 1)
+        self._unit_index = durable_index if batch.units else max(self._unit_index, first_unit)
 
     def flush_index(self) -> None:
         """Make data and index durable, as `SegmentedLog.flush_index` does.

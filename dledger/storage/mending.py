@@ -17,6 +17,7 @@ from dledger.raft.ids import EntryId, Position, Term
 from dledger.storage.api import Disk, File
 from dledger.storage.damage import Survey
 from dledger.storage.hard_state import HardStateStore
+from dledger.storage.log_start import remove_log_start
 from dledger.storage.segment import StorePaths, segment_positions
 
 SYNC_BYTES = 16 * 1024 * 1024
@@ -78,6 +79,10 @@ class LogMender:
             OSError: the disk failed; a later survey finds what is left to do.
         """
         self.sync()
+        if found.is_start_lost:
+            remove_log_start(
+                self._disk, self._paths
+            )  # everything is back, from the first entry of all
         assert not self._files, "bytes are not synced, and the indexes are their only memory"
         doubtful = found.doubtful | self.mended
         if cut_position is not None:
@@ -93,11 +98,12 @@ class LogMender:
 
     def _cut(self, position: Position) -> None:
         """Remove all bytes from a position on, from the end, so that the row has no gap."""
-        if not position and self._disk.exists(self._paths.begun_path):
+        first = self._names[0]
+        if position == first and self._disk.exists(self._paths.begun_path):
             self._disk.remove(self._paths.begun_path)
             self._disk.sync_folder(self._paths.folder)
         for name in reversed(segment_positions(self._disk, self._paths.data_folder)):
-            if name >= position and name > 0:
+            if name >= position and name > first:
                 self._disk.remove(self._paths.data_path(name))
                 self._disk.sync_folder(self._paths.data_folder)
                 continue

@@ -28,6 +28,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk, File, ReadableFile
 from dledger.storage.log_index import LogIndex
+from dledger.storage.log_start import settle_log_start
 from dledger.storage.recovery import (
     EARLIER_SEGMENT,
     LAST_SEGMENT,
@@ -39,7 +40,13 @@ from dledger.storage.recovery import (
     Units,
     decide,
 )
-from dledger.storage.scan import ChainEnd, classify_tail, compare_index, scan_data
+from dledger.storage.scan import (
+    ChainEnd,
+    classify_tail,
+    compare_index,
+    end_before,
+    scan_data,
+)
 from dledger.storage.segment import Segment, StorePaths, mark_begun, segment_positions
 
 _REWRITE_BYTES = 1024 * 1024
@@ -72,9 +79,10 @@ def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
     # What is listed may not be durable yet: a process that was killed in between does not sync.
     disk.sync_folder(paths.data_folder)
     disk.sync_folder(paths.index_folder)
+    before = end_before(settle_log_start(disk, paths))
     positions = segment_positions(disk, paths.data_folder)
-    _check_row_of_names(disk, paths, positions)
-    log = OpenedLog()
+    _check_row_of_names(disk, paths, positions, first=before.position)
+    log = OpenedLog(index=LogIndex(before))
     try:
         _open_segments(disk, paths, positions, log)
     except BaseException:
@@ -102,8 +110,10 @@ def _open_segments(
         log.index.extend(columns)
 
 
-def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]) -> None:
-    """Make sure that the row starts at 0, and that no index file is without its data file.
+def _check_row_of_names(
+    disk: Disk, paths: StorePaths, positions: list[Position], *, first: Position
+) -> None:
+    """Make sure that the row starts where the log does, and that no index file is without its data file.
 
     A data file is durable before its index file is created, and removed after it. So an index with
     units and without data is a lost data file; an empty one is swept away.
@@ -114,12 +124,10 @@ def _check_row_of_names(disk: Disk, paths: StorePaths, positions: list[Position]
     if positions:
         mark_begun(disk, paths)
     elif disk.exists(paths.begun_path) and not segment_positions(disk, paths.index_folder):
+        raise CorruptionError(paths.data_path(first), 0, "missing, as are all segments of this log")
+    if positions and positions[0] != first:
         raise CorruptionError(
-            paths.data_path(Position(0)), 0, "missing, as are all segments of this log"
-        )
-    if positions and positions[0] != 0:
-        raise CorruptionError(
-            paths.data_path(Position(0)), 0, f"missing; the first segment is {positions[0]}"
+            paths.data_path(first), 0, f"missing; the first segment is {positions[0]}"
         )
     known = set(positions)
     for position in segment_positions(disk, paths.index_folder):

@@ -17,6 +17,7 @@ from dledger.codec.index_unit import (
     decode_unit,
     encode_columns,
 )
+from dledger.codec.log_start import LogStart
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, Position, Term
 from dledger.storage.api import File, ReadableFile
@@ -40,6 +41,13 @@ class ChainEnd:
 
 NOTHING_BEFORE: Final = ChainEnd(NO_INDEX, NO_TERM, Position(0), 0)
 """The end that the first entry of all follows."""
+
+
+def end_before(start: LogStart | None) -> ChainEnd:
+    """Return the end that a log's first kept entry follows."""
+    if start is None:
+        return NOTHING_BEFORE
+    return ChainEnd(start.index, start.term, start.position, start.chain_crc)
 
 
 def scan_data(

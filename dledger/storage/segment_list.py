@@ -74,6 +74,32 @@ class SegmentList:
         self._readers = deque(each for each in self._readers if id(each) in kept)
         return self._segments[place], removed
 
+    def count_before(self, index: Index) -> int:
+        """Return how many segments lie wholly before an entry. The last two stay: a batch may be at work on them."""
+        return max(
+            0,
+            min(bisect_right(self._segments, index, key=_first_index) - 1, len(self._segments) - 2),
+        )
+
+    def __getitem__(self, place: int) -> Segment:
+        return self._segments[place]
+
+    def take_front(self, count: int) -> None:
+        """Take out so many segments at the front, and close their files."""
+        assert 0 <= count < len(self._segments), f"{count} of {len(self._segments)} segments"
+        removed = {id(segment) for segment in self._segments[:count]}
+        self._readers = deque(each for each in self._readers if id(each) not in removed)
+        for segment in self._segments[:count]:
+            segment.close()
+        del self._segments[:count]
+        del self._firsts[:count]
+
+    def take_all(self) -> None:
+        """Take out all segments, and close their files."""
+        self.close()
+        self._segments.clear()
+        self._firsts.clear()
+
     def open_data(self, segment: Segment) -> File:
         """Return the data file of a segment, opened when needed; the one opened first is closed for it."""
         if segment.data is None and segment is not self._segments[-1]:
@@ -92,3 +118,7 @@ class SegmentList:
         self._readers.clear()
         for segment in self._segments:
             segment.close()
+
+
+def _first_index(segment: Segment) -> Index:
+    return segment.first_index

@@ -8,6 +8,9 @@ the owner goes on appending and reading:
     batch.run()                    I/O only, anywhere
     log.written(batch)             now durable; call take_writes() again until it returns None
 
+The front is dropped in the same way: `drop = log.drop_before(index)` forgets at once, and `drop.run()` removes the
+files, anywhere, beside batches.
+
 An entry that is not durable stays in memory, so reads never meet a half-written place.
 """
 
@@ -16,15 +19,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
+from dledger.codec.log_start import LogStart
 from dledger.errors import CorruptionError, PeerProtocolError, UsageError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, Position
+from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
 from dledger.storage.log_reader import CheckPlan, SegmentReader
+from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
+from dledger.storage.scan import ChainEnd
 from dledger.storage.segment import StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import WriteBatch
@@ -50,6 +56,7 @@ class SegmentedLog:
         syncs: bool,
     ) -> None:
         """Use `SegmentedLog.open`."""
+        self._disk = disk
         self._paths = paths
         self._row = SegmentList(disk, opened.segments)
         self._index = opened.index
@@ -125,6 +132,8 @@ class SegmentedLog:
     def durable_id(self) -> EntryId:
         """Term and index of the last durable entry."""
         index = self._writer.durable_index
+        if index < self._layout.first_index - 1:
+            return EntryId(NO_TERM, NO_INDEX)  # begun anew, and not even that is durable
         term = self._layout.term_of(index)
         assert term is not None, f"the durable entry {index} left the log"
         return EntryId(term, index)
@@ -198,6 +207,45 @@ class SegmentedLog:
         self._writer.truncate_from(first)
         self._index.truncate_from(first)
         self._cache.truncate_from(first)
+
+    def kept_from(self, index: Index) -> Index:
+        """Return the first entry that would be kept if everything before `index` was dropped: whole segments go."""
+        count = self._row.count_before(index)
+        return self._row[count].first_index if count else self._layout.first_index
+
+    def drop_before(self, index: Index) -> FrontDrop | None:
+        """Forget the segments that lie wholly before an entry; None: there are none.
+
+        They must be durable. Their files are there until the drop has run; it need not be run before the log is
+        used or closed, and files that are left are no harm.
+        """
+        count = self._row.count_before(index)
+        if not count:
+            return None
+        segment = self._row[count]
+        first, prev_index = segment.first_index, Index(segment.first_index - 1)
+        assert prev_index <= self.durable_index, f"entry {prev_index} is dropped, and not durable"
+        prev_term = self._layout.term_of(prev_index)
+        assert prev_term is not None, f"entry {first} has none before it"
+        start = LogStart(
+            prev_index, prev_term, segment.first_position, self._index.chain_crc_of(prev_index)
+        )
+        self._row.take_front(count)
+        self._index.forget_before(first)
+        self._cache.forget_before(first)
+        return FrontDrop(self._disk, self._paths, start)
+
+    def begin_after(self, before: ChainEnd) -> None:
+        """Forget everything: the next entry follows one that is not kept. On disk with the next batch.
+
+        No batch and no drop may be out. Nothing counts as durable until that batch has run.
+
+        Raises:
+            DiskFailedError: the log takes no more writes.
+        """
+        self._writer.begin_after(before)
+        self._index.begin_after(before)
+        self._cache.clear()
 
     def mend(self, entry: Entry) -> None:
         """Write a durable entry back to where it stands, and sync; its place is verified again.
@@ -326,13 +374,14 @@ class SegmentedLog:
         return self._reader.plan_check(first, self.durable_index, bytes_max=bytes_max)
 
     def chain_crc_before(self, index: Index) -> int:
-        """Return the chain CRC of the entry before a kept one; 0 before the first."""
+        """Return the chain CRC of the entry before a kept one; 0 before the first of all."""
         self._index.check_has(index)
         return self._index.chain_crc_before(index)
 
     def chain_crc_of(self, index: Index) -> int:
-        """Return the chain CRC of a kept entry: it identifies the log up to there."""
-        self._index.check_has(index)
+        """Return the chain CRC of a kept entry, or of that which the first follows: it identifies the log to there."""
+        if index != self._layout.first_index - 1:
+            self._index.check_has(index)
         return self._index.chain_crc_of(index)
 
 

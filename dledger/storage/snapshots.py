@@ -27,6 +27,7 @@ from dledger.raft.ids import Index
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 
+SNAPSHOTS_FOLDER = "snapshots"
 KEPT_COUNT = 2
 ASIDE_SUFFIX = ".aside"
 PART_BYTES_MAX = 256 * 1024
@@ -192,7 +193,7 @@ class SnapshotStore:
         """
         self._disk = disk
         self._spare_bytes = spare_bytes
-        self._folder = f"{folder}/snapshots" if folder else "snapshots"
+        self._folder = f"{folder}/{SNAPSHOTS_FOLDER}" if folder else SNAPSHOTS_FOLDER
         disk.make_folder(self._folder)
         for name in disk.list(self._folder):
             if name.endswith(ASIDE_SUFFIX):

@@ -14,14 +14,16 @@ from crc32c import crc32c
 
 from dledger.codec.chain import preceding_chain_crc
 from dledger.codec.entry import EntryFormatError, EntryHeader, decode_header, find_headers
+from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, EntryKind
 from dledger.raft.ids import NO_TERM, Index, Position
 from dledger.storage.api import Disk
 from dledger.storage.damage import Run, Survey
 from dledger.storage.histories import cut_other_history, remember_tail, settle_conflicts
 from dledger.storage.index_view import IndexView, read_index_view
+from dledger.storage.log_start import read_log_start
 from dledger.storage.opening import holds_last
-from dledger.storage.scan import ChainEnd, scan_data
+from dledger.storage.scan import ChainEnd, end_before, scan_data
 from dledger.storage.segment import StorePaths, segment_positions
 from dledger.storage.tolerant_file import TolerantFile
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
@@ -42,14 +44,17 @@ def survey(disk: Disk, paths: StorePaths) -> Survey:
     Raises:
         OSError: the disk failed in another way than by not giving some bytes.
     """
-    found = Survey()
-    data_names = set(segment_positions(disk, paths.data_folder))
+    found = _survey_start(disk, paths)
+    first = found.before.position
+    data_names = {name for name in segment_positions(disk, paths.data_folder) if name >= first}
     views: dict[Position, IndexView] = {}
     for name in segment_positions(disk, paths.index_folder):
+        if name < first:
+            continue  # what a crash left of a drop
         view = read_index_view(disk, paths, name)
         if view.units or name in data_names:
             views[name] = view
-    found.names = sorted({Position(0), *data_names, *views})
+    found.names = sorted({first, *data_names, *views})
     ends: list[Position | None] = [*found.names[1:], None]
     for name, end in zip(found.names, ends, strict=True):
         view = views.get(name, IndexView({}, None))
@@ -70,6 +75,14 @@ def survey(disk: Disk, paths: StorePaths) -> Survey:
         remember_tail(found, views)
     found.check()
     return found
+
+
+def _survey_start(disk: Disk, paths: StorePaths) -> Survey:
+    """Return an empty survey of the log from its start on; of a log from 1 on where its start is damaged."""
+    try:
+        return Survey(before=end_before(read_log_start(disk, paths)))
+    except CorruptionError:
+        return Survey(is_start_lost=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,7 @@ A batch owns everything that it touches: bytes, file handles, the writer's field
 It shares nothing with `SegmentedLog.append` and `.entries`, which may go on meanwhile. The order of
 its steps is what recovery relies on (docs/formats/segment.md):
 
+0. renewal: a log that is begun anew gets its new start, and loses all files.
 1. cut: the index units of removed entries, then later data files from the last one, then the data.
 2. roll: the next segment is made durable, then the old one is sealed.
 3. room is reserved; only from here on is anything written that was not there before.
@@ -18,6 +19,7 @@ from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.errors import DiskFailedError
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk
+from dledger.storage.log_start import Renewal
 from dledger.storage.segment import Segment, mark_begun
 
 WRITE_BATCH_BYTES_MAX = 4 * 1024 * 1024
@@ -136,12 +138,12 @@ class Roll:
 
 @dataclass(slots=True)
 class WriteBatch:
-    """One batch of writes: a cut, a new segment, entries; any of them may be missing.
+    """One batch of writes: a renewal, a cut, a new segment, entries; any of them may be missing.
 
     Attributes:
         last_index: the last entry that is durable once the batch has run.
         entry_count, size_bytes: what it writes.
-        cut, roll: None when there is nothing to do, or it is done.
+        renewal, cut, roll: None when there is nothing to do, or it is done.
         finished: the segment that the roll finishes.
         segment: where the entries go; None when there are none.
         data_bytes: size up to which the segment's data file is reserved.
@@ -156,6 +158,7 @@ class WriteBatch:
     last_index: Index
     entry_count: int = 0
     size_bytes: int = 0
+    renewal: Renewal | None = None
     cut: Cut | None = None
     roll: Roll | None = None
     finished: Segment | None = None
@@ -183,7 +186,10 @@ class WriteBatch:
         self.is_done = True
 
     def _run(self) -> None:
-        """Write in an order that survives every crash: cut, new segment, entries, sync, and then index units."""
+        """Write in an order that survives every crash: renewal, cut, new segment, entries, sync, then index units."""
+        if self.renewal is not None:
+            self.renewal.run(self.disk)
+            self.renewal = None
         if self.cut is not None:
             self.cut.run(self.disk)
             self.cut = None

@@ -22,6 +22,7 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HARD_STATE_NAME, HardStateStore
+from dledger.storage.scan import ChainEnd
 from dledger.storage.segmented_log import SegmentedLog
 
 MakeDisk = Callable[[], Disk]
@@ -114,6 +115,7 @@ def check_log_store(make_disk: MakeDisk) -> None:
     assert log.last_id == expected[-1].id, "what no batch wrote is not there"
     _check_followers_copy(log, make_disk())
     log.close()
+    _check_front(make_disk())
     _check_hard_state(disk, expected[-1].id)
 
 
@@ -228,6 +230,34 @@ def _check_followers_copy(leader: SegmentedLog, disk: Disk) -> None:
     found = follower.entries(Index(1), Index(len(entries) + 1))
     assert found == entries, f"{found} was read in place of {entries}"
     follower.close()
+
+
+def _check_front(disk: Disk) -> None:
+    """Check that a log may lose its beginning, and may be begun anew behind an entry that it does not have."""
+    log = _open(disk)
+    entries = log.append(new_entries(log, 1, [900] * 8))
+    flush(log)
+    drop = log.drop_before(Index(4))
+    assert drop is not None, "segments of two entries each, and none is dropped"
+    drop.run()
+    first = log.layout.first_index
+    assert first == 3, (
+        f"entries before {first} are gone, those of the segment from 3 on are not to go"
+    )
+    log.close()
+    log = _open(disk)
+    found = log.entries(first, Index(9))
+    assert found == list(entries[2:]), f"opened again it has {found}"
+    last = entries[-1]
+    chain, place = chain_crc(last), Position(last.end_position + 5000)
+    log.begin_after(ChainEnd(Index(20), Term(2), place, chain))
+    flush(log)
+    assert log.durable_index == 20, f"durable to {log.durable_index}, the log follows entry 20"
+    log.close()
+    log = _open(disk)
+    assert log.last_id == EntryId(Term(2), Index(20)), f"opened again it ends with {log.last_id}"
+    assert log.end_position == place, f"the next entry is to stand at {log.end_position}"
+    log.close()
 
 
 def _check_hard_state(disk: Disk, last_id: EntryId) -> None:

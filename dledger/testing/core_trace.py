@@ -103,6 +103,7 @@ def message_line(
             return f"repair-request number={message.number} {span}"
         case RepairAnswer():
             lacks = " lacks it" if message.lacks else ""
+            lacks = " has forgotten it" if message.has_forgotten else lacks
             return f"repair number={message.number} {entries(message.entries)}{lacks}"
         case _:
             assert_never(message)

@@ -67,6 +67,8 @@ class Repairs:
         repair.notes.clear()
         for to, message in repair.take_outbox():
             cluster.post(node, to, message)
+        if repair.hopeless is not None:
+            raise repair.hopeless
         if not repair.is_done:
             return False
         cluster.trace_line(node, f"is repaired: {repair.repaired_count} entries")

@@ -10,7 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from broker.store import control, saved
-from dledger.codec import hard_state, hello, member_record, snapshot
+from dledger.codec import hard_state, hello, log_start, member_record, snapshot
 from dledger.raft.ids import Index, Position, Term
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message import recall_handle, record
@@ -48,6 +48,7 @@ def version_in(path: str) -> str:
 
 VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
     "term and vote": ("version", {hard_state._VERSION, hard_state._VERSION_NON_VOTER}),
+    "where a log begins that has lost its beginning": ("version", {log_start.VERSION}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
     "file of a snapshot": ("version", {snapshot.VERSION}),
     "a broker's state in it": ("v", {saved.VERSION}),

@@ -344,3 +344,62 @@ def test_the_last_entry_of_a_sealed_segment_is_remembered_when_the_next_one_is_e
     (gap,) = survey(disks[0], StorePaths("")).missing()
     assert (gap.first_index, gap.last_index, gap.is_tail) == (lost.index, lost.index, True)
     assert_healed(disks, kept)
+
+
+def forget(disk: SimDisk, index: int) -> int:
+    """Drop the segments before an entry, as a member does; return the first entry that is left."""
+    log = SegmentedLog.open(disk, segment_size_bytes=SEGMENT_BYTES)
+    drop = log.drop_before(Index(index))
+    assert drop is not None
+    drop.run()
+    disk.restart()
+    return log.layout.first_index
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_logs_without_their_beginning_are_repaired_all_the_same(seed: int) -> None:
+    """Flips, lost segments, a lost tail; members that have forgotten different parts."""
+    random = Random(f"forgotten/{seed}")
+    entries = entries_of(random, 60)
+    disks = group(entries, seed)
+    firsts = [forget(disk, random.choice((20, 25, 30))) for disk in disks]
+    kept = entries[max(firsts) - 1 :]
+    for place, entry in enumerate(kept):
+        if random.random() < 0.5:
+            flip(disks[place % 3], entry, random)
+    if random.random() < 0.5:
+        disks[0].lose(random.choice(log_files(disks[0])[-2:]))
+    members = [Member(name, disk) for name, disk in zip(NAMES, disks, strict=True)]
+    heal(members)
+    for member, first in zip(members, firsts, strict=True):
+        assert member.repair is None
+        assert member.engine is not None
+        log = member.engine.log
+        assert log.layout.first_index == first
+        assert log.entries(Index(first), Index(61)) == entries[first - 1 :]
+
+
+def test_what_all_others_have_forgotten_ends_the_repair_with_what_to_do() -> None:
+    random = Random("gone")
+    entries = entries_of(random, 60)
+    disks = group(entries, 1)
+    flip(disks[0], entries[4], random)
+    for disk in disks[1:]:
+        forget(disk, 30)
+    members = [Member(name, disk) for name, disk in zip(NAMES, disks, strict=True)]
+    heal(members, rounds=20)
+    repair = members[0].repair
+    assert repair is not None
+    assert repair.hopeless is not None
+    assert "the other members have forgotten entry 5" in str(repair.hopeless)
+    assert "start it with an empty folder" in str(repair.hopeless)
+
+
+def test_a_damaged_start_comes_back_as_a_whole_log_if_anybody_has_one() -> None:
+    random = Random("start")
+    entries = entries_of(random, 60)
+    disks = group(entries, 1)
+    forget(disks[0], 30)
+    disks[0].flip_bit("log_start", 30, 3)
+    assert_healed(disks, entries)
+    assert not disks[0].exists("log_start")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import os
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from broker.node import cli
+from broker.node.status import STATUS_NAME, NodeStatus
+from broker.processes.child import ChildStatus
+from broker.processes.identity import process_of
 from dledger import ConfigError
 from dledger.errors import StoreLockedError
 
@@ -86,3 +92,77 @@ def test_a_secret_that_cannot_be_used_is_refused_with_its_place(
     file.write_text('secret_file = "secret"\n[machines]\nhere = "127.0.0.1"\n')
     assert cli.main(["-c", str(file), "--machine", "here", "check"]) == 2
     assert f"{file}: {reason.format(path=secret)}" in capsys.readouterr().err
+
+
+def node_file(folder: Path) -> list[str]:
+    """Write a node.toml; returns the options that name it."""
+    folder.mkdir(exist_ok=True)
+    file = folder / "node.toml"
+    file.write_text('[machines]\nhere = "127.0.0.1"\n')
+    return ["-c", str(file), "--machine", "here"]
+
+
+@pytest.mark.parametrize(("action", "status"), [("check", 0), ("status", 1), ("stop", 0)])
+def test_a_folder_is_shown_as_it_is_called(
+    action: str, status: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "of [b]all"
+    assert cli.main([*node_file(folder), action]) == status
+    shown = capsys.readouterr()
+    assert str(folder / "data" / "here") in shown.out + shown.err
+
+
+def test_a_check_for_scripts_is_one_json_object(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = node_file(tmp_path)
+    file = tmp_path / "node.toml"
+    file.write_text(file.read_text() + '[broker]\nflushDiskType = "ASYNC_FLUSH"\n')
+    assert cli.main(["--json", *options, "check"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    (warning,) = shown.pop("warnings")
+    assert "ASYNC_FLUSH" in warning
+    assert shown == {
+        "machine": "here",
+        "folder": str(tmp_path / "data" / "here"),
+        "addresses": {"namesrv": "127.0.0.1:9876", "broker-a": "127.0.0.1:10911"},
+    }
+
+
+def test_since_when_one_is_down_is_shown_only_if_somebody_saw_it_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = node_file(tmp_path)
+    own = process_of(os.getpid())
+    assert own is not None
+    children = (
+        ChildStatus("namesrv", own.pid, 5, start="an-earlier-boot/1"),
+        ChildStatus("broker-a", None, 5, last_end="was ended by SIGKILL"),
+    )
+    folder = tmp_path / "data" / "here"
+    folder.mkdir(parents=True)
+    status = NodeStatus(own.pid, "here", children, own.start)
+    (folder / STATUS_NAME).write_bytes(msgspec.json.encode(status))
+    assert cli.main([*options, "status"]) == 1
+    name_server, broker = (
+        [cell.strip() for cell in line.split("\u2502")[3:5]]
+        for line in capsys.readouterr().out.splitlines()
+        if "namesrv" in line or "broker-a" in line
+    )
+    assert name_server == ["down", "-"]
+    assert broker[0] == "down"
+    assert broker[1].endswith(" s")
+    assert cli.main([*options, "--json", "status"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert [child["since_ms"] for child in shown["children"]] == [None, 5]
+
+
+def test_the_help_says_what_each_exit_code_means_of_each_action(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["--help"])
+    codes = capsys.readouterr().out.partition("exit codes:")[2]
+    failed = codes.partition("  1  ")[2].partition("  2  ")[0]
+    assert "status: not all of it runs" in failed
+    assert "stop: something still runs" in failed

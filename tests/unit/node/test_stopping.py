@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -13,6 +16,7 @@ import pytest
 import trio
 
 from broker.node import cli
+from broker.node import supervisor as supervisor_module
 from broker.node.config import read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.status import STATUS_NAME, NodeStatus, look
@@ -60,11 +64,44 @@ def process(folder: Path, *, signals: int = 1) -> Iterator[subprocess.Popen[str]
             running.kill()
 
 
-def keep(plan: NodePlan, supervisor: int | None, child: int, name: str = "namesrv") -> None:
-    """Write node.json as a supervisor does that has one child; None for a supervisor that has ended."""
+@contextmanager
+def sleeping(plan: NodePlan) -> Iterator[NodePlan]:
+    """The plan, with programs that end at a SIGTERM; what is left of them is killed."""
+    planned = tuple(
+        replace(
+            child,
+            command=(sys.executable, "-c", "import time; time.sleep(600)", str(child.log)),
+            files=(),
+        )
+        for child in plan.children
+    )
+    plan = replace(plan, children=planned)
+    try:
+        yield plan
+    finally:
+        for child in look(plan).children:
+            if child.pid is not None:
+                with suppress(ProcessLookupError):
+                    os.kill(child.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def takers(monkeypatch: pytest.MonkeyPatch) -> list[Callable[[signal.Signals], None]]:
+    """What takes the signals of each supervisor that runs in this process, instead of the process itself."""
+    found: list[Callable[[signal.Signals], None]] = []
+
+    def handle(take: Callable[[signal.Signals], None], **_limits: float) -> None:
+        found.append(take)
+
+    monkeypatch.setattr(supervisor_module, "handle_stop_signals", handle)
+    return found
+
+
+def keep(plan: NodePlan, supervisor: int | None, children: Mapping[str, int]) -> None:
+    """Write node.json as a supervisor does that has these children; None for a supervisor that has ended."""
     start = "an-earlier-boot/1" if supervisor is None else start_of(supervisor)
-    left = ChildStatus(name, child, 0, start=start_of(child))
-    status = NodeStatus(supervisor or 1, "here", (left,), start)
+    left = [ChildStatus(name, pid, 0, start=start_of(pid)) for name, pid in children.items()]
+    status = NodeStatus(supervisor or 1, "here", tuple(left), start)
     (plan.folder / STATUS_NAME).write_bytes(msgspec.json.encode(status))
 
 
@@ -83,7 +120,7 @@ async def test_who_stops_what_a_killed_supervisor_has_left_is_no_supervisor(
     plan: NodePlan, tmp_path: Path
 ) -> None:
     with process(tmp_path) as child:
-        keep(plan, None, child.pid)
+        keep(plan, None, {"namesrv": child.pid})
         async with trio.open_nursery() as nursery:
             nursery.start_soon(Supervisor(plan, lambda _line: None).stop_orphans)
             await wait_until(lambda: signals(tmp_path) == ["SIGTERM"])
@@ -103,7 +140,7 @@ def test_what_a_supervisor_leaves_that_ends_at_once_is_stopped(
         assert child.stdin is not None
         supervisor.stdin.close()
         child.stdin.close()
-        keep(plan, supervisor.pid, child.pid)
+        keep(plan, supervisor.pid, {"namesrv": child.pid})
         command = ["-c", str(tmp_path / "node.toml"), "--machine", "here", "stop"]
         assert cli.main(command) == 0
         assert process_of(child.pid) is None
@@ -122,9 +159,95 @@ def test_what_still_runs_after_a_stop_is_said(
 
     monkeypatch.setattr(Supervisor, "stop_orphans", stop_nothing)
     with process(tmp_path) as child:
-        keep(plan, None, child.pid)
+        keep(plan, None, {"namesrv": child.pid})
         command = ["-c", str(tmp_path / "node.toml"), "--machine", "here", "stop"]
         assert cli.main(command) == 1
     said = capsys.readouterr().err
     assert f"still runs: namesrv, process {child.pid}" in said
     assert "is stopped" not in said
+
+
+async def test_a_group_that_is_stopping_is_not_asked_again_when_the_machine_is_stopped(
+    plan: NodePlan, tmp_path: Path, takers: list[Callable[[signal.Signals], None]]
+) -> None:
+    with sleeping(plan) as small, process(tmp_path) as gone:
+        keep(small, None, {"broker-z": gone.pid})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Supervisor(small, lambda _line: None).run)
+            await wait_until(lambda: signals(tmp_path) == ["SIGTERM"])
+            await wait_until(lambda: look(small).is_whole)
+            takers[0](signal.SIGTERM)
+            # Those that stop side by side with it were asked.
+            await wait_until(lambda: "broker-a" not in running(small))
+            assert gone.stdin is not None
+            gone.stdin.close()
+        assert running(small) == set()
+    assert signals(tmp_path) == ["SIGTERM"]
+
+
+async def test_who_goes_on_with_the_stop_of_a_killed_supervisor_asks_nobody_again(
+    plan: NodePlan, tmp_path: Path, takers: list[Callable[[signal.Signals], None]]
+) -> None:
+    lines: list[str] = []
+    (tmp_path / "other").mkdir()
+    with process(tmp_path) as broker, process(tmp_path / "other") as name_server:
+        keep(plan, None, {"namesrv": name_server.pid, "broker-a": broker.pid})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Supervisor(plan, lines.append).run)
+            await wait_until(lambda: len(lines) == 2)
+            takers[0](signal.SIGTERM)
+            await wait_until(lambda: signals(tmp_path) == ["SIGTERM"])
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Supervisor(plan, lines.append).stop_orphans)
+            await wait_until(lambda: len(lines) == 4)
+            for each in (broker, name_server):
+                assert each.stdin is not None
+                each.stdin.close()
+    assert signals(tmp_path) == ["SIGTERM"]
+    assert signals(tmp_path / "other") == ["SIGTERM"], "its turn had not come"
+
+
+async def test_a_stop_without_a_supervisor_that_is_interrupted_has_noted_whom_it_asked(
+    plan: NodePlan, tmp_path: Path
+) -> None:
+    lines: list[str] = []
+    with process(tmp_path) as broker:
+        keep(plan, None, {"broker-a": broker.pid})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Supervisor(plan, lambda _line: None).stop_orphans)
+            await wait_until(lambda: signals(tmp_path) == ["SIGTERM"])
+            nursery.cancel_scope.cancel()
+        assert look(plan).supervisor is None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(Supervisor(plan, lines.append).stop_orphans)
+            await wait_until(lambda: bool(lines))
+            assert broker.stdin is not None
+            broker.stdin.close()
+    assert signals(tmp_path) == ["SIGTERM"]
+
+
+def test_a_process_of_a_group_that_is_gone_is_shown_and_stopped_though_nothing_else_runs(
+    plan: NodePlan, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["-c", str(tmp_path / "node.toml"), "--machine", "here"]
+    with process(tmp_path) as gone:
+        assert gone.stdin is not None
+        gone.stdin.close()
+        keep(plan, None, {"broker-z": gone.pid})
+        assert cli.main([*command, "status"]) == 1
+        shown = capsys.readouterr().out
+        assert [str(gone.pid) in line for line in shown.splitlines() if "broker-z" in line] == [
+            True
+        ]
+        assert cli.main([*command, "stop"]) == 0
+        assert process_of(gone.pid) is None
+    said = capsys.readouterr().err
+    assert f"broker-z is no longer among the groups: process {gone.pid} is to stop" in said
+    assert "machine here is stopped" in said
+    assert signals(tmp_path) == ["SIGTERM"]
+
+
+def running(plan: NodePlan) -> set[str]:
+    """The names of what runs on the machine."""
+    return {child.name for child in look(plan).children if child.pid is not None}

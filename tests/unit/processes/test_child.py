@@ -25,6 +25,16 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 SLEEPS = "import time; time.sleep(600)"
+NOTES_SIGNALS = """
+import signal
+def take(number, frame):
+    print(signal.Signals(number).name, flush=True)
+signal.signal(signal.SIGTERM, take)
+signal.signal(signal.SIGINT, take)
+print("ready", flush=True)
+while True:
+    signal.pause()
+"""
 
 
 def program(folder: Path, script: str = SLEEPS) -> Program:
@@ -149,7 +159,55 @@ async def test_a_process_that_its_parent_could_not_note_is_found_by_its_command(
                 first.status.pid,
                 first.status.start,
             )
+            assert second.status.since_ms is not None
+            assert first.status.since_ms is not None
             assert abs(second.status.since_ms - first.status.since_ms) < 60_000
+
+
+async def test_when_an_end_was_that_no_parent_saw_is_not_known(tmp_path: Path) -> None:
+    child = Child(program(tmp_path))
+    async with kept_running(child):
+        await wait_until(lambda: child.status.pid is not None)
+        known = child.status
+    assert known.since_ms is not None
+    unseen = status_now(child.program, known)
+    assert (unseen.pid, unseen.since_ms) == (None, None)
+    assert status_now(child.program, None).since_ms is None
+    seen = ChildStatus("child", None, 5, last_end="was ended by SIGKILL")
+    assert status_now(child.program, seen) == seen
+
+
+async def test_who_was_asked_to_stop_is_known_to_the_next_parent_and_asked_once(
+    tmp_path: Path,
+) -> None:
+    first = Child(program(tmp_path, NOTES_SIGNALS))
+    async with kept_running(first):
+        await wait_until(first.program.log.exists)
+        await wait_until(lambda: noted(first) == ["ready"])
+        first.ask_to_stop()
+        await wait_until(lambda: noted(first) == ["ready", "SIGTERM"])
+        second = Child(first.program)
+        assert second.adopt(first.status)
+        assert second.status.is_stopping
+        second.ask_to_stop()
+        second.send_signal(signal.SIGINT)
+        await wait_until(lambda: "SIGINT" in noted(first))
+        assert noted(first) == ["ready", "SIGTERM", "SIGINT"]
+        second.ask_to_stop(again=True)
+        await wait_until(lambda: noted(first)[-1] == "SIGTERM")
+        # One that the parent had not noted may be another than the one that was asked.
+        found = status_now(first.program, ChildStatus("child", None, 5, is_stopping=True))
+        assert (found.pid, found.is_stopping) == (first.status.pid, False)
+
+
+async def test_a_process_that_is_started_again_was_not_asked_to_stop(tmp_path: Path) -> None:
+    child = Child(program(tmp_path))
+    async with kept_running(child) as ends:
+        await wait_until(lambda: child.status.pid is not None)
+        child.ask_to_stop()
+        assert child.status.is_stopping
+        await wait_until(lambda: bool(ends) and child.status.pid is not None)
+        assert not child.status.is_stopping
 
 
 async def test_another_process_with_the_id_is_left_alone(tmp_path: Path) -> None:
@@ -174,6 +232,11 @@ async def test_a_log_is_put_aside_when_it_is_large(
         await wait_until(lambda: len(ends) == 2)
     assert ended.log.with_name("child.log.1").read_text() == "a line of some length\n"
     assert ended.log.read_text() == "a line of some length\n"
+
+
+def noted(child: Child) -> list[str]:
+    """What a process has printed that runs NOTES_SIGNALS."""
+    return child.program.log.read_text().splitlines()
 
 
 def _fields(status: ChildStatus) -> dict[str, object]:

@@ -82,6 +82,38 @@ async def test_a_stage_begins_when_the_one_before_has_ended(tmp_path: Path) -> N
     assert reported == []
 
 
+async def test_a_stop_asks_nobody_again_whom_another_one_has_asked(tmp_path: Path) -> None:
+    reported: list[str] = []
+    async with children(tmp_path, 2, 1) as (slow, quick):
+        before = StagedStop([StopStage([slow], 60)], reported.append, hurry_s=60)
+        stop = StagedStop([StopStage([quick, slow], 60)], reported.append, hurry_s=60)
+        stop.take(signal.SIGTERM)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(before.run)
+            await wait_until(lambda: lines_of(slow) == ["ready", "SIGTERM"])
+            nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stop.run)
+            await wait_until(lambda: not quick.is_running)
+            assert slow.is_running
+            stop.take(signal.SIGINT)  # haste is asked of all
+        assert lines_of(slow) == ["ready", "SIGTERM", "SIGINT"]
+    assert reported == []
+
+
+async def test_haste_is_asked_also_of_who_was_asked_before_the_stop_began(tmp_path: Path) -> None:
+    reported: list[str] = []
+    async with children(tmp_path, 2) as (slow,):
+        slow.ask_to_stop()
+        await wait_until(lambda: lines_of(slow) == ["ready", "SIGTERM"])
+        stop = StagedStop([StopStage([slow], 60)], reported.append, hurry_s=60)
+        stop.take(signal.SIGTERM)
+        stop.take(signal.SIGTERM)
+        await stop.run()
+        assert lines_of(slow) == ["ready", "SIGTERM", "SIGTERM"]
+    assert reported == []
+
+
 async def test_what_ignores_the_signal_is_killed_when_its_time_is_over(tmp_path: Path) -> None:
     reported: list[str] = []
     async with children(tmp_path, NEVER, 1) as (deaf, last):

@@ -135,3 +135,26 @@ def test_a_gap_that_nobody_knows_was_named_by_damage() -> None:
         asking.answered(answer(asked(asking), source, lacks=True))
     assert asking.never_committed() is None
     assert asking.unknown_to_all() == missing(3, 5)
+
+
+def test_what_some_have_forgotten_and_nobody_has_can_not_be_waited_for() -> None:
+    """Nor can it be cut: an entry that a member has forgotten was committed."""
+    tail = missing(8, 9, is_tail=True)
+    asking = RepairRequests(N0, (N1, N2), [tail])
+    asking.answered(answer(asked(asking), N1, lacks=True))
+    assert asking.forgotten_by_all() is None
+    request = asked(asking)
+    gone = RepairAnswer(N2, request.number, (), lacks=False, has_forgotten=True)
+    assert asking.answered(gone) == ()
+    assert asking.forgotten_by_all() == tail
+    assert asking.never_committed() is None
+    assert asking.unknown_to_all() is None
+
+
+def test_a_member_that_does_not_answer_may_still_have_what_another_has_forgotten() -> None:
+    asking = RepairRequests(N0, (N1, N2), [missing(3, 5)])
+    request = asked(asking)
+    asking.answered(RepairAnswer(N1, request.number, (), lacks=False, has_forgotten=True))
+    assert asking.forgotten_by_all() is None
+    assert asking.answered(answer(asked(asking), N2, 3, 4, 5)) == tuple(ENTRIES[2:5])
+    assert asking.is_done

@@ -14,6 +14,7 @@ from dledger.raft.messages import RepairRequest
 from dledger.repair.damage_policy import HAND_OVER_TOKEN, DamagePolicy
 from dledger.repair.live_repair import HAND_OVER_MS
 from dledger.storage.segmented_log import SegmentedLog
+from dledger.testing.check_log_store import flush
 from dledger.testing.sim_disk import SimDisk
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -27,10 +28,7 @@ def log_of(count: int, *, damaged: int) -> SegmentedLog:
     log = SegmentedLog.open(disk, "", segment_size_bytes=4096, cache_bytes_max=0)
     places = [(n, Position((n - 1) * ENTRY_BYTES)) for n in range(1, count + 1)]
     log.append([Entry(Index(n), Term(1), at, EntryKind.NORMAL, BODY) for n, at in places])
-    batch = log.take_writes()
-    assert batch is not None
-    batch.run()
-    log.written(batch)
+    flush(log)
     disk.flip_bit("data/" + "0" * 20, (damaged - 1) * ENTRY_BYTES + 60, 0)
     return log
 
@@ -93,3 +91,13 @@ def test_others_get_what_is_whole_and_learn_what_was_never_here() -> None:
     other = RepairRequest(N1, 9, Index(1), Index(5), log.chain_crc_of(Index(5)) ^ 1)
     assert policy.give(other, is_voter=True).lacks
     assert not policy.give(other, is_voter=False).lacks, "its store may have been another one"
+
+
+def test_what_was_forgotten_here_is_told_apart_from_what_never_was() -> None:
+    """Otherwise the one that asks would cut off what was committed, or doubt what it has."""
+    log = log_of(150, damaged=1)
+    named = RepairRequest(N1, 9, Index(1), Index(3), log.chain_crc_of(Index(3)))
+    assert log.drop_before(Index(70)) is not None
+    assert log.layout.first_index > 3
+    answer = policy_of(log, N1).give(named, is_voter=True)
+    assert (answer.entries, answer.lacks, answer.has_forgotten) == ((), False, True)

@@ -61,6 +61,11 @@ def test_members_of_before_read_requests_that_admit_nobody() -> None:
     admitting = replace(request_with(b"a"), admits=7)
     assert len(msgspec.msgpack.decode(encode_message(admitting))) == 10
     assert through_the_wire(admitting) == admitting
+    for behind in (replace(request_with(), first_kept=9), replace(admitting, first_kept=9)):
+        assert len(msgspec.msgpack.decode(encode_message(behind))) == 11
+        assert through_the_wire(behind) == behind
+    answer = encode_message(RepairAnswer(N1, 7, (), lacks=True))
+    assert len(msgspec.msgpack.decode(answer)) == 5
 
 
 number = st.integers(0, 2**63 - 1)
@@ -80,6 +85,7 @@ number = st.integers(0, 2**63 - 1)
         RepairRequest(N1, 7, Index(2), Index(3), 0xFFFF_FFFF),
         RepairAnswer(N1, 7, (), lacks=True),
         RepairAnswer(N1, 7, entries_from(5, b"one", b""), lacks=False),
+        RepairAnswer(N1, 7, (), lacks=False, has_forgotten=True),
     ],
     ids=lambda message: type(message).__name__,
 )

@@ -14,12 +14,16 @@ import msgspec
 import pytest
 from crc32c import crc32c
 
-from dledger.errors import EntryDamagedError, OutOfRangeError
+from dledger.errors import CompactedError, CorruptionError, EntryDamagedError, OutOfRangeError
 from dledger.raft.entry import EntryKind
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
+from dledger.runtime.snapshotting import restore_newest
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.storage.posix import PosixDisk
+from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SnapshotStore
+from dledger.testing.check_log_store import flush, new_entries
 from tests.unit.runtime.conftest import BodiesMachine, Group, Member
 
 pytestmark = pytest.mark.slow
@@ -234,3 +238,53 @@ async def test_a_machine_whose_digest_differs_afterwards_starts_anew(
             await group.leader()
         assert "digest" in caplog.text
         assert again.machine.bodies == [b"0", b"1", b"2", b"3", b"4"]
+
+
+async def test_a_log_without_its_beginning_goes_on_from_a_snapshot_that_reaches_it(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        bodies = await forgets_what_the_snapshot_has(group, member)
+        again = await restarted(group, member)
+        assert again.machine.bodies == bodies
+        first = again.server.status.statistics().first_index
+        assert first > 1
+        with pytest.raises(CompactedError, match=f"the log starts at entry {first}"):
+            again.server.reader.get(Index(first - 1))
+        assert again.server.reader.get(Index(first)).index == first
+
+
+async def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused_with_what_to_do(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        await forgets_what_the_snapshot_has(group, member)
+    for path in snapshot_files(member):
+        path.unlink()
+    disk = PosixDisk(member.config.store_path)
+    log = SegmentedLog.open(disk)
+    with pytest.raises(CorruptionError, match=r"no whole snapshot reaches it: .* empty folder"):
+        restore_newest("n0", SnapshotStore(disk), KeptBodies(), log)
+    log.close()
+
+
+async def forgets_what_the_snapshot_has(group: Group, member: Member) -> list[bytes]:
+    """Stop a member whose log is dropped up to its snapshot, and rolls its segments often; return its bodies."""
+    taken_index = member.machine.applied_index
+    bodies = list(member.machine.bodies)
+    await member.stop()
+    disk = PosixDisk(member.config.store_path)
+    log = SegmentedLog.open(disk, segment_size_bytes=200)
+    for _ in range(4):
+        log.append(new_entries(log, log.last_id.term, [150]))
+        bodies.append(log.entries(log.last_id.index, Index(log.last_id.index + 1))[0].body)
+        flush(log)
+    drop = log.drop_before(Index(taken_index + 1))
+    assert drop is not None
+    drop.run()
+    log.close()
+    return bodies
