@@ -62,6 +62,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
+from dledger.raft.log_layout import LogBase
 from dledger.raft.membership import MembershipFormatError, voters_in
 from dledger.raft.messages import (
     AppendRequest,
@@ -73,6 +74,8 @@ from dledger.raft.node import RaftNode
 from dledger.repair.damage_policy import HAND_OVER_TOKEN, DamagePolicy
 from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
+from dledger.storage.log_start import FrontDrop
+from dledger.storage.scan import ChainEnd
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WriteBatch
 
@@ -172,6 +175,8 @@ class Engine:
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
         self._anchor: tuple[Index, int] | None = None
+        self._behind: NodeId | None = None
+        self._is_dropping = False
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
         self._resolved: list[tuple[int, Outcome]] = []
@@ -202,6 +207,61 @@ class Engine:
         """
         self._handed_out_index = applied_index
         self._anchor = None if chain_crc is None else (applied_index, chain_crc)
+
+    # The beginning of the log (docs/adr/0180).
+
+    @property
+    def needs_snapshot_of(self) -> NodeId | None:
+        """The leader whose log begins after what this member needs next; None: nobody's does."""
+        if self.live_repair.is_forgotten(Index(self._handed_out_index + 1)):
+            return self.node.leader_id
+        return self._behind
+
+    @property
+    def may_begin_anew(self) -> bool:
+        """True while `begin_log_after` may be called: a follower that has nothing to save."""
+        is_idle = self.failure is None and not self.is_persisting and not self.has_unsaved
+        return is_idle and not self._is_dropping and self.node.role is Role.FOLLOWER
+
+    def begin_log_after(self, before: ChainEnd) -> None:
+        """Go on with an empty log after an entry that the state machine and a durable snapshot contain.
+
+        Messages that confirm it wait until it is durable; a crash before that leaves the log as it was.
+
+        Raises:
+            DiskFailedError: the log takes no more writes.
+        """
+        assert self.may_begin_anew, f"{self._node_id} cannot begin its log anew now"
+        self.log.begin_after(before)
+        self.node.begin_log_after(LogBase(before.index, before.term, before.position))
+        self.live_repair.forget_from(Index(1))
+        self._held.saves_log(before.index)
+        self._committed_index = self._handed_out_index = before.index
+        self._anchor = self._behind = None
+
+    def forget_before(self, index: Index) -> FrontDrop | None:
+        """Forget what stands before an entry, as far as whole segments allow; None: nothing.
+
+        They are committed, applied, durable, and in a durable snapshot. The drop is to be run, in any thread, and
+        `dropped` to be called; until then no other one begins.
+        """
+        if self._is_dropping or self.failure is not None:
+            return None
+        assert index - 1 <= min(self._committed_index, self._handed_out_index), (
+            f"entries before {index} are forgotten; committed are {self._committed_index}, "
+            f"handed out {self._handed_out_index}"
+        )
+        drop = self.log.drop_before(index)
+        if drop is not None:
+            first_index = self.log.layout.first_index
+            self.node.forget_before(first_index)
+            self.live_repair.forget_before(first_index)
+            self._is_dropping = True
+        return drop
+
+    def dropped(self) -> None:
+        """Note that the drop has run."""
+        self._is_dropping = False
 
     def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
         """Return the members that the first entry of the log's last term names; None: none, or it is unreadable."""
@@ -234,6 +294,8 @@ class Engine:
             return
         if isinstance(event, Received) and isinstance(event.message, AppendRequest):
             self._check_history(event.message)
+            if event.message.term >= self.node.term:
+                self._behind = event.message.source if event.message.first_kept else None
         effects = self.node.step(event, now_ms)
         try:
             for effect in effects:
@@ -260,7 +322,7 @@ class Engine:
         prev = request.prev_index
         if layout.has(first.index) and layout.term_of(first.index) == first.term:
             place, is_same = first.index, self.log.chain_crc_of(first.index) == chain_crc(first)
-        elif layout.has(prev) and layout.term_of(prev) == request.prev_term:
+        elif prev >= layout.first_index - 1 and layout.term_of(prev) == request.prev_term:
             follows = expected_chain_crc(first.header, self.log.chain_crc_of(prev))
             place, is_same = prev, follows == chain_crc(first)
         else:
@@ -564,6 +626,7 @@ class Engine:
             effect.commit_index,
             effect.round,
             effect.admits,
+            effect.first_kept,
         )
         self._outbox.append((effect.to, request))
 

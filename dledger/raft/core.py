@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dledger.config import RaftConfig
 from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send, Waits
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.raft.log_layout import LogLayout
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Term
+from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import Message
 
 Draw = Callable[[int, int], int]
@@ -201,6 +201,23 @@ class Core:
             f"entry {index} is committed after {self.commit_index}, the last is {self.log.last_index}"
         )
         self.commit_index = index
+
+    def forget_before(self, first: Index) -> None:
+        """Forget the entries before `first`, which are committed and durable."""
+        assert first - 1 <= min(self.commit_index, self.durable_index), (
+            f"entries before {first} are forgotten; committed are {self.commit_index}, durable {self.durable_index}"
+        )
+        self.log.forget_before(first)
+
+    def begin_log_after(self, base: LogBase) -> None:
+        """Go on with an empty log after a committed place, which is not durable yet."""
+        assert base.prev_index > self.commit_index, (
+            f"the log begins anew after {base.prev_index}, committed is {self.commit_index}"
+        )
+        assert base.prev_term <= self.term, f"entry {base.prev_index} is of a later term"
+        self.log.begin_after(base)
+        self.commit_index = base.prev_index
+        self.durable_index = NO_INDEX
 
     def persisted(self, last: EntryId) -> bool:
         """Note that the log is durable up to `last`; return False if that was known, or was truncated meanwhile."""

@@ -12,7 +12,7 @@ from enum import Enum
 
 from dledger.errors import DLedgerError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Term
 from dledger.raft.messages import Message
 
 
@@ -79,6 +79,7 @@ class SendEntries:
     commit_index: Index
     round: int
     admits: int = 0
+    first_kept: Index = NO_INDEX
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,7 +34,7 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.leader import Leader
-from dledger.raft.log_layout import LogLayout
+from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -153,6 +153,19 @@ class RaftNode:
     def start_committed(self, index: Index) -> None:
         """Regard everything up to this entry as committed, since a snapshot contains it. Before the first step only."""
         self._core.start_committed(index)
+
+    def forget_before(self, first: Index) -> None:
+        """Forget the entries before `first`; members that lack them need a snapshot. Between two steps."""
+        self._core.forget_before(first)
+
+    def begin_log_after(self, base: LogBase) -> None:
+        """Go on with an empty log after a committed place that a snapshot reaches. Between two steps.
+
+        Only a follower may: a candidate has told others what its log is. Until `Persisted` says so, nothing of it
+        counts as durable.
+        """
+        assert self._core.role is Role.FOLLOWER, f"a {self._core.role.value} begins its log anew"
+        self._core.begin_log_after(base)
 
     def has_lease(self, now_ms: int) -> bool:
         """Return whether this node leads and no other can have been elected up to now."""

@@ -2,8 +2,8 @@
 
 Three states. *Probe*: the leader does not know where the logs agree; it sends one request and waits.
 *Replicate*: they agree; requests are sent ahead without waiting (pipelining), up to a bound.
-*Snapshot*: what the member needs next is no longer in the leader's log; it gets heartbeats only, and
-the leader's view reports it, until it has found its log elsewhere.
+*Snapshot*: what the member needs next is no longer in the leader's log; it gets heartbeats only, which
+say so, and the leader's view reports it, until it has begun its log anew behind a snapshot.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Progress:
 
     def need_snapshot(self) -> None:
         """Stop sending entries: what it needs next is no longer in the leader's log."""
-        assert self.state is ProgressState.PROBE, f"{self.node_id} is in {self.state.value}"
+        assert self.state is not ProgressState.SNAPSHOT, f"{self.node_id} needs one already"
         self.state = ProgressState.SNAPSHOT
         self.inflight.clear()
         self.inflight_bytes = 0

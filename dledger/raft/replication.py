@@ -105,6 +105,9 @@ class Replication:
         config = core.config
         last_index = log.last_index
         if peer.state is ProgressState.REPLICATE:
+            if peer.next_index < log.first_index:
+                peer.need_snapshot()
+                return
             while (
                 peer.next_index <= last_index
                 and len(peer.inflight) < config.inflight_requests_max
@@ -230,6 +233,7 @@ class Replication:
         prev_index = Index(first - 1)
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
+        first_kept = core.log.first_index
         round_ = self.rounds.start(core.now_ms)
         admission = peer.admission
         admits = (
@@ -248,5 +252,6 @@ class Replication:
                 commit_index=core.commit_index,
                 round=round_,
                 admits=admits,
+                first_kept=first_kept if peer.next_index < first_kept else NO_INDEX,
             )
         )

@@ -98,6 +98,17 @@ class RepairRequests:
         self._tried.clear()
         self.next_ms = 0
 
+    def forget_before(self, first: Index) -> None:
+        """Stop asking for the entries before `first`, and for ranges that begin there."""
+        self.waits = deque(wait for wait in self.waits if wait.missing.first_index >= first)
+        self._asked = None
+        self._tried.clear()
+        self.next_ms = 0
+
+    def is_forgotten(self, index: Index) -> bool:
+        """Return whether another member has forgotten this entry, which is asked for by itself."""
+        return any(wait.forgetting and wait.missing.last_index == index for wait in self.waits)
+
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
         """Return the member to ask now and the request for it; None: wait for an answer, or until `next_ms`."""
         if not self.waits:

@@ -164,6 +164,19 @@ class LiveRepair:
         }
         self._asking.forget_from(first)
 
+    def forget_before(self, first: Index) -> None:
+        """Forget entries that this log has dropped: nobody needs them."""
+        for known in (self._holes, self._asked, self._not_kept):
+            known.difference_update([index for index in known if index < first])
+        self._needed_since_ms = {
+            index: since_ms for index, since_ms in self._needed_since_ms.items() if index >= first
+        }
+        self._asking.forget_before(first)
+
+    def is_forgotten(self, index: Index) -> bool:
+        """Return whether a damaged entry is one that another member has forgotten, so that it may never come back."""
+        return index in self._holes and self._asking.is_forgotten(index)
+
     def is_lost(self, commit_index: Index) -> bool:
         """Return whether an entry that is not known to be committed is damaged, and others lack it."""
         return self._asking.lacked_by_half(commit_index)

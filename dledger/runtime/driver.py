@@ -58,6 +58,7 @@ from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.sync_pace import SyncPace
 from dledger.runtime.task_group import open_task_group
 from dledger.state_machine import StateMachine
+from dledger.storage.scan import ChainEnd
 
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
@@ -219,6 +220,18 @@ class Driver:
         self.applied_index = index
         self.callers.wake_applied(index)
         self.wake()
+
+    def log_begun_after(self, before: ChainEnd) -> None:
+        """Go on from this entry, to which the state machine was restored, with an empty log behind it.
+
+        See `Engine.begin_log_after`.
+        """
+        try:
+            self.engine.begin_log_after(before)
+        finally:
+            self.applied_index = before.index
+            self.callers.wake_applied(before.index)
+            self.wake()
 
     def wake(self) -> None:
         """Schedule a pass of the driver."""

@@ -83,7 +83,8 @@ class LogReader:
         if driver is None or index > self.commit_index:
             return None
         log = driver.engine.log
-        term = log.layout.term_of(index) if log.layout.has(index) else None
+        # Of the entry before the first one, too: a log that was just begun anew knows no other.
+        term = log.layout.term_of(index) if index else None
         return None if term is None else EntryFingerprint(term, log.chain_crc_of(index))
 
     def watch_applied(self, callback: Callable[[], None]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import trio
@@ -234,7 +235,8 @@ class LogServer:
             if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
                 tasks.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
             if store.make_fetch is not None:
-                tasks.start(store.make_fetch(driver).run, name="fetch snapshot")
+                fetch = store.make_fetch(driver)
+                tasks.start(partial(fetch.run, is_new=engine.is_new_store), name="fetch snapshot")
             task_status.started()
 
     def _stop(self, engine: Engine) -> None:

@@ -1,12 +1,14 @@
-"""A member whose store began empty gets the leader's newest snapshot of the state.
+"""A member gets the leader's newest snapshot of the state: where it must, and where that spares it the fold.
 
-The log comes to it by replication like to any follower, from the first entry that the leader has. The
-snapshot only spares it the fold of what it contains: it is fetched in parts over a connection of its
-own, one part at a time, so that nothing of the group waits for it. A broken connection goes on where it
-stopped; another leader, whose file is another, begins anew.
+It is fetched in parts over a connection of its own, one part at a time and no faster than the settings allow, so that
+nothing of the group waits for it. A broken connection goes on where it stopped; another leader, whose file is
+another, begins anew.
 
-From then on the state is ahead of the own log, until the log reaches the snapshot's entry; there the
-engine compares the chain CRC, so a state of another log stops the node (docs/adr/0062).
+- *Behind the leader's start* (docs/adr/0180). What the member needs next is no longer in the leader's log. Once the
+  snapshot is durable here, the state is replaced and the log is begun anew behind it; the rest comes by replication.
+- *A store that began empty*, while the leader still has its whole log. The log comes by replication, from its first
+  entry; the snapshot only spares the fold. From then on the state is ahead of the own log, until the log reaches the
+  snapshot's entry; there the engine compares the chain CRC, so a state of another log stops the node (docs/adr/0062).
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from dledger.codec.client_rpc import SnapshotAnswer, SnapshotCall
 from dledger.config import LogConfig, Peer
 from dledger.errors import CorruptionError, DLedgerError, PeerProtocolError
 from dledger.raft.ids import Index, NodeId
+from dledger.runtime.clock import now_s
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
@@ -27,6 +30,7 @@ from dledger.runtime.member_connection import MemberConnection, open_member_conn
 from dledger.runtime.snapshotting import Snapshotter, check_restored
 from dledger.runtime.task_group import open_task_group
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.storage.scan import ChainEnd
 from dledger.storage.snapshots import (
     PART_BYTES_MAX,
     SnapshotCopy,
@@ -35,11 +39,32 @@ from dledger.storage.snapshots import (
 )
 
 PAUSE_S: Final = 0.2
+BEHIND_PAUSE_S: Final = 0.5
+"""Between two looks whether this member is behind the leader's start: it has been away for long then."""
+
+RETRY_S: Final = 5.0
+"""After a snapshot that came damaged, or a disk that took none."""
+
 ASK_TIMEOUT_S: Final = 5.0
 
 
+class TransferPace:
+    """Holds a transfer down to a rate."""
+
+    def __init__(self, bytes_per_s: int) -> None:
+        """Start now; 0: there is no bound."""
+        self._bytes_per_s = bytes_per_s
+        self._due_s = now_s()
+
+    async def after(self, size_bytes: int) -> None:
+        """Wait until so many more bytes may have come."""
+        if self._bytes_per_s:
+            self._due_s += size_bytes / self._bytes_per_s
+            await trio.sleep(max(0.0, self._due_s - now_s()))
+
+
 class SnapshotFetch:
-    """Fetches one snapshot for a member that began with an empty store."""
+    """Fetches snapshots for one member."""
 
     def __init__(
         self,
@@ -56,11 +81,56 @@ class SnapshotFetch:
         self._store = store
         self._snapshotter = snapshotter
         self._by_id = {peer.node_id: peer for peer in config.peers}
+        own = config.raft.node_id
+        self._others = {peer.node_id: peer for peer in config.peers if peer.node_id != own}
+        self._has_lost_state = False
         self._copy: SnapshotCopy | None = None
         self._source: NodeId | None = None
 
-    async def run(self) -> None:
-        """Fetch and take in; ends when that is done, or when it would spare nothing any more."""
+    async def run(self, *, is_new: bool) -> None:
+        """Fetch whenever this member needs a snapshot, until cancelled; first for a store that began empty.
+
+        Raises:
+            CorruptionError: the state is lost, and the log does not reach back far enough to fold it again.
+        """
+        if is_new:
+            await self.spare_fold()
+        while True:
+            await trio.sleep(BEHIND_PAUSE_S)
+            await self.catch_up()
+
+    async def catch_up(self) -> None:
+        """Fetch a snapshot if this member is behind the leader's start, and begin the log anew behind it.
+
+        Raises:
+            CorruptionError: as `run`.
+        """
+        engine = self._driver.engine
+        leader_id = engine.needs_snapshot_of
+        if leader_id is None or leader_id != engine.node.leader_id or leader_id not in self._others:
+            return
+        if not engine.may_begin_anew:
+            return  # the step before is still being saved
+        newest = self._snapshotter.newest
+        if newest is not None and self._is_ahead(newest):
+            # It came while the leader still had the whole log, or something was just being saved. No other one is
+            # fetched before: if this log does not reach it, that one would not do for a start either.
+            self._begin_after(newest)
+            return
+        try:
+            await self._has_fetched_from(self._others[leader_id])
+        except (OSError, CorruptionError) as error:
+            if engine.failure is not None or self._has_lost_state:
+                raise
+            self._log(logging.WARNING, "snapshot-not-fetched", reason=error)
+            await trio.sleep(RETRY_S)
+        finally:
+            if self._copy is not None and engine.needs_snapshot_of is None:
+                self._copy.abandon()
+                self._copy = None
+
+    async def spare_fold(self) -> None:
+        """Fetch and take in for a new store; ends when that is done, or when it would spare nothing any more."""
         try:
             while not self._driver.engine.node.is_voter:
                 leader_id = self._driver.engine.node.leader_id
@@ -76,6 +146,7 @@ class SnapshotFetch:
         finally:
             if self._copy is not None:
                 self._copy.abandon()
+                self._copy = None
 
     async def _has_fetched_from(self, peer: Peer) -> bool:
         """Fetch from a member; return False where it was not reached or broke off.
@@ -108,8 +179,8 @@ class SnapshotFetch:
             finally:
                 connection.close("fetched")
                 tasks.stop()
-        if snapshot is not None:
-            self._take_in(snapshot)
+        if snapshot is not None and self._take_in(snapshot):
+            self._begin_after(snapshot)
 
     async def _copy_all(self, connection: MemberConnection) -> SnapshotFile | None:
         """Return the file, whole and verified; None when the leader has none that is worth it."""
@@ -117,6 +188,7 @@ class SnapshotFetch:
             self._copy.abandon()
             self._copy = None
         self._source = connection.peer.node_id
+        pace = TransferPace(self._config.snapshot_fetch_bytes_per_s)
         while True:
             copy = self._copy
             wanted = (copy.index, copy.size_bytes) if copy is not None else (0, 0)
@@ -136,22 +208,55 @@ class SnapshotFetch:
             if copy.size_bytes >= answer.size_bytes:
                 self._copy = None
                 return await trio.to_thread.run_sync(copy.finish)
+            await pace.after(len(blob))
 
-    def _take_in(self, snapshot: SnapshotFile) -> None:
-        """Replace the state, between two passes, if it is still behind."""
+    def _take_in(self, snapshot: SnapshotFile) -> bool:
+        """Replace the state, between two passes, if it is still behind; return whether it is that of the snapshot now.
+
+        Raises:
+            CorruptionError: it is none at all now, and cannot be folded again.
+        """
         driver, machine = self._driver, self._machine
         if snapshot.meta.index <= driver.applied_index:
-            return
+            return False
         try:
             machine.restore(self._store.chunks(snapshot))
             check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
+            if machine.applied_index + 1 < driver.engine.log.layout.first_index:
+                # A start goes on from the own snapshot, if it is whole, and says what to do if it is not.
+                self._has_lost_state = True
+                raise CorruptionError(
+                    snapshot.path,
+                    0,
+                    f"the state could not be replaced: {error}; start this member again",
+                ) from error
             driver.state_replaced(machine.applied_index, None)  # empty: fold from the start
-            return
+            return False
         driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)
-        self._snapshotter.newest = snapshot
+        self._snapshotter.fetched(snapshot)
         self._log(logging.INFO, "snapshot-fetched", index=snapshot.meta.index, peer=self._source)
+        return True
+
+    def _begin_after(self, snapshot: SnapshotFile) -> None:
+        """Begin the log anew behind the snapshot that the state is of, if the own log does not lead there.
+
+        Where something is being saved just now it is tried again soon: the state stays ahead of the log until then.
+        """
+        engine, meta = self._driver.engine, snapshot.meta
+        if engine.needs_snapshot_of is None or not self._is_ahead(snapshot):
+            return
+        if not engine.may_begin_anew or meta.term > engine.node.term:
+            return
+        log_ended = engine.log.last_id
+        self._driver.log_begun_after(ChainEnd(meta.index, meta.term, meta.position, meta.chain_crc))
+        self._log(logging.WARNING, "log-begun-anew", after=meta.index, it_ended_with=log_ended)
+
+    def _is_ahead(self, snapshot: SnapshotFile) -> bool:
+        """Return whether the state is that of the snapshot, and the own log does not lead there."""
+        meta, layout = snapshot.meta, self._driver.engine.log.layout
+        return meta.index == self._driver.applied_index and layout.term_of(meta.index) != meta.term
 
     def _log(self, level: int, event: str, **fields: object) -> None:
         log_event(level, event, node=self._config.raft.node_id, **fields)

@@ -96,6 +96,10 @@ class Snapshotter:
             if self._is_due():
                 await self.take()
 
+    def fetched(self, snapshot: SnapshotFile) -> None:
+        """Note another member's snapshot, of which the state is now."""
+        self._older, self.newest = self.newest, snapshot
+
     async def take(self) -> bool:
         """Take one now; return whether there is a new one. A failure is logged and costs only the snapshot."""
         started_s = now_s()
@@ -109,6 +113,7 @@ class Snapshotter:
             await self._wait_durable(meta.index)
             self._older = self.newest
             self.newest = await trio.to_thread.run_sync(writer.finish)
+            self._store.kept_index = meta.index
             writer = None
         except (SnapshotOvertakenError, OSError) as error:
             self._given_up(error)
@@ -237,6 +242,7 @@ def restore_newest(
         except (CorruptionError, SnapshotRefusedError) as error:
             _refused(node_id, f"{snapshot.path}: {error}")
             continue
+        store.kept_index = snapshot.meta.index
         log_event(logging.INFO, "snapshot-restored", node=node_id, index=snapshot.meta.index)
         return snapshot
     check_reaches(log, machine.applied_index)

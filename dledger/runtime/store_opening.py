@@ -41,7 +41,7 @@ class OpenStore:
     Attributes:
         engine: with the log, recovered and whole.
         snapshotter: of a machine that has snapshots.
-        make_fetch: of such a machine on an empty store, which takes a state from another member.
+        make_fetch: of such a machine in a group of several, which takes a state from another member.
     """
 
     engine: Engine
@@ -189,7 +189,7 @@ class StoreOpening:
         if newest is not None:
             engine.start_committed(newest.meta.index)
         snapshotter = Snapshotter(config, machine, engine, store=store, newest=newest)
-        if not engine.is_new_store:
+        if len(config.peers) == 1:
             return OpenStore(engine, snapshotter)
         return OpenStore(
             engine,

@@ -23,7 +23,7 @@ from dledger.codec.snapshot import (
     encode_head,
 )
 from dledger.errors import CorruptionError
-from dledger.raft.ids import Index
+from dledger.raft.ids import NO_INDEX, Index
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 
@@ -178,7 +178,12 @@ class SnapshotCopy:
 
 
 class SnapshotStore:
-    """The snapshots in a store's folder."""
+    """The snapshots in a store's folder.
+
+    Attributes:
+        kept_index: that of a snapshot which is not removed, however old: the newest that is known to be of this log.
+            One of another member may be ahead of the log, and does not do for a start until the log is, too.
+    """
 
     def __init__(self, disk: Disk, folder: str = "", *, spare_bytes: int = 0) -> None:
         """Open, and sweep away what a crash left half written.
@@ -191,6 +196,7 @@ class SnapshotStore:
         Raises:
             OSError: the disk failed.
         """
+        self.kept_index = NO_INDEX
         self._disk = disk
         self._spare_bytes = spare_bytes
         self._folder = f"{folder}/{SNAPSHOTS_FOLDER}" if folder else SNAPSHOTS_FOLDER
@@ -288,13 +294,15 @@ class SnapshotStore:
             file.close()
 
     def sync_and_prune(self) -> None:
-        """Make the newest name durable, then remove what is older than the newest two.
+        """Make the newest name durable, then remove what is older than the newest two and not `kept_index`.
 
         Raises:
             OSError: the disk failed.
         """
         self._disk.sync_folder(self._folder)
         for name in self._names()[:-KEPT_COUNT]:
+            if int(name) == self.kept_index:
+                continue
             self._disk.remove(f"{self._folder}/{name}")
         self._disk.sync_folder(self._folder)
 

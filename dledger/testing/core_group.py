@@ -275,6 +275,7 @@ class CoreMember:
             effect.commit_index,
             effect.round,
             effect.admits,
+            effect.first_kept,
         )
 
     def _release(self) -> None:

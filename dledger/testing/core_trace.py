@@ -84,6 +84,7 @@ def message_line(
                 f"append-request term={message.term} round={message.round} "
                 f"prev={message.prev_index}@{message.prev_term} "
                 f"{entries(message.entries)} commit={message.commit_index}{_admits(message.admits)}"
+                f"{_first_kept(message.first_kept)}"
             )
         case AppendResponse(success=True):
             return (
@@ -112,6 +113,11 @@ def message_line(
 def _store(number: int) -> str:
     """Word the number of a store that may not vote; nothing for a voter's."""
     return f" store={number}" if number else ""
+
+
+def _first_kept(index: int) -> str:
+    """Word what a request says to a member that is behind the leader's start."""
+    return f" kept-from={index}" if index else ""
 
 
 def _admits(number: int) -> str:
@@ -152,7 +158,7 @@ def effect_line(effect: Effect | News) -> str:
             return (
                 f"-> {effect.to} {what} term={effect.term} round={effect.round} "
                 f"prev={effect.prev_index}@{effect.prev_term} commit={effect.commit_index}"
-                f"{_admits(effect.admits)}"
+                f"{_admits(effect.admits)}{_first_kept(effect.first_kept)}"
             )
         case Commit():
             return f"commit {effect.index}"

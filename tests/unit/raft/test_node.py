@@ -209,11 +209,47 @@ def test_a_follower_behind_the_logs_start_is_reported_and_gets_heartbeats_only()
     assert requests(receive(leader, rejection)) == []
     assert node.progress()[N1].state is ProgressState.SNAPSHOT
     group.now_ms += 60
-    (to_n1, _) = requests(leader.step(Tick()))
+    (to_n1, to_n2) = requests(leader.step(Tick()))
     assert (to_n1.first, to_n1.end, to_n1.prev_index) == (6, 6, 5)
+    assert (to_n1.first_kept, to_n2.first_kept) == (6, 0), (
+        "only who lacks it is told where the log begins"
+    )
     # It has found what lies before the log's start elsewhere.
     answers = requests(receive(leader, success(leader, N1, 5, round_=to_n1.round)))
     assert [(request.first, request.end) for request in answers] == [(6, 7)]
+
+
+def test_a_leader_that_forgets_what_a_follower_lacks_stops_sending_to_it() -> None:
+    """Probed or replicated to, with requests under way or not: the next entry is gone."""
+    _, member = make_role(Role.LEADER, "1,1,1,1,1,1", term=1)
+    node = member.node
+    receive(member, success(member, N1, 2))
+    receive(member, success(member, N2, 7))
+    node.step(Persisted(node.log.last_id), 0)
+    assert node.commit_index == 7
+    node.forget_before(Index(5))
+    assert node.log.first_index == 5
+    assert node.log.term_of(Index(4)) == 1
+    node._leader.replication.unreachable(N1)  # type: ignore[union-attr] # it leads
+    receive(member, success(member, N1, 3))
+    assert node.progress()[N1].state is ProgressState.SNAPSHOT
+    effects = member.step(Propose((b"x",), 1))
+    assert [request.to for request in requests(effects)] == [N2]
+
+
+def test_a_log_begins_anew_only_at_a_follower_and_only_forward() -> None:
+    _, leader = make_role(Role.LEADER)
+    with pytest.raises(AssertionError, match="leader begins its log anew"):
+        leader.node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
+    _, member = make_role(Role.FOLLOWER, "1,1,1", term=2)
+    node = member.node
+    node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
+    assert (node.log.last_id, node.commit_index) == (EntryId(Term(1), Index(9)), 9)
+    assert node.durable_index == 0, "nothing of it is on disk yet"
+    assert node.step(Persisted(EntryId(Term(1), Index(9))), 0) == []
+    assert node.durable_index == 9
+    with pytest.raises(AssertionError, match="committed is 9"):
+        node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
 
 
 def test_large_entries_travel_alone_and_the_window_counts_bytes() -> None:

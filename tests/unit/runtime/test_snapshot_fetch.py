@@ -17,8 +17,9 @@ import trio
 
 from dledger.config import Peer
 from dledger.raft.ids import NO_INDEX, Index, NodeId
+from dledger.raft.log_layout import LogLayout
 from dledger.runtime.snapshot_fetch import SnapshotFetch
-from dledger.storage.snapshots import SnapshotStore
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.runtime.conftest import Group, Member
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
@@ -38,13 +39,23 @@ class FakeDriver:
 
     @property
     def engine(self) -> Any:
-        return SimpleNamespace(node=self)
+        log = SimpleNamespace(layout=LogLayout())
+        return SimpleNamespace(node=self, log=log, needs_snapshot_of=None)
 
     leader_id = NodeId("n0")
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
         self.applied_index = index
         self.replaced.append((index, chain_crc))
+
+
+class Snapshots:
+    """The part of a snapshotter that a fetch sees."""
+
+    newest: SnapshotFile | None = None
+
+    def fetched(self, snapshot: SnapshotFile) -> None:
+        self.newest = snapshot
 
 
 class Fetching:
@@ -57,9 +68,15 @@ class Fetching:
         self.driver = FakeDriver()
         self.machine = KeptBodies()
         self.store = SnapshotStore(self.disk)
-        self.snapshotter = SimpleNamespace(newest=None)
+        self.snapshotter = Snapshots()
         raft = SimpleNamespace(node_id=NodeId("n1"))
-        settings = SimpleNamespace(group=config.group, secret=config.secret, peers=peers, raft=raft)
+        settings = SimpleNamespace(
+            group=config.group,
+            secret=config.secret,
+            peers=peers,
+            raft=raft,
+            snapshot_fetch_bytes_per_s=0,
+        )
         self.fetch = SnapshotFetch(
             settings,  # type: ignore[arg-type] # has what a fetch uses
             self.driver,  # type: ignore[arg-type]
@@ -70,7 +87,7 @@ class Fetching:
 
     async def run(self) -> None:
         with trio.fail_after(S):
-            await self.fetch.run()
+            await self.fetch.spare_fold()
 
 
 async def test_the_state_comes_over_and_is_kept(open_group: OpenGroup) -> None:
@@ -87,6 +104,7 @@ async def test_the_state_comes_over_and_is_kept(open_group: OpenGroup) -> None:
         newest = source.server.reader.snapshotter.newest
         assert newest is not None
         assert fetching.driver.replaced == [(newest.meta.index, newest.meta.chain_crc)]
+        assert fetching.snapshotter.newest is not None
         assert fetching.snapshotter.newest.meta == newest.meta
 
 

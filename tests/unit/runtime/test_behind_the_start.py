@@ -1,0 +1,121 @@
+"""Members that are behind the leader's start are brought up by its snapshot and the rest of the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+
+import pytest
+import trio
+
+from dledger.engine import Engine
+from dledger.errors import CompactedError
+from dledger.raft.ids import Index
+from dledger.runtime import snapshot_fetch
+from dledger.runtime.snapshot_fetch import TransferPace
+from tests.unit.runtime.conftest import Group, Member, wait_until
+from tests.unit.runtime.test_snapshot_fetch import empty
+from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take
+
+pytestmark = pytest.mark.slow
+
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+SEGMENT_BYTES = 600
+
+
+async def start(group: Group, node_id: str) -> Member:
+    return await group.start(node_id, machine=KeptBodies(), segment_size_bytes=SEGMENT_BYTES)
+
+
+def engine_of(member: Member) -> Engine:
+    driver = member.server._standing.driver
+    assert driver is not None
+    return driver.engine
+
+
+def forget(member: Member) -> Index:
+    """Let a member drop what its newest snapshot contains; return the first entry that is left."""
+    engine, snapshotter = engine_of(member), member.server.reader.snapshotter
+    assert snapshotter is not None
+    drop = engine.forget_before(Index(snapshotter.index + 1))
+    assert drop is not None
+    drop.run()
+    engine.dropped()
+    return engine.log.layout.first_index
+
+
+async def group_that_forgets(group: Group) -> tuple[Member, Member]:
+    """Start a group; a follower is stopped, and the leader forgets more than that one has. Return both."""
+    for peer in group.peers:
+        await start(group, peer.node_id)
+    await fill_and_take(group, 5)
+    away = await group.follower()
+    await away.stop()
+    leader = await fill_and_take(group, 60)
+    assert forget(leader) > away.machine.applied_index + 1
+    return leader, away
+
+
+@pytest.mark.parametrize("is_wiped", [False, True])
+async def test_who_was_away_too_long_or_has_lost_its_store_is_brought_up(
+    open_group: OpenGroup, *, is_wiped: bool
+) -> None:
+    async with open_group() as group:
+        leader, away = await group_that_forgets(group)
+        if is_wiped:
+            empty(away)
+        again = await start(group, away.server.node_id)
+        entry_id = await leader.server.appender.append(b"after", timeout_s=S)
+        await group.wait_applied(entry_id.index)
+        assert again.machine.bodies == leader.machine.bodies
+        await wait_until(lambda: engine_of(again).node.is_voter)
+        first = engine_of(again).log.layout.first_index
+        assert first > 60
+        with pytest.raises(CompactedError, match=f"the log starts at entry {first}"):
+            again.server.reader.get(Index(1))
+        await again.stop()
+        once_more = await start(group, away.server.node_id)
+        entry_id = await leader.server.appender.append(b"and after", timeout_s=S)
+        await group.wait_applied(entry_id.index)
+        assert once_more.machine.bodies == leader.machine.bodies
+        assert engine_of(once_more).log.layout.first_index == first
+
+
+async def test_a_group_goes_on_with_a_member_that_was_brought_up(open_group: OpenGroup) -> None:
+    """It votes, confirms, and leads."""
+    async with open_group() as group:
+        leader, away = await group_that_forgets(group)
+        again = await start(group, away.server.node_id)
+        entry_id = await leader.server.appender.append(b"after", timeout_s=S)
+        await group.wait_applied(entry_id.index)
+        await leader.stop()
+        other = next(each for each in group.members.values() if each not in {leader, again})
+        await group.leader()
+        if not again.server.is_serving:
+            await other.server.transfer(again.server.node_id, timeout_s=S)
+        await wait_until(lambda: again.server.is_serving)
+        entry_id = await again.server.appender.append(b"by the one that was away", timeout_s=S)
+        await wait_until(lambda: other.machine.applied_index >= entry_id.index)
+        assert again.machine.bodies == other.machine.bodies
+
+
+async def test_a_fetch_is_no_faster_than_it_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts of 256 KiB that take 0.1 s each, at 1 MiB/s: the rest of their time is waited."""
+    now, slept = 0.0, []
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now
+        slept.append(seconds)
+        now += seconds
+
+    monkeypatch.setattr(snapshot_fetch, "now_s", lambda: now)
+    monkeypatch.setattr(trio, "sleep", sleep)
+    pace = TransferPace(1024 * 1024)
+    for _ in range(8):
+        now += 0.1
+        await pace.after(256 * 1024)
+    assert now == pytest.approx(2.0)
+    assert slept == [pytest.approx(0.15)] * 8
+    slept.clear()
+    await TransferPace(0).after(256 * 1024)
+    assert slept == [], "0: as fast as it comes"
