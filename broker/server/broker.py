@@ -37,7 +37,6 @@ from dledger import (
     LogConfig,
     LogServer,
     NodeId,
-    RaftConfig,
     RoleView,
 )
 from dledger.storage.lock import StoreLock
@@ -130,11 +129,7 @@ class Broker:
                 SERVICE_ADDRESS: str(self.service_address),
                 LINK_NONCE: self._link_nonce,
             },
-            raft=RaftConfig(
-                node_id=NodeId(config.node_id),
-                voters=tuple(peer.node_id for peer in config.peers),
-                preferred_leaders=tuple(NodeId(node) for node in config.preferred_leaders),
-            ),
+            raft=config.raft_config(),
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

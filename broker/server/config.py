@@ -15,11 +15,12 @@ from typing import Final
 
 from broker.server.settings.keys import ANY_HOSTS
 from broker.server.settings.lone_node import complete, names_members
+from broker.server.settings.raft_times import RaftTimes, contradicting_times, read_times
 from broker.server.settings.reading import Given, Setting, join_mistakes, list_settings
 from broker.server.settings.values import ReadKey, Values, judge
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
-from dledger import ConfigError, NodeId, Peer, parse_peers
+from dledger import ConfigError, NodeId, Peer, RaftConfig, parse_peers
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -82,6 +83,7 @@ class BrokerConfig:
             of the new leader; 0: not at all.
         slave_reads: whether clients that read far behind the log's end are sent to followers.
         memory_span_bytes: records at most this far behind the log's end count as in memory.
+        times: of heartbeats, lease and elections.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
     """
 
@@ -123,12 +125,27 @@ class BrokerConfig:
     memory_span_bytes: int = 8 << 30
     vip_port: bool = False
     stop_forward_s: int = STOP_FORWARD_S
+    times: RaftTimes = field(default_factory=RaftTimes)
     limits: Limits = field(default_factory=Limits)
 
     @property
     def own_peer(self) -> Peer:
         """The entry of this node in the list of members."""
         return _own_peer(self.node_id, self.peers)
+
+    def raft_config(self) -> RaftConfig:
+        """Return the settings of the consensus core."""
+        return RaftConfig(
+            node_id=NodeId(self.node_id),
+            voters=tuple(peer.node_id for peer in self.peers),
+            preferred_leaders=tuple(NodeId(node) for node in self.preferred_leaders),
+            heartbeat_interval_ms=self.times.heartbeat_ms,
+            lease_ms=self.times.lease_ms,
+            election_timeout_min_ms=self.times.election_min_ms,
+            election_timeout_max_ms=self.times.election_max_ms,
+            transfer_timeout_ms=self.times.transfer_ms,
+            slow_disk_ms=self.times.slow_disk_ms,
+        )
 
     @property
     def broker_id_as_follower(self) -> int:
@@ -253,6 +270,7 @@ def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
         namesrvs=_read_namesrvs(values),
         preferred_leaders=tuple(preferred.replace(",", ";").split(";")) if preferred else (),
         secret=values.text("secret", "") or None,
+        times=read_times(values),
     )
 
 
@@ -412,7 +430,7 @@ def _contradictions(config: BrokerConfig) -> list[str]:
         found.append(
             f"vipListenEnable=true needs port {own.port} (listenPort - 2), which is the one of {own} in dLegerPeers"
         )
-    return found
+    return found + contradicting_times(config.times)
 
 
 def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:

@@ -1,8 +1,9 @@
-"""The check that another member's store belongs to this group: the same members, and no other history.
+"""The check that another member's store belongs to this group: the same members and lease, and no other history.
 
-Both sides send in every handshake the members' ids, and the last entry that they know to be committed.
-Members that differ on the one, or have committed different entries, refuse each other by name: the group
-never mixes with a store that was run apart from it (docs/adr/0155).
+Both sides send in every handshake the members' ids, the last entry that they know to be committed, and their lease.
+Members that differ on the first, or have committed different entries, refuse each other by name: the group
+never mixes with a store that was run apart from it (docs/adr/0155). The lease must be equal, since a leader counts on
+the promise that a follower gives for the length of its own.
 """
 
 from __future__ import annotations
@@ -25,11 +26,18 @@ MEMBERS_ATTRIBUTE: Final = "dledger.members"
 COMMITTED_ATTRIBUTE: Final = "dledger.committed"
 """The last entry that is known to be committed, as JSON: index, term, chain CRC."""
 
-OWN_ATTRIBUTES: Final = frozenset({MEMBERS_ATTRIBUTE, COMMITTED_ATTRIBUTE})
+LEASE_ATTRIBUTE: Final = "dledger.lease_ms"
+"""The lease of this member, in milliseconds, as a number."""
+
+LEASE_MS_BEFORE: Final = 300
+"""The lease of all versions that do not send it."""
+
+OWN_ATTRIBUTES: Final = frozenset({MEMBERS_ATTRIBUTE, COMMITTED_ATTRIBUTE, LEASE_ATTRIBUTE})
 
 _MEMBERS: Final[msgspec.json.Decoder[list[str]]] = msgspec.json.Decoder(
     Annotated[list[Name], msgspec.Meta(min_length=1)]
 )
+_LEASE: Final[msgspec.json.Decoder[int]] = msgspec.json.Decoder(Number)
 _PLACE: Final[msgspec.json.Decoder[tuple[int, int, int]]] = msgspec.json.Decoder(
     tuple[Number, Number, Number]
 )
@@ -64,6 +72,8 @@ class GroupCheck:
         members: frozenset[NodeId],
         commit_index: Callable[[], Index],
         committed_fingerprint: Callable[[Index], EntryFingerprint | None],
+        *,
+        lease_ms: int,
     ) -> None:
         """Start with no member known to have another history.
 
@@ -72,7 +82,9 @@ class GroupCheck:
             members: all of them.
             commit_index: how far the log is known to be committed.
             committed_fingerprint: of an entry; None: it is not known to be committed, or not kept any more.
+            lease_ms: of this member; it must be every member's.
         """
+        self._lease_ms = lease_ms
         self._commit_index = commit_index
         self._committed_fingerprint = committed_fingerprint
         self._node_id = node_id
@@ -81,7 +93,10 @@ class GroupCheck:
 
     def own_attributes(self) -> Mapping[str, str]:
         """Return the attributes for a handshake with a member."""
-        attributes = {MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode()}
+        attributes = {
+            MEMBERS_ATTRIBUTE: msgspec.json.encode(sorted(self._members)).decode(),
+            LEASE_ATTRIBUTE: str(self._lease_ms),
+        }
         index = self._commit_index()
         name = self._committed_fingerprint(index)
         if name is not None:
@@ -102,6 +117,7 @@ class GroupCheck:
         """
         return (
             self._why_other_members(node_id, attributes)
+            or self._why_other_lease(node_id, attributes)
             or self._why_other_history(node_id, attributes)
             or self._why_known(node_id, process)
         )
@@ -123,6 +139,17 @@ class GroupCheck:
             f"{node_id} is configured with the members ({names_of(named)}), {self._node_id} with "
             f"({names_of(self._members)}): "
             "start both with the same --peers (dLegerPeers), those of the group's stores (docs/operations-replicas.md)"
+        )
+
+    def _why_other_lease(self, node_id: str, attributes: Mapping[str, str]) -> str | None:
+        """Return why the leases do not fit: the leader's must not outlast the promise of who answers it."""
+        text = attributes.get(LEASE_ATTRIBUTE, str(LEASE_MS_BEFORE))
+        lease_ms = _decoded(_LEASE, what=LEASE_ATTRIBUTE, text=text)
+        if lease_ms == self._lease_ms:
+            return None
+        return (
+            f"{node_id} has a lease of {lease_ms} ms, {self._node_id} one of {self._lease_ms} ms: a leader with the "
+            "longer one could answer reads after another one is elected; give all members the same (raftLeaseMs)"
         )
 
     def _why_other_history(self, node_id: str, attributes: Mapping[str, str]) -> str | None:

@@ -123,6 +123,7 @@ class LogServer:
             members,
             lambda: self.reader.commit_index,
             self.reader.committed_fingerprint,
+            lease_ms=config.raft.lease_ms,
         )
         return Identity(
             group=config.group,

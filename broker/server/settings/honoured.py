@@ -62,6 +62,50 @@ _OF_MEMBERS: Final = (
     ),
 )
 
+_OF_ELECTIONS: Final = (
+    HonouredKey(
+        number("raftHeartbeatIntervalMs"),
+        "pause between a leader's heartbeats; at most half of `raftLeaseMs`",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("raftLeaseMs"),
+        "for so long after its answer a follower supports no other candidate; a leader answers reads by itself for "
+        "nine tenths of it (the rest is for clocks of different speeds). At most `raftElectionTimeoutMinMs`. Equal on "
+        "all members, which refuse each other otherwise: to change it, stop all of them",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("raftElectionTimeoutMinMs"),
+        "shortest silence of a leader after which a follower asks for votes, drawn anew each time; longer where the "
+        "network or the machines stand still for longer than this",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("raftElectionTimeoutMaxMs"),
+        "longest such silence; a leader that misses its majority for so long steps down. Above the shortest by at "
+        "least `raftHeartbeatIntervalMs`",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("raftTransferTimeoutMs"),
+        "a hand-over of leadership that takes longer is given up",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("raftSlowDiskMs"),
+        "a leader that needs so long to make an entry durable, again and again, hands over to a member with a much "
+        "faster disk ([adr/0102](adr/0102-a-leader-with-a-slow-disk-hands-over.md))",
+        unit="milliseconds",
+        is_strict=True,
+    ),
+)
+
 _OF_ADDRESSES: Final = (
     HonouredKey(text("brokerClusterName", "DefaultCluster"), "cluster in routes (`--cluster`)"),
     HonouredKey(
@@ -256,6 +300,7 @@ _OF_BOUNDS: Final = (
 
 HONOURED: Final = {
     "Members": _OF_MEMBERS,
+    "Heartbeats, lease and elections": _OF_ELECTIONS,
     "Addresses and routes": _OF_ADDRESSES,
     "Log and disk": _OF_THE_LOG,
     "Topics and messages": _OF_TOPICS,

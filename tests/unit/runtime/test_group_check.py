@@ -40,9 +40,13 @@ def group_check(
     node_id: NodeId,
     committed: dict[int, EntryFingerprint],
     members: frozenset[NodeId] = MEMBERS,
+    *,
+    lease_ms: int = 300,
 ) -> GroupCheck:
     last = Index(max(committed, default=0))
-    return GroupCheck(node_id, members, lambda: last, lambda index: committed.get(index))
+    return GroupCheck(
+        node_id, members, lambda: last, lambda index: committed.get(index), lease_ms=lease_ms
+    )
 
 
 def identity(node_id: NodeId, part: GroupCheck) -> Identity:
@@ -74,6 +78,24 @@ async def test_other_members_are_refused_on_both_sides() -> None:
         assert "n1 is configured with the members (n0, n1, n2), n0 with (n0)" in each
 
 
+async def test_another_lease_is_refused_on_both_sides() -> None:
+    said = await reasons(group_check(N1, LOG, lease_ms=301), group_check(N0, LOG))
+    assert len(said) == 2
+    for each in said:
+        assert "n1 has a lease of 301 ms, n0 one of 300 ms" in each
+        assert "give all members the same (raftLeaseMs)" in each
+    assert await reasons(group_check(N1, LOG, lease_ms=90), group_check(N0, LOG, lease_ms=90)) == []
+
+
+def test_a_member_of_a_version_that_sends_no_lease_has_the_one_of_then() -> None:
+    attributes = dict(group_check(N1, LOG).own_attributes())
+    del attributes["dledger.lease_ms"]
+    assert group_check(N0, LOG).why_not("n1", 7, attributes) is None
+    longer = group_check(N0, LOG, lease_ms=400).why_not("n1", 7, attributes)
+    assert longer is not None
+    assert "n1 has a lease of 300 ms, n0 one of 400 ms" in longer
+
+
 @pytest.mark.parametrize(("near", "far"), [(LOG, FORK), (FORK, LOG)])
 async def test_other_committed_entries_are_refused_on_both_sides(
     near: dict[int, EntryFingerprint], far: dict[int, EntryFingerprint]
@@ -88,7 +110,7 @@ async def test_other_committed_entries_are_refused_on_both_sides(
 
 @pytest.mark.parametrize("text", ["", "[]", "[1,2]", '{"a":1}', "[-1,2,3]", '["n0",7]', "null"])
 def test_nothing_else_is_understood(text: str) -> None:
-    for name in ("dledger.members", "dledger.committed"):
+    for name in ("dledger.members", "dledger.committed", "dledger.lease_ms"):
         with pytest.raises(PeerProtocolError, match=name):
             group_check(N0, LOG).why_not("n1", 7, {name: text})
 
@@ -118,7 +140,8 @@ async def test_who_leads_with_another_history_is_refused_until_it_is_started_aga
         leader = await group.leader()
         victim = next(each for each in group.members.values() if each is not leader)
         peer = next(each for each in group.peers if each.node_id == victim.server.node_id)
-        me = Identity("g", N0, 7, MEMBERS, None)
+        lease = {"dledger.lease_ms": str(leader.server.config.raft.lease_ms)}
+        me = Identity("g", N0, 7, MEMBERS, None, lease)
         term = Term(leader.server.term + 5)
         message = AppendRequest(term, N0, Index(2), term, (), Index(0), 1)
         frames = encode_frames(encode_message(message), b"")

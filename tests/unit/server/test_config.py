@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from broker.properties import read_properties
-from broker.server.config import BrokerConfig, read_config
+from broker.server.config import BrokerConfig, read_config, read_settings
+from broker.server.settings.raft_times import RaftTimes
+from dledger import NodeId, RaftConfig
 from dledger.errors import ConfigError
 from dledger_mq.net.address import Address
 
@@ -173,3 +177,69 @@ def test_o15_settings_of_transactions() -> None:
 def test_settings_of_transactions_that_cannot_be(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key):
         build(**{key: value})
+
+
+def test_times_of_elections_reach_the_log() -> None:
+    config, _ = build(
+        raftHeartbeatIntervalMs="100",
+        raftLeaseMs="500",
+        raftElectionTimeoutMinMs="500",
+        raftElectionTimeoutMaxMs="600",
+        raftTransferTimeoutMs="2000",
+        raftSlowDiskMs="50",
+    )
+    assert config.times == RaftTimes(100, 500, 500, 600, 2000, 50)
+    raft = config.raft_config()
+    raft.validate()
+    found = (raft.heartbeat_interval_ms, raft.lease_ms, raft.transfer_timeout_ms, raft.slow_disk_ms)
+    assert found == (100, 500, 2000, 50)
+    assert (raft.election_timeout_min_ms, raft.election_timeout_max_ms) == (500, 600)
+
+
+def test_usual_times_of_elections_are_the_logs_own() -> None:
+    config, _ = build()
+    usual = RaftConfig(NodeId("n1"), (NodeId("n0"), NodeId("n1"), NodeId("n2")))
+    assert config.raft_config() == usual
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        (
+            {"raftHeartbeatIntervalMs": "151"},
+            "raftHeartbeatIntervalMs=151 must be at most half of raftLeaseMs=300",
+        ),
+        (
+            {"raftLeaseMs": "451"},
+            "raftLeaseMs=451 must be at most raftElectionTimeoutMinMs=450",
+        ),
+        (
+            {"raftElectionTimeoutMaxMs": "509"},
+            "must be below raftElectionTimeoutMaxMs=509 by at least raftHeartbeatIntervalMs=60",
+        ),
+        (
+            {"raftLeaseMs": "0.3s"},
+            "raftLeaseMs=0.3s is not a number from 20 to 10000: it counts ms",
+        ),
+    ],
+)
+def test_rules_between_the_times_of_elections(given: dict[str, str], rule: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        build(**given)
+    assert rule.replace("counts ms", "counts milliseconds") in str(refused.value)
+
+
+def test_what_the_rules_let_pass_the_log_takes_too() -> None:
+    for beat, lease, least, most in product((10, 60), (20, 120, 300), (120, 300), (180, 400)):
+        times = RaftTimes(beat, lease, least, most)
+        values = {
+            "raftHeartbeatIntervalMs": str(times.heartbeat_ms),
+            "raftLeaseMs": str(times.lease_ms),
+            "raftElectionTimeoutMinMs": str(times.election_min_ms),
+            "raftElectionTimeoutMaxMs": str(times.election_max_ms),
+        }
+        reading = read_settings({**IDENTITY, **values}, {})
+        if reading.config is not None:
+            reading.config.raft_config().validate()
+        else:
+            assert reading.mistakes
