@@ -29,7 +29,7 @@ from broker.server.handlers.sends import Sends
 from broker.server.handlers.transaction_resumes import TransactionResumes
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
-from broker.server.requests.commits import Commits
+from broker.server.requests.commits import ENTRY_BYTES_MAX, Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
@@ -144,7 +144,7 @@ class Services:
             self._outputs,
             count_max=limits.staged_messages_max,
             bytes_max=limits.staged_bytes_max,
-            entry_bytes_max=self._log.config.raft.entry_body_bytes_max,
+            entry_bytes_max=min(ENTRY_BYTES_MAX, self._log.config.raft.entry_body_bytes_max),
             now_ms=self._environment.wall_ms,
         )
 

@@ -261,7 +261,7 @@ class Staging:
             return messages, deletes
         messages, self._messages = messages[:count], messages[count:]
         self.staged_count -= count
-        self.staged_bytes = sum(map(bytes_max, self._messages))
+        self.staged_bytes -= sum(map(bytes_max, messages))
         self._deletes = {place - count: name for place, name in deletes.items() if place >= count}
         return messages, {place: name for place, name in deletes.items() if place < count}
 

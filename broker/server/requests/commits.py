@@ -1,9 +1,10 @@
 """Group commit: what was staged while the last entry was on its way becomes the next entry.
 
 Everything that changes the broker goes through here: messages and control records, in the order in
-which they were staged. One entry is proposed per flush, or several where one would pass the log's bound;
-while two are in flight, more gathers. Each waiter is notified once: the record is committed (and applied
-here), it was refused (surely not done), or its outcome is unknown.
+which they were staged. One entry is proposed per flush, or several where one would pass ENTRY_BYTES_MAX;
+while two are in flight, more gathers, until it makes a full one, which would gain nothing by waiting. Each
+waiter is notified once: the record is committed (and applied here), it was refused (surely not done), or its
+outcome is unknown.
 
 What belongs together stands in one entry: all that was staged between two calls of `wait` is a *unit*, and
 never divided. Whoever stages several records therefore waits for them once, after the last one.
@@ -18,6 +19,7 @@ and nothing of tasks: when the next flush comes is for the owner of `wanted` (co
 from __future__ import annotations
 
 import logging
+from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -34,8 +36,8 @@ _log = logging.getLogger(__name__)
 INFLIGHT_MAX = 2
 """Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (docs/adr/0005)."""
 
-ENTRY_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes that the log takes in one entry, by default."""
+ENTRY_BYTES_MAX = 1024 * 1024
+"""Bytes of an entry with more than one unit: what is sent, verified and read back in one piece (docs/adr/0183)."""
 
 
 def _ignore() -> None:
@@ -65,8 +67,8 @@ class OnCommit(NamedTuple):
 
 
 _Waiting = tuple[int, Waiter, int, int]
-"""Place, waiter, and the end of the waiter's unit: count and bytes of all that was staged up to there. A plain
-tuple, since one is made for each send."""
+"""Place, waiter, and the end of the waiter's unit: count and bytes of all that was staged up to there. All three
+are counted from `Commits._taken_count` and `_taken_bytes` 0 on. A plain tuple, since one is made for each send."""
 
 
 @dataclass(slots=True, eq=False)
@@ -75,20 +77,24 @@ class _Flight:
 
     Attributes:
         count: records in it, at least one.
+        first: where they begin, as the waiters count places.
     """
 
     staged: StagedEntry
     waiters: list[_Waiting]
     count: int
+    first: int
 
 
 class Commits:
     """Stages records, proposes entries of them, and notifies the waiters.
 
     Invariants: the units in `_waiters` end in ascending order, none after what is staged. The entries in `_flights`
-    stand in the order of the log and are committed in that order, at most INFLIGHT_MAX of them; `_flying_count` and
-    `_flying_bytes` are their sums. What is staged while this node does not serve is refused at the next flush.
-    `_creations` holds what is staged and was noted in the catalog, with the place of its last record, in order.
+    stand in the order of the log and are committed in that order, at most INFLIGHT_MAX of them and, beyond these, only
+    full ones; `_flying_count` and `_flying_bytes` are their sums. `_taken_count` and `_taken_bytes` are what entries
+    took since all was taken at once: what is left need not be counted anew. What is staged while this node does not
+    serve is refused at the next flush. `_creations` holds what is staged and was noted in the catalog, with the place
+    of its last record, in order.
 
     Attributes:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
@@ -118,6 +124,9 @@ class Commits:
         self._flights: list[_Flight] = []
         self._flying_count = 0
         self._flying_bytes = 0
+        self._taken_count = 0
+        self._taken_bytes = 0
+        self._has_late = False
         self._entry_bytes_max = entry_bytes_max
         self.staging = staging
         self.wanted: Callable[[], None] = _ignore
@@ -156,7 +165,7 @@ class Commits:
             self._catalog.note_topic(topic)
             place = self.stage_control(PutTopic(topic, only_if_missing=True))
         if place >= 0:
-            self._creations.append((place, creation))
+            self._creations.append((self._taken_count + place, creation))
         return place
 
     def wait(self, place: int, waiter: Waiter) -> None:
@@ -164,7 +173,17 @@ class Commits:
         staging = self.staging
         count = staging.staged_count
         assert 0 <= place < count, f"nothing is staged at place {place}, only {count} records are"
-        self._waiters.append((place, waiter, count, staging.staged_bytes))
+        place += self._taken_count
+        if self._waiters and place < self._waiters[-1][2]:
+            self._has_late = True
+        self._waiters.append(
+            (
+                place,
+                waiter,
+                self._taken_count + count,
+                self._taken_bytes + staging.staged_bytes,
+            )
+        )
         self.wanted()
 
     def wait_for_staged(self, waiter: Waiter) -> None:
@@ -176,20 +195,26 @@ class Commits:
             assert self._flights, (
                 "nothing is staged or in flight, so nobody would notify the waiter"
             )
-            self._flights[-1].waiters.append((-1, waiter, 0, 0))
+            self._flights[-1].waiters.append((self._flights[-1].first - 1, waiter, 0, 0))
 
     def flush(self) -> None:
         """Propose what is staged, as one entry if it fits one, unless enough is in flight."""
-        while self.staging.staged_count and len(self._flights) < INFLIGHT_MAX:
+        staging = self.staging
+        while staging.staged_count and (
+            len(self._flights) < INFLIGHT_MAX or staging.staged_bytes >= self._entry_bytes_max
+        ):
             self._propose()
 
     def _propose(self) -> None:
         """Propose what the next entry takes."""
         staging = self.staging
+        first = self._taken_count
         count, waiters = self._take()
-        creations = self._take_creations(count)
+        creations = self._take_creations(first + count)
+        if not staging.staged_count - count:
+            self._taken_count = self._taken_bytes = 0
         staged = staging.build_entry(self._log.appender.end_position, self._now_ms(), count)
-        flight = _Flight(staged, waiters, count)
+        flight = _Flight(staged, waiters, count, first)
         try:
             entry_id = self._log.appender.propose(staged.body, partial(self._decided, flight))
         except RefusedError as error:
@@ -210,38 +235,36 @@ class Commits:
         Returns:
             The count of their records, the first ones that are staged, and who waits for these.
         """
-        staged_count = self.staging.staged_count
-        taken, self._waiters = self._waiters, []
-        if self.staging.staged_bytes <= self._entry_bytes_max:
-            return staged_count, taken
-        count = size = 0
-        for _, _, unit_end, unit_end_bytes in taken:
-            assert count <= unit_end <= staged_count, f"a unit ends at {unit_end} of {staged_count}"
-            if count and unit_end_bytes > self._entry_bytes_max:
-                break
-            count, size = unit_end, unit_end_bytes
-        if not count:  # nobody waits, so it is one unit
-            return staged_count, taken
-        waiters: list[_Waiting] = []
-        for waiting in taken:
-            place, waiter, unit_end, unit_end_bytes = waiting
-            if place < count:
-                waiters.append(waiting)
-            else:
-                self._waiters.append(
-                    (place - count, waiter, unit_end - count, unit_end_bytes - size)
-                )
-        return count, waiters
+        staging = self.staging
+        waiters = self._waiters
+        if staging.staged_bytes <= self._entry_bytes_max or not waiters:
+            self._waiters, self._has_late = [], False
+            return staging.staged_count, waiters
+        limit = self._taken_bytes + self._entry_bytes_max
+        fitting = bisect_right(waiters, limit, key=lambda each: each[3])
+        _, _, end, end_bytes = waiters[max(fitting - 1, 0)]
+        count = end - self._taken_count
+        assert 0 < count <= staging.staged_count, f"{count} of {staging.staged_count} are taken"
+        if count == staging.staged_count:  # one unit, or nobody waits for the rest
+            self._waiters, self._has_late = [], False
+            return count, waiters
+        split = bisect_right(waiters, end, key=lambda each: each[2])
+        taken, self._waiters = waiters[:split], waiters[split:]
+        if self._has_late:
+            taken += [each for each in self._waiters if each[0] < end]
+            self._waiters = [each for each in self._waiters if each[0] >= end]
+        self._taken_count, self._taken_bytes = end, end_bytes
+        return count, taken
 
-    def _take_creations(self, count: int) -> list[Creation]:
-        """Take what the first `count` records create; the places of the others become smaller by as much."""
+    def _take_creations(self, end: int) -> list[Creation]:
+        """Take what the records before a place create."""
         staged, self._creations = self._creations, []
         taken: list[Creation] = []
         for place, creation in staged:
-            if place < count:
+            if place < end:
                 taken.append(creation)
             else:
-                self._creations.append((place - count, creation))
+                self._creations.append((place, creation))
         return taken
 
     def _withdraw(self, creations: list[Creation]) -> list[_Waiting]:
@@ -251,7 +274,8 @@ class Commits:
             Who waits for what was still staged.
         """
         waiters, self._waiters = self._waiters, []
-        creations += self._take_creations(self.staging.staged_count)
+        creations += self._take_creations(self._taken_count + self.staging.staged_count)
+        self._taken_count = self._taken_bytes = 0
         self.staging.drop()
         for creation in creations:
             self._catalog.withdraw(creation)
@@ -260,6 +284,7 @@ class Commits:
     def lost(self, error: RefusedError) -> None:
         """Refuse what was only staged, since leadership is lost: it is surely not done."""
         waiters, self._waiters, self._creations = self._waiters, [], []
+        self._taken_count = self._taken_bytes = 0
         self.staging.discard()
         self._catalog.settle()
         self._fail(waiters, error)
@@ -281,7 +306,7 @@ class Commits:
         )
         if isinstance(outcome, Committed):
             for place, waiter, _, _ in flight.waiters:
-                waiter.committed(flight.staged, place)
+                waiter.committed(flight.staged, place - flight.first)
         else:
             self._fail(flight.waiters, outcome.error)
         if self.is_idle:

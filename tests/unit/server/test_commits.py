@@ -385,3 +385,28 @@ async def test_the_task_flushes_what_a_failed_waiter_stages_anew(bench: Bench) -
         nursery.cancel_scope.cancel()
     bench.log.decide(0)
     assert told.places == [(0, 0)]
+
+
+def test_a_full_entry_does_not_wait_for_others_that_are_on_their_way(bench: Bench) -> None:
+    told = Told()
+    for _ in range(2 * INFLIGHT_MAX + 1):
+        bench.stage(told, bytes(500))
+    bench.commits.flush()
+    assert len(bench.log.proposed) == 2 * INFLIGHT_MAX, "the last one is alone in its entry"
+    bench.log.decide(0)
+    bench.commits.flush()
+    for number in range(1, 2 * INFLIGHT_MAX):
+        bench.log.decide(number)
+        bench.commits.flush()
+    bench.log.decide(2 * INFLIGHT_MAX)
+    assert [offset for _, offset in told.places] == list(range(2 * INFLIGHT_MAX + 1))
+
+
+def test_who_waits_late_for_an_earlier_record_is_told_with_it(bench: Bench) -> None:
+    early, late, last = Told(), Told(), Told()
+    bench.stage(early, bytes(500))
+    bench.stage(last, bytes(500))
+    bench.commits.wait(0, late)
+    flush_all(bench)
+    assert len(bench.log.proposed) == 2
+    assert (early.places, late.places, last.places) == ([(0, 0)], [(0, 0)], [(0, 1)])
