@@ -144,6 +144,7 @@ class LogConfig:
         secret: shared by all members and log clients of the group; None: no authentication.
         segment_size_bytes: a segment file is closed before it would grow beyond this.
         cache_bytes_max: recent entries kept in memory (entries not yet durable are kept in any case).
+        part_cache_bytes_max: older entries kept in memory, in parts, as they were read.
         fsync: whether an entry is confirmed only after fsync. False risks acknowledged data on a
             power cut (flushDiskType=ASYNC_FLUSH).
         snapshot_log_bytes: a snapshot of the state is taken when the log has grown so much since the
@@ -162,6 +163,7 @@ class LogConfig:
     secret: str | None = None
     segment_size_bytes: int = 256 * 1024 * 1024
     cache_bytes_max: int = 64 * 1024 * 1024
+    part_cache_bytes_max: int = 32 * 1024 * 1024
     fsync: bool = True
     snapshot_log_bytes: int = 256 * 1024 * 1024
     snapshot_interval_s: float = 600.0

@@ -7,12 +7,18 @@ long polling, permissions and subscriptions are the service's. An entry that the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 
 from broker.store.consume_queue import UNIT
-from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
+from broker.store.record_reader import (
+    EntrySource,
+    MessageGoneError,
+    NotLoadedError,
+    RecordReader,
+)
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
@@ -56,6 +62,7 @@ class GetResult:
         next_offset: where to read next.
         records: stored records, in queue order; views of the log's entries.
         bytes_behind: from the last examined record to the log's end (D21, Z3); 0 if none was examined.
+        not_loaded: places and sizes of further records that would have been given, had they been in memory.
     """
 
     status: GetStatus
@@ -64,6 +71,7 @@ class GetResult:
     max_offset: QueueOffset
     records: tuple[memoryview, ...] = ()
     bytes_behind: int = 0
+    not_loaded: Sequence[tuple[PhysicalOffset, int]] = ()
 
 
 def get_messages(
@@ -78,6 +86,7 @@ def get_messages(
     bytes_max: int = 2**31 - 1,
     tag_hashes: AbstractSet[int] | None = None,
     limits: GetLimits = GetLimits(),
+    may_wait: bool = False,
 ) -> GetResult:
     """Read from a queue offset on (section D).
 
@@ -92,8 +101,11 @@ def get_messages(
         bytes_max: how many bytes at most, but one message is always given (D18).
         tag_hashes: Java hashes of the wanted tags; None for all.
         limits: of one read.
+        may_wait: whether whoever asks can wait until the first record was read from the disk. If not, it is read
+            now; further ones are given in any case only if they are in memory.
 
     Raises:
+        NotLoadedError: it may wait, and the first wanted message is not in memory.
         EntryDamagedError: the first wanted message cannot be read now; one further on ends the batch.
     """
     queue = state.queues.get(topic, queue_id)
@@ -111,19 +123,21 @@ def get_messages(
         RecordReader(log), limits, count_max=count_max, bytes_max=bytes_max, log_end=log_end
     )
     examined_max = max(limits.examined_units_max, count_max)
-    examined = batch.collect(queue.units(offset, examined_max), tag_hashes)
+    examined = batch.collect(queue.units(offset, examined_max), tag_hashes, may_wait=may_wait)
     next_offset = QueueOffset(offset + examined)
     assert offset <= next_offset <= most, (
         f"{queue.key}: {examined} units from {offset} on, of a queue that ends at {most}"
     )
-    if batch.records:
-        status = GetStatus.FOUND  # D10
-    elif batch.was_gone:
-        status = GetStatus.MESSAGE_WAS_REMOVING  # D9
-    else:
-        status = GetStatus.NO_MATCHED_MESSAGE  # D8
     behind = log_end - batch.last_physical_offset if examined else 0
-    return GetResult(status, next_offset, least, most, tuple(batch.records), max(0, behind))
+    return GetResult(
+        batch.status,
+        next_offset,
+        least,
+        most,
+        tuple(batch.records),
+        max(0, behind),
+        batch.not_loaded,
+    )
 
 
 class _Batch:
@@ -139,6 +153,7 @@ class _Batch:
         log_end: Position,
     ) -> None:
         self.records: list[memoryview] = []
+        self.not_loaded: list[tuple[PhysicalOffset, int]] = []
         self.was_gone = False
         self.last_physical_offset = PhysicalOffset(0)
         self._reader = reader
@@ -148,27 +163,49 @@ class _Batch:
         self._memory_start = log_end - limits.memory_span_bytes
         self._bytes = 0
 
-    def collect(self, units: memoryview, tag_hashes: AbstractSet[int] | None) -> int:
-        """Examine units until the batch is full; return how many were examined."""
+    def collect(
+        self, units: memoryview, tag_hashes: AbstractSet[int] | None, *, may_wait: bool
+    ) -> int:
+        """Examine units until the batch is full; return how many were examined.
+
+        From the first record on that is not in memory, records are noted and not taken.
+
+        Raises:
+            NotLoadedError, EntryDamagedError: nothing was taken, since the first is not in memory, or damaged.
+        """
         physical_offset: PhysicalOffset
         examined = 0
         for physical_offset, size_bytes, tag_hash in UNIT.iter_unpack(units):
             if tag_hashes is None or tag_hash in tag_hashes:
-                if self.records and self._is_full(physical_offset, size_bytes):
+                is_first = not (self.records or self.not_loaded)
+                if not is_first and self._is_full(physical_offset, size_bytes):
                     break
                 try:
-                    self._take(physical_offset, size_bytes)
+                    self._take(physical_offset, size_bytes, must=is_first and not may_wait)
                 except EntryDamagedError:
-                    if not self.records:
+                    if is_first:
                         raise
                     break
-            self.last_physical_offset = physical_offset
-            examined += 1
+            if not self.not_loaded:
+                self.last_physical_offset = physical_offset
+                examined += 1
+        if self.not_loaded and not self.records:
+            raise NotLoadedError(self.not_loaded)
         return examined
+
+    @property
+    def status(self) -> GetStatus:
+        """The end of the read: records, none because the log no longer has them, or none that is wanted."""
+        if self.records:
+            return GetStatus.FOUND  # D10
+        return (
+            GetStatus.MESSAGE_WAS_REMOVING if self.was_gone else GetStatus.NO_MATCHED_MESSAGE
+        )  # D9, D8
 
     def _is_full(self, physical_offset: PhysicalOffset, size_bytes: int) -> bool:
         """Return whether one more message would be too much; never asked for the first (D16, D18)."""
-        count, total = len(self.records), self._bytes + size_bytes
+        count = len(self.records) + len(self.not_loaded)
+        total = self._bytes + size_bytes
         if count + 1 > self._count_max or total > self._bytes_max:
             return True
         limits = self._limits
@@ -176,12 +213,25 @@ class _Batch:
             return total > limits.bytes_max_in_memory or count >= limits.count_max_in_memory
         return total > limits.bytes_max_on_disk or count >= limits.count_max_on_disk
 
-    def _take(self, physical_offset: PhysicalOffset, size_bytes: int) -> None:
-        """Add a record, unless the log no longer holds it."""
-        try:
-            record = self._reader.read(physical_offset, size_bytes)
-        except MessageGoneError:
-            self.was_gone = True
-            return
-        self.records.append(record)
+    def _take(self, physical_offset: PhysicalOffset, size_bytes: int, *, must: bool) -> None:
+        """Add a record, unless the log no longer holds it; note it if it, or one before it, is not in memory.
+
+        Args:
+            physical_offset: where it begins.
+            size_bytes: of the record.
+            must: read it from the disk if need be.
+        """
+        if not self.not_loaded:
+            try:
+                record = self._reader.read(physical_offset, size_bytes, only_memory=not must)
+            except MessageGoneError:
+                self.was_gone = True
+                return
+            except NotLoadedError:
+                pass
+            else:
+                self.records.append(record)
+                self._bytes += size_bytes
+                return
+        self.not_loaded.append((physical_offset, size_bytes))
         self._bytes += size_bytes

@@ -7,10 +7,11 @@ reads must ask again later. Nothing here knows the derived state.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 from dledger.errors import CompactedError, OutOfRangeError
-from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.entry import BodySpan, Entry
 from dledger.raft.ids import Position
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
@@ -29,7 +30,20 @@ _BORN_HOST_AT: Final = 48
 
 
 class EntrySource(Protocol):
-    """The log, as far as readers need it."""
+    """The log, as far as readers need it. Of its errors the one not to be taken for another is `EntryDamagedError`."""
+
+    def span_at(
+        self, position: Position, size_bytes: int, *, only_memory: bool = False
+    ) -> BodySpan | None:
+        """Return the committed bytes at a position, with whatever of the entry's body stands around them.
+
+        They end with the body, if that ends before. None if `only_memory` and they would have to be read from
+        the disk.
+
+        Raises:
+            CompactedError, OutOfRangeError, EntryDamagedError: as `entry_at`.
+        """
+        ...
 
     def entry_at(self, position: Position) -> Entry:
         """Return the committed entry that covers a byte of the log.
@@ -46,31 +60,39 @@ class MessageGoneError(LookupError):
     """No record starts at that physical offset, or the log no longer holds it."""
 
 
+class NotLoadedError(Exception):
+    """Raised when records would have to be read from the disk, by whoever asked for what is in memory.
+
+    Attributes:
+        places: where the wanted records begin, and their sizes.
+    """
+
+    def __init__(self, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
+        super().__init__(f"{len(places)} records are not in memory")
+        self.places = places
+
+
 class RecordReader:
-    """Cuts records out of entries, and keeps the last entry because neighbours usually share it."""
+    """Cuts records out of the log, and keeps the last bytes that it gave because neighbours usually share them."""
 
     def __init__(self, log: EntrySource) -> None:
         self._log = log
-        self._entry: Entry | None = None
+        self._start = 0
+        self._data: bytes = b""
 
-    def read(self, physical_offset: PhysicalOffset, size_bytes: int) -> memoryview:
+    def read(
+        self, physical_offset: PhysicalOffset, size_bytes: int, *, only_memory: bool = False
+    ) -> memoryview:
         """Return the record's bytes, without copying them.
 
         Raises:
             MessageGoneError: the log no longer holds them.
+            NotLoadedError: they are not in memory, and nothing else was wanted.
         """
-        entry = self._entry
-        if entry is None or not entry.position <= physical_offset < entry.end_position:
-            entry = self._entry = self._fetch(physical_offset)
-            assert entry.position <= physical_offset, (
-                f"for physical offset {physical_offset} the log gave the entry at {entry.position}"
-            )
-        start = physical_offset - entry.position - ENTRY_HEADER_BYTES
-        if start < 0 or start + size_bytes > len(entry.body):
-            raise MessageGoneError(
-                f"no record of {size_bytes} bytes at physical offset {physical_offset}"
-            )
-        return memoryview(entry.body)[start : start + size_bytes]
+        start = physical_offset - self._start
+        if start < 0 or start + size_bytes > len(self._data):
+            start = self._fetch(physical_offset, size_bytes, only_memory=only_memory)
+        return memoryview(self._data)[start : start + size_bytes]
 
     def read_at(self, physical_offset: PhysicalOffset) -> memoryview:
         """Return the record that starts at a physical offset which somebody claims (T1, but checked).
@@ -107,20 +129,30 @@ class RecordReader:
         store_ms: StoreTimeMs = _LONG.unpack_from(record, _BORN_HOST_AT + (20 if is_v6 else 8))[0]
         return store_ms
 
-    def _fetch(self, physical_offset: PhysicalOffset) -> Entry:
-        """Return the entry that covers a physical offset.
+    def _fetch(self, physical_offset: PhysicalOffset, size_bytes: int, *, only_memory: bool) -> int:
+        """Get the bytes around a record; return where it begins in them.
 
         Raises:
             MessageGoneError: the log does not hold it.
+            NotLoadedError: they are not in memory, and nothing else was wanted.
         """
         if physical_offset < 0:
             raise MessageGoneError(f"physical offset {physical_offset} is negative")
         try:
-            return self._log.entry_at(Position(physical_offset))
+            span = self._log.span_at(Position(physical_offset), size_bytes, only_memory=only_memory)
         except (CompactedError, OutOfRangeError) as error:
             raise MessageGoneError(
                 f"the log does not hold physical offset {physical_offset}: {error}"
             ) from error
+        if span is None:
+            raise NotLoadedError([(physical_offset, size_bytes)])
+        self._start, self._data = span
+        start = physical_offset - self._start
+        if start < 0 or start + size_bytes > len(self._data):
+            raise MessageGoneError(
+                f"no record of {size_bytes} bytes at physical offset {physical_offset}"
+            )
+        return start
 
 
 def read_message(log: EntrySource, physical_offset: PhysicalOffset) -> StoredMessage:

@@ -109,7 +109,13 @@ class SimBroker:
             now_ms=self._steady_ms,
             wake=self._want_pass,
         )
-        self.log = SimLog(engine_config, self.driver, self._steady_ms, self._attributes_of)
+        self.log = SimLog(
+            engine_config,
+            self.driver,
+            self._steady_ms,
+            attributes=self._attributes_of,
+            threads=self,
+        )
         chance = Random(f"broker/{cluster.settings.seed}/{self._nonce}")
         wrong_ms = chance.randint(-cluster.wall_offset_ms_max, cluster.wall_offset_ms_max)
         environment = Environment(
@@ -167,6 +173,15 @@ class SimBroker:
         self.driver.settle()
         self._outputs.flush()
         self._want_flush()
+
+    def begin(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        """Do what a thread would do beside the loop, at this moment, when the present event is over; see `Threads`."""
+
+        def run() -> None:
+            work()
+            done()
+
+        self._cluster.at(self._cluster.now_ms, lambda: self._guarded(run))
 
     # Time.
 

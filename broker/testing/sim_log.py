@@ -18,6 +18,7 @@ from dledger.raft.effects import Failed, Outcome, ReadAt
 from dledger.raft.entry import Entry
 from dledger.raft.events import Event
 from dledger.raft.ids import Index, NodeId
+from dledger.runtime.cold_reads import ColdReads, Threads
 from dledger.runtime.driver import Driver
 from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_reader import LogReader
@@ -26,6 +27,7 @@ from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.server import LogServer
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
+from dledger.storage.part_cache import PartCache
 
 
 class WatchedMachine:
@@ -121,7 +123,9 @@ class SimLog(LogServer):
         config: LogConfig,
         driver: SimDriver,
         now_ms: Callable[[], int],
+        *,
         attributes: Callable[[NodeId], Mapping[str, str]],
+        threads: Threads,
     ) -> None:
         """Open the log over a member that exists already, unlike `LogServer`, which opens store and port in `run`."""
         self.config = config
@@ -131,7 +135,7 @@ class SimLog(LogServer):
         self.full_disks = driver.obstacles.full_disks
         self.lost_votes = driver.obstacles.lost_votes
         self.appender = LogAppender(standing)
-        self.reader = SimReader(standing, driver)
+        self.reader = SimReader(standing, driver, config.part_cache_bytes_max, threads)
         self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.announcer.role_watchers
 
@@ -143,8 +147,16 @@ class SimLog(LogServer):
 class SimReader(LogReader):
     """Reads as in production, but a barrier waits without trio."""
 
-    def __init__(self, standing: Standing, driver: SimDriver) -> None:
+    def __init__(
+        self, standing: Standing, driver: SimDriver, part_cache_bytes_max: int, threads: Threads
+    ) -> None:
         super().__init__(standing, driver.machine)
+        self.cold = ColdReads(
+            driver.engine.log,
+            PartCache(part_cache_bytes_max),
+            threads,
+            commit_index=lambda: self.commit_index,
+        )
         self.applied_watchers = driver.applied_watchers
         self._driver = driver
 

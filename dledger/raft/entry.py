@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from dledger.raft.ids import EntryId, Index, Position, Term
 
@@ -50,3 +51,10 @@ class Entry:
     def end_position(self) -> Position:
         """The byte place of the next entry's header. Positions have no gaps (docs/divergence.md)."""
         return Position(self.position + ENTRY_HEADER_BYTES + len(self.body))
+
+
+class BodySpan(NamedTuple):
+    """Bytes of one entry's body, and the position of the first of them in the log."""
+
+    position: Position
+    data: bytes

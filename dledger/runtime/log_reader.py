@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import trio
 
@@ -16,13 +16,15 @@ from dledger.errors import (
     StoppingError,
 )
 from dledger.raft.effects import ReadAt
-from dledger.raft.entry import Entry
+from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
 from dledger.raft.ids import NO_INDEX, Index, Position
 from dledger.runtime.callers import wait_outcome
+from dledger.runtime.cold_reads import ColdReads
 from dledger.runtime.group_check import EntryFingerprint
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
+from dledger.storage.part_reader import Place
 
 
 class LogReader:
@@ -33,11 +35,13 @@ class LogReader:
     Attributes:
         snapshotter: takes snapshots of the state; None until the store is open, and for a machine
             that has none.
+        cold: reads what is not in memory; None until the store is open.
         applied_watchers: called after entries were applied and their proposers were answered.
     """
 
     def __init__(self, standing: Standing, machine: StateMachine) -> None:
         self.snapshotter: Snapshotter | None = None
+        self.cold: ColdReads | None = None
         self.applied_watchers: list[Callable[[], None]] = []
         self._standing = standing
         self._machine = machine
@@ -180,6 +184,52 @@ class LogReader:
             is_beyond = position >= layout.end_position
             index = Index(layout.last_index + 1 if is_beyond else layout.first_index - 1)
         return self.get(index)
+
+    # Parts of entries.
+
+    def span_at(
+        self, position: Position, size_bytes: int, *, only_memory: bool = False
+    ) -> BodySpan | None:
+        """Return the committed bytes at a position, with whatever of the entry's body stands around them.
+
+        They end with the body, if that ends before; a position in a header gives the beginning of the body.
+
+        Args:
+            position: of the first byte.
+            size_bytes: how many.
+            only_memory: return None rather than read the disk; see `load`.
+
+        Raises:
+            OutOfRangeError, CompactedError, EntryDamagedError, DiskFailedError, CorruptionError: as `entry_at`.
+        """
+        driver = self._standing.running
+        index = driver.engine.log.layout.index_at(position)
+        if index is None or index > driver.engine.node.commit_index:
+            entry = self.entry_at(position)
+        else:
+            cold = self.running_cold
+            span = cold.planner.span(index, position, size_bytes)
+            if span is not None or only_memory:
+                return span
+            span = cold.read_now(index, position, size_bytes)
+            if span is not None:
+                return span
+            entry = self.get(index)
+            cold.keep(entry)
+        return BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
+
+    def load(self, places: Sequence[Place], done: Callable[[], None]) -> None:
+        """Read places of the log into memory beside the loop, then call `done`; at once if there is nothing to read.
+
+        Not all of it need be there then: it may be damaged, or too much for one read.
+        """
+        self.running_cold.load(places, done)
+
+    @property
+    def running_cold(self) -> ColdReads:
+        """The reads of what is not in memory, of a member whose store is open."""
+        assert self.cold is not None, "it is set together with the driver"
+        return self.cold
 
     async def wait_mended(self) -> None:
         """Wait until some entry that was damaged is back."""

@@ -25,6 +25,7 @@ from dledger.runtime.announcer import RoleView
 from dledger.runtime.callers import wait_outcome
 from dledger.runtime.client_port import ClientPort
 from dledger.runtime.clock import draw_process_number
+from dledger.runtime.cold_reads import ColdReads, TaskThreads
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.group_check import GroupCheck
@@ -42,6 +43,7 @@ from dledger.runtime.task_group import TaskGroup, open_task_group
 from dledger.runtime.transport import Transport
 from dledger.state_machine import StateMachine
 from dledger.storage.api import Disk
+from dledger.storage.part_cache import PartCache
 
 DRAIN_TIMEOUT_S: Final = 1.5
 """A hand-over before a stop takes two round trips; whoever needs longer is not waited for."""
@@ -230,6 +232,12 @@ class LogServer:
         if self._store_identity.missed is not None:
             self._store_identity.on_missed(self._store_identity.missed)
         async with self.forwarder.opened(), open_task_group() as tasks:
+            self.reader.cold = ColdReads(
+                engine.log,
+                PartCache(self.config.part_cache_bytes_max),
+                TaskThreads(tasks),
+                commit_index=lambda: self.reader.commit_index,
+            )
             tasks.start(driver.run, name="driver")
             if store.snapshotter is not None:
                 tasks.start(store.snapshotter.run, name="snapshots")

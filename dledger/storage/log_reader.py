@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dledger.codec.entry import EntryFormatError, decode_known
 from dledger.errors import CorruptionError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import Index
+from dledger.raft.ids import Index, Position
 from dledger.storage.api import Disk
 from dledger.storage.log_index import LogIndex
 from dledger.storage.segment import StorePaths
@@ -23,33 +23,57 @@ READ_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
+class FilePlace:
+    """A byte of a segment's data file, to be read from in any thread."""
+
+    disk: Disk
+    path: str
+    offset: int
+
+    def read(self, size_bytes: int) -> bytes:
+        """Read what stands there.
+
+        Raises:
+            OSError: the disk failed, or the file was removed meanwhile.
+        """
+        file = self.disk.open(self.path)
+        try:
+            return file.read_at(self.offset, size_bytes)
+        finally:
+            file.close()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckPlan:
     """Some durable entries, to be read and verified in any thread.
 
     Attributes:
-        offset: in the file, where the first of them stands.
+        place: where the first of them stands.
         chain_crcs: of each of them.
         prev_chain_crc: of the entry before the first.
         end_index: one after the last of them.
     """
 
-    disk: Disk
-    path: str
-    offset: int
+    place: FilePlace
     size_bytes: int
     chain_crcs: array[int]
     prev_chain_crc: int
     end_index: Index
 
+    def read(self) -> list[Entry]:
+        """Read and verify them.
+
+        Raises:
+            OSError: the disk failed, or the file was removed meanwhile.
+            EntryFormatError: the disk gave other bytes than were written.
+        """
+        data = self.place.read(self.size_bytes)
+        return decode_known(data, self.chain_crcs, self.prev_chain_crc)
+
     def is_whole(self) -> bool:
         """Return whether the disk gives them as they were written; False also if they were removed meanwhile."""
         try:
-            file = self.disk.open(self.path)
-            try:
-                data = file.read_at(self.offset, self.size_bytes)
-            finally:
-                file.close()
-            decode_known(data, self.chain_crcs, self.prev_chain_crc)
+            self.read()
         except (OSError, EntryFormatError):
             return False
         return True
@@ -120,14 +144,18 @@ class SegmentReader:
         assert first <= last, f"a check of the entries {first} to {last}"
         end = layout.end_within(first, bytes_max=bytes_max, count_max=last - first + 1)
         position = layout.position_of(first)
-        segment, end_index = self._row.find(position)
+        _, end_index = self._row.find(position)
         end = end if end_index is None else min(end, end_index)
         return CheckPlan(
-            disk=self._disk,
-            path=self._paths.data_path(segment.first_position),
-            offset=position - segment.first_position,
+            place=self.file_place(position),
             size_bytes=layout.position_of(end) - position,
             chain_crcs=self._index.chain_crcs_of(first, end),
             prev_chain_crc=self._index.chain_crc_before(first),
             end_index=end,
         )
+
+    def file_place(self, position: Position) -> FilePlace:
+        """Return where a byte of the log stands on the disk."""
+        segment, _ = self._row.find(position)
+        path = self._paths.data_path(segment.first_position)
+        return FilePlace(self._disk, path, position - segment.first_position)

@@ -26,7 +26,7 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
-from dledger.storage.log_reader import CheckPlan, SegmentReader
+from dledger.storage.log_reader import CheckPlan, FilePlace, SegmentReader
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
@@ -369,9 +369,14 @@ class SegmentedLog:
         first = max(first, self._layout.first_index)
         return self._reader.damaged(first, min(end, Index(self.durable_index + 1)))
 
-    def plan_check(self, first: Index, bytes_max: int) -> CheckPlan:
-        """Plan the reading of durable entries from `first` on, at least one, within one segment."""
-        return self._reader.plan_check(first, self.durable_index, bytes_max=bytes_max)
+    def plan_check(self, first: Index, bytes_max: int, *, last: Index | None = None) -> CheckPlan:
+        """Plan the reading of durable entries from `first` on, at least one, none after `last`, within one segment."""
+        end = self.durable_index if last is None else min(last, self.durable_index)
+        return self._reader.plan_check(first, end, bytes_max=bytes_max)
+
+    def file_place(self, position: Position) -> FilePlace:
+        """Return where a kept byte of the log stands on the disk."""
+        return self._reader.file_place(position)
 
     def chain_crc_before(self, index: Index) -> int:
         """Return the chain CRC of the entry before a kept one; 0 before the first of all."""

@@ -18,6 +18,7 @@ class Pull(PendingRequest, eq=False):
             Invariant: never below the offset that was asked for, once it was read.
         held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
         is_held: True while it waits for a message.
+        is_loaded: True from when what it waited for was read from the disk until it reads that.
     """
 
     is_confirmed: bool = False
@@ -26,6 +27,7 @@ class Pull(PendingRequest, eq=False):
     next_offset: QueueOffset = QueueOffset(0)
     held_until_ms: int = 0
     is_held: bool = False
+    is_loaded: bool = False
 
     @property
     def fields(self) -> PullFields:

@@ -17,6 +17,7 @@ from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
+from broker.server.handlers.pull_loads import PullLoads
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.sent_away import SentAway
 from broker.server.requests.commits import Commits
@@ -28,6 +29,7 @@ from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
 from broker.service.refusal import Refusal
 from broker.store.reading import GetResult, GetStatus, get_messages
+from broker.store.record_reader import NotLoadedError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -47,6 +49,7 @@ class _NotKnownHereError(Exception):
 
 
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
+_NOT_READ = (EntryDamagedError, NotLoadedError)
 
 
 @dataclass(slots=True)
@@ -66,6 +69,7 @@ class Pulls:
 
     Attributes:
         counts: of those that were answered.
+        loads: those that wait for the disk.
     """
 
     def __init__(
@@ -105,6 +109,7 @@ class Pulls:
         self._sent_away = SentAway(held_max)
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
+        self.loads = PullLoads(log.reader, self._check_and_read, held_max)
         self._long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
@@ -150,6 +155,8 @@ class Pulls:
                 self._read_first(pull)
             else:
                 pull.answer(refusal.code, refusal.remark)
+        except NotLoadedError as error:
+            self.loads.wait(pull, error.places)
         except _NOT_NOW as error:
             if not self._try_later(pull):
                 pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
@@ -276,7 +283,7 @@ class Pulls:
         """Answer a pull with what is there, or hold it until a message comes.
 
         Raises:
-            EntryDamagedError: neither was done.
+            EntryDamagedError, NotLoadedError: neither was done.
         """
         fields = pull.fields
         pull.next_offset = fields.queue_offset
@@ -292,6 +299,7 @@ class Pulls:
 
         Raises:
             EntryDamagedError: a message cannot be read now.
+            NotLoadedError: it has to be read from the disk, and the pull may wait.
         """
         fields, offset = pull.fields, pull.next_offset
         assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
@@ -306,6 +314,7 @@ class Pulls:
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=pull.tags,
             limits=self._advice.limits,
+            may_wait=self.loads.may_wait(pull),
         )
         return result, outcome_of(result, offset, is_authoritative=self._is_sure(pull))
 
@@ -387,6 +396,7 @@ class Pulls:
         No pull waits from now on.
         """
         self._is_ending = True
+        self.loads.end()
         self._end_holds(_NEVER_MS)
         self._try_put_off()
         for pull in tuple(self._unconfirmed):
@@ -409,7 +419,7 @@ class Pulls:
                 continue
             try:
                 result, outcome = self._read(pull)
-            except EntryDamagedError:
+            except _NOT_READ:
                 self._read_anew(pull)
                 continue
             skipped = pull.next_offset > pull.fields.queue_offset
@@ -432,7 +442,7 @@ class Pulls:
             return
         try:
             result, outcome = self._read(pull)
-        except EntryDamagedError:
+        except _NOT_READ:
             self._held.release(pull)
             self._read_anew(pull)
             return
@@ -466,6 +476,8 @@ class Pulls:
 
     def _answer(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
         """Answer a pull with what was read, in one frame."""
+        if result.not_loaded:
+            self.loads.read_ahead(result.not_loaded)
         is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
         head = pull_reply_head(
             pull.opaque,

@@ -178,7 +178,7 @@ class RuntimeInfo:
     def _of_log(self) -> dict[str, str]:
         """Return what the log and the replicas know of themselves."""
         state, statistics = self._state, self._log.status.statistics()
-        snapshotter = self._log.reader.snapshotter
+        snapshotter, cold = self._log.reader.snapshotter, self._log.reader.cold
         return {
             "raftNode": str(statistics.node_id),
             "raftRole": statistics.role.value,
@@ -188,6 +188,8 @@ class RuntimeInfo:
             "raftAppliedIndex": str(statistics.applied_index),
             "raftSyncMs": f"{statistics.sync_latency_us / 1000:.2f}",
             "raftDisk": statistics.disk_trouble or "ok",
+            "raftColdReads": str(cold.load_count if cold is not None else 0),
+            "raftColdReadBytes": str(cold.load_bytes if cold is not None else 0),
             "stateDigest": f"{state.digest():08x}",
             "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),

@@ -32,7 +32,7 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.transactions import TransactionVerdict
 from dledger import Committed, Failed, NotLeaderError, OutcomeUnknownError
-from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.entry import BodySpan, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.ids import OffsetIdMaker, parse_offset_msg_id
 from dledger_mq.message.properties import UNIQ_KEY, encode_properties
@@ -183,6 +183,11 @@ class Node:
 
     def entry_at(self, position: Position) -> Entry:
         return self.world.log.entry_at(position)
+
+    def span_at(
+        self, position: Position, size_bytes: int, *, only_memory: bool = False
+    ) -> BodySpan | None:
+        return self.world.log.span_at(position, size_bytes, only_memory=only_memory)
 
     def propose(self, body: bytes, done: Done) -> EntryId:
         world = self.world

@@ -73,6 +73,9 @@ class Log:
     def entry_at(self, position: Any) -> Any:
         return self._log.entry_at(position)
 
+    def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
+        return self._log.span_at(position, size_bytes, only_memory=only_memory)
+
 
 class Points:
     """Confirmations as `confirms` says; None lets them wait. A node that leads needs none."""

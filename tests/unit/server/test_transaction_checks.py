@@ -81,6 +81,9 @@ class Bench:
     def entry_at(self, position: Any) -> Any:
         return self.broker.log.entry_at(position)
 
+    def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
+        return self.broker.log.span_at(position, size_bytes, only_memory=only_memory)
+
     def propose(self, body: bytes, done: Any) -> EntryId:
         self.flying.append((body, done))
         return EntryId(Term(1), self.state.applied_index + 1)  # type: ignore[arg-type]  # an Index

@@ -8,7 +8,7 @@ from broker.store.control import Command
 from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError, OutOfRangeError
-from dledger.raft.entry import Entry, EntryKind
+from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.properties import encode_properties
 
@@ -45,6 +45,12 @@ class FakeLog:
                     raise EntryDamagedError(f"entry {entry.index} is damaged on n0")
                 return entry
         raise OutOfRangeError(position, self.first_position, self.end_position)
+
+    def span_at(
+        self, position: Position, size_bytes: int, *, only_memory: bool = False
+    ) -> BodySpan | None:
+        entry = self.entry_at(position)
+        return BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
 
     def append(self, body: bytes, kind: EntryKind = EntryKind.NORMAL, term: int = 0) -> Entry:
         term = term or self.term

@@ -1,0 +1,132 @@
+"""Reads of old entries beside the loop: what is wanted is read and verified in a thread, and kept for all who read.
+
+At most two reads run at a time, and none of them reads what another one reads; the others wait in their order. Damage
+is not dealt with here: what a thread could not read is not in memory afterwards, and is read as any entry is.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import trio
+
+from dledger.raft.entry import BodySpan, Entry
+from dledger.raft.ids import Index, Position
+from dledger.runtime.task_group import TaskGroup
+from dledger.storage.part_cache import PartCache, cut_entry
+from dledger.storage.part_reader import Load, LoadPlanner, Place
+from dledger.storage.segmented_log import SegmentedLog
+
+LOADS_MAX: Final = 2
+"""Reads at a time: while one waits for the disk another one verifies."""
+
+
+class Threads(Protocol):
+    """Something that runs work beside the loop."""
+
+    def begin(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        """Run `work` in a thread, then `done` on the loop."""
+        ...
+
+
+class TaskThreads:
+    """Threads that tasks wait for."""
+
+    def __init__(self, tasks: TaskGroup) -> None:
+        self._tasks = tasks
+
+    def begin(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        """See `Threads`."""
+        self._tasks.start(self._run, work, done, name="read")
+
+    async def _run(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        # A disk that never answers must not keep the process from ending.
+        await trio.to_thread.run_sync(work, abandon_on_cancel=True)
+        done()
+
+
+class ColdReads:
+    """The reads that are under way or wait for their turn.
+
+    Invariants: at most LOADS_MAX loads run, over different entries; whoever waits is called once, unless the
+    member stops.
+
+    Attributes:
+        cache: what was read.
+        load_count, load_bytes: reads beside the loop since the start.
+    """
+
+    def __init__(
+        self,
+        log: SegmentedLog,
+        cache: PartCache,
+        threads: Threads,
+        *,
+        commit_index: Callable[[], Index],
+    ) -> None:
+        """Set up the reads of one member.
+
+        Args:
+            log: what is read.
+            cache: takes what was read.
+            threads: where it is read.
+            commit_index: the last entry that may be read.
+        """
+        self.cache = cache
+        self.load_count = 0
+        self.load_bytes = 0
+        self.planner = LoadPlanner(log, cache)
+        self._threads = threads
+        self._commit_index = commit_index
+        self._waiting: deque[tuple[Sequence[Place], Callable[[], None]]] = deque()
+        self._running: set[Index] = set()
+        self._running_count = 0
+
+    def load(self, places: Sequence[Place], done: Callable[[], None]) -> None:
+        """Read what of these places is not in memory, then call `done`; at once if there is nothing to read."""
+        self._waiting.append((places, done))
+        if len(self._waiting) == 1:
+            self._begin_waiting()
+
+    def read_now(self, index: Index, position: Position, size_bytes: int) -> BodySpan | None:
+        """Read parts of a large entry on the loop, if their checksums are known; None if not, or they are damaged."""
+        if self.cache.checksums(index) is None:
+            return None
+        load = self.planner.plan([(position, size_bytes)], self._commit_index(), ahead=False)
+        load.run()
+        load.put_into(self.cache)
+        return self.planner.span(index, position, size_bytes)
+
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry that was read and verified."""
+        self.cache.put_entry(cut_entry(entry))
+
+    def _begin_waiting(self) -> None:
+        """Begin what waits, in order, as long as there is room."""
+        while self._waiting and self._running_count < LOADS_MAX:
+            places, done = self._waiting[0]
+            load = self.planner.plan(places, self._commit_index())
+            if not load.indexes.isdisjoint(self._running):
+                return  # when the other one is through, this may find everything
+            self._waiting.popleft()
+            if not load.indexes:
+                done()
+                continue
+            self._begin(load, done)
+
+    def _begin(self, load: Load, done: Callable[[], None]) -> None:
+        self._running |= load.indexes
+        self._running_count += 1
+        self.load_count += 1
+        self.load_bytes += load.size_bytes
+        self._threads.begin(load.run, lambda: self._end(load, done))
+
+    def _end(self, load: Load, done: Callable[[], None]) -> None:
+        """Keep what was read, and call who waits for it before anything can push it out."""
+        self._running -= load.indexes
+        self._running_count -= 1
+        load.put_into(self.cache)
+        done()
+        self._begin_waiting()

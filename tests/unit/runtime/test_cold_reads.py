@@ -1,0 +1,180 @@
+"""Reads beside the loop: how many at a time, who waits for which, and what becomes of damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from types import SimpleNamespace
+
+import pytest
+
+from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
+from dledger.raft.effects import AppendEntries, Commit
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
+from dledger.raft.ids import Index, Position
+from dledger.runtime.cold_reads import LOADS_MAX, ColdReads
+from dledger.runtime.log_reader import LogReader
+from dledger.storage.part_cache import PART_BYTES, PartCache
+from dledger.testing.sim_disk import SimDisk
+from tests.unit.engine.scripted import entry, give, persist, scripted
+
+
+class ManualThreads:
+    """Threads that run when the test says so."""
+
+    def __init__(self) -> None:
+        self.begun: list[tuple[Callable[[], None], Callable[[], None]]] = []
+
+    def begin(self, work: Callable[[], None], done: Callable[[], None]) -> None:
+        self.begun.append((work, done))
+
+    def run_first(self) -> None:
+        work, done = self.begun.pop(0)
+        work()
+        done()
+
+
+class Bench:
+    """The reads of a member with committed entries, none of them in memory."""
+
+    def __init__(self, *sizes: int) -> None:
+        self.disk = SimDisk(Random(1))
+        self.engine = scripted(self.disk, cache_bytes_max=0)
+        position = 0
+        for index, size in enumerate(sizes, 1):
+            made = entry(index, body=bytes([index]) * size, position=position)
+            give(self.engine, AppendEntries((made,)))
+            position += made.size_bytes
+        while self.engine.has_unsaved:
+            persist(self.engine)
+        give(self.engine, Commit(Index(len(sizes))))
+        self.engine.node.commit_index = Index(len(sizes))  # type: ignore[misc]  # a scripted node
+        driver = SimpleNamespace(
+            engine=self.engine,
+            applied_index=Index(len(sizes)),
+            read=lambda first, end, bytes_max: self.engine.read(first, end, bytes_max, 0),
+        )
+        standing = SimpleNamespace(driver=driver, running=driver, node_id="n0")
+        self.reader = LogReader(standing, None)  # type: ignore[arg-type]  # what is used of them
+        self.threads = ManualThreads()
+        self.reader.cold = ColdReads(
+            self.engine.log,
+            PartCache(1 << 30),
+            self.threads,
+            commit_index=lambda: self.reader.commit_index,
+        )
+        self.done: list[int] = []
+
+    def at(self, index: int, offset: int = 0) -> Position:
+        start = self.engine.log.layout.position_of(Index(index))
+        return Position(start + ENTRY_HEADER_BYTES + offset)
+
+    def load(self, *indexes: int) -> None:
+        number = indexes[0]
+        self.reader.load([(self.at(each), 1) for each in indexes], lambda: self.done.append(number))
+
+    def has(self, index: int) -> bool:
+        return self.reader.span_at(self.at(index), 1, only_memory=True) is not None
+
+
+def test_as_many_read_at_a_time_as_may_and_the_others_in_their_order() -> None:
+    bench = Bench(*[20_000] * 20)
+    for index in (1, 5, 9, 13):
+        bench.load(index)
+    assert len(bench.threads.begun) == LOADS_MAX
+    bench.threads.run_first()
+    assert (bench.done, len(bench.threads.begun)) == ([1], LOADS_MAX)
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert bench.done == [1, 5, 9, 13]
+    assert all(bench.has(index) for index in bench.done)
+
+
+def test_what_another_one_reads_is_waited_for_and_not_read_again() -> None:
+    bench = Bench(1000, 1000, 1000)
+    bench.load(1, 2)
+    bench.load(2)
+    bench.load(3)
+    assert len(bench.threads.begun) == 1, "the second waits for the first, the third for its turn"
+    bench.threads.run_first()
+    assert bench.done == [1, 2]
+    bench.threads.run_first()
+    assert bench.done == [1, 2, 3]
+    bench.load(3)
+    assert bench.done == [1, 2, 3, 3], "there is nothing to read"
+    assert bench.reader.cold is not None
+    assert bench.reader.cold.load_count == 2
+
+
+def test_what_is_read_on_the_loop_is_kept_for_others() -> None:
+    bench = Bench(PART_BYTES * 3)
+    assert not bench.has(1)
+    span = bench.reader.span_at(bench.at(1, 5), 10)
+    assert span is not None
+    assert len(span.data) == PART_BYTES * 3
+    assert bench.has(1)
+    assert bench.threads.begun == []
+
+
+def test_on_the_loop_a_part_is_read_alone_once_the_entry_was_verified() -> None:
+    bench = Bench(PART_BYTES * 3, 1000)
+    bench.reader.span_at(bench.at(1), 10)
+    cache = bench.reader.running_cold.cache
+    cache.bytes_max = 0
+    bench.reader.span_at(bench.at(2), 10)
+    assert not bench.has(1)
+    span = bench.reader.span_at(bench.at(1, PART_BYTES + 7), 10)
+    assert span is not None
+    assert (span.position, len(span.data)) == (bench.at(1, PART_BYTES), PART_BYTES)
+
+
+def test_a_damaged_entry_is_asked_for_as_ever_and_given_when_it_is_back() -> None:
+    bench = Bench(1000, PART_BYTES * 3)
+    (whole,) = bench.engine.log.entries(Index(2), Index(3))
+    bench.reader.span_at(bench.at(2), 10)
+    bench.reader.running_cold.cache.bytes_max = 0
+    bench.reader.span_at(bench.at(1), 10)
+    place = bench.engine.log.file_place(bench.at(2, 5))
+    bench.disk.flip_bit(place.path, place.offset)
+    bench.load(2)
+    bench.threads.run_first()
+    assert bench.done == [2]
+    with pytest.raises(EntryDamagedError, match="entry 2 is damaged"):
+        bench.reader.span_at(bench.at(2), 10)
+    assert bench.engine.live_repair.missing_count == 1
+    assert bench.engine.live_repair.mend(whole)
+    span = bench.reader.span_at(bench.at(2), 10)
+    assert span is not None
+    assert bytes(span.data[:10]) == whole.body[:10]
+
+
+def test_places_outside_the_committed_log_are_refused() -> None:
+    bench = Bench(1000, 1000)
+    bench.engine.node.commit_index = Index(1)  # type: ignore[misc]  # a scripted node
+    with pytest.raises((OutOfRangeError, EntryDamagedError)):
+        bench.reader.span_at(bench.at(2), 1)
+    with pytest.raises(OutOfRangeError):
+        bench.reader.span_at(Position(1 << 40), 1)
+    with pytest.raises((CompactedError, OutOfRangeError)):
+        bench.reader.span_at(Position(-1), 1)
+
+
+def test_a_place_in_a_header_gives_the_beginning_of_the_body() -> None:
+    bench = Bench(1000)
+    span = bench.reader.span_at(Position(0), 1)
+    assert span is not None
+    assert (span.position, len(span.data)) == (ENTRY_HEADER_BYTES, 1000)
+
+
+def test_the_whole_log_can_be_read_by_places_of_any_size() -> None:
+    sizes = [1, 1000, PART_BYTES * 2, 10]
+    bench = Bench(*sizes)
+    whole: list[Entry] = bench.engine.log.entries(Index(1), Index(5))
+    random = Random(3)
+    for _ in range(100):
+        each = random.choice(whole)
+        at = random.randrange(len(each.body))
+        span = bench.reader.span_at(bench.at(each.index, at), 100)
+        assert span is not None
+        start = bench.at(each.index, at) - span.position
+        assert span.data[start : start + 100][:1] == each.body[at : at + 1]

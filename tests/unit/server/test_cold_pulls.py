@@ -1,0 +1,168 @@
+"""Pulls of messages that are not in memory wait until they were read beside the loop; nothing is skipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+
+from broker.server.handlers.pull_loads import AHEAD_MAX
+from broker.server.requests.request import HOLD_MS
+from tests.unit.server.test_pulls_of_damaged_entries import Bench, Log, bodies
+from tests.unit.store.lone_broker import LoneBroker
+
+
+class ColdLog(Log):
+    """A log of which some entries are not in memory, until the test lets a load end."""
+
+    def __init__(self, broker: LoneBroker) -> None:
+        super().__init__(broker)
+        self.is_serving = True
+        self.cold: set[int] = set()
+        self.loads: list[tuple[Sequence[Any], Callable[[], None]]] = []
+        self.read_on_the_loop = 0
+
+    def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
+        index = self._log.entry_at(position).index
+        if index in self.cold:
+            if only_memory:
+                return None
+            self.read_on_the_loop += 1
+        return super().span_at(position, size_bytes)
+
+    def load(self, places: Sequence[Any], done: Callable[[], None]) -> None:
+        self.loads.append((places, done))
+
+    def end_load(self, count_max: int = 1 << 30) -> None:
+        """Let the oldest load end, which has read so many of the wanted messages."""
+        places, done = self.loads.pop(0)
+        for position, _ in places[:count_max]:
+            self.cold.discard(self._log.entry_at(position).index)
+        done()
+
+
+class ColdBench(Bench):
+    """Pulls from a queue with ten messages, each in an entry of its own, of which none is in memory."""
+
+    def __init__(self, held_max: int = 10) -> None:
+        super().__init__(held_max)
+        self.log: ColdLog = ColdLog(self.broker)
+        self.pulls._log = self.log  # type: ignore[assignment]  # the part of a LogServer that is used
+        self.pulls.loads._reader = self.log  # type: ignore[assignment]  # the same
+        self.flushed = 0
+        self.pulls.loads.answered = self._flush
+        for number in range(10):
+            self.broker.send(body=b"%d" % number)
+        self.log.cold = {entry.index for entry in self.broker.log.entries}
+
+    def _flush(self) -> None:
+        self.flushed += 1
+
+
+@pytest.fixture
+def bench() -> ColdBench:
+    return ColdBench()
+
+
+def test_it_is_answered_when_all_that_it_wants_was_read(bench: ColdBench) -> None:
+    origin = bench.pull(2)
+    assert origin.frames == []
+    ((places, _),) = bench.log.loads
+    assert len(places) == 8
+    bench.log.end_load()
+    assert bodies(origin) == [b"%d" % number for number in range(2, 10)]
+    assert (bench.flushed, bench.log.read_on_the_loop) == (1, 0)
+
+
+def test_what_is_in_memory_is_given_at_once_and_what_follows_is_read_ahead(
+    bench: ColdBench,
+) -> None:
+    bench.log.cold -= {entry.index for entry in bench.broker.log.entries[:4]}
+    known = bodies(bench.pull(0))
+    assert known == [b"%d" % number for number in range(len(known))]
+    assert 0 < len(known) < 10
+    bench.log.end_load()
+    origin = bench.pull(len(known))
+    assert known + bodies(origin) == [b"%d" % number for number in range(10)]
+
+
+def test_what_one_load_did_not_bring_is_read_ahead_and_not_waited_for(bench: ColdBench) -> None:
+    origin = bench.pull(0)
+    bench.log.end_load(3)
+    assert bodies(origin) == [b"0", b"1", b"2"]
+    ((places, _),) = bench.log.loads
+    assert len(places) == 7
+
+
+def test_a_pull_waits_once_and_then_its_first_message_is_read_at_any_price(
+    bench: ColdBench,
+) -> None:
+    origin = bench.pull(0)
+    bench.log.end_load(0)
+    assert bodies(origin) == [b"0"]
+    assert bench.log.read_on_the_loop == 1
+
+
+def test_a_damaged_message_is_waited_for_as_ever(bench: ColdBench) -> None:
+    first = bench.broker.log.entries[-10].index
+    origin = bench.pull(0)
+    places, done = bench.log.loads.pop(0)
+    bench.broker.log.damaged = {first}
+    done()
+    assert origin.frames == []
+    bench.broker.log.damaged.clear()
+    bench.log.cold.clear()
+    bench.expire(1)
+    assert len(bodies(origin)) == len(places)
+
+
+def test_a_pull_whose_client_went_is_dropped(bench: ColdBench) -> None:
+    origin = bench.pull(0)
+    origin.is_closed = True
+    bench.log.end_load()
+    assert (origin.frames, bench.flushed) == ([], 0)
+
+
+def test_no_more_wait_than_may(bench: ColdBench) -> None:
+    bench = ColdBench(held_max=1)
+    first = bench.pull(0)
+    assert bodies(bench.pull(5)) == [b"5"], "read on the loop"
+    assert len(bench.log.loads) == 2
+    bench.log.end_load()
+    assert len(bodies(first)) == 10
+
+
+def test_a_node_that_ends_answers_those_that_wait_once_and_lets_none_wait(
+    bench: ColdBench,
+) -> None:
+    origin = bench.pull(0)
+    bench.pulls.answer_held()
+    assert bodies(origin) == [b"0"]
+    bench.log.end_load()
+    assert len(origin.answers()) == 1
+    bench.log.cold = {entry.index for entry in bench.broker.log.entries}
+    assert bodies(bench.pull(3)) == [b"3"]
+    assert bench.log.loads == []
+
+
+def test_a_held_pull_whose_message_is_not_in_memory_waits_for_it_too(bench: ColdBench) -> None:
+    applied, expired = bench.pull(10, suspend_ms=10_000), bench.pull(10, suspend_ms=5)
+    bench.broker.send(body=b"new")
+    bench.log.cold = {bench.broker.log.entries[-1].index}
+    bench.expire(5)
+    bench.pulls.applied()
+    assert applied.frames == expired.frames == []
+    bench.log.end_load()
+    bench.log.end_load()
+    assert bodies(applied) == bodies(expired) == [b"new"]
+    bench.expire(HOLD_MS + 6)
+    assert len(applied.answers()) == 1
+
+
+def test_reading_ahead_is_bounded(bench: ColdBench) -> None:
+    first = bench.broker.log.entries[-10].index
+    for _ in range(AHEAD_MAX + 5):
+        bench.log.cold.discard(first)
+        assert bodies(bench.pull(0)) == [b"0"]
+    assert len(bench.log.loads) == AHEAD_MAX
