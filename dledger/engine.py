@@ -175,7 +175,7 @@ class Engine:
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
         self._anchor: tuple[Index, int] | None = None
-        self._behind: NodeId | None = None
+        self._behind: AppendRequest | None = None
         self._is_dropping = False
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
@@ -215,7 +215,22 @@ class Engine:
         """The leader whose log begins after what this member needs next; None: nobody's does."""
         if self.live_repair.is_forgotten(Index(self._handed_out_index + 1)):
             return self.node.leader_id
-        return self._behind
+        return self._behind.source if self._behind is not None else None
+
+    @property
+    def start_of_leader(self) -> ChainEnd | None:
+        """The entry that the leader's log follows, where this log ends before it; None: this log goes on."""
+        behind = self._behind
+        if behind is None:
+            return None
+        return ChainEnd(
+            behind.prev_index, behind.prev_term, behind.first_position, behind.before_chain_crc
+        )
+
+    @property
+    def handed_out_index(self) -> Index:
+        """The last entry that the state machine was given, or took over with a state."""
+        return self._handed_out_index
 
     @property
     def may_begin_anew(self) -> bool:
@@ -226,18 +241,22 @@ class Engine:
     def begin_log_after(self, before: ChainEnd) -> None:
         """Go on with an empty log after an entry that the state machine and a durable snapshot contain.
 
-        Messages that confirm it wait until it is durable; a crash before that leaves the log as it was.
+        It is the one that the leader's log follows: what the state shows stands after it. Messages that confirm it
+        wait until it is durable; a crash before that leaves the log as it was.
 
         Raises:
             DiskFailedError: the log takes no more writes.
         """
         assert self.may_begin_anew, f"{self._node_id} cannot begin its log anew now"
+        assert self._handed_out_index >= before.index, (
+            f"the log would begin after entry {before.index}, the state is at {self._handed_out_index}"
+        )
         self.log.begin_after(before)
         self.node.begin_log_after(LogBase(before.index, before.term, before.position))
         self.live_repair.forget_from(Index(1))
         self._held.saves_log(before.index)
-        self._committed_index = self._handed_out_index = before.index
-        self._anchor = self._behind = None
+        self._committed_index = before.index
+        self._behind = None
 
     def forget_before(self, index: Index) -> FrontDrop | None:
         """Forget what stands before an entry, as far as whole segments allow; None: nothing.
@@ -295,7 +314,7 @@ class Engine:
         if isinstance(event, Received) and isinstance(event.message, AppendRequest):
             self._check_history(event.message)
             if event.message.term >= self.node.term:
-                self._behind = event.message.source if event.message.first_kept else None
+                self._behind = event.message if event.message.first_kept else None
         effects = self.node.step(event, now_ms)
         try:
             for effect in effects:
@@ -617,6 +636,7 @@ class Engine:
         if len(entries) < effect.end - effect.first:
             self._damage.cannot_send()
             return
+        first_kept = effect.first_kept
         request = AppendRequest(
             effect.term,
             self._node_id,
@@ -626,8 +646,14 @@ class Engine:
             effect.commit_index,
             effect.round,
             effect.admits,
-            effect.first_kept,
         )
+        if first_kept:
+            request = replace(
+                request,
+                first_kept=first_kept,
+                first_position=self.log.layout.first_position,
+                before_chain_crc=self.log.chain_crc_before_first,
+            )
         self._outbox.append((effect.to, request))
 
     def _latch(self, error: OSError | DLedgerError) -> None:

@@ -26,7 +26,7 @@ from dledger.errors import CorruptionError, RefusedError
 from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
-from dledger.runtime.snapshotting import check_restored, restore_newest
+from dledger.starting_state import check_restored, restore_newest
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
 from dledger.testing.cluster import SimCluster
@@ -130,11 +130,11 @@ class BrokerCluster(SimCluster):
         """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
         state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
-        newest = restore_newest(str(node.node_id), store, state, engine.log)
+        found = restore_newest(store, state, engine.log)
+        newest = found.newest
         self._look_at_flipped(node, newest)
-        engine.start_after(state.applied_index)
+        found.let_go_on(engine, state.applied_index)
         if newest is not None:
-            engine.start_committed(newest.meta.index)
             self.counts["snapshot-restored"] += 1
             self.model.compare_with_replay(state)
         self._newest[node.node_id] = newest

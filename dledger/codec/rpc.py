@@ -9,6 +9,7 @@ decrease, and every checksum is right. Whether they fit the receiver's log is fo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never, cast
 
 import msgspec
@@ -25,7 +26,7 @@ from dledger.codec.wire_types import (
 )
 from dledger.errors import PeerProtocolError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
-from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
+from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -99,9 +100,11 @@ class AdmittingAppendEntriesCall(BasicAppendEntriesCall, frozen=True, tag="appen
 
 
 class AppendEntriesCall(AdmittingAppendEntriesCall, frozen=True, tag="append"):
-    """AppendRequest. The last field is sent only when it says something, too."""
+    """AppendRequest. The last fields are sent only to members that are behind the leader's start."""
 
     first_kept: Number = 0
+    first_position: Number = 0
+    before_chain_crc: Number = 0
 
 
 class AppendEntriesAnswer(Header, frozen=True, tag="append-answer"):
@@ -185,7 +188,12 @@ def _header_of_append(message: AppendRequest) -> Header:
     }
     if not message.first_kept:
         return AdmittingAppendEntriesCall(**fields)
-    return AppendEntriesCall(**fields, first_kept=message.first_kept)
+    return AppendEntriesCall(
+        **fields,
+        first_kept=message.first_kept,
+        first_position=message.first_position,
+        before_chain_crc=message.before_chain_crc,
+    )
 
 
 def _header_of_election(
@@ -425,7 +433,7 @@ def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
             )
         if last.term > call.term:
             raise PeerProtocolError(f"entry {last.id} in a request of term {call.term}")
-    return AppendRequest(
+    request = AppendRequest(
         term=Term(call.term),
         source=NodeId(call.source),
         prev_index=Index(call.prev_index),
@@ -434,5 +442,23 @@ def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
         commit_index=Index(call.commit_index),
         round=call.round,
         admits=call.admits_store,
-        first_kept=Index(call.first_kept) if call.first_kept else NO_INDEX,
+    )
+    return _with_start(request, call) if call.first_kept else request
+
+
+def _with_start(request: AppendRequest, call: AppendEntriesCall) -> AppendRequest:
+    """Add where the leader's log begins: a heartbeat from just before there says it."""
+    if (
+        request.entries
+        or call.first_kept != call.prev_index + 1
+        or call.before_chain_crc >= 1 << 32
+    ):
+        raise PeerProtocolError(
+            f"a log that begins with entry {call.first_kept}, in a request after entry {call.prev_index}"
+        )
+    return replace(
+        request,
+        first_kept=Index(call.first_kept),
+        first_position=Position(call.first_position),
+        before_chain_crc=call.before_chain_crc,
     )

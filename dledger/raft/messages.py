@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.raft.entry import Entry
-from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, Index, NodeId, Position, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,10 @@ class AppendRequest:
     Attributes:
         admits: the number of the receiver's store, which began empty: it holds all that it can ever have
             promised. 0 for nobody; another store of the same member is not meant.
-        first_kept: the first entry of the leader's log, where the receiver lacks what comes before it: it must be
-            brought up by a snapshot. 0 for everybody else.
+        first_kept: the first entry of the leader's log, where the receiver lacks what comes before it: its log must
+            begin there, too, and its state come from a snapshot. The request is a heartbeat then. 0 for everybody else.
+        first_position: where that entry begins.
+        before_chain_crc: of the entry before it.
     """
 
     term: Term
@@ -89,6 +91,8 @@ class AppendRequest:
     round: int
     admits: int = 0
     first_kept: Index = NO_INDEX
+    first_position: Position = Position(0)
+    before_chain_crc: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -222,16 +222,9 @@ class Driver:
         self.wake()
 
     def log_begun_after(self, before: ChainEnd) -> None:
-        """Go on from this entry, to which the state machine was restored, with an empty log behind it.
-
-        See `Engine.begin_log_after`.
-        """
-        try:
-            self.engine.begin_log_after(before)
-        finally:
-            self.applied_index = before.index
-            self.callers.wake_applied(before.index)
-            self.wake()
+        """Go on with an empty log after this entry, which the state contains; see `Engine.begin_log_after`."""
+        self.engine.begin_log_after(before)
+        self.wake()
 
     def wake(self) -> None:
         """Schedule a pass of the driver."""

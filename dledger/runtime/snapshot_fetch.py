@@ -5,10 +5,12 @@ nothing of the group waits for it. A broken connection goes on where it stopped;
 another, begins anew.
 
 - *Behind the leader's start* (docs/adr/0180). What the member needs next is no longer in the leader's log. Once the
-  snapshot is durable here, the state is replaced and the log is begun anew behind it; the rest comes by replication.
-- *A store that began empty*, while the leader still has its whole log. The log comes by replication, from its first
-  entry; the snapshot only spares the fold. From then on the state is ahead of the own log, until the log reaches the
-  snapshot's entry; there the engine compares the chain CRC, so a state of another log stops the node (docs/adr/0062).
+  snapshot is durable here, the state is replaced and the log is begun anew where the leader's begins.
+- *A store that began empty*, while the leader still has its whole log. The snapshot only spares the fold.
+
+Either way the log comes by replication, from the first entry that the leader has: what the state shows stands there.
+The state is ahead of the own log until the log reaches the snapshot's entry; there the engine compares the chain CRC,
+so a state of another log stops the node (docs/adr/0062).
 """
 
 from __future__ import annotations
@@ -21,16 +23,17 @@ import trio
 from dledger.codec.client_rpc import SnapshotAnswer, SnapshotCall
 from dledger.config import LogConfig, Peer
 from dledger.errors import CorruptionError, DLedgerError, PeerProtocolError
+from dledger.forgetting import may_begin_after
 from dledger.raft.ids import Index, NodeId
 from dledger.runtime.clock import now_s
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
-from dledger.runtime.snapshotting import Snapshotter, check_restored
+from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.task_group import open_task_group
+from dledger.starting_state import check_restored
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
-from dledger.storage.scan import ChainEnd
 from dledger.storage.snapshots import (
     PART_BYTES_MAX,
     SnapshotCopy,
@@ -111,12 +114,8 @@ class SnapshotFetch:
             return
         if not engine.may_begin_anew:
             return  # the step before is still being saved
-        newest = self._snapshotter.newest
-        if newest is not None and self._is_ahead(newest):
-            # It came while the leader still had the whole log, or something was just being saved. No other one is
-            # fetched before: if this log does not reach it, that one would not do for a start either.
-            self._begin_after(newest)
-            return
+        if self._begin_anew():
+            return  # the state was there already
         try:
             await self._has_fetched_from(self._others[leader_id])
         except (OSError, CorruptionError) as error:
@@ -180,7 +179,7 @@ class SnapshotFetch:
                 connection.close("fetched")
                 tasks.stop()
         if snapshot is not None and self._take_in(snapshot):
-            self._begin_after(snapshot)
+            self._begin_anew()
 
     async def _copy_all(self, connection: MemberConnection) -> SnapshotFile | None:
         """Return the file, whole and verified; None when the leader has none that is worth it."""
@@ -239,24 +238,21 @@ class SnapshotFetch:
         self._log(logging.INFO, "snapshot-fetched", index=snapshot.meta.index, peer=self._source)
         return True
 
-    def _begin_after(self, snapshot: SnapshotFile) -> None:
-        """Begin the log anew behind the snapshot that the state is of, if the own log does not lead there.
+    def _begin_anew(self) -> bool:
+        """Begin the log anew where the leader's begins, if this one ends before and the state is there; return whether.
 
         Where something is being saved just now it is tried again soon: the state stays ahead of the log until then.
         """
-        engine, meta = self._driver.engine, snapshot.meta
-        if engine.needs_snapshot_of is None or not self._is_ahead(snapshot):
-            return
-        if not engine.may_begin_anew or meta.term > engine.node.term:
-            return
+        engine, newest = self._driver.engine, self._snapshotter.newest
+        start = engine.start_of_leader
+        if start is None or not may_begin_after(
+            engine, start, newest.meta if newest is not None else None
+        ):
+            return False
         log_ended = engine.log.last_id
-        self._driver.log_begun_after(ChainEnd(meta.index, meta.term, meta.position, meta.chain_crc))
-        self._log(logging.WARNING, "log-begun-anew", after=meta.index, it_ended_with=log_ended)
-
-    def _is_ahead(self, snapshot: SnapshotFile) -> bool:
-        """Return whether the state is that of the snapshot, and the own log does not lead there."""
-        meta, layout = snapshot.meta, self._driver.engine.log.layout
-        return meta.index == self._driver.applied_index and layout.term_of(meta.index) != meta.term
+        self._driver.log_begun_after(start)
+        self._log(logging.WARNING, "log-begun-anew", after=start.index, it_ended_with=log_ended)
+        return True
 
     def _log(self, level: int, event: str, **fields: object) -> None:
         log_event(level, event, node=self._config.raft.node_id, **fields)

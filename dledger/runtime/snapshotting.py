@@ -1,4 +1,4 @@
-"""Taking snapshots when they are due, without holding up the driver, and going on from the newest at a start.
+"""Taking snapshots when they are due, without holding up the driver.
 
 The state is taken at one moment, between two passes; that is short, because only its small tables are
 copied. The rest is read in chunks of 256 KiB with a turn for everybody else after each, and written
@@ -8,7 +8,6 @@ snapshot of this node is never ahead of its log.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,14 +18,12 @@ import trio
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import LogConfig
 from dledger.engine import Engine
-from dledger.errors import CorruptionError, DLedgerError
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
-from dledger.state_machine import SnapshotMachine, SnapshotOvertakenError, SnapshotRefusedError
-from dledger.storage.log_start import START_EMPTY
-from dledger.storage.segmented_log import SegmentedLog
-from dledger.storage.snapshots import SNAPSHOTS_FOLDER, SnapshotFile, SnapshotStore, SnapshotWriter
+from dledger.starting_state import StartingState
+from dledger.state_machine import SnapshotMachine, SnapshotOvertakenError
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
 
 CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
@@ -55,6 +52,7 @@ class Snapshotter:
 
     Attributes:
         newest: the newest snapshot on disk that is of this log, None before the first.
+        older: the one before it.
         taken_count: snapshots written since the start.
         pause_ms: the longest time that one step has held up the loop.
     """
@@ -66,10 +64,10 @@ class Snapshotter:
         engine: Engine,
         *,
         store: SnapshotStore,
-        newest: SnapshotFile | None,
+        begins_with: StartingState,
     ) -> None:
-        self.newest = newest
-        self._older: SnapshotFile | None = None
+        self.newest = begins_with.newest
+        self.older = begins_with.older
         self.taken_count = 0
         self.pause_ms = 0.0
         self._config = config
@@ -98,7 +96,7 @@ class Snapshotter:
 
     def fetched(self, snapshot: SnapshotFile) -> None:
         """Note another member's snapshot, of which the state is now."""
-        self._older, self.newest = self.newest, snapshot
+        self.older, self.newest = self.newest, snapshot
 
     async def take(self) -> bool:
         """Take one now; return whether there is a new one. A failure is logged and costs only the snapshot."""
@@ -111,8 +109,9 @@ class Snapshotter:
             writer = await trio.to_thread.run_sync(self._store.begin, meta)
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
-            self._older = self.newest
+            older = self.newest
             self.newest = await trio.to_thread.run_sync(writer.finish)
+            self.older = older
             self._store.kept_index = meta.index
             writer = None
         except (SnapshotOvertakenError, OSError) as error:
@@ -148,7 +147,7 @@ class Snapshotter:
         if newest is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         wanted = next(
-            (each for each in (newest, self._older) if each and each.meta.index == index), None
+            (each for each in (newest, self.older) if each and each.meta.index == index), None
         )
         source, place = (wanted, offset) if wanted is not None else (newest, 0)
         try:
@@ -218,83 +217,3 @@ def _abandon(writer: SnapshotWriter) -> None:
         writer.abandon()
     except OSError as error:
         log_event(logging.WARNING, "snapshot-left-aside", reason=error)
-
-
-def restore_newest(
-    node_id: str, store: SnapshotStore, machine: SnapshotMachine, log: SegmentedLog
-) -> SnapshotFile | None:
-    """Bring the machine to the newest snapshot that is whole and of this log; None: to none.
-
-    What is refused is named in the log, with its place.
-
-    Raises:
-        CorruptionError: the log does not start with the first entry, and no snapshot reaches it.
-        OSError: the disk failed.
-    """
-    found, damaged = store.newest_first()
-    for error in damaged:
-        _refused(node_id, error)
-    for snapshot in found:
-        try:
-            _check_belongs(snapshot, log)
-            machine.restore(store.chunks(snapshot))
-            check_restored(snapshot, machine)
-        except (CorruptionError, SnapshotRefusedError) as error:
-            _refused(node_id, f"{snapshot.path}: {error}")
-            continue
-        store.kept_index = snapshot.meta.index
-        log_event(logging.INFO, "snapshot-restored", node=node_id, index=snapshot.meta.index)
-        return snapshot
-    check_reaches(log, machine.applied_index)
-    return None
-
-
-def check_reaches(log: SegmentedLog, applied_index: Index) -> None:
-    """Refuse a log without its beginning, where no snapshot gave the state what the beginning led to.
-
-    Raises:
-        CorruptionError: with what to do.
-    """
-    first_index = log.layout.first_index
-    if first_index > applied_index + 1:
-        raise CorruptionError(
-            SNAPSHOTS_FOLDER,
-            0,
-            f"the log begins with entry {first_index}, and no whole snapshot reaches it: {START_EMPTY}",
-        )
-
-
-def _refused(node_id: str, reason: DLedgerError | str) -> None:
-    log_event(logging.ERROR, "snapshot-refused", node=node_id, reason=reason)
-
-
-def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
-    """Refuse the snapshot of another log.
-
-    Raises:
-        SnapshotRefusedError: with the reason.
-    """
-    meta, layout = snapshot.meta, log.layout
-    if not layout.first_index - 1 <= meta.index <= layout.last_index:
-        raise SnapshotRefusedError(
-            f"it ends with entry {meta.index}, the log has {layout.first_index}..{layout.last_index}"
-        )
-    if layout.term_of(meta.index) != meta.term or log.chain_crc_of(meta.index) != meta.chain_crc:
-        raise SnapshotRefusedError(f"entry {meta.index} of the log is another one")
-
-
-def check_restored(snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
-    """Refuse a state that is not what was written down.
-
-    Raises:
-        SnapshotRefusedError: with the reason; the machine is empty.
-    """
-    meta = snapshot.meta
-    found = (machine.applied_index, machine.digest())
-    if found != (meta.index, meta.digest):
-        with contextlib.suppress(SnapshotRefusedError):
-            machine.restore(iter(()))  # no bytes are no state: it is empty now, as it should be
-        raise SnapshotRefusedError(
-            f"restored index {found[0]}, digest {found[1]:#010x}; "
-            f"written were {meta.index}, {meta.digest:#010x}"
-        )

@@ -23,9 +23,10 @@ from dledger.runtime.events_log import log_event
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
-from dledger.runtime.snapshotting import Snapshotter, check_reaches, restore_newest
+from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.runtime.store_identity import StoreIdentity
+from dledger.starting_state import StartingState, check_reaches, restore_newest
 from dledger.state_machine import SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
@@ -184,11 +185,9 @@ class StoreOpening:
         """Bring the state machine to the newest good snapshot, and let the engine go on after it."""
         config = self._config
         store = SnapshotStore(self._disk, spare_bytes=config.segment_size_bytes)
-        newest = restore_newest(self._standing.node_id, store, machine, engine.log)
-        engine.start_after(machine.applied_index)
-        if newest is not None:
-            engine.start_committed(newest.meta.index)
-        snapshotter = Snapshotter(config, machine, engine, store=store, newest=newest)
+        found = self._restore_newest(store, machine, engine)
+        found.let_go_on(engine, machine.applied_index)
+        snapshotter = Snapshotter(config, machine, engine, store=store, begins_with=found)
         if len(config.peers) == 1:
             return OpenStore(engine, snapshotter)
         return OpenStore(
@@ -198,3 +197,15 @@ class StoreOpening:
                 config, driver, machine, store=store, snapshotter=snapshotter
             ),
         )
+
+    def _restore_newest(
+        self, store: SnapshotStore, machine: SnapshotMachine, engine: Engine
+    ) -> StartingState:
+        node_id = self._standing.node_id
+        found = restore_newest(store, machine, engine.log)
+        for reason in found.refused:
+            log_event(logging.ERROR, "snapshot-refused", node=node_id, reason=reason)
+        if found.newest is not None:
+            index = found.newest.meta.index
+            log_event(logging.INFO, "snapshot-restored", node=node_id, index=index)
+        return found

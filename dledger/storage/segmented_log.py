@@ -124,6 +124,11 @@ class SegmentedLog:
         return self._layout.end_position
 
     @property
+    def chain_crc_before_first(self) -> int:
+        """The chain CRC of the entry that the first one follows; 0 before the first of all."""
+        return self._index.chain_crc_before(self._layout.first_index)
+
+    @property
     def durable_index(self) -> Index:
         """The last entry of those that survive a crash, all of them from the first."""
         return self._writer.durable_index

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -61,11 +62,27 @@ def test_members_of_before_read_requests_that_admit_nobody() -> None:
     admitting = replace(request_with(b"a"), admits=7)
     assert len(msgspec.msgpack.decode(encode_message(admitting))) == 10
     assert through_the_wire(admitting) == admitting
-    for behind in (replace(request_with(), first_kept=9), replace(admitting, first_kept=9)):
-        assert len(msgspec.msgpack.decode(encode_message(behind))) == 11
+    start = {"first_kept": 5, "first_position": 4096, "before_chain_crc": 7}
+    for behind in (replace(request_with(), **start), replace(admitting, entries=(), **start)):
+        assert len(msgspec.msgpack.decode(encode_message(behind))) == 13
         assert through_the_wire(behind) == behind
     answer = encode_message(RepairAnswer(N1, 7, (), lacks=True))
     assert len(msgspec.msgpack.decode(answer)) == 5
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [
+        {"first_kept": Index(6)},
+        {"first_kept": Index(5), "before_chain_crc": 1 << 32},
+        {"first_kept": Index(5), "entries": entries_from(5, b"a")},
+    ],
+)
+def test_a_log_begins_where_the_request_stands_or_the_request_is_refused(
+    strange: dict[str, Any],
+) -> None:
+    with pytest.raises(PeerProtocolError, match="a log that begins with entry"):
+        through_the_wire(replace(request_with(), **strange))
 
 
 number = st.integers(0, 2**63 - 1)

@@ -40,7 +40,7 @@ class FakeDriver:
     @property
     def engine(self) -> Any:
         log = SimpleNamespace(layout=LogLayout())
-        return SimpleNamespace(node=self, log=log, needs_snapshot_of=None)
+        return SimpleNamespace(node=self, log=log, start_of_leader=None)
 
     leader_id = NodeId("n0")
 

@@ -18,7 +18,7 @@ from dledger.errors import CompactedError, CorruptionError, EntryDamagedError, O
 from dledger.raft.entry import EntryKind
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
-from dledger.runtime.snapshotting import restore_newest
+from dledger.starting_state import restore_newest
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
@@ -268,7 +268,7 @@ async def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused_wit
     disk = PosixDisk(member.config.store_path)
     log = SegmentedLog.open(disk)
     with pytest.raises(CorruptionError, match=r"no whole snapshot reaches it: .* empty folder"):
-        restore_newest("n0", SnapshotStore(disk), KeptBodies(), log)
+        restore_newest(SnapshotStore(disk), KeptBodies(), log)
     log.close()
 
 

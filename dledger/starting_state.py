@@ -1,0 +1,132 @@
+"""The state that a member starts with: from the newest snapshot that is whole and of its log.
+
+Without tasks; the runtime and the simulators start members alike. Taking and fetching snapshots is theirs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+
+from dledger.engine import Engine
+from dledger.errors import CorruptionError
+from dledger.raft.ids import Index
+from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.storage.log_start import START_EMPTY
+from dledger.storage.segmented_log import SegmentedLog
+from dledger.storage.snapshots import SNAPSHOTS_FOLDER, SnapshotFile, SnapshotStore
+
+
+@dataclass(frozen=True, slots=True)
+class StartingState:
+    """The snapshots that a member starts with.
+
+    Attributes:
+        newest: the one that the state machine was brought to; None: to none.
+        older: one before it from which this log could go on as well, so far as its head says.
+        refused: a sentence per snapshot that was not used, with its place.
+    """
+
+    newest: SnapshotFile | None
+    older: SnapshotFile | None
+    refused: tuple[str, ...]
+
+    def let_go_on(self, engine: Engine, applied_index: Index) -> None:
+        """Let an engine that has just opened its log go on after this state."""
+        engine.start_after(applied_index)
+        if self.newest is None:
+            return
+        meta = self.newest.meta
+        if meta.index <= engine.log.last_id.index:
+            engine.start_committed(meta.index)
+        else:
+            engine.state_replaced(meta.index, meta.chain_crc)
+
+
+def restore_newest(
+    store: SnapshotStore, machine: SnapshotMachine, log: SegmentedLog
+) -> StartingState:
+    """Bring the machine to the newest snapshot that is whole and of this log.
+
+    A log that was begun anew may end before the snapshot for which that was done: if there is no other one, the state
+    is ahead of the log.
+
+    Raises:
+        CorruptionError: the log does not start with the first entry, and no snapshot reaches it.
+        OSError: the disk failed.
+    """
+    found, damaged = store.newest_first()
+    refused = [str(error) for error in damaged]
+    fitting: list[SnapshotFile] = []
+    for snapshot in sorted(found, key=lambda each: _is_ahead(each, log)):
+        try:
+            _check_belongs(snapshot, log)
+            if not fitting:
+                machine.restore(store.chunks(snapshot))
+                check_restored(snapshot, machine)
+        except (CorruptionError, SnapshotRefusedError) as error:
+            refused.append(f"{snapshot.path}: {error}")
+            continue
+        fitting.append(snapshot)
+    if not fitting:
+        check_reaches(log, machine.applied_index)
+        return StartingState(None, None, tuple(refused))
+    newest = fitting[0]
+    store.kept_index = newest.meta.index
+    older = next((each for each in fitting[1:] if each.meta.index < newest.meta.index), None)
+    return StartingState(newest, older, tuple(refused))
+
+
+def check_reaches(log: SegmentedLog, applied_index: Index) -> None:
+    """Refuse a log without its beginning, where no snapshot gave the state what the beginning led to.
+
+    Raises:
+        CorruptionError: with what to do.
+    """
+    first_index = log.layout.first_index
+    if first_index > applied_index + 1:
+        raise CorruptionError(
+            SNAPSHOTS_FOLDER,
+            0,
+            f"the log begins with entry {first_index}, and no whole snapshot reaches it: {START_EMPTY}",
+        )
+
+
+def _is_ahead(snapshot: SnapshotFile, log: SegmentedLog) -> bool:
+    """Return whether a snapshot is one for which this log was begun anew, and which it has not reached yet."""
+    layout = log.layout
+    return layout.first_index > 1 and snapshot.meta.index > layout.last_index
+
+
+def _check_belongs(snapshot: SnapshotFile, log: SegmentedLog) -> None:
+    """Refuse the snapshot of another log.
+
+    Raises:
+        SnapshotRefusedError: with the reason.
+    """
+    meta, layout = snapshot.meta, log.layout
+    if _is_ahead(snapshot, log):
+        return  # whether it is of this log shows when the log reaches it
+    if not layout.first_index - 1 <= meta.index <= layout.last_index:
+        raise SnapshotRefusedError(
+            f"it ends with entry {meta.index}, the log has {layout.first_index}..{layout.last_index}"
+        )
+    if layout.term_of(meta.index) != meta.term or log.chain_crc_of(meta.index) != meta.chain_crc:
+        raise SnapshotRefusedError(f"entry {meta.index} of the log is another one")
+
+
+def check_restored(snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
+    """Refuse a state that is not what was written down.
+
+    Raises:
+        SnapshotRefusedError: with the reason; the machine is empty.
+    """
+    meta = snapshot.meta
+    found = (machine.applied_index, machine.digest())
+    if found != (meta.index, meta.digest):
+        with contextlib.suppress(SnapshotRefusedError):
+            machine.restore(iter(()))  # no bytes are no state: it is empty now, as it should be
+        raise SnapshotRefusedError(
+            f"restored index {found[0]}, digest {found[1]:#010x}; "
+            f"written were {meta.index}, {meta.digest:#010x}"
+        )
