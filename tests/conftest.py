@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import pytest
@@ -24,6 +25,16 @@ settings.load_profile("repeatable")
 
 SEEDS = "seeds"
 """Property of a test: a line that tells which seeds it drew."""
+
+
+def pytest_configure() -> None:
+    """Let Ctrl-C interrupt, as in a terminal, whoever started the suite.
+
+    What runs in the background ignores it, and so does all that it starts: tests of interrupts then depended on whether
+    an earlier one in their process had set a handler.
+    """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_report_header() -> str:
