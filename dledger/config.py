@@ -47,7 +47,7 @@ class RaftConfig:
     lease_ms: int = 300
     election_timeout_min_ms: int = 450
     election_timeout_max_ms: int = 900
-    entries_bytes_max: int = 4 * 1024 * 1024
+    entries_bytes_max: int = 1024 * 1024
     entries_count_max: int = 4096
     inflight_requests_max: int = 8
     inflight_bytes_max: int = 32 * 1024 * 1024

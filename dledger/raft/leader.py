@@ -209,7 +209,7 @@ class Leader:
             log.append(core.term, entry.size_bytes)
             entries.append(entry)
         core.emit(AppendEntries(tuple(entries)))
-        self.replication.send_new()
+        self.replication.send_new(entries[0].index)
 
     def _heartbeat(self) -> None:
         self._heartbeat_deadline_ms = self._core.now_ms + self._core.config.heartbeat_interval_ms

@@ -8,6 +8,8 @@ thesis 10.2.1.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dledger.raft.core import Core
 from dledger.raft.effects import SendEntries
 from dledger.raft.ids import NO_INDEX, Index, NodeId
@@ -16,6 +18,12 @@ from dledger.raft.progress import Progress, ProgressState
 from dledger.raft.quorum import reached_by_majority
 from dledger.raft.rounds import RoundClock
 from dledger.raft.slow_disk import SaveTimer
+
+SLICE_REQUESTS: Final = 2
+"""Full requests that follow one answer: what a member lacks is read from the disk, and nobody else is served meanwhile.
+
+With one a window would never fill; with two it doubles from answer to answer.
+"""
 
 
 class Replication:
@@ -92,14 +100,18 @@ class Replication:
         """Note for the disk timing that more of this node's own log is durable."""
         self.own_saving.holds(self._core.durable_index, self._core.now_ms)
 
-    def send_new(self) -> None:
-        """Send every member what it has room for: entries were appended."""
+    def send_new(self, first: Index) -> None:
+        """Send every member what it has room for: entries were appended, from `first` on.
+
+        A member that lacks older ones gets them as it answers: there are requests that it has not answered.
+        """
         self.own_saving.given(self._core.log.last_index, self._core.now_ms)
         for peer in self.peers.values():
-            self.fill(peer)
+            if peer.next_index >= first or not peer.inflight:
+                self.fill(peer)
 
     def fill(self, peer: Progress) -> None:
-        """Send a member the entries that it lacks, as far as its window allows."""
+        """Send a member the next slice of the entries that it lacks, as far as its window allows."""
         core = self._core
         log = core.log
         config = core.config
@@ -108,8 +120,10 @@ class Replication:
             if peer.next_index < log.first_index:
                 peer.need_snapshot()
                 return
+            end_bytes = peer.inflight_bytes + SLICE_REQUESTS * config.entries_bytes_max
             while (
                 peer.next_index <= last_index
+                and peer.inflight_bytes < end_bytes
                 and len(peer.inflight) < config.inflight_requests_max
                 and peer.inflight_bytes < config.inflight_bytes_max
             ):

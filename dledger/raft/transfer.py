@@ -37,6 +37,9 @@ GIVE_BACK_MS = 60_000
 """Time after which who handed over may have the lead again because it is preferred: it may be about to stop, and then
 serves clients that have yet to learn of the new leader (docs/node.md)."""
 
+CLOSE_REQUESTS = 4
+"""Full requests that a member may lack which is handed the lead: it gets them within a round or two."""
+
 SLOW_DISK_PAUSE_MS = 30_000
 """A node hands over for its slow disk once in this time, whatever comes of it."""
 
@@ -249,11 +252,11 @@ class Handover:
         return [peer for peer in self._replication.peers.values() if peer.admission.is_counted]
 
     def _is_close(self, peer: Progress) -> bool:
-        """Return whether the member answers and is at most one request behind."""
+        """Return whether the member answers and is at most a few requests behind."""
         return (
             peer.state is ProgressState.REPLICATE
             and self._is_answering(peer)
-            and self._behind_bytes(peer) <= self._core.config.entries_bytes_max
+            and self._behind_bytes(peer) <= CLOSE_REQUESTS * self._core.config.entries_bytes_max
         )
 
     def _is_answering(self, peer: Progress) -> bool:

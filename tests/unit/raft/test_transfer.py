@@ -111,11 +111,11 @@ def test_a_preferred_member_that_is_silent_is_left_alone() -> None:
 def test_a_preferred_member_that_is_far_behind_is_left_alone() -> None:
     group, member = make_leader(N2, entries_bytes_max=1000)
     lead_for(group, member, 900, {N1: 1, N2: 1})
-    member.step(Propose((b"x" * 600,) * 3, token=1))
+    member.step(Propose((b"x" * 600,) * 9, token=1))
     member.sync()
-    assert lead_for(group, member, 200, {N1: 4, N2: 2}) == []
+    assert lead_for(group, member, 200, {N1: 10, N2: 2}) == []
     assert member.node.transfer_target is None
-    lead_for(group, member, 1000, {N1: 4, N2: 3})
+    lead_for(group, member, 1000, {N1: 10, N2: 9})
     assert member.node.transfer_target == N2
 
 
