@@ -18,6 +18,13 @@ from broker.server.settings.lone_node import complete, names_members
 from broker.server.settings.raft_times import RaftTimes, contradicting_times, read_times
 from broker.server.settings.reading import Given, Setting, join_mistakes, list_settings
 from broker.server.settings.values import ReadKey, Values, judge
+from broker.service.retention import (
+    FORCIBLY_PERCENTS,
+    RESERVED_HOURS,
+    WARNING_PERCENTS,
+    RetentionRules,
+    parse_delete_hours,
+)
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, NodeId, Peer, RaftConfig, parse_peers
@@ -85,6 +92,7 @@ class BrokerConfig:
         memory_span_bytes: records at most this far behind the log's end count as in memory.
         times: of heartbeats, lease and elections.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
+        retention: what is deleted when.
     """
 
     group: str
@@ -126,6 +134,7 @@ class BrokerConfig:
     vip_port: bool = False
     stop_forward_s: int = STOP_FORWARD_S
     times: RaftTimes = field(default_factory=RaftTimes)
+    retention: RetentionRules = RetentionRules()
     limits: Limits = field(default_factory=Limits)
 
     @property
@@ -222,7 +231,7 @@ def read_settings(
     mistakes, notes = judge(plain)
     values = Values({**added, **plain})
     config = _read_identity(values, names_members(plain))
-    for read_part in (_with_log, _with_topics, _with_transactions, _with_service):
+    for read_part in (_with_log, _with_retention, _with_topics, _with_transactions, _with_service):
         config = read_part(config, values)
     mistakes = sorted([*mistakes, *values.mistakes], key=given.place)
     forgiven = [each for each in mistakes if is_lenient and each.is_forgivable]
@@ -326,6 +335,37 @@ def _with_log(config: BrokerConfig, values: Values) -> BrokerConfig:
             "maxMessageSize", 4 * 1024 * 1024, low=1, high=12 * 1024 * 1024
         ),
     )
+
+
+def _with_retention(config: BrokerConfig, values: Values) -> BrokerConfig:
+    """Add what is deleted when; ratios are held to the bounds to which RocketMQ holds them."""
+    reserved_h = values.number("fileReservedTime", RESERVED_HOURS, low=1, high=100 * 366 * 24)
+    seconds = values.number("retentionSeconds", 0, high=100 * 366 * 86_400)
+    try:
+        delete_hours = parse_delete_hours(values.text("deleteWhen", "04"))
+    except ValueError as error:
+        values.refuse("deleteWhen", f"deleteWhen: {error}")
+        delete_hours = frozenset()
+    is_forcible = values.boolean("cleanFileForciblyEnable", default=True)
+    forcibly = values.number("diskSpaceCleanForciblyRatio", FORCIBLY_PERCENTS[1], high=100)
+    warning = values.number("diskSpaceWarningLevelRatio", WARNING_PERCENTS[1], high=100)
+    return replace(
+        config,
+        retention=RetentionRules(
+            reserved_ms=1000 * seconds or 3_600_000 * reserved_h,
+            delete_hours=delete_hours,
+            is_any_hour=seconds > 0,
+            bytes_max=values.number("retentionBytes", 0),
+            used_percent_max=_held(values.number("diskMaxUsedSpaceRatio", 75, high=100), (10, 95)),
+            forcibly_percent=_held(forcibly, FORCIBLY_PERCENTS) if is_forcible else 0,
+            warning_percent=_held(warning, WARNING_PERCENTS),
+        ),
+    )
+
+
+def _held(number: int, bounds: tuple[int, int]) -> int:
+    low, high = bounds
+    return max(low, min(number, high))
 
 
 def _with_topics(config: BrokerConfig, values: Values) -> BrokerConfig:

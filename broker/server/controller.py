@@ -135,6 +135,8 @@ class BrokerController:
         self.members.tick(now_ms)
         self._offsets.tick(now_ms)
         self.services.digests.tick(now_ms)
+        self.services.retention.tick(now_ms)
+        self._state.queues.sweep()
         self.services.checks.tick()
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + EXPIRE_MS

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -36,6 +37,7 @@ class Environment:
         made: returns True if this node registers somewhere with a token.
         when_routed: calls back once the name servers know the topics of now, or cannot be waited for any longer.
         disk_room: returns the room on the disk of the store; None: the disk cannot say.
+        local_hour: returns the hour of the local day at a time in milliseconds since 1970.
         client_count: returns the number of clients' connections.
         stop_stage: returns how far an orderly stop is, in words; empty: none is wanted.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
@@ -53,6 +55,7 @@ class Environment:
     made: Callable[[str], bool] = lambda _token: False
     when_routed: Callable[[Callable[[], None]], None] = lambda then: then()
     disk_room: Callable[[], DiskRoom | None] = lambda: None
+    local_hour: Callable[[int], int] = lambda at_ms: time.localtime(at_ms / 1000).tm_hour
     client_count: Callable[[], int] = lambda: 0
     stop_stage: Callable[[], str] = lambda: ""
     make_linear: MakeLinear = LinearReads

@@ -36,6 +36,7 @@ from broker.server.requests.origin import Outputs
 from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
+from broker.server.watches.retention_watch import RetentionWatch
 from broker.service.catalog import Catalog
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
@@ -59,8 +60,8 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, member_info,
-            runtime, sends: the services whose events the controller passes on.
+        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, retention,
+            member_info, runtime, sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -120,21 +121,28 @@ class Services:
             client_count=environment.client_count,
             stop_stage=environment.stop_stage,
         )
-        self.runtime = RuntimeInfo(
-            config,
-            log,
-            state,
-            member=self.member_info,
-            room=environment.disk_room,
-            wall_ms=environment.wall_ms,
-            pulls=self.pulls.counts,
-            clock_ahead_ms=environment.clock_ahead_ms,
-            loss_notice=environment.loss_notice,
-        )
+        self.runtime = self._make_runtime()
         self.sends = self._make_sends()
+        self._send_backs = self._make_send_backs()
+        self.retention = self._make_retention()
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
         self.link_server = self._make_link_server()
         self._register()
+
+    def _make_runtime(self) -> RuntimeInfo:
+        """Build the figures for tools; `pulls` and `member_info` have to exist by then."""
+        return RuntimeInfo(
+            self._config,
+            self._log,
+            self._state,
+            member=self.member_info,
+            room=self._environment.disk_room,
+            wall_ms=self._environment.wall_ms,
+            pulls=self.pulls.counts,
+            clock_ahead_ms=self._environment.clock_ahead_ms,
+            loss_notice=self._environment.loss_notice,
+            held_up=lambda: self.retention.held_up,
+        )
 
     def _make_commits(self) -> Commits:
         limits = self._config.limits
@@ -240,7 +248,7 @@ class Services:
         """Register the handlers of all services."""
         for service in (
             self.sends,
-            self._make_send_backs(),
+            self._send_backs,
             self.pulls,
             self.offsets,
             self.members,
@@ -354,6 +362,30 @@ class Services:
             wall_ms=self._environment.wall_ms,
             monotonic_ms=self._environment.monotonic_ms,
         )
+
+    def _make_retention(self) -> RetentionWatch:
+        """Build the leader's retention; the room on this node's disk is reported to whoever leads."""
+        environment = self._environment
+        return RetentionWatch(
+            self._log,
+            self._state,
+            self.commits,
+            self._config.retention,
+            own_percent=self._own_percent,
+            follower_percents=self._followers.used_percents,
+            refuse_sends=self._refuse_sends,
+            now_ms=self._log_ms,
+            local_hour=environment.local_hour,
+        )
+
+    def _own_percent(self) -> float | None:
+        room = self._environment.disk_room()
+        used_percent = None if room is None else room.used_percent
+        self.members.exchange.disk_used_percent = used_percent
+        return used_percent
+
+    def _refuse_sends(self, reason: str) -> None:
+        self.sends.refused_because = self._send_backs.refused_because = reason
 
     def _timer_rules(self) -> TimerRules | None:
         config = self._config

@@ -39,6 +39,8 @@ class SyncRequest(msgspec.Struct, frozen=True):
         union: the version of the union that the node has.
         applied_position: byte place up to which it has applied the log; 0 from one that is not to be read from, as it
             stops or is behind, and from older versions.
+        disk_used_percent: share of the disk of its store that is in use; None: it does not know, or is of an older
+            version.
     """
 
     node: str
@@ -46,6 +48,7 @@ class SyncRequest(msgspec.Struct, frozen=True):
     clients: list[ConsumerClient] | None
     union: tuple[str, int]
     applied_position: int = 0
+    disk_used_percent: float | None = None
 
 
 class SyncReply(msgspec.Struct, frozen=True):
@@ -73,6 +76,7 @@ class ClientExchange:
     Attributes:
         union: the consumers of all nodes, as far as this node knows.
         is_leaving: True once the leader is to send no readers here.
+        disk_used_percent: of this node's disk, for the leader; None: unknown.
     """
 
     def __init__(
@@ -115,6 +119,7 @@ class ClientExchange:
         self._known_index = NO_INDEX
         self.union = ClientUnion()
         self.is_leaving = False
+        self.disk_used_percent: float | None = None
         link.watch(opened=self.ask_again)
         link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
 
@@ -167,7 +172,7 @@ class ClientExchange:
         except (msgspec.MsgspecError, ValueError) as error:
             raise BodyError(f"not a list of clients: {error}") from error
         self._links[sync.node] = link
-        self._followers.reported(sync.node, link, sync.applied_position)
+        self._followers.reported(sync.node, link, sync.applied_position, sync.disk_used_percent)
         if sync.clients is None:
             is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
             # A node that was silent for too long is out of the union, though its link lives: it sends them again.
@@ -234,7 +239,14 @@ class ClientExchange:
         """Report this node's clients, as a whole if `full`; return the leader's answer, None without one."""
         clients = self._local.consumers() if full else None
         body = _encode(
-            SyncRequest(self._node, changes, clients, self._union_id, self._readable_position())
+            SyncRequest(
+                self._node,
+                changes,
+                clients,
+                self._union_id,
+                self._readable_position(),
+                self.disk_used_percent,
+            )
         )
         waiter = _SyncWaiter()
         asked = self._link.ask(

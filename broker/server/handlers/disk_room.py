@@ -13,10 +13,15 @@ class DiskRoom(NamedTuple):
     free_bytes: int
 
     @property
-    def used_ratio(self) -> str:
-        """The share of what an ordinary user may use that is in use, from 0 to 1."""
+    def used_percent(self) -> float:
+        """The share of what an ordinary user may use that is in use."""
         usable = self.used_bytes + self.free_bytes
-        return f"{self.used_bytes / usable if usable else 0.0:.4f}"
+        return 100 * self.used_bytes / usable if usable else 0.0
+
+    @property
+    def used_ratio(self) -> str:
+        """The same share from 0 to 1, as text."""
+        return f"{self.used_percent / 100:.4f}"
 
     @property
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""The nodes that follow this one, as their reports say: whether they live, and how far they have applied the log."""
+"""The nodes that follow this one, as they report: whether they live, how far they are, how full their disks are."""
 
 from __future__ import annotations
 
@@ -20,11 +20,30 @@ class Followers:
         self._now_ms = now_ms
         self._reports: dict[str, tuple[ClientOrigin, int, int]] = {}
         """By node: the link that it came on, when, and the byte place up to which the log is applied there."""
+        self._used_percents: dict[str, float] = {}
 
-    def reported(self, node_id: str, link: ClientOrigin, applied_position: int) -> None:
+    def reported(
+        self,
+        node_id: str,
+        link: ClientOrigin,
+        applied_position: int,
+        disk_used_percent: float | None = None,
+    ) -> None:
         """Take a report of a node."""
         if node_id in self._broker_ids:
             self._reports[node_id] = link, self._now_ms(), applied_position
+            self._used_percents.pop(node_id, None)
+            if disk_used_percent is not None:
+                self._used_percents[node_id] = disk_used_percent
+
+    def used_percents(self) -> dict[str, float]:
+        """Return the shares of their disks that are in use, of nodes that live and know it."""
+        fresh_ms = self._now_ms() - FRESH_MS
+        return {
+            node_id: used
+            for node_id, used in self._used_percents.items()
+            if self._reports[node_id][1] >= fresh_ms
+        }
 
     def broker_ids(self, position: int) -> list[int]:
         """Return the broker ids of those that live and have applied more than a byte place, in order."""

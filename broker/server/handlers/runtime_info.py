@@ -12,6 +12,8 @@ from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.pulls import PullCounts
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
+from broker.server.watches.retention_watch import HeldUp
+from broker.service.retention import FORCIBLY_PERCENTS, RetentionRules
 from broker.store.lookups import earliest_store_ms
 from broker.store.state import BrokerState
 from dledger import LogServer, Position
@@ -39,6 +41,7 @@ class RuntimeInfo:
         pulls: PullCounts,
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
+        held_up: Callable[[], HeldUp | None],
     ) -> None:
         """Set up the figures of one process.
 
@@ -52,6 +55,7 @@ class RuntimeInfo:
             pulls: what was pulled from this node.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
+            held_up: returns what keeps messages that are due to be deleted; None: nothing, or this node follows.
         """
         self._config = config
         self._log = log
@@ -63,6 +67,7 @@ class RuntimeInfo:
         self._pulls = pulls
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
+        self._held_up = held_up
         self._puts, self._pulled = RateWindows(), RateWindows()
         self._found, self._missed, self._asked = RateWindows(), RateWindows(), RateWindows()
         self._put_days = DayCounts(boot_ms, state.put_count)
@@ -94,11 +99,15 @@ class RuntimeInfo:
     def _earliest_ms(self) -> int:
         """Return the store time of the oldest record, -1 for none; read anew only when the log begins elsewhere."""
         reader = self._log.reader
-        first = reader.first_position
+        first = self._first_position()
         if self._earliest is None or self._earliest[0] != first:
             found = earliest_store_ms(reader, first, end=reader.committed_position)
             self._earliest = None if found is None else (first, found)
         return -1 if self._earliest is None else self._earliest[1]
+
+    def _first_position(self) -> Position:
+        """Return where the log begins for clients: what is forgotten may still have its bytes here."""
+        return max(self._log.reader.first_position, self._state.retention.position)
 
     def config_text(self) -> str:
         """Return the settings, as lines of a broker.conf."""
@@ -126,6 +135,7 @@ class RuntimeInfo:
             "timerMaxDelaySec": config.timer_delay_max_ms // 1000,
             "recallMessageEnable": str(config.recall).lower(),
             "brokerPermission": config.permission,
+            **_retention_settings(config.retention),
             "longPollingEnable": str(config.long_polling).lower(),
             "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
         }
@@ -164,7 +174,7 @@ class RuntimeInfo:
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
-            "commitLogMinOffset": str(self._log.reader.first_position),
+            "commitLogMinOffset": str(self._first_position()),
             "commitLogMaxOffset": str(self._log.reader.committed_position),
             "dispatchBehindBytes": "0",
             "putMessageTimesTotal": str(state.put_count),
@@ -193,6 +203,9 @@ class RuntimeInfo:
             "stateDigest": f"{state.digest():08x}",
             "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),
+            "raftKeptFromIndex": str(state.keep_from),
+            "raftForgotten": self._forgotten_text(),
+            "raftForgettingHeldUp": self._held_up_text(),
             "raftMembers": ",".join(peer.node_id for peer in self._config.peers),
             "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),
             "snapshotBytes": str(snapshotter.size_bytes if snapshotter is not None else 0),
@@ -210,6 +223,40 @@ class RuntimeInfo:
                 f"{each.component}@{each.index}" for each in state.marks.divergences
             ),
         }
+
+    def _forgotten_text(self) -> str:
+        """Return why the log begins where it does, and since when; empty: nothing was ever forgotten."""
+        retention = self._state.retention
+        if not retention.cause:
+            return ""
+        since_s = max(0, self._state.last_store_ms - retention.moved_ms) // 1000
+        return f"{retention.cause}, {since_s} s before the newest record"
+
+    def _held_up_text(self) -> str:
+        """Return what keeps messages that are due, and since when; empty: nothing."""
+        held_up = self._held_up()
+        if held_up is None:
+            return ""
+        since_s = max(0, self._wall_ms() - held_up.since_ms) // 1000
+        return f"{held_up.need.what}, at position {held_up.need.physical_offset}, since {since_s} s"
+
+
+def _retention_settings(rules: RetentionRules) -> dict[str, str | int]:
+    """Return what is deleted when, by the keys of a broker.conf."""
+    seconds = rules.reserved_ms // 1000
+    return {
+        **(
+            {"retentionSeconds": seconds}
+            if rules.is_any_hour
+            else {"fileReservedTime": seconds // 3600}
+        ),
+        "deleteWhen": ";".join(f"{hour:02}" for hour in sorted(rules.delete_hours)),
+        "retentionBytes": rules.bytes_max,
+        "diskMaxUsedSpaceRatio": rules.used_percent_max,
+        "cleanFileForciblyEnable": str(rules.forcibly_percent > 0).lower(),
+        "diskSpaceCleanForciblyRatio": rules.forcibly_percent or FORCIBLY_PERCENTS[1],
+        "diskSpaceWarningLevelRatio": rules.warning_percent,
+    }
 
 
 def _uptime_text(seconds: int) -> str:

@@ -18,9 +18,14 @@ from dledger_mq.remoting.header import RemotingCommand
 
 
 class SendBacks:
-    """Takes messages back while this node leads."""
+    """Takes messages back while this node leads.
+
+    Attributes:
+        refused_because: why all are refused now; empty: they are taken.
+    """
 
     def __init__(self, commits: Commits, router: Router, rules: SendBackRules) -> None:
+        self.refused_because = ""
         self._commits = commits
         self._router = router
         self._rules = rules
@@ -38,6 +43,9 @@ class SendBacks:
         """
         if self._commits.is_full:
             request.refuse_as_busy()
+            return
+        if self.refused_because:
+            request.refuse(ResponseCode.SERVICE_NOT_AVAILABLE, self.refused_because)
             return
         ext = command.ext
         wanted = SendBack(

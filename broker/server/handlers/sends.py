@@ -60,7 +60,11 @@ class SendOperation(SendInFlight, eq=False):
 
 
 class Sends:
-    """Takes sends while this node leads."""
+    """Takes sends while this node leads.
+
+    Attributes:
+        refused_because: why all are refused now; empty: they are taken.
+    """
 
     def __init__(
         self,
@@ -75,6 +79,7 @@ class Sends:
         new_topics: NewTopics,
     ) -> None:
         """Set up the answers to sends; `repeats` recognises those stored before, None stores every send."""
+        self.refused_because = ""
         self._commits = commits
         self._router = router
         self._rules = rules
@@ -102,6 +107,9 @@ class Sends:
         """Carry out one send, single or batch; the message is the frame's body."""
         if self._commits.is_full:
             request.refuse_as_busy()
+            return
+        if self.refused_because:
+            request.refuse(ResponseCode.SERVICE_NOT_AVAILABLE, self.refused_because)
             return
         header = command.fields
         plan = self._rules.decide(header, request.frame.body, command.version)

@@ -183,6 +183,57 @@ _OF_THE_LOG: Final = (
     HonouredKey(number("maxMessageSize", "4194304"), "largest message body", unit="bytes"),
 )
 
+_OF_RETENTION: Final = (
+    HonouredKey(
+        number("fileReservedTime", "72"),
+        "age at which messages are due to be deleted, by segments of the log: the youngest message of a segment "
+        "decides ([retention.md](retention.md))",
+        unit="hours",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("deleteWhen", "04"),
+        "hours of the local day, with `;`, in which what is due is deleted",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("retentionSeconds"),
+        "as `fileReservedTime` and instead of it, and what is due is deleted at any hour; 0: not used",
+        unit="seconds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("retentionBytes"),
+        "size to which the kept log is held, whatever the age of what goes; the newest segment always stays; 0: any",
+        unit="bytes",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("diskMaxUsedSpaceRatio", "75"),
+        "share of a member's disk in use above which what is due is deleted at any hour; taken as 10 to 95",
+        unit="percent",
+        is_strict=True,
+    ),
+    HonouredKey(
+        flag("cleanFileForciblyEnable", "true"),
+        "whether `diskSpaceCleanForciblyRatio` holds",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("diskSpaceCleanForciblyRatio", None, "85"),
+        "share above which the oldest segment is deleted whatever its age, one after the other; taken as 30 to 85. In "
+        "4.9 it is a property of the Java process",
+        unit="percent",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("diskSpaceWarningLevelRatio", None, "90"),
+        "share above which sends are refused with code 14; taken as 35 to 90. In 4.9 as above",
+        unit="percent",
+        is_strict=True,
+    ),
+)
+
 _OF_TOPICS: Final = (
     HonouredKey(
         flag("autoCreateTopicEnable", "true"),
@@ -303,6 +354,7 @@ HONOURED: Final = {
     "Heartbeats, lease and elections": _OF_ELECTIONS,
     "Addresses and routes": _OF_ADDRESSES,
     "Log and disk": _OF_THE_LOG,
+    "Retention": _OF_RETENTION,
     "Topics and messages": _OF_TOPICS,
     "Service": _OF_SERVICE,
     "Bounds": _OF_BOUNDS,

@@ -53,7 +53,8 @@ def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     by_key = {each["key"]: each for each in answer["settings"]}
     assert by_key["flushDiskType"]["value"] == "ASYNC_FLUSH"
     assert by_key["flushDiskType"]["origin"] == "line 7"
-    assert by_key["fileReservedTime"]["effect"].startswith("not used: ")
+    assert by_key["brokerId"]["effect"].startswith("not used: ")
+    assert by_key["fileReservedTime"]["value"] == "48"
 
 
 @pytest.mark.parametrize(

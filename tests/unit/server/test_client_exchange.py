@@ -65,9 +65,16 @@ class Bench:
             now_ms=lambda: self.now_ms,
         )
 
-    def sync(self, clients: list[ConsumerClient] | None, position: int = 0) -> bool:
+    def sync(
+        self,
+        clients: list[ConsumerClient] | None,
+        position: int = 0,
+        used_percent: float | None = None,
+    ) -> bool:
         """Report the clients of n1; return True if the leader says that it knows them."""
-        body = msgspec.msgpack.encode(SyncRequest("n1", 3, clients, ("", 0), position))
+        body = msgspec.msgpack.encode(
+            SyncRequest("n1", 3, clients, ("", 0), position, used_percent)
+        )
         self.exchange.sync_from(self.node, make_request(1, 1, body=body))  # type: ignore[arg-type]  # a fake
         assert self.node.reply is not None
         return self.node.reply.is_known
@@ -110,6 +117,17 @@ def test_a_follower_is_named_while_it_reports_and_for_what_it_has(bench: Bench) 
     assert bench.followers.broker_ids(999) == [2]
     bench.node.is_closed = True
     assert bench.followers.broker_ids(999) == []
+
+
+def test_a_follower_says_how_full_its_disk_is_while_it_reports(bench: Bench) -> None:
+    bench.sync([], used_percent=81.5)
+    assert bench.followers.used_percents() == {"n1": 81.5}
+    bench.now_ms = FRESH_MS + 1
+    assert bench.followers.used_percents() == {}
+    bench.sync(None, used_percent=82.0)
+    assert bench.followers.used_percents() == {"n1": 82.0}
+    bench.sync(None)
+    assert bench.followers.used_percents() == {}, "its disk cannot say"
 
 
 def test_an_older_node_that_does_not_say_how_far_it_is_is_not_named(bench: Bench) -> None:

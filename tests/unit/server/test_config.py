@@ -9,6 +9,7 @@ import pytest
 from broker.properties import read_properties
 from broker.server.config import BrokerConfig, read_config, read_settings
 from broker.server.settings.raft_times import RaftTimes
+from broker.service.retention import RetentionRules
 from dledger import NodeId, RaftConfig
 from dledger.errors import ConfigError
 from dledger_mq.net.address import Address
@@ -243,3 +244,65 @@ def test_what_the_rules_let_pass_the_log_takes_too() -> None:
             reading.config.raft_config().validate()
         else:
             assert reading.mistakes
+
+
+def test_retention_is_rocketmqs_unless_something_else_is_said() -> None:
+    config, _ = build()
+    rules = config.retention
+    assert (rules.reserved_ms, rules.delete_hours, rules.is_any_hour) == (
+        72 * 3_600_000,
+        frozenset({4}),
+        False,
+    )
+    assert (rules.bytes_max, rules.used_percent_max) == (0, 75)
+    assert (rules.forcibly_percent, rules.warning_percent) == (85, 90)
+
+
+def test_settings_of_retention() -> None:
+    config, warnings = build(
+        fileReservedTime="48",
+        deleteWhen="02;14",
+        retentionBytes="1000000",
+        diskMaxUsedSpaceRatio="60",
+        diskSpaceCleanForciblyRatio="70",
+        diskSpaceWarningLevelRatio="80",
+    )
+    assert warnings == []
+    assert config.retention == RetentionRules(
+        reserved_ms=48 * 3_600_000,
+        delete_hours=frozenset({2, 14}),
+        bytes_max=1_000_000,
+        used_percent_max=60,
+        forcibly_percent=70,
+        warning_percent=80,
+    )
+    at_once, _ = build(fileReservedTime="48", retentionSeconds="90")
+    assert (at_once.retention.reserved_ms, at_once.retention.is_any_hour) == (90_000, True)
+
+
+def test_ratios_are_held_to_rocketmqs_bounds() -> None:
+    config, _ = build(
+        diskMaxUsedSpaceRatio="100",
+        diskSpaceCleanForciblyRatio="99",
+        diskSpaceWarningLevelRatio="100",
+    )
+    rules = config.retention
+    assert (rules.used_percent_max, rules.forcibly_percent, rules.warning_percent) == (95, 85, 90)
+    low, _ = build(diskSpaceCleanForciblyRatio="0", diskSpaceWarningLevelRatio="0")
+    assert (low.retention.forcibly_percent, low.retention.warning_percent) == (30, 35)
+    off, _ = build(cleanFileForciblyEnable="false")
+    assert off.retention.forcibly_percent == 0
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("fileReservedTime", "0"),
+        ("deleteWhen", "25"),
+        ("retentionBytes", "1G"),
+        ("diskMaxUsedSpaceRatio", "0.75"),
+    ],
+)
+def test_settings_of_retention_that_cannot_be(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        build(**{key: value})

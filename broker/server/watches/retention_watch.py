@@ -1,0 +1,300 @@
+"""Retention at the leader: every ten seconds it lets the group forget what is due, unless something needs it.
+
+Every member looks at the room on its own disk; the followers report theirs to the leader. What is due is decided by
+broker/service/retention.py, what is needed by broker/store/needs.py, and the fold forgets it (docs/retention.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Final
+
+from broker.server.requests.commits import Commits
+from broker.service.retention import (
+    LogFacts,
+    RetentionRules,
+    SegmentStart,
+    decide,
+    refuses_sends,
+)
+from broker.store.control import ForgetBefore
+from broker.store.lookups import earliest_store_ms
+from broker.store.needs import Need, oldest_need
+from broker.store.retention import ForgetCause
+from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
+from dledger import DLedgerError, LogServer, Position
+from dledger.runtime.events_log import log_event
+from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.remoting.codes import DISK_FULL
+
+ROUND_MS: Final = 10_000
+"""RocketMQ's cleanResourceInterval."""
+
+LOOK_MS: Final = 1_000
+"""Between two looks at the own disk: a nearly full one fills quickly."""
+
+ASKED_ROUNDS: Final = 20
+"""Rounds for which an operator's wish holds, as RocketMQ's: what is due may be more than one round takes."""
+
+COMPLAINT_MS: Final = 3_600_000
+
+AHEAD_MAX_MS: Final = 7 * 24 * 3_600_000
+DOUBT_MS: Final = 3_600_000
+"""Nothing goes by its age for DOUBT_MS under a new leader whose clock is further ahead of the newest record than
+AHEAD_MAX_MS: a clock that is years ahead would delete everything at once, and somebody may see it in time."""
+
+
+class HeldUp:
+    """The thing that keeps messages which are due.
+
+    Attributes:
+        need: what it is, and where.
+        since_ms: when it was seen first, in the group's time.
+    """
+
+    def __init__(self, need: Need, since_ms: int) -> None:
+        self.need = need
+        self.since_ms = since_ms
+
+
+class RetentionWatch:
+    """Lets the group forget while this node leads.
+
+    Attributes:
+        held_up: what keeps messages that are due; None: nothing does.
+        used_percent: share of the own disk that is in use; None: unknown.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        rules: RetentionRules,
+        *,
+        own_percent: Callable[[], float | None],
+        follower_percents: Callable[[], Mapping[str, float]],
+        refuse_sends: Callable[[str], None],
+        now_ms: Callable[[], int],
+        local_hour: Callable[[int], int],
+    ) -> None:
+        """Set up the watch.
+
+        Args:
+            log: who leads, and where the log begins and ends.
+            state: what is needed and forgotten.
+            commits: takes the record.
+            rules: what is due.
+            own_percent: returns the share of the own disk that is in use; None: the disk cannot say.
+            follower_percents: returns those of the followers that are known.
+            refuse_sends: takes the reason for which sends are refused from here on; empty: they are taken.
+            now_ms: the group's time, never before the newest record.
+            local_hour: returns the hour of the local day at such a time.
+        """
+        self.held_up: HeldUp | None = None
+        self.used_percent: float | None = None
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._rules = rules
+        self._own_percent = own_percent
+        self._follower_percents = follower_percents
+        self._refuse_sends = refuse_sends
+        self._now_ms = now_ms
+        self._local_hour = local_hour
+        self._next_look_ms = self._next_round_ms = self._doubt_until_ms = 0
+        self._next_complaint_ms = 0
+        self._asked_rounds = 0
+        self._is_leading = self._is_waiting = self._is_refusing = False
+        self._starts: dict[Position, SegmentStart] = {}
+        """By the beginning of a segment: where the next one begins."""
+
+    def ask(self) -> None:
+        """Let what is due go in the next rounds, whatever the hour; an operator wants it."""
+        self._asked_rounds = ASKED_ROUNDS
+        self._next_look_ms = self._next_round_ms = 0
+
+    def tick(self, now_ms: int) -> None:
+        """Look at the disk, and while this node leads let the group forget; `now_ms` is monotonic."""
+        if now_ms < self._next_look_ms:
+            return
+        self._next_look_ms = now_ms + LOOK_MS
+        self.used_percent = self._own_percent()
+        self._look_at_room()
+        if not self._log.is_serving:
+            self._is_leading, self.held_up = False, None
+            return
+        if not self._is_leading:
+            self._is_leading = True
+            self._doubt_until_ms = now_ms + self._doubt_ms()
+        if now_ms >= self._next_round_ms and not self._is_waiting and not self._commits.is_full:
+            self._next_round_ms = now_ms + ROUND_MS
+            self._asked_rounds = max(0, self._asked_rounds - 1)
+            try:
+                self._forget(is_in_doubt=now_ms < self._doubt_until_ms)
+            except DLedgerError as error:  # an entry cannot be read now; the next round tries again
+                self._log_event(logging.WARNING, "retention-waits", reason=error)
+
+    # Room.
+
+    def _look_at_room(self) -> None:
+        """Refuse sends, or take them again, as the room on the disks says."""
+        reason = self._why_refused()
+        if bool(reason) == self._is_refusing:
+            return
+        self._is_refusing = bool(reason)
+        self._refuse_sends(reason)
+        self._log_event(
+            logging.ERROR if reason else logging.WARNING,
+            "sends-refused" if reason else "sends-taken-again",
+            reason=reason.removeprefix(DISK_FULL) or "there is room on the disk",
+        )
+
+    def _why_refused(self) -> str:
+        """Return why sends are to be refused; empty: they are taken."""
+        own = str(self._log.node_id)
+        percents = dict(self._follower_percents())
+        if self.used_percent is not None:
+            percents[own] = self.used_percent
+        full = {node for node, used in percents.items() if refuses_sends(self._rules, used)}
+        member_count = len(self._log.config.peers)
+        if own not in full and 2 * (member_count - len(full)) > member_count:
+            return ""
+        shown = ", ".join(f"{node} {percents[node]:.0f} %" for node in sorted(full))
+        return (
+            f"{DISK_FULL}service not available now: the disk is nearly full ({shown} in use), sends are refused "
+            f"above {self._rules.warning_percent} % (diskSpaceWarningLevelRatio), reads go on"
+        )
+
+    # Rounds.
+
+    def _forget(self, *, is_in_doubt: bool) -> None:
+        """Write the record if something is due and not needed.
+
+        Raises:
+            DLedgerError: the entry with which the kept part is to begin cannot be read.
+        """
+        now_ms = self._now_ms()
+        need = oldest_need(self._state, StoreTimeMs(now_ms))
+        facts = self._facts(now_ms, need)
+
+        def next_start(beginning: Position) -> SegmentStart | None:
+            start = self._next_start(beginning, facts.end)
+            return replace(start, stored_ms=None) if start is not None and is_in_doubt else start
+
+        decision = decide(self._rules, facts, next_start)
+        if decision.is_held_up and need is not None:
+            self._complain(need, now_ms)
+        else:
+            self.held_up = None
+        if decision.start is not None:
+            self._write(decision.start, decision.cause)
+
+    def _facts(self, now_ms: int, need: Need | None) -> LogFacts:
+        """Return the stand of the log, and of the fullest disk."""
+        reader = self._log.reader
+        percents = [*self._follower_percents().values()]
+        if self.used_percent is not None:
+            percents.append(self.used_percent)
+        return LogFacts(
+            now_ms=now_ms,
+            hour=self._local_hour(now_ms),
+            used_percent=max(percents, default=None),
+            beginning=self._state.retention.position,
+            given_back=reader.first_position,
+            end=reader.applied_position,
+            segment_bytes=self._log.config.segment_size_bytes,
+            needed_from=None if need is None else need.physical_offset,
+            is_asked=self._asked_rounds > 0,
+        )
+
+    def _next_start(self, beginning: Position, end: Position) -> SegmentStart | None:
+        """Return the first entry that had no room in the segment that begins at a position; read once.
+
+        Raises:
+            DLedgerError: it cannot be read.
+        """
+        known = self._starts.get(beginning)
+        if known is not None:
+            return known
+        beyond = Position(beginning + self._log.config.segment_size_bytes)
+        if beyond >= end:
+            return None
+        reader = self._log.reader
+        entry = reader.entry_at(beyond)
+        if entry.position <= beginning:  # it is larger than a segment, and has one of its own
+            if entry.end_position >= end:
+                return None
+            entry = reader.entry_at(entry.end_position)
+        stored_ms = earliest_store_ms(reader, entry.position, end=end)
+        start = SegmentStart(entry.index, entry.position, stored_ms)
+        if stored_ms is not None:
+            kept_from = self._state.retention.position
+            self._starts = {at: each for at, each in self._starts.items() if at >= kept_from}
+            self._starts[beginning] = start
+        return start
+
+    def _write(self, start: SegmentStart, cause: ForgetCause) -> None:
+        place = self._commits.stage_control(ForgetBefore(start.index, start.position, cause))
+        self._is_waiting = True
+        self._commits.wait(place, self)
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+        self._is_waiting = False
+        refusal = self._state.refusals.at(staged.physical_offset(place))
+        if refusal is not None:
+            self._log_event(
+                logging.INFO, "retention-waits", reason=f"{refusal.kind.name}: {refusal.detail}"
+            )
+            return
+        retention = self._state.retention
+        self._log_event(
+            logging.INFO,
+            "forgotten",
+            before_entry=retention.index,
+            before_position=retention.position,
+            cause=retention.cause,
+        )
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`: whoever leads decides anew."""
+        self._is_waiting = False
+
+    def _complain(self, need: Need, now_ms: int) -> None:
+        """Note and report, now and then, what keeps messages that are due."""
+        held_up = self.held_up
+        if held_up is None or held_up.need.what != need.what:
+            held_up = HeldUp(need, now_ms)
+            self._next_complaint_ms = now_ms
+        held_up.need = need
+        self.held_up = held_up
+        if now_ms >= self._next_complaint_ms:
+            self._next_complaint_ms = now_ms + COMPLAINT_MS
+            self._log_event(
+                logging.WARNING,
+                "retention-held-up",
+                by=need.what,
+                at_position=need.physical_offset,
+                since_s=(now_ms - held_up.since_ms) // 1000,
+            )
+
+    def _doubt_ms(self) -> int:
+        """Return for how long this leader's clock is not believed: it is far ahead of the newest record."""
+        newest_ms = self._state.last_store_ms
+        ahead_ms = self._now_ms() - newest_ms
+        if not newest_ms or ahead_ms <= AHEAD_MAX_MS:
+            return 0
+        self._log_event(
+            logging.WARNING,
+            "retention-waits",
+            reason=f"the clock is {ahead_ms // 86_400_000} days ahead of the newest message: nothing goes by its "
+            f"age for {DOUBT_MS // 60_000} minutes; stop this node if its clock is wrong",
+        )
+        return DOUBT_MS
+
+    def _log_event(self, level: int, event: str, **fields: object) -> None:
+        log_event(level, event, node=self._log.node_id, **fields)

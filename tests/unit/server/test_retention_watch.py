@@ -1,0 +1,308 @@
+"""Retention at the leader: when it writes the record, what holds it up, and when sends are refused."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.server.watches.retention_watch import (
+    AHEAD_MAX_MS,
+    ASKED_ROUNDS,
+    COMPLAINT_MS,
+    DOUBT_MS,
+    LOOK_MS,
+    ROUND_MS,
+    RetentionWatch,
+)
+from broker.service.retention import RetentionRules
+from broker.store.recent_sends import AGE_MAX_MS
+from dledger import LogServer, NotLeaderError, Term
+from dledger_mq.message.numbers import QueueId
+from dledger_mq.remoting.codes import DISK_FULL, ResponseCode
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import decode_command
+from tests.unit.server.lone_leader import Asker, LoneLeader
+
+SEGMENT = 4096
+AGE_MS = 600_000
+RULES = RetentionRules(reserved_ms=AGE_MS, is_any_hour=True)
+
+
+class Bench:
+    """A leader whose watch is driven by hand."""
+
+    def __init__(self, rules: RetentionRules = RULES) -> None:
+        self.leader = LoneLeader()
+        self.log = self.leader.log
+        self.own_percent: float | None = 20.0
+        self.percents: dict[str, float] = {}
+        self.hour = 12
+        self.refusals: list[str] = []
+        self.steady_ms = 0
+        server = SimpleNamespace(
+            node_id="n0",
+            config=SimpleNamespace(segment_size_bytes=SEGMENT, peers=("n0", "n1", "n2")),
+            reader=self,
+            is_serving=True,
+        )
+        self.server = server
+        self.watch = RetentionWatch(
+            cast("LogServer", server),
+            self.leader.state,
+            self.leader.commits,
+            rules,
+            own_percent=lambda: self.own_percent,
+            follower_percents=lambda: self.percents,
+            refuse_sends=self.refusals.append,
+            now_ms=self.leader.log_ms,
+            local_hour=lambda at_ms: self.hour,
+        )
+
+    # The part of a reader that the watch uses.
+
+    first_position = 0
+
+    @property
+    def applied_position(self) -> int:
+        return self.log.end_position
+
+    def entry_at(self, position: int) -> object:
+        return self.log.entry_at(position)  # type: ignore[arg-type] # a position
+
+    def span_at(self, position: int, size_bytes: int, *, only_memory: bool = False) -> object:
+        return self.log.span_at(position, size_bytes, only_memory=only_memory)  # type: ignore[arg-type] # a position
+
+    # What happens.
+
+    def fill(self, segments: int, **named: str) -> None:
+        """Send until the log is that many segments longer."""
+        end = self.log.end_position + segments * SEGMENT
+        while self.log.end_position < end:
+            self.leader.send(b"x" * 900, **named)
+            self.leader.commit()
+
+    def pass_ms(self, pass_ms: int, step_ms: int = ROUND_MS) -> None:
+        """Let time pass, with the watch at work."""
+        end_ms = self.steady_ms + pass_ms
+        while self.steady_ms < end_ms:
+            step_ms = min(step_ms, end_ms - self.steady_ms)
+            self.steady_ms += step_ms
+            self.leader.now_ms += step_ms
+            self.watch.tick(self.steady_ms)
+            self.leader.commit()
+
+    @property
+    def beginning(self) -> int:
+        return self.leader.state.retention.position
+
+    @property
+    def min_offset(self) -> int:
+        low, _ = self.leader.state.queues.min_max("T", QueueId(0))
+        return low
+
+
+def test_what_is_older_than_the_reserved_time_is_forgotten_in_whole_segments() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.pass_ms(AGE_MS - ROUND_MS)
+    assert bench.beginning == 0
+    bench.fill(2)
+    bench.pass_ms(2 * ROUND_MS)
+    assert 2 * SEGMENT < bench.beginning <= 3 * SEGMENT
+    assert bench.min_offset > 0
+    kept_ms = bench.leader.stored()[0].store_timestamp_ms
+    assert kept_ms >= bench.leader.now_ms - AGE_MS - 2 * ROUND_MS
+    assert bench.leader.state.retention.cause == "time"
+
+
+def test_only_the_hours_that_were_named_count() -> None:
+    bench = Bench(RetentionRules(reserved_ms=AGE_MS, delete_hours=frozenset({4})))
+    bench.fill(3)
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.beginning == 0
+    bench.hour = 4
+    bench.pass_ms(ROUND_MS)
+    assert bench.beginning > SEGMENT
+
+
+def test_an_operator_needs_no_hour_and_asks_for_some_rounds() -> None:
+    bench = Bench(RetentionRules(reserved_ms=AGE_MS, delete_hours=frozenset()))
+    bench.fill(2)
+    bench.watch.ask()
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.beginning == 0, "it is too young"
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.beginning == 0, "the operator's wish is over"
+    bench.watch.ask()
+    bench.pass_ms(1)
+    assert bench.beginning > SEGMENT / 2
+    assert bench.leader.state.retention.cause == "operator"
+    assert ASKED_ROUNDS * ROUND_MS < AGE_MS
+
+
+def test_a_follower_forgets_nothing_on_its_own() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.server.is_serving = False
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.log.open_count == 0
+    assert bench.beginning == 0
+
+
+def test_a_record_that_is_lost_is_written_again() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.steady_ms += 2 * AGE_MS
+    bench.leader.now_ms += 2 * AGE_MS
+    bench.watch.tick(bench.steady_ms)
+    bench.leader.commits.flush()
+    assert bench.log.open_count == 1
+    bench.watch.tick(bench.steady_ms + ROUND_MS)
+    bench.leader.commits.flush()
+    assert bench.log.open_count == 1, "one at a time"
+    bench.log.lose()
+    bench.leader.commits.lost(NotLeaderError(None, Term(1)))
+    assert bench.beginning == 0
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.beginning > 0
+
+
+def test_an_entry_that_cannot_be_read_now_is_waited_for() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.log.damaged = {entry.index for entry in bench.log.entries}
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.beginning == 0
+    bench.log.damaged = set()
+    bench.pass_ms(ROUND_MS)
+    assert bench.beginning > SEGMENT
+
+
+# What holds it up.
+
+
+def test_what_waits_is_kept_and_named_now_and_then(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench()
+    bench.leader.send(b"late", DELAY="18")
+    bench.leader.commit()
+    waiting = bench.leader.state.schedule.oldest_waiting()
+    assert waiting is not None
+    bench.fill(3)
+    bench.pass_ms(AGE_MS + 2 * AGE_MAX_MS)
+    assert bench.beginning == 0
+    held_up = bench.watch.held_up
+    assert held_up is not None
+    assert held_up.need.physical_offset == waiting
+    bench.pass_ms(COMPLAINT_MS, step_ms=60_000)
+    lines = [line for line in caplog.messages if line.startswith("retention-held-up")]
+    assert len(lines) == 2
+    assert f"by='a delayed message that is not delivered' at_position={waiting} " in lines[0]
+    assert " since_s=0" in lines[0]
+    assert " since_s=3600" in lines[1]
+
+
+def test_once_it_is_delivered_the_rest_goes() -> None:
+    bench = Bench()
+    bench.leader.send(b"late", DELAY="18")
+    bench.leader.commit()
+    bench.fill(3)
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.watch.held_up is not None
+    bench.leader.now_ms += 7_200_000
+    bench.leader.delays.tick()
+    bench.leader.commit()
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.watch.held_up is None
+    assert bench.beginning > SEGMENT
+    assert bench.leader.stored()[-1].body == b"late"
+
+
+def test_a_clock_that_is_far_ahead_is_doubted_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench()
+    bench.fill(3)
+    bench.leader.now_ms += AHEAD_MAX_MS + 1
+    bench.pass_ms(DOUBT_MS - ROUND_MS, step_ms=60_000)
+    assert bench.beginning == 0
+    (line,) = [line for line in caplog.messages if line.startswith("retention-waits")]
+    assert "the clock is 7 days ahead of the newest message" in line
+    bench.pass_ms(60_000 + 2 * ROUND_MS)
+    assert bench.beginning > SEGMENT
+
+
+# Room on disks.
+
+
+@pytest.mark.parametrize("whose", ["own", "a follower's"])
+def test_a_nearly_full_disk_lets_the_oldest_go_whatever_its_age(whose: str) -> None:
+    bench = Bench(RetentionRules())
+    bench.fill(5)
+    bench.pass_ms(2 * AGE_MAX_MS)  # so that no send may be repeated
+    assert bench.beginning == 0
+    if whose == "own":
+        bench.own_percent = 86.0
+    else:
+        bench.percents["n2"] = 86.0
+    bench.pass_ms(ROUND_MS)
+    assert SEGMENT - 2_000 < bench.beginning <= SEGMENT
+    bench.pass_ms(ROUND_MS)
+    first = bench.beginning
+    bench.pass_ms(10 * ROUND_MS)
+    assert bench.beginning <= 2 * SEGMENT, "its bytes were not given back"
+    bench.first_position = bench.beginning
+    bench.pass_ms(ROUND_MS)
+    assert bench.beginning > first
+    assert bench.leader.state.retention.cause == "disk"
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "refuses"),
+    [
+        (90.0, {}, False),
+        (91.0, {}, True),
+        (None, {}, False),
+        (20.0, {"n1": 95.0}, False),
+        (20.0, {"n1": 95.0, "n2": 91.0}, True),
+    ],
+)
+def test_sends_are_refused_when_the_leaders_disk_or_those_of_a_majority_are_nearly_full(
+    own: float | None, others: dict[str, float], *, refuses: bool
+) -> None:
+    bench = Bench()
+    bench.own_percent, bench.percents = own, others
+    bench.pass_ms(LOOK_MS)
+    assert bool(bench.refusals) is refuses
+    bench.own_percent, bench.percents = 50.0, {}
+    bench.pass_ms(2 * LOOK_MS)
+    assert bench.refusals[1:] == ([""] if refuses else [])
+
+
+def test_the_refusal_names_the_cause_and_is_that_of_a_store_that_takes_nothing() -> None:
+    bench = Bench()
+    bench.own_percent = 93.4
+    bench.pass_ms(LOOK_MS)
+    (reason,) = bench.refusals
+    bench.leader.sends.refused_because = bench.leader.send_backs.refused_because = reason
+    sent = bench.leader.send(b"x")
+    back = bench.leader.give_back(cast("object", SimpleNamespace(physical_offset=0)), "g")  # type: ignore[arg-type] # where it stands
+    for asker in (sent, back):
+        code, remark = answer(asker)
+        assert code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert remark.startswith(f"{DISK_FULL}service not available now: the disk is nearly full")
+        assert "n0 93 % in use" in remark
+    assert bench.leader.commits.staging.staged_count == 0
+    bench.leader.sends.refused_because = ""
+    taken = bench.leader.send(b"x")
+    bench.leader.commit()
+    assert answer(taken)[0] == ResponseCode.SUCCESS
+
+
+def answer(asker: Asker) -> tuple[int, str]:
+    decoder = FrameDecoder()
+    decoder.feed(b"".join(asker.frames))
+    (command,) = map(decode_command, decoder.frames())
+    return command.code, command.remark or ""
