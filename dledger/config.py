@@ -23,7 +23,8 @@ class RaftConfig:
 
     Attributes:
         node_id: this node.
-        voters: all voting members, this node included, in a fixed order.
+        voters: the voting members that the group began with, this node included, in a fixed order; for a log that
+            has changed them since, they are no more than a beginning (docs/adr/0182).
         heartbeat_interval_ms: pause between a leader's heartbeats.
         lease_ms: how long a follower that answered the leader supports no other candidate.
         election_timeout_min_ms, election_timeout_max_ms: silence after which a follower asks for
@@ -39,6 +40,7 @@ class RaftConfig:
         transfer_timeout_ms: a hand-over that takes longer is given up.
         slow_disk_ms: a leader that needs so much to make an entry durable, again and again, hands over to
             a member with a much faster disk (docs/adr/0102).
+        joins: this node is to be added to the group of `voters`, and is none of them.
     """
 
     node_id: NodeId
@@ -57,6 +59,7 @@ class RaftConfig:
     preferred_leaders: tuple[NodeId, ...] = ()
     transfer_timeout_ms: int = 1000
     slow_disk_ms: int = 300
+    joins: bool = False
 
     def validate(self) -> None:
         """Refuse values that contradict each other.
@@ -64,9 +67,10 @@ class RaftConfig:
         Raises:
             ConfigError: names both values.
         """
-        if self.node_id not in self.voters:
+        if (self.node_id in self.voters) is self.joins:
             raise ConfigError(
-                f"node {self.node_id} is not among the members {', '.join(self.voters)}"
+                f"node {self.node_id} is {'' if self.joins else 'not '}among the members {', '.join(self.voters)}"
+                f"{', and cannot join them' if self.joins else ''}"
             )
         if len(set(self.voters)) != len(self.voters):
             raise ConfigError(f"a member is named twice in {', '.join(self.voters)}")
@@ -207,7 +211,7 @@ class LogConfig:
             raise ConfigError("assertions guard the log: Python must not run with -O")
         self.raft.validate()
         members = tuple(peer.node_id for peer in self.peers)
-        if set(members) != set(self.raft.voters):
+        if set(members) != {*self.raft.voters, self.raft.node_id}:
             raise ConfigError(
                 f"the peers {', '.join(members)} are not the voters {', '.join(self.raft.voters)}"
             )

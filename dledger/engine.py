@@ -33,6 +33,7 @@ from dledger.errors import (
     ForkedError,
 )
 from dledger.held_sends import HeldSends
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
@@ -40,6 +41,7 @@ from dledger.raft.effects import (
     EntriesCut,
     Failed,
     HandsOver,
+    MembersChanged,
     News,
     Outcome,
     Resolve,
@@ -53,6 +55,7 @@ from dledger.raft.effects import (
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
+    MembersRequested,
     Persisted,
     Propose,
     ReadRequested,
@@ -63,7 +66,7 @@ from dledger.raft.events import (
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
 from dledger.raft.log_layout import LogBase
-from dledger.raft.membership import MembershipFormatError, voters_in
+from dledger.raft.membership import MembershipFormatError, configuration_in
 from dledger.raft.messages import (
     AppendRequest,
     PeerMessage,
@@ -155,7 +158,7 @@ class Engine:
             cache_bytes_max=config.cache_bytes_max,
             syncs=config.fsync,
         )
-        is_alone = len(config.raft.voters) == 1
+        is_alone = len(config.peers) == 1
         self._store = self.store_type.open(
             disk, folder, last_id=self.log.last_id, may_forget=not is_alone
         )
@@ -164,10 +167,10 @@ class Engine:
         if self._is_new_store:
             # Whether this member ever had a store, and promised anything, nobody knows here.
             state = replace(state, is_voter=False)
+        self._node_id = config.raft.node_id
         self.node = self.node_type(config.raft, state, self.log.layout, draw=draw, now_ms=now_ms)
         self.failure: DLedgerError | None = None
-        self._node_id = config.raft.node_id
-        others = tuple(voter for voter in config.raft.voters if voter != config.raft.node_id)
+        others = self._others(self.node.configuration)
         self._damage = DamagePolicy(config.raft.node_id, others, self.log)
         self.live_repair = self._damage.live_repair
         self._held = HeldSends()
@@ -181,6 +184,9 @@ class Engine:
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
         self._resolved: list[tuple[int, Outcome]] = []
         self._news: list[News] = []
+
+    def _others(self, configuration: Configuration) -> tuple[NodeId, ...]:
+        return tuple(name for name in configuration.members if name != self._node_id)
 
     def start_after(self, applied_index: Index) -> None:
         """Hand out committed entries after this one, which the state machine has. Before the first step only."""
@@ -252,7 +258,9 @@ class Engine:
             f"the log would begin after entry {before.index}, the state is at {self._handed_out_index}"
         )
         self.log.begin_after(before)
-        self.node.begin_log_after(LogBase(before.index, before.term, before.position))
+        base = LogBase(before.index, before.term, before.position)
+        for effect in self.node.begin_log_after(base):
+            self._carry_out(effect)
         self.live_repair.forget_from(Index(1))
         self._held.saves_log(before.index)
         self._committed_index = before.index
@@ -290,10 +298,10 @@ class Engine:
         first, term = runs[-1]
         try:
             (entry,) = self.log.entries(first, Index(first + 1))
-            voters = voters_in(entry)
+            named = configuration_in(entry)
         except (OSError, CorruptionError, MembershipFormatError):
             return None
-        return None if voters is None else (EntryId(term, first), voters)
+        return None if named is None else (EntryId(term, first), frozenset(named.voters))
 
     # What happens.
 
@@ -308,7 +316,7 @@ class Engine:
             OSError, DLedgerError: entries could not be read back; the engine is latched.
         """
         if self.failure is not None and not isinstance(
-            event, Propose | ReadRequested | TransferRequested
+            event, Propose | ReadRequested | TransferRequested | MembersRequested
         ):
             return
         if isinstance(event, Received) and isinstance(event.message, AppendRequest):
@@ -594,12 +602,12 @@ class Engine:
                 self._committed_index = index
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
-            case RoleChanged() | HandsOver():
+            case RoleChanged() | MembersChanged() | HandsOver():
                 self._note_news(effect)
-            case SaveHardState(term=term, vote=vote, is_voter=is_voter):
+            case SaveHardState(term=term, vote=vote, is_voter=is_voter, notes=notes):
                 if self.failure is None:
                     self._held.saves_hard_state()
-                    self._hard_state = HardState(term, vote, is_voter)
+                    self._hard_state = HardState(term, vote, is_voter, notes)
             case TruncateLog(first=first):
                 assert first > self._committed_index, (
                     f"entry {first} would be cut, {self._committed_index} is committed"
@@ -612,7 +620,9 @@ class Engine:
             case _:
                 assert_never(effect)
 
-    def _note_news(self, news: RoleChanged | HandsOver) -> None:
+    def _note_news(self, news: RoleChanged | MembersChanged | HandsOver) -> None:
+        if isinstance(news, MembersChanged):
+            self.live_repair.peers_changed(self._others(news.configuration))
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
             self.live_repair.became_leader()
         self._news.append(news)
@@ -653,6 +663,7 @@ class Engine:
                 first_kept=first_kept,
                 first_position=self.log.layout.first_position,
                 before_chain_crc=self.log.chain_crc_before_first,
+                members=effect.members,
             )
         self._outbox.append((effect.to, request))
 

@@ -117,6 +117,12 @@ class TransferFailedError(RefusedError):
     code = "transfer_failed"
 
 
+class MembersUnchangedError(RefusedError):
+    """The members cannot be changed so now; nothing was changed."""
+
+    code = "members_unchanged"
+
+
 class UnsupportedError(RefusedError):
     """This group does not offer that operation."""
 

@@ -25,8 +25,10 @@ from dledger.codec.wire_types import (
     encode_header,
 )
 from dledger.errors import PeerProtocolError
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
-from dledger.raft.ids import Index, NodeId, Position, Term
+from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
+from dledger.raft.membership import MembershipFormatError, decode_membership, encode_membership
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -107,6 +109,14 @@ class AppendEntriesCall(AdmittingAppendEntriesCall, frozen=True, tag="append"):
     before_chain_crc: Number = 0
 
 
+class MembersAppendEntriesCall(AppendEntriesCall, frozen=True, tag="append"):
+    """AppendRequest of a group whose members were changed, to a member behind its leader's start."""
+
+    members_index: Number = 0
+    members_term: Number = 0
+    members: bytes = b""
+
+
 class AppendEntriesAnswer(Header, frozen=True, tag="append-answer"):
     """AppendResponse."""
 
@@ -158,7 +168,7 @@ PeerHeader = (
     | PreVoteAnswer
     | VoteCall
     | VoteAnswer
-    | AppendEntriesCall
+    | MembersAppendEntriesCall
     | AppendEntriesAnswer
     | TimeoutNowCall
     | RepairCall
@@ -188,11 +198,18 @@ def _header_of_append(message: AppendRequest) -> Header:
     }
     if not message.first_kept:
         return AdmittingAppendEntriesCall(**fields)
-    return AppendEntriesCall(
+    fields |= {
+        "first_kept": message.first_kept,
+        "first_position": message.first_position,
+        "before_chain_crc": message.before_chain_crc,
+    }
+    if message.members is None:
+        return AppendEntriesCall(**fields)
+    return MembersAppendEntriesCall(
         **fields,
-        first_kept=message.first_kept,
-        first_position=message.first_position,
-        before_chain_crc=message.before_chain_crc,
+        members_index=message.members.entry_id.index,
+        members_term=message.members.entry_id.term,
+        members=encode_membership(message.members.configuration),
     )
 
 
@@ -319,7 +336,7 @@ def decode_message(header: bytes, blob: Buffer) -> PeerMessage:
         PeerProtocolError: with the reason.
     """
     call = decode_with(_DECODER, header, "message")
-    if isinstance(call, AppendEntriesCall):
+    if isinstance(call, MembersAppendEntriesCall):
         return _append_request(call, blob)
     if isinstance(call, RepairReply):
         entries = decode_entries(blob, call.count)
@@ -420,7 +437,19 @@ def _repair_request(call: RepairCall) -> RepairRequest:
     )
 
 
-def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
+def _members(call: MembersAppendEntriesCall) -> ConfigurationNote | None:
+    """Decode the change of the members that a request tells of; None: of none."""
+    if not call.members:
+        return None
+    try:
+        configuration = decode_membership(call.members)
+    except MembershipFormatError as error:
+        raise PeerProtocolError(f"members: {error}") from error
+    entry_id = EntryId(Term(call.members_term), Index(call.members_index))
+    return ConfigurationNote(entry_id, configuration, is_settled=True)
+
+
+def _append_request(call: MembersAppendEntriesCall, blob: Buffer) -> AppendRequest:
     """Check that the entries begin after `prev_index` and belong to terms up to the sender's."""
     entries = decode_entries(blob, call.count)
     if call.prev_term > call.term:
@@ -446,7 +475,7 @@ def _append_request(call: AppendEntriesCall, blob: Buffer) -> AppendRequest:
     return _with_start(request, call) if call.first_kept else request
 
 
-def _with_start(request: AppendRequest, call: AppendEntriesCall) -> AppendRequest:
+def _with_start(request: AppendRequest, call: MembersAppendEntriesCall) -> AppendRequest:
     """Add where the leader's log begins: a heartbeat from just before there says it."""
     if (
         request.entries
@@ -461,4 +490,5 @@ def _with_start(request: AppendRequest, call: AppendEntriesCall) -> AppendReques
         first_kept=Index(call.first_kept),
         first_position=Position(call.first_position),
         before_chain_crc=call.before_chain_crc,
+        members=_members(call),
     )

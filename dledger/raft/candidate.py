@@ -16,7 +16,7 @@ class Campaign:
     of its new store. Those numbers must be known from an earlier pre-vote, so that each answer is younger
     than each new store: whatever a lost store helped to elect is then known to the members that answer.
 
-    Invariant: `supporters` holds each voter once, this node first.
+    Invariant: `supporters` holds each voter that supports it once; this node first, if it is a voter itself.
 
     Attributes:
         number: of this pre-vote among those of this node; answers repeat it.
@@ -29,7 +29,7 @@ class Campaign:
     def __init__(self, core: Core, before: Campaign | None = None) -> None:
         self._core = core
         self._empty: set[NodeId] = set()
-        self.supporters: list[NodeId] = [core.node_id]
+        self.supporters: list[NodeId] = [core.node_id] if core.is_counted else []
         self.new_stores: dict[NodeId, int] = {}
         self.known_stores = before.new_stores if before is not None else {}
         self.number: int = max(before.number + 1 if before is not None else 0, core.now_ms)
@@ -48,11 +48,12 @@ class Campaign:
     def shows_all_empty(self) -> bool:
         """True if every other member has answered this pre-vote, and none has an entry."""
         core = self._core
-        return not core.log.last_index and len(self._empty) == len(core.peers) > 0
+        others = core.other_voters
+        return not core.log.last_index and core.is_counted and self._empty == set(others) != set()
 
     def take_answer(self, response: PreVoteResponse) -> None:
         """Note what an answer to this very pre-vote shows of the member's log."""
-        if response.campaign != self.number:
+        if response.campaign != self.number or response.source not in self._core.other_voters:
             return
         if response.new_store:
             self.new_stores[response.source] = response.new_store
@@ -76,7 +77,7 @@ class Campaign:
             last_term=last.term,
             campaign=self.number,
         )
-        for peer in core.peers:
+        for peer in core.other_voters:
             core.send(peer, request)
 
     def ask(self, *, is_transfer: bool) -> None:
@@ -87,7 +88,7 @@ class Campaign:
         config = core.config
         core.draw_election_timeout(config.election_timeout_min_ms, config.election_timeout_max_ms)
         last = core.log.last_id
-        for peer in core.peers:
+        for peer in core.other_voters:
             request = VoteRequest(
                 term=core.term,
                 source=core.node_id,
@@ -99,8 +100,9 @@ class Campaign:
             core.send(peer, request)
 
     def count(self, response: PreVoteResponse | VoteResponse) -> None:
-        """Count an answer; duplicates and refusals change nothing."""
-        if response.granted and response.source not in self.supporters:
+        """Count a voter's answer; duplicates, refusals, and what others say change nothing."""
+        is_voter = response.source in self._core.other_voters
+        if response.granted and is_voter and response.source not in self.supporters:
             self.supporters.append(response.source)
             assert len(self.supporters) <= self._core.voter_count, (
                 f"{len(self.supporters)} of {self._core.voter_count} voters support {self._core.node_id}"

@@ -9,7 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dledger.config import RaftConfig
-from dledger.raft.effects import Commit, Effect, Role, RoleChanged, SaveHardState, Send, Waits
+from dledger.raft.configuration import Configuration
+from dledger.raft.configuration_log import ConfigurationLog, ConfigurationNote
+from dledger.raft.effects import (
+    Commit,
+    Effect,
+    MembersChanged,
+    Role,
+    RoleChanged,
+    SaveHardState,
+    Send,
+    Waits,
+)
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Term
 from dledger.raft.log_layout import LogBase, LogLayout
@@ -32,18 +43,24 @@ class Core:
     nobody to somebody; commit_index and durable_index <= log.last_index.
 
     Attributes:
-        peers: the other voters, in the configured order.
-        members: all voters.
+        configurations: the members that the log names.
+        peers: the other members, voters first, in the configured order.
+        other_voters: those of them that vote.
+        is_counted: whether this node is one of the voters. Not so of a learner, of one that was removed, and of one
+            that has yet to be added; a leader that was removed leads on until that is committed.
         durable_index: last index that is surely on the own disk.
         contact_ms: last append request of a current leader; at start the start itself, since a
             promise made before a crash may still hold.
         election_timeout_ms: drawn when a role begins.
         election_deadline_ms: when a node that is no leader asks for votes.
-        is_voter: whether it may vote and be counted; False for a store that began empty, or turned out
-            to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103).
+        is_voter: whether its store may vote and be counted; False for one that began empty, or turned out
+            to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103). Whether the
+            group counts this member at all is another question.
         standstill_count: how often this node stood still in the present silence.
         paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
+        announced_members: the last change of the members that is committed, as a leader told it, and the entry up to
+            which it knew the log to be committed; None: none has told. A log that begins anew begins with it.
         handed_over_by, handed_over_ms: the leader that last asked this node to campaign, and when it did.
     """
 
@@ -52,8 +69,10 @@ class Core:
         "_drawn_store",
         "_effects",
         "_saved",
+        "announced_members",
         "commit_index",
         "config",
+        "configurations",
         "contact_ms",
         "draw",
         "durable_index",
@@ -61,12 +80,13 @@ class Core:
         "election_timeout_ms",
         "handed_over_by",
         "handed_over_ms",
+        "is_counted",
         "is_voter",
         "leader_id",
         "log",
-        "members",
         "node_id",
         "now_ms",
+        "other_voters",
         "paused_until_ms",
         "peers",
         "role",
@@ -86,17 +106,17 @@ class Core:
         draw: Draw,
         now_ms: int,
     ) -> None:
-        assert config.node_id in config.voters, f"{config.node_id} is not a voter"
+        assert config.node_id in config.voters or config.joins, f"{config.node_id} is not a voter"
         assert log.last_term <= hard_state.term, (
             f"the log is of term {log.last_term}, ahead of the saved term {hard_state.term}"
         )
         self.config = config
         self.node_id = config.node_id
-        self.peers = tuple(voter for voter in config.voters if voter != config.node_id)
-        self.members = frozenset(config.voters)
-        self.voter_count = len(config.voters)
         self.draw = draw
         self.log = log.copy()
+        first = Configuration(config.voters)
+        self.configurations = ConfigurationLog(first, hard_state.notes, self.log)
+        self._configure()
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.is_voter = hard_state.is_voter
@@ -114,6 +134,7 @@ class Core:
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self.standstill_count = 0
+        self.announced_members: tuple[Index, ConfigurationNote | None] | None = None
         self._effects: list[Effect] = []
         self._saved = hard_state
         self._drawn_store = 0 if self.is_voter else draw(1, NEW_STORE_MAX)
@@ -128,6 +149,48 @@ class Core:
     def store(self) -> int:
         """The number drawn when a store was opened that may not vote; 0 of a voter."""
         return 0 if self.is_voter else self._drawn_store
+
+    @property
+    def may_campaign(self) -> bool:
+        """True if the group may need this node to lead: it is a voter, or the change that made it none can be undone.
+
+        A leader that removes itself may be the only one whose log is whole until that is committed (thesis 4.2.2).
+        """
+        if self.is_counted or self.configurations.index <= self.commit_index:
+            return self.is_counted
+        return self.node_id in self.configurations.before(self.log).voters
+
+    @property
+    def knows_members(self) -> bool:
+        """True once this store knows whose log it holds; else the first entry that names members tells it."""
+        return self.is_voter or bool(self.configurations.notes)
+
+    def _configure(self) -> None:
+        """Note who is who in the configuration in force."""
+        in_force, own = self.configurations.in_force, self.node_id
+        self.other_voters = tuple(voter for voter in in_force.voters if voter != own)
+        self.peers = tuple(member for member in in_force.members if member != own)
+        self.is_counted = own in in_force.voters
+        self.voter_count = len(in_force.voters)
+
+    def _members_changed(self) -> None:
+        self._configure()
+        self.emit(MembersChanged(self.configurations.in_force, self.configurations.index))
+
+    def configured(self, entry_id: EntryId, configuration: Configuration) -> bool:
+        """Put the configuration of an appended entry in force; return whether it is another one."""
+        is_new = self.configurations.appended(entry_id, configuration)
+        if is_new:
+            self._members_changed()
+        return is_new
+
+    def truncate_from(self, first: Index) -> None:
+        """Remove `first` and everything after it; a configuration that stood there is undone."""
+        self.log.truncate_from(first)
+        self.durable_index = min(self.durable_index, self.log.last_index)
+        if self.configurations.index >= first:
+            self.configurations.cut(self.log)
+            self._members_changed()
 
     def give_up_vote(self) -> None:
         """Stop voting, because promises made with this store may be lost; the store counts as a new one from here."""
@@ -162,10 +225,13 @@ class Core:
             self.term != saved.term
             or self.vote != saved.vote
             or self.is_voter is not saved.is_voter
+            or self.configurations.is_unsaved
         ):
-            self._saved = HardState(self.term, self.vote, self.is_voter)
+            notes = self.configurations.notes
+            self.configurations.is_unsaved = False
+            self._saved = HardState(self.term, self.vote, self.is_voter, notes)
             assert self._saved.may_follow(saved), f"{self._saved} breaks the promises of {saved}"
-            effects.insert(0, SaveHardState(self.term, self.vote, self.is_voter))
+            effects.insert(0, SaveHardState(self.term, self.vote, self.is_voter, notes))
         now = (self.role, self.term, self.leader_id)
         if now != self._announced:
             self._announced = now
@@ -193,6 +259,7 @@ class Core:
             f"entry {index} is committed after {self.commit_index}, the last is {self.log.last_index}"
         )
         self.commit_index = index
+        self.configurations.settle(self.log, min(index, self.durable_index))
         self.emit(Commit(index))
 
     def start_committed(self, index: Index) -> None:
@@ -201,6 +268,10 @@ class Core:
             f"entry {index} is committed after {self.commit_index}, the last is {self.log.last_index}"
         )
         self.commit_index = index
+
+    def knows_members_at(self, index: Index) -> bool:
+        """Return whether a leader has told which members are committed at this entry or later."""
+        return self.announced_members is not None and self.announced_members[0] >= index
 
     def forget_before(self, first: Index) -> None:
         """Forget the entries before `first`, which are committed and durable."""
@@ -215,7 +286,14 @@ class Core:
             f"the log begins anew after {base.prev_index}, committed is {self.commit_index}"
         )
         assert base.prev_term <= self.term, f"entry {base.prev_index} is of a later term"
+        assert self.knows_members_at(base.prev_index), (
+            f"the members at entry {base.prev_index} are not known"
+        )
+        assert self.announced_members is not None, "they were told"
+        _, note = self.announced_members
         self.log.begin_after(base)
+        if self.configurations.begin_after(self.log, note):
+            self._members_changed()
         self.commit_index = base.prev_index
         self.durable_index = NO_INDEX
 

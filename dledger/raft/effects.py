@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 
 from dledger.errors import DLedgerError
+from dledger.raft.configuration import Configuration
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Term
 from dledger.raft.messages import Message
@@ -23,7 +25,6 @@ class Role(Enum):
     PRE_CANDIDATE = "pre-candidate"
     CANDIDATE = "candidate"
     LEADER = "leader"
-    LEARNER = "learner"
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,7 @@ class SaveHardState:
     term: Term
     vote: NodeId | None
     is_voter: bool = True
+    notes: tuple[ConfigurationNote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,7 @@ class SendEntries:
     round: int
     admits: int = 0
     first_kept: Index = NO_INDEX
+    members: ConfigurationNote | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +142,19 @@ class RoleChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """Another configuration is in force: connections, and whoever else knows the members, follow it.
+
+    Attributes:
+        index: of the entry that named it, which need not be committed; 0: that entry was cut, and the first one of
+            the store is in force again.
+    """
+
+    configuration: Configuration
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
 class HandsOver:
     """The leader has begun to hand over to `target`, because its own disk is too slow.
 
@@ -164,8 +180,8 @@ class EntriesCut:
     last: EntryId
 
 
-News = RoleChanged | HandsOver | EntriesCut
-"""Facts for people; nothing has to be done for them."""
+News = RoleChanged | MembersChanged | HandsOver | EntriesCut
+"""Facts for people, and for what stands around the log."""
 
 Effect = (
     SaveHardState
@@ -176,5 +192,6 @@ Effect = (
     | Commit
     | Resolve
     | RoleChanged
+    | MembersChanged
     | HandsOver
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.raft.configuration import MemberChange
 from dledger.raft.ids import EntryId, NodeId
 from dledger.raft.messages import Message
 
@@ -67,6 +68,14 @@ class TransferRequested:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersRequested:
+    """Change the members by one. Resolved as committed when the group is as asked, also if it was before."""
+
+    change: MemberChange
+    token: int
+
+
+@dataclass(frozen=True, slots=True)
 class PeerUnreachable:
     """The connection to a member broke, or what was sent to it is known to be lost."""
 
@@ -96,6 +105,7 @@ Event = (
     | Persisted
     | ReadRequested
     | TransferRequested
+    | MembersRequested
     | PeerUnreachable
     | StepDown
     | GiveUpVote

@@ -12,12 +12,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.errors import ForkedError, PeerProtocolError
+from dledger.raft.configuration import Configuration
 from dledger.raft.core import Core
 from dledger.raft.effects import AppendEntries, TruncateLog, Waits
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
 from dledger.raft.log_layout import LogLayout
-from dledger.raft.membership import MembershipFormatError, names_of, voters_in
+from dledger.raft.membership import MembershipFormatError, configuration_in, decode_membership
 from dledger.raft.messages import AppendRequest, AppendResponse
 
 FIRST_TERM = Term(1)
@@ -135,30 +136,47 @@ def _check_entries(
         position = entry.end_position
 
 
-def check_writers(source: NodeId, entries: tuple[Entry, ...], members: frozenset[NodeId]) -> None:
+def check_writers(
+    source: NodeId, entries: tuple[Entry, ...], before: Configuration | None, prev_term: Term
+) -> None:
     """Refuse entries of a log that other members than this group's have written.
+
+    A term begins with an entry that repeats the members; within a term each may change one.
+
+    Args:
+        source: who sends them.
+        entries: those that are not held yet.
+        before: the configuration that the first of them follows; None: this store does not know any yet.
+        prev_term: of the entry before the first of them.
 
     Raises:
         ForkedError: an entry names others.
         PeerProtocolError: an entry should name members, and does not.
     """
     for entry in entries:
+        begins_term = entry.term > prev_term
+        prev_term = entry.term
         if entry.kind is not EntryKind.CONFIGURATION:
             continue
         try:
-            writers = voters_in(entry)
+            named = configuration_in(entry)
         except MembershipFormatError as error:
             raise PeerProtocolError(f"entry {entry.id} of {source}: {error}") from error
-        if writers is not None and writers != members:
+        if named is None or before is None:
+            before = named
+            continue
+        if not (before.names_same_members(named) if begins_term else before.may_precede(named)):
             raise ForkedError(
-                f"entry {entry.id} of {source} was written by a group of {names_of(writers)}, "
-                f"this one is of {names_of(members)}",
+                f"entry {entry.id} of {source} was written by a group of {named}, this one is of {before}",
             )
+        before = named
 
 
 def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -> None:
     """Carry out the plan and answer. The node follows the request's leader already."""
     log = core.log
+    if request.first_kept:
+        core.announced_members = (request.commit_index, request.members)
     if isinstance(plan, Conflict):
         _answer(core, request.source, round_=request.round, conflict=plan)
         return
@@ -166,8 +184,7 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
         assert plan.truncate_from > core.commit_index, (
             f"entry {plan.truncate_from} would be removed, committed is {core.commit_index}"
         )
-        log.truncate_from(plan.truncate_from)
-        core.durable_index = min(core.durable_index, log.last_index)
+        core.truncate_from(plan.truncate_from)
         core.emit(TruncateLog(plan.truncate_from))
     if plan.new:
         assert plan.new[0].index == log.last_index + 1, (
@@ -176,6 +193,9 @@ def carry_out(core: Core, request: AppendRequest, plan: AppendPlan | Conflict) -
         for entry in plan.new:
             log.append(entry.term, entry.size_bytes)
         core.emit(AppendEntries(plan.new))
+        for entry in plan.new:
+            if entry.kind is EntryKind.CONFIGURATION:
+                core.configured(entry.id, decode_membership(entry.body))
     match_index = plan.match_index
     assert match_index <= log.last_index, (
         f"entry {match_index} is confirmed, {log.last_index} is the last"

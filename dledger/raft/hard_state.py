@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.ids import NO_TERM, NodeId, Term
 
 
@@ -16,11 +17,13 @@ class HardState:
         vote: whom it voted for in that term; None: nobody yet.
         is_voter: False for a member whose store began empty, until it is known that it has promised
             nothing that it does not know of (docs/adr/0061).
+        notes: which entries of the log have changed the members, as far as they may matter (docs/adr/0182).
     """
 
     term: Term = NO_TERM
     vote: NodeId | None = None
     is_voter: bool = True
+    notes: tuple[ConfigurationNote, ...] = ()
 
     def may_follow(self, before: HardState) -> bool:
         """Return whether this state may replace `before`: terms never decrease, and each has one vote (paper 5.2)."""

@@ -16,11 +16,13 @@ from dledger.errors import (
     TransferringError,
     UsageError,
 )
+from dledger.raft.configuration import Configuration
 from dledger.raft.core import Core
 from dledger.raft.effects import AppendEntries, Committed, Failed, ReadAt, Resolve
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import Propose, ReadRequested
 from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.member_changes import MemberChanges
 from dledger.raft.membership import encode_membership
 from dledger.raft.messages import AppendResponse
 from dledger.raft.quorum import CommitRule
@@ -48,6 +50,7 @@ class Leader:
         "_heartbeat_deadline_ms",
         "_pending",
         "_reads",
+        "changes",
         "handover",
         "noop_index",
         "replication",
@@ -62,9 +65,12 @@ class Leader:
         self._heartbeat_deadline_ms = core.now_ms + core.config.heartbeat_interval_ms
         self.replication = Replication(core)
         self.handover = Handover(core, self.replication)
+        self.changes = MemberChanges(
+            core, self.replication, self.handover, self._append_configuration
+        )
         self.noop_index = Index(core.log.last_index + 1)
         core.leader_id = core.node_id
-        self._append(EntryKind.CONFIGURATION, (encode_membership(core.config.voters),))
+        self._append_configuration(core.configurations.in_force)
         assert core.log.term_of(self.noop_index) == core.term, (
             f"term {core.term} begins with entry {self.noop_index} of term {core.log.last_term}"
         )
@@ -91,7 +97,7 @@ class Leader:
         """
         if not self.is_ready or self.handover.has_given_up_lease:
             return False
-        if not self.replication.peers:
+        if self._core.is_counted and not self._core.other_voters:
             return True
         sent_ms = self.replication.rounds.sent_ms(self.replication.confirmed_round())
         return sent_ms is not None and now_ms < sent_ms + self._core.config.lease_ms * 9 // 10
@@ -110,7 +116,7 @@ class Leader:
                 return Cause.MAJORITY_LOST
             self._heartbeat()
         self.handover.tick()
-        return None
+        return self.changes.tick()
 
     def stood_still(self, length_ms: int) -> None:
         """Extend the wait for answers by the time in which this process stood still: those that came are not read yet.
@@ -138,15 +144,18 @@ class Leader:
         self.handover.advanced()
 
     def answered(self, response: AppendResponse) -> None:
-        """Take a member's answer of this term."""
+        """Take a member's answer of this term; one that was removed has nothing to say any more."""
         replication = self.replication
+        peer = replication.peers.get(response.source)
+        if peer is None:
+            return
         self._core.standstill_count = 0
         if replication.answered(response) and response.match_index > self._core.commit_index:
             self._advance_commit()
-        admission = replication.peers[response.source].admission
-        if not admission.is_counted and admission.needs_entry:
-            admission.rejoin_index = Index(self._core.log.last_index + 1)
-            self._append(EntryKind.NOOP, (b"",))
+        if not peer.admission.is_counted and peer.admission.needs_entry:
+            peer.admission.rejoin_index = Index(self._core.log.last_index + 1)
+            self._append_for_admission()
+        self.changes.answered(peer)
         self.handover.advanced()
         if self._reads:
             self._serve_reads()
@@ -181,6 +190,7 @@ class Leader:
             core.emit(Resolve(token, Failed(error)))
         for token in self._reads.take_all():
             core.emit(Resolve(token, Failed(NotLeaderError(None, core.term))))
+        self.changes.lost(why=why)
         self.handover.lost(is_new_term=is_new_term)
 
     def _refusal(self, event: Propose) -> RefusedError | UsageError | None:
@@ -199,7 +209,28 @@ class Leader:
             )
         return None
 
-    def _append(self, kind: EntryKind, bodies: tuple[bytes, ...]) -> None:
+    def _append_for_admission(self) -> None:
+        """Append what a member without a vote has to hold; if members were changed, it learns here whom it votes for.
+
+        With its hard state it may have lost the notes of what its log says of them.
+        """
+        configurations = self._core.configurations
+        if configurations.notes:
+            self._append_configuration(configurations.in_force)
+        else:
+            self._append(EntryKind.NOOP, (b"",))
+
+    def _append_configuration(self, configuration: Configuration) -> None:
+        """Append an entry that names the members, who are in force before it is sent to them."""
+        self._append(EntryKind.CONFIGURATION, (encode_membership(configuration),), configuration)
+
+    def _append(
+        self,
+        kind: EntryKind,
+        bodies: tuple[bytes, ...],
+        configuration: Configuration | None = None,
+    ) -> None:
+        """Append one entry for each body, all of one kind, and send them; `configuration` is the one that it names."""
         core = self._core
         log = core.log
         assert core.leader_id == core.node_id, f"{core.node_id} appends as {core.leader_id} leads"
@@ -209,6 +240,8 @@ class Leader:
             log.append(core.term, entry.size_bytes)
             entries.append(entry)
         core.emit(AppendEntries(tuple(entries)))
+        if configuration is not None and core.configured(log.last_id, configuration):
+            self.replication.configured()
         self.replication.send_new(entries[0].index)
 
     def _heartbeat(self) -> None:
@@ -232,6 +265,7 @@ class Leader:
             last, first, token = pending.popleft()
             outcome = Committed(EntryId(core.term, first), EntryId(core.term, last))
             core.emit(Resolve(token, outcome))
+        self.changes.committed()
         if self._reads:
             self._serve_reads()
 

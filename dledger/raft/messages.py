@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Position, Term
 
@@ -80,6 +81,7 @@ class AppendRequest:
             begin there, too, and its state come from a snapshot. The request is a heartbeat then. 0 for everybody else.
         first_position: where that entry begins.
         before_chain_crc: of the entry before it.
+        members: the last change of the members that the leader knows to be committed; None: there was none.
     """
 
     term: Term
@@ -93,6 +95,7 @@ class AppendRequest:
     first_kept: Index = NO_INDEX
     first_position: Position = Position(0)
     before_chain_crc: int = 0
+    members: ConfigurationNote | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,14 @@ from dledger.config import RaftConfig
 from dledger.errors import NotLeaderError, PeerProtocolError
 from dledger.raft import election, follower
 from dledger.raft.candidate import Campaign
+from dledger.raft.configuration import Configuration
 from dledger.raft.core import Core, Draw
 from dledger.raft.effects import Effect, Failed, Resolve, Role
+from dledger.raft.entry import EntryKind
 from dledger.raft.events import (
     Event,
     GiveUpVote,
+    MembersRequested,
     PeerUnreachable,
     Persisted,
     Propose,
@@ -32,7 +35,7 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import Index, NodeId, Term
+from dledger.raft.ids import NO_TERM, Index, NodeId, Term
 from dledger.raft.leader import Leader
 from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import (
@@ -62,8 +65,8 @@ class RaftNode:
     Invariant: there is a `Leader` while the role is leader, and only then.
 
     Args:
-        config: validated settings; this node is one of the voters.
-        hard_state: term and vote as they were saved.
+        config: validated settings; this node is one of the voters, or joins them.
+        hard_state: term, vote and what was noted of the members, as they were saved.
         log: layout of the durable log; copied.
         draw: a random integer between two bounds, both included.
         now_ms: the time; never decreases from here on.
@@ -86,7 +89,7 @@ class RaftNode:
         self._candidacy: Campaign | None = None
         self._leader: Leader | None = None
         self._wait_for_leader()
-        if not self._core.peers:
+        if self._core.is_counted and not self._core.other_voters:
             # A group of one has nobody to wait for.
             self._core.election_deadline_ms = now_ms
 
@@ -109,6 +112,16 @@ class RaftNode:
     def is_voter(self) -> bool:
         """True while it may vote and is counted (docs/adr/0061)."""
         return self._core.is_voter
+
+    @property
+    def configuration(self) -> Configuration:
+        """The members in force here: the last that the log names, committed or not."""
+        return self._core.configurations.in_force
+
+    @property
+    def is_configuration_committed(self) -> bool:
+        """True once the configuration in force is known to be committed."""
+        return self._core.configurations.index <= self._core.commit_index
 
     @property
     def leader_id(self) -> NodeId | None:
@@ -158,7 +171,11 @@ class RaftNode:
         """Forget the entries before `first`; members that lack them need a snapshot. Between two steps."""
         self._core.forget_before(first)
 
-    def begin_log_after(self, base: LogBase) -> None:
+    def knows_members_at(self, index: Index) -> bool:
+        """Return whether the log may begin anew behind this entry: a leader has told whose members it is."""
+        return self._core.knows_members_at(index)
+
+    def begin_log_after(self, base: LogBase) -> list[Effect]:
         """Go on with an empty log after a committed place that a snapshot reaches. Between two steps.
 
         Only a follower may: a candidate has told others what its log is. Until `Persisted` says so, nothing of it
@@ -166,6 +183,7 @@ class RaftNode:
         """
         assert self._core.role is Role.FOLLOWER, f"a {self._core.role.value} begins its log anew"
         self._core.begin_log_after(base)
+        return self._core.take_effects()
 
     def has_lease(self, now_ms: int) -> bool:
         """Return whether this node leads and no other can have been elected up to now."""
@@ -175,7 +193,11 @@ class RaftNode:
         """Return the other members as the leader sees them; empty when this node does not lead."""
         if self._leader is None:
             return {}
-        return {name: peer.view() for name, peer in self._leader.replication.peers.items()}
+        voters = self._core.other_voters
+        return {
+            name: peer.view(is_learner=name not in voters)
+            for name, peer in self._leader.replication.peers.items()
+        }
 
     def describe(self) -> str:
         """Draw the node in one line, and each member in one while it leads."""
@@ -184,14 +206,19 @@ class RaftNode:
             f"{core.node_id} {core.role.value} term={core.term} vote={core.vote or '-'} "
             f"leader={core.leader_id or '-'} commit={core.commit_index} "
             f"durable={core.durable_index} last={core.log.last_id}"
-            f"{'' if core.is_voter else ' non-voter'}"
+            f"{'' if core.is_voter else ' non-voter'}{'' if core.is_counted else self._standing()}"
         )
         peers = [
             f"  {view.node_id} {view.state.value} match={view.match_index} next={view.next_index} "
             f"inflight={view.inflight_count}{'' if view.is_voter else ' non-voter'}"
+            f"{' learner' if view.is_learner else ''}"
             for view in self.progress().values()
         ]
         return "\n".join([own, *peers])
+
+    def _standing(self) -> str:
+        core = self._core
+        return " learner" if core.node_id in core.configurations.in_force.learners else " no-member"
 
     def next_deadline_ms(self) -> int:
         """Return when the next `Tick` is due at the latest."""
@@ -217,7 +244,7 @@ class RaftNode:
             case Persisted(last):
                 if core.persisted(last) and self._leader is not None:
                     self._leader.persisted()
-            case Propose() | ReadRequested() | TransferRequested():
+            case Propose() | ReadRequested() | TransferRequested() | MembersRequested():
                 self._request(event)
             case Tick():
                 self._tick()
@@ -244,10 +271,9 @@ class RaftNode:
     def _check(self, message: Message) -> follower.AppendPlan | follower.Conflict | None:
         """Refuse messages that no correct member would send; return the plan for an append request."""
         core = self._core
-        if message.source not in core.peers:
-            raise PeerProtocolError(
-                f"{message.source} is no other member of {core.node_id}'s group"
-            )
+        # Who is a member cannot be told from here: this log may lack what has made the sender one (thesis 4.1).
+        if message.source == core.node_id:
+            raise PeerProtocolError(f"{message.source} is sent a message in its own name")
         if isinstance(message, AppendRequest):
             if message.term < core.term:
                 return None
@@ -256,11 +282,23 @@ class RaftNode:
                 raise PeerProtocolError(f"{message.source} leads term {core.term}, as does {known}")
             plan = follower.plan_append(core.log, core.commit_index, message)
             if isinstance(plan, follower.AppendPlan):
-                follower.check_writers(message.source, plan.new, core.members)
+                self._check_writers(message.source, plan)
             return plan
         if isinstance(message, AppendResponse):
             self._check_answer(message)
         return None
+
+    def _check_writers(self, source: NodeId, plan: follower.AppendPlan) -> None:
+        """Refuse new entries that name other members than this group can have after those that stay."""
+        core = self._core
+        if not any(entry.kind is EntryKind.CONFIGURATION for entry in plan.new):
+            return
+        prev_index = Index(plan.new[0].index - 1)
+        before = core.configurations.at(core.log, prev_index) if core.knows_members else None
+        prev_term = core.log.term_of(prev_index)
+        follower.check_writers(
+            source, plan.new, before, NO_TERM if prev_term is None else prev_term
+        )
 
     def _check_answer(self, response: AppendResponse) -> None:
         if self._leader is None or response.term != self._core.term:
@@ -309,7 +347,9 @@ class RaftNode:
             case _:
                 assert_never(message)
 
-    def _request(self, event: Propose | ReadRequested | TransferRequested) -> None:
+    def _request(
+        self, event: Propose | ReadRequested | TransferRequested | MembersRequested
+    ) -> None:
         """Hand a caller's request to the leadership; without one it is resolved at once as NotLeaderError."""
         leader = self._leader
         if leader is None:
@@ -323,6 +363,8 @@ class RaftNode:
                 leader.read(event)
             case TransferRequested():
                 leader.handover.request(event)
+            case MembersRequested():
+                leader.changes.request(event)
             case _:
                 assert_never(event)
 
@@ -332,10 +374,11 @@ class RaftNode:
             if cause is not None:
                 self._become(cause)
         elif self._core.now_ms >= self._core.election_deadline_ms:
-            if self._core.is_voter or self._core.new_store:
+            core = self._core
+            if core.may_campaign and (core.is_voter or core.new_store):
                 self._become(Cause.ELECTION_TIMEOUT)
             else:
-                self._wait_for_leader()  # only a leader can help a store that was lost
+                self._wait_for_leader()  # only a leader can help a store that was lost, or a learner
 
     def _unreachable(self, peer: NodeId) -> None:
         core = self._core
@@ -395,7 +438,7 @@ class RaftNode:
 
     def _campaign_at_once(self, message: TimeoutNow) -> None:
         core = self._core
-        if not core.is_voter:
+        if not core.is_voter or not core.may_campaign:
             return
         is_leader_of_now = message.term == core.term and message.source == core.leader_id
         if is_leader_of_now and core.role is Role.FOLLOWER and core.now_ms >= core.paused_until_ms:

@@ -34,6 +34,8 @@ class PeerView:
         next_index: first index of the next request.
         inflight_count, inflight_bytes: requests with entries that are not answered.
         answered_ms: when its last answer came (the leader's clock).
+        is_voter: whether its store may vote, and what it confirms is taken (docs/adr/0061).
+        is_learner: it only follows, whatever it confirms.
     """
 
     node_id: NodeId
@@ -44,6 +46,7 @@ class PeerView:
     inflight_bytes: int
     answered_ms: int
     is_voter: bool = True
+    is_learner: bool = False
 
 
 @dataclass(slots=True)
@@ -149,7 +152,7 @@ class Progress:
         self.inflight.clear()
         self.inflight_bytes = 0
 
-    def view(self) -> PeerView:
+    def view(self, *, is_learner: bool) -> PeerView:
         """Return a frozen copy."""
         return PeerView(
             node_id=self.node_id,
@@ -160,4 +163,5 @@ class Progress:
             inflight_bytes=self.inflight_bytes,
             answered_ms=self.answered_ms,
             is_voter=self.admission.is_counted,
+            is_learner=is_learner,
         )

@@ -30,12 +30,12 @@ class Replication:
     """The members' progress within one term, and everything that is sent to them.
 
     Attributes:
-        peers: progress by member, in the configured order.
+        peers: progress by member, in the configured order, voters and learners.
         rounds: numbers and send times of the requests.
         own_saving: how long this node takes until its own disk has entries.
     """
 
-    __slots__ = ("_core", "_lost_after_ms", "own_saving", "peers", "rounds")
+    __slots__ = ("_core", "_lost_after_ms", "_voters", "own_saving", "peers", "rounds")
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -43,52 +43,52 @@ class Replication:
         # Heartbeats find a gap within one interval. A member that answers nothing for so long gets
         # no more entries until it answers; a slow disk does not reach it, since heartbeats are answered.
         self._lost_after_ms = 2 * config.heartbeat_interval_ms + config.lease_ms
-        next_index = Index(core.log.last_index + 1)
         self.rounds = RoundClock(config.lease_ms)
         self.own_saving = SaveTimer(config.slow_disk_ms)
-        self.peers: dict[NodeId, Progress] = {
-            peer: Progress(peer, next_index, core.now_ms, SaveTimer(config.slow_disk_ms))
+        self.peers: dict[NodeId, Progress] = {}
+        self._voters: tuple[Progress, ...] = ()
+        self.configured()
+
+    def configured(self) -> None:
+        """Follow the configuration in force: it is about these members from here on, and about no others."""
+        core = self._core
+        before, next_index = self.peers, Index(core.log.last_index + 1)
+        self.peers = {
+            peer: before.get(peer)
+            or Progress(peer, next_index, core.now_ms, SaveTimer(core.config.slow_disk_ms))
             for peer in core.peers
         }
+        self._voters = tuple(self.peers[voter] for voter in core.other_voters)
+
+    def voters(self) -> list[Progress]:
+        """Return the other voters whose answers are taken for what they say."""
+        return [peer for peer in self._voters if peer.admission.is_counted]
 
     def confirmed_round(self) -> int:
         """Return the latest round such that a majority has answered it or a later one.
 
         The leader itself confirms even the next round: a group of one need not send any.
         """
-        own = self.rounds.last_round + 1
-        return reached_by_majority(
-            [
-                own,
-                *(
-                    peer.acked_round if peer.admission.is_counted else 0
-                    for peer in self.peers.values()
-                ),
-            ]
-        )
+        values = [peer.acked_round if peer.admission.is_counted else 0 for peer in self._voters]
+        if self._core.is_counted:
+            values.append(self.rounds.last_round + 1)
+        return reached_by_majority(values)
 
     def answered_by_majority_ms(self) -> int:
-        """Return the latest time, in ms, since which a majority (this node included) has answered."""
-        now_ms = self._core.now_ms
-        return reached_by_majority(
-            [
-                now_ms,
-                *(
-                    peer.answered_ms if peer.admission.is_counted else 0
-                    for peer in self.peers.values()
-                ),
-            ]
-        )
+        """Return the latest time, in ms, since which a majority (this node included, if it votes) has answered."""
+        values = [peer.answered_ms if peer.admission.is_counted else 0 for peer in self._voters]
+        if self._core.is_counted:
+            values.append(self._core.now_ms)
+        return reached_by_majority(values)
 
     def matches(self) -> list[Index]:
-        """Return the last durable equal index of each voter, this node first."""
-        return [
-            self._core.durable_index,
-            *(
-                peer.match_index if peer.admission.is_counted else NO_INDEX
-                for peer in self.peers.values()
-            ),
+        """Return the last durable equal index of each voter."""
+        values = [
+            peer.match_index if peer.admission.is_counted else NO_INDEX for peer in self._voters
         ]
+        if self._core.is_counted:
+            values.append(self._core.durable_index)
+        return values
 
     def stood_still(self, length_ms: int) -> None:
         """Disregard the time in which this process stood still: the members' silence in it means nothing."""
@@ -247,7 +247,7 @@ class Replication:
         prev_index = Index(first - 1)
         prev_term = core.log.term_of(prev_index)
         assert prev_term is not None, f"entry {prev_index} is not in the log"
-        first_kept = core.log.first_index
+        first_kept = core.log.first_index if peer.next_index < core.log.first_index else NO_INDEX
         round_ = self.rounds.start(core.now_ms)
         admission = peer.admission
         admits = (
@@ -266,6 +266,9 @@ class Replication:
                 commit_index=core.commit_index,
                 round=round_,
                 admits=admits,
-                first_kept=first_kept if peer.next_index < first_kept else NO_INDEX,
+                first_kept=first_kept,
+                members=core.configurations.committed(core.log, core.commit_index)
+                if first_kept
+                else None,
             )
         )

@@ -1,8 +1,8 @@
 """The role machine as a table: the role that follows each role, by cause.
 
 The table is the law: `RaftNode` changes its role only through `next_role`, and a change that is not
-a row is a bug of ours. docs/protocol.md prints it. `Role.LEARNER` has no rows: a learner receives
-entries, is not counted and never asks for votes; groups have fixed voters today, so no node is one.
+a row is a bug of ours. docs/protocol.md prints it. A learner is a follower that never asks for votes: what
+makes it one stands in the configuration, not here.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ class Cause(Enum):
     LEADER_HEARD = "an append request of its own or a higher term"
     HIGHER_TERM = "another message of a higher term"
     MAJORITY_LOST = "no majority answered for the longest election timeout (check quorum)"
+    REMOVED = "it is committed that the group has removed it"
     STEP_DOWN = "its runtime says so (disk failed or full, shutdown)"
 
 
@@ -45,6 +46,7 @@ TRANSITIONS: dict[tuple[Role, Cause], Role] = {
     (Role.LEADER, Cause.LEADER_HEARD): Role.FOLLOWER,
     (Role.LEADER, Cause.HIGHER_TERM): Role.FOLLOWER,
     (Role.LEADER, Cause.MAJORITY_LOST): Role.FOLLOWER,
+    (Role.LEADER, Cause.REMOVED): Role.FOLLOWER,
     (Role.LEADER, Cause.STEP_DOWN): Role.FOLLOWER,
 }
 

@@ -104,8 +104,8 @@ class Handover:
             core.emit(Resolve(event.token, Failed(error)))
             return
         target = event.target if event.target is not None else self._best_target()
-        if target is None or target not in self._replication.peers:
-            names = ", ".join(core.peers) or "nobody"
+        if target is None or target not in core.other_voters:
+            names = ", ".join(core.other_voters) or "nobody"
             error_text = (
                 f"leadership cannot be handed to {target or 'any member'}: "
                 f"{core.node_id} leads, the others are {names}"
@@ -113,6 +113,12 @@ class Handover:
             core.emit(Resolve(event.token, Failed(TransferFailedError(error_text))))
             return
         self._begin(target, event.token)
+
+    def leave(self) -> None:
+        """Begin to hand over to the best voter, if there is one: this node is no member any more."""
+        target = self._best_target()
+        if self._transfer is None and target is not None:
+            self._begin(target, None)
 
     def tick(self) -> None:
         """Abandon a hand-over that takes too long; begin one if another member should lead instead."""
@@ -193,7 +199,7 @@ class Handover:
 
         One that has just handed over comes after others that are close: it may be about to stop, as this one.
         """
-        answering = [peer for peer in self._replication.peers.values() if self._is_answering(peer)]
+        answering = [peer for peer in self._replication.voters() if self._is_answering(peer)]
         if not answering:
             return None
 
@@ -208,11 +214,13 @@ class Handover:
         core = self._core
         for node_id in core.config.preferred_leaders:
             peer = self._replication.peers.get(node_id)
-            if peer is None or not self._is_close(peer) or self._has_just_handed_over(node_id):
+            if peer is None or node_id not in core.other_voters:
+                continue
+            if not self._is_close(peer) or self._has_just_handed_over(node_id):
                 continue
             others = [
                 self._replication.own_saving,
-                *(each.saving for each in self._voters() if each is not peer),
+                *(each.saving for each in self._replication.voters() if each is not peer),
             ]
             if not is_too_slow_to_lead(
                 peer.saving, others, majority=majority(core.voter_count), now_ms=core.now_ms
@@ -229,7 +237,7 @@ class Handover:
         core = self._core
         slowness = leader_slowness(
             self._replication.own_saving,
-            [peer.saving for peer in self._voters()],
+            [peer.saving for peer in self._replication.voters()],
             majority=majority(core.voter_count),
             now_ms=core.now_ms,
         )
@@ -237,7 +245,7 @@ class Handover:
             return
         fit = [
             peer
-            for peer in self._voters()
+            for peer in self._replication.voters()
             if self._is_close(peer)
             and FACTOR * peer.saving.takes_ms(core.now_ms) <= slowness.own_ms
         ]
@@ -247,9 +255,6 @@ class Handover:
         core.slow_disk_pause_until_ms = core.now_ms + SLOW_DISK_PAUSE_MS
         core.emit(HandsOver(target, slowness.own_ms, slowness.others_ms))
         self._begin(target, None)
-
-    def _voters(self) -> list[Progress]:
-        return [peer for peer in self._replication.peers.values() if peer.admission.is_counted]
 
     def _is_close(self, peer: Progress) -> bool:
         """Return whether the member answers and is at most a few requests behind."""

@@ -57,8 +57,25 @@ class RepairRequests:
         next_ms: when `next_request` should be asked again.
     """
 
-    def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], missing: list[Missing]) -> None:
+    def __init__(
+        self,
+        node_id: NodeId,
+        peers: tuple[NodeId, ...],
+        missing: list[Missing],
+        *,
+        voters: tuple[frozenset[NodeId], ...] = (),
+    ) -> None:
+        """Begin to ask.
+
+        Args:
+            node_id: this member.
+            peers: whom to ask.
+            missing: what for.
+            voters: of each configuration under which it may have been committed, this member among them or not; by
+                default this member and its peers are the only one.
+        """
         self.waits = deque(map(Wait, missing))
+        self._voters = voters or (frozenset({node_id, *peers}),)
         self.next_ms = 0
         self._node_id = node_id
         self._peers = peers
@@ -67,6 +84,18 @@ class RepairRequests:
         self._tried: list[NodeId] = []
         self._fruitless_count = 0
         self._preferred = 0
+
+    def peers_changed(self, peers: tuple[NodeId, ...]) -> None:
+        """Ask these members from now on, and forget what others have said."""
+        self._peers = peers
+        self._voters = (frozenset({self._node_id, *peers}),)
+        self.waits = deque(
+            replace(wait, lacking=wait.lacking.intersection(peers)) for wait in self.waits
+        )
+        self._asked = None
+        self._tried.clear()
+        self._preferred = 0
+        self.next_ms = 0
 
     @property
     def is_done(self) -> bool:
@@ -199,13 +228,15 @@ class RepairRequests:
         )
 
     def never_committed(self) -> Missing | None:
-        """Return the range at the log's end, when a majority of the group does not have its last entry."""
-        needed = majority(len(self._peers) + 1)
+        """Return the range at the log's end, when a majority does not have its last entry, whoever was to commit it."""
         return next(
             (
                 wait.missing
                 for wait in self.waits
-                if wait.missing.is_tail and len(wait.lacking) >= needed
+                if wait.missing.is_tail
+                and all(
+                    len(wait.lacking & voters) >= majority(len(voters)) for voters in self._voters
+                )
             ),
             None,
         )

@@ -50,6 +50,11 @@ class LiveRepair:
         self._needed_since_ms: dict[Index, int] = {}
         self._hand_over_from_ms = 0
 
+    def peers_changed(self, peers: tuple[NodeId, ...]) -> None:
+        """Ask these members from now on: the group has changed."""
+        self._peers = peers
+        self._asking.peers_changed(peers)
+
     @property
     def can_help(self) -> bool:
         """True if there is anybody to ask."""

@@ -70,7 +70,7 @@ class StoreRepair:
         self._folder = folder
         self._paths = StorePaths(folder)
         own = config.raft.node_id
-        self._peers = tuple(voter for voter in config.raft.voters if voter != own)
+        self._peers = tuple(peer.node_id for peer in config.peers if peer.node_id != own)
         self._doubt_count = 1
         self._outbox: list[tuple[NodeId, RepairMessage]] = []
         self._cut_position: Position | None = None
@@ -79,6 +79,11 @@ class StoreRepair:
         last_id = EntryId(last.term, last.index)
         store = HardStateStore.open(disk, folder, last_id=last_id, may_forget=True)
         self._has_vote = store.state.is_voter and not store.is_new
+        # A configuration that was cut, or is older than it need be, only makes the judgement more careful.
+        named = [note.configuration.voters for note in store.state.notes]
+        is_first = not any(note.is_settled for note in store.state.notes)
+        first = [config.raft.voters] if is_first else []
+        self._voters = tuple(map(frozenset, (*first, *named)))
         self._mender = LogMender(disk, self._paths, self._survey.names)
         self._ask_anew()
         for missing in self.missing:
@@ -87,7 +92,7 @@ class StoreRepair:
     def _ask_anew(self) -> None:
         """Ask for everything that is missing now, whoever was asked before."""
         own = self._config.raft.node_id
-        self._asking = RepairRequests(own, self._peers, self._survey.missing())
+        self._asking = RepairRequests(own, self._peers, self._survey.missing(), voters=self._voters)
         self._cut_position = None
 
     @property
@@ -290,7 +295,7 @@ class StoreRepair:
 
 def is_repairable(config: LogConfig, error: Exception) -> CorruptionError | None:
     """Return the part of an error that other members can repair, with its place; None if they cannot."""
-    if len(config.raft.voters) == 1:
+    if len(config.peers) == 1:
         return None
     if isinstance(error, CorruptionError):
         return error

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from dledger.engine import Engine
-from dledger.raft.effects import EntriesCut, HandsOver, News, Role, RoleChanged
+from dledger.raft.effects import EntriesCut, HandsOver, MembersChanged, News, Role, RoleChanged
 from dledger.raft.ids import NodeId, Term
 from dledger.runtime.events_log import log_event
 from dledger.runtime.obstacles import Obstacles
@@ -77,6 +77,8 @@ class Announcer:
         match news:
             case RoleChanged(role=role, leader_id=leader_id):
                 self.log(logging.INFO, "role-changed", role=role.value, leader=leader_id)
+            case MembersChanged(configuration=configuration, index=index):
+                self.log(logging.WARNING, "members-changed", members=configuration, entry=index)
             case EntriesCut(first=first, last=last):
                 self.log(
                     logging.WARNING,

@@ -18,7 +18,7 @@ from dledger.storage.whole_file import path_in, replace_whole, settle_whole
 from dledger.storage.write_batch import FailureLatch
 
 HARD_STATE_NAME = "hard_state"
-_FILE_BYTES_MAX = 4096
+_FILE_BYTES_MAX = 64 * 1024
 
 
 class HardStateStore:

@@ -18,6 +18,7 @@ from dledger.raft.effects import (
     Commit,
     Effect,
     HandsOver,
+    MembersChanged,
     ReadAt,
     Resolve,
     Role,
@@ -198,7 +199,7 @@ class CoreMember:
         for save in done:
             match save:
                 case SaveHardState():
-                    self.durable_state = HardState(save.term, save.vote, save.is_voter)
+                    self.durable_state = HardState(save.term, save.vote, save.is_voter, save.notes)
                 case AppendEntries():
                     assert save.entries[0].index == len(self.durable_entries) + 1, (
                         f"entry {save.entries[0].index} is saved after {len(self.durable_entries)}"
@@ -254,7 +255,7 @@ class CoreMember:
             case RoleChanged():
                 if effect.role is Role.LEADER:
                     checker.leads(self)
-            case HandsOver():
+            case HandsOver() | MembersChanged():
                 pass
 
     def _send(self, effect: Send) -> None:
@@ -266,6 +267,7 @@ class CoreMember:
             self._held.append(_Held(self._saved_count + len(self.saves), mail))
 
     def _append_request(self, effect: SendEntries) -> AppendRequest:
+        """Make the request, with the entries as this member's core knows them."""
         return AppendRequest(
             effect.term,
             self.name,
@@ -276,6 +278,7 @@ class CoreMember:
             effect.round,
             effect.admits,
             effect.first_kept,
+            members=effect.members,
         )
 
     def _release(self) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import assert_never
 
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
@@ -16,6 +17,7 @@ from dledger.raft.effects import (
     EntriesCut,
     Failed,
     HandsOver,
+    MembersChanged,
     News,
     Outcome,
     ReadAt,
@@ -110,6 +112,12 @@ def message_line(
             assert_never(message)
 
 
+def _noted(notes: tuple[ConfigurationNote, ...]) -> str:
+    """Word the entries that changed the members, a settled one in brackets; nothing where there are none."""
+    names = [f"({note.entry_id})" if note.is_settled else str(note.entry_id) for note in notes]
+    return f" members-at={','.join(names)}" if names else ""
+
+
 def _store(number: int) -> str:
     """Word the number of a store that may not vote; nothing for a voter's."""
     return f" store={number}" if number else ""
@@ -139,12 +147,25 @@ def outcome_line(outcome: Outcome) -> str:
             return f"{outcome.error.code} ({certainty}): {outcome.error}"
 
 
+def _news_line(news: News) -> str:
+    """Word what is a fact for people only, or for what stands around the log."""
+    match news:
+        case RoleChanged():
+            return f"{news.role.value} term={news.term} leader={news.leader_id or '-'}"
+        case MembersChanged():
+            return f"members from {news.index} on: {news.configuration}"
+        case EntriesCut():
+            return f"cut {news.first}..{news.last}"
+        case HandsOver():
+            return f"hands over to {news.target}: {news.own_ms} ms, others {news.others_ms} ms"
+
+
 def effect_line(effect: Effect | News) -> str:
     """Word an effect or a piece of news, without the node that it belongs to."""
     match effect:
         case SaveHardState():
             voter = "" if effect.is_voter else " non-voter"
-            return f"save term={effect.term} vote={effect.vote or '-'}{voter}"
+            return f"save term={effect.term} vote={effect.vote or '-'}{voter}{_noted(effect.notes)}"
         case AppendEntries():
             return f"append {entries_line(effect.entries)}"
         case TruncateLog():
@@ -164,11 +185,5 @@ def effect_line(effect: Effect | News) -> str:
             return f"commit {effect.index}"
         case Resolve():
             return f"token {effect.token}: {outcome_line(effect.outcome)}"
-        case RoleChanged():
-            return f"{effect.role.value} term={effect.term} leader={effect.leader_id or '-'}"
-        case EntriesCut():
-            return f"cut {effect.first}..{effect.last}"
-        case HandsOver():
-            return (
-                f"hands over to {effect.target}: {effect.own_ms} ms, others {effect.others_ms} ms"
-            )
+        case RoleChanged() | MembersChanged() | EntriesCut() | HandsOver():
+            return _news_line(effect)

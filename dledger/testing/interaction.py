@@ -6,6 +6,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
         commit-rule=any-term          plant the bug of the paper's figure 8
         n0.timeout=500                what n0 draws, where the bounds allow it; else the lower bound
         n0.log=1,1,2  n0.term=3  n0.vote=n1   what n0's disk holds: the term of each entry, hard state
+        spares=n3,n4                  nodes with empty stores that are to join the group
     quiet / loud                      stop and resume printing (datadriven.py)
     disk NODE manual|auto             whether saves become durable at once (auto, the default)
     sync NODE [COUNT]                 make the oldest saves durable
@@ -20,6 +21,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     stabilize                         sync and deliver until nothing is under way
     mail                              show what is under way, with numbers
     propose NODE BODY... token=T      read NODE token=T      transfer NODE [to=NODE] token=T
+    members NODE add|promote|remove NODE [joining] token=T      ask a node to change the members
     unreachable NODE peer=NODE        step-down NODE
     crash NODE                        restart NODE
     lose-store NODE                   restart with a new, empty store; stores are numbered 1, 2, ... as drawn
@@ -41,11 +43,13 @@ from typing import Any
 
 from dledger.config import RaftConfig
 from dledger.errors import PeerProtocolError
+from dledger.raft.configuration import ChangeKind, MemberChange
 from dledger.raft.core import NEW_STORE_MAX
 from dledger.raft.effects import Effect
 from dledger.raft.events import (
     Event,
     GiveUpVote,
+    MembersRequested,
     PeerUnreachable,
     Propose,
     ReadRequested,
@@ -78,6 +82,8 @@ def commit_any_term(
 EMPTY_STORE = HardState(is_voter=False)
 """The hard state of a member that finds no file of its own: it may have promised anything before (docs/adr/0061)."""
 
+CHANGE_KINDS = {kind.value: kind for kind in ChangeKind}
+
 COMMIT_RULES: dict[str, CommitRule] = {"by-count": commit_by_count, "any-term": commit_any_term}
 
 
@@ -106,6 +112,7 @@ class Interaction:
                 "propose": self._propose,
                 "read": lambda given: self._local(given, ReadRequested(given.number("token"))),
                 "transfer": self._transfer,
+                "members": self._change_members,
                 "unreachable": self._unreachable,
                 "step-down": lambda given: self._local(given, StepDown("asked by the script")),
                 "crash": lambda given: self._member(given).crash(),
@@ -131,7 +138,9 @@ class Interaction:
 
     def _start(self, given: Arguments) -> None:
         """Start the group: `n0.term=2` is a setting of one member, any other one a field of `RaftConfig`."""
-        names = tuple(NodeId(word) for word in given.words)
+        voters = tuple(NodeId(word) for word in given.words)
+        spares = tuple(NodeId(word) for word in given.named.get("spares", "").split(",") if word)
+        names = voters + spares
         known = {field.name for field in fields(RaftConfig)}
         settings: dict[str, Any] = {}
         own: dict[NodeId, dict[str, str]] = {name: {} for name in names}
@@ -143,9 +152,12 @@ class Interaction:
                 settings[key] = tuple(value.split(","))
             elif key in known:
                 settings[key] = int(value)
-            elif key != "commit-rule":
+            elif key not in {"commit-rule", "spares"}:
                 raise ScriptError(f"{key} is no setting")
-        configs = [RaftConfig(node_id=name, voters=names, **settings) for name in names]
+        configs = [
+            RaftConfig(node_id=name, voters=voters, joins=name in spares, **settings)
+            for name in names
+        ]
         rule = COMMIT_RULES[given.named.get("commit-rule", "by-count")]
 
         store_numbers = count(1)
@@ -170,6 +182,8 @@ class Interaction:
                 vote = own[name].get("vote")
                 state = HardState(term, NodeId(vote) if vote else None)
                 self.group.members[name].seed(state, entries)
+            elif name in spares:
+                self.group.members[name].seed(EMPTY_STORE, [])
 
     def _member(self, given: Arguments) -> CoreMember:
         if not given.words or given.words[0] not in self.group.members:
@@ -315,6 +329,14 @@ class Interaction:
         target = given.named.get("to")
         event = TransferRequested(NodeId(target) if target else None, given.number("token"))
         self._local(given, event)
+
+    def _change_members(self, given: Arguments) -> None:
+        if len(given.words) < 3 or given.words[1] not in CHANGE_KINDS:
+            raise ScriptError(f"members NODE {'|'.join(CHANGE_KINDS)} NODE")
+        change = MemberChange(
+            CHANGE_KINDS[given.words[1]], NodeId(given.words[2]), "joining" in given.words
+        )
+        self._local(given, MembersRequested(change, given.number("token")))
 
     def _unreachable(self, given: Arguments) -> None:
         self._local(given, PeerUnreachable(NodeId(given.need("peer"))))

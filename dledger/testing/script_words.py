@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from dledger.raft.configuration import Configuration
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Position, Term
 from dledger.raft.membership import encode_membership
@@ -93,7 +94,9 @@ def _append_request(
     )
     if "members" in given.named and new:
         names = [NodeId(name) for name in given.need("members").split(",") if name]
-        new[0] = replace(new[0], kind=EntryKind.CONFIGURATION, body=encode_membership(names))
+        # Also nobody, which no member would write.
+        body = encode_membership(Configuration(tuple(names)))
+        new[0] = replace(new[0], kind=EntryKind.CONFIGURATION, body=body)
     commit_index = Index(int(given.named.get("commit", 0)))
     round_ = int(given.named.get("round", 1))
     return AppendRequest(term, source, prev.index, prev.term, tuple(new), commit_index, round_)

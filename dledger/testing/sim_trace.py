@@ -21,7 +21,6 @@ ROLE_LETTERS = {
     Role.PRE_CANDIDATE: "P",
     Role.CANDIDATE: "C",
     Role.LEADER: "L",
-    Role.LEARNER: "O",
 }
 
 

@@ -47,7 +47,14 @@ def version_in(path: str) -> str:
 
 
 VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
-    "term and vote": ("version", {hard_state._VERSION, hard_state._VERSION_NON_VOTER}),
+    "term, vote, changes of members": (
+        "version",
+        {
+            version + noted
+            for version in (hard_state._VERSION, hard_state._VERSION_NON_VOTER)
+            for noted in (0, hard_state._NOTED)
+        },
+    ),
     "where a log begins that has lost its beginning": ("version", {log_start.VERSION}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
     "file of a snapshot": ("version", {snapshot.VERSION}),

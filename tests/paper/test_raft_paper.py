@@ -9,6 +9,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.config import RaftConfig
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
@@ -19,7 +20,7 @@ from dledger.raft.effects import (
 )
 from dledger.raft.events import Propose, Tick
 from dledger.raft.ids import EntryId, Index, NodeId, Term
-from dledger.raft.membership import voters_in
+from dledger.raft.membership import configuration_in
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -573,4 +574,4 @@ def test_a_leader_begins_its_term_with_an_entry_that_changes_no_state() -> None:
         effect for effect in elect(group, group.members[N0]) if isinstance(effect, AppendEntries)
     ]
     (entry,) = append.entries
-    assert voters_in(entry) == {N0, N1, N2}
+    assert configuration_in(entry) == Configuration((N0, N1, N2))

@@ -6,8 +6,10 @@ import pytest
 from crc32c import crc32c
 
 from dledger.codec.hard_state import HardStateFormatError, decode_hard_state, encode_hard_state
+from dledger.raft.configuration import Configuration
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NodeId, Term
+from dledger.raft.ids import EntryId, Index, NodeId, Term
 
 VOTED = bytes.fromhex(
     "444c4853"  # DLHS
@@ -26,11 +28,40 @@ NO_VOTE = bytes.fromhex(
 )
 
 
+NOTED = bytes.fromhex(
+    "444c4853"  # DLHS
+    "0003"  # version
+    "0000000000000007"  # term
+    "0002"  # bytes of the vote
+    "6e31"  # n1
+    "92"  # two notes:
+    "940501c3c405"
+    "9191a26e30"  # of entry 5@1, settled, 5 bytes: the voter n0
+    "940907c2c421"
+    "9491a26e3091a26e3191a26e31"  # of entry 9@7, 33 bytes: voter n0, learner n1, which joins,
+    "81a26e31af3132372e302e302e313a3230393131"  # and listens on 127.0.0.1:20911
+    "b4ba0909"  # crc32c of everything before
+)
+NOTES = (
+    ConfigurationNote(EntryId(Term(1), Index(5)), Configuration((NodeId("n0"),)), is_settled=True),
+    ConfigurationNote(
+        EntryId(Term(7), Index(9)),
+        Configuration(
+            (NodeId("n0"),),
+            (NodeId("n1"),),
+            frozenset({NodeId("n1")}),
+            {NodeId("n1"): "127.0.0.1:20911"},
+        ),
+    ),
+)
+
+
 @pytest.mark.parametrize(
     ("data", "state"),
     [
         (VOTED, HardState(Term(7), NodeId("n1"))),
         (NO_VOTE, HardState(Term(3), None)),
+        (NOTED, HardState(Term(7), NodeId("n1"), notes=NOTES)),
     ],
 )
 def test_golden_bytes_both_ways(data: bytes, state: HardState) -> None:
@@ -53,7 +84,7 @@ def test_every_truncation_and_every_addition_is_detected() -> None:
 
 
 def test_every_flipped_bit_is_detected() -> None:
-    for data in (VOTED, NO_VOTE):
+    for data in (VOTED, NO_VOTE, NOTED):
         for bit in range(len(data) * 8):
             damaged = bytearray(data)
             damaged[bit // 8] ^= 1 << bit % 8
@@ -68,7 +99,9 @@ def with_crc(data: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("at", "value", "problem"),
     [
-        (4, "0003", "version 3 is unknown"),
+        (4, "0000", "version 0 is unknown"),
+        (4, "0005", "version 5 is unknown"),
+        (4, "0003", "the notes"),
         (6, "ffffffffffffffff", "term -1 is negative"),
         (14, "0003", "a vote of 3 bytes, 2 are there"),
         (14, "ffff", "a vote of -1 bytes, 2 are there"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from dledger.config import LogConfig, RaftConfig, parse_peers
 from dledger.engine import Engine
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import (
     Effect,
     Role,
@@ -26,7 +27,7 @@ from dledger.raft.messages import (
 from dledger.testing.sim_disk import SimDisk
 
 N0, N1 = NodeId("n0"), NodeId("n1")
-START = encode_membership([N0])
+START = encode_membership(Configuration((N0,)))
 """With which a group of one begins a term."""
 
 
@@ -38,6 +39,7 @@ class ScriptedNode:
     ) -> None:
         self.hard_state = hard_state
         self.log = log.copy()
+        self.configuration = Configuration(config.voters)
         self.role = Role.FOLLOWER
         self.effects: list[Effect] = []
         self.events: list[Event] = []

@@ -110,9 +110,9 @@ def test_a_job_that_found_no_room_may_run_again() -> None:
 
 def test_a_message_that_breaks_the_protocol_leaves_the_engine_as_it_is() -> None:
     engine = Engine(config(), SimDisk(Random(1)), draw=lambda low, high: low, now_ms=0)
-    stranger = VoteResponse(Term(1), NodeId("stranger"), granted=True)
+    own = VoteResponse(Term(1), NodeId("n0"), granted=True)
     with pytest.raises(PeerProtocolError):
-        engine.step(Received(stranger), 0)
+        engine.step(Received(own), 0)
     assert engine.failure is None
 
 

@@ -5,18 +5,31 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dledger.config import RaftConfig
 from dledger.errors import PeerProtocolError
-from dledger.raft.effects import AppendEntries, Resolve, Role, RoleChanged, Send, SendEntries
+from dledger.raft.configuration import Configuration
+from dledger.raft.configuration_log import ConfigurationNote
+from dledger.raft.effects import (
+    AppendEntries,
+    MembersChanged,
+    Resolve,
+    Role,
+    RoleChanged,
+    SaveHardState,
+    Send,
+    SendEntries,
+)
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import PeerUnreachable, Persisted, Propose, Received, Tick
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
+from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger.raft.log_layout import LogBase, LogLayout
+from dledger.raft.membership import encode_membership
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -76,9 +89,9 @@ def state_of(member: CoreMember) -> str:
         ),
         AppendResponse(Term(1), N1, 10_000, True, Index(1), Index(0), Term(0), Index(1)),
         AppendResponse(Term(1), N1, 1, True, Index(10_000), Index(0), Term(0), Index(1)),
-        PreVoteRequest(Term(9), NodeId("stranger"), Index(9), Term(8)),
+        PreVoteRequest(Term(9), N0, Index(9), Term(8)),
         VoteRequest(Term(9), N0, Index(9), Term(8)),
-        TimeoutNow(Term(9), NodeId("")),
+        TimeoutNow(Term(9), N0),
     ],
 )
 def test_a_step_that_fails_changes_nothing(message: Message) -> None:
@@ -243,6 +256,8 @@ def test_a_log_begins_anew_only_at_a_follower_and_only_forward() -> None:
         leader.node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
     _, member = make_role(Role.FOLLOWER, "1,1,1", term=2)
     node = member.node
+    told = append_request(N1, 2, "3@1", commit=9)
+    receive(member, replace(told, first_kept=Index(9)))
     node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
     assert (node.log.last_id, node.commit_index) == (EntryId(Term(1), Index(9)), 9)
     assert node.durable_index == 0, "nothing of it is on disk yet"
@@ -250,6 +265,28 @@ def test_a_log_begins_anew_only_at_a_follower_and_only_forward() -> None:
     assert node.durable_index == 9
     with pytest.raises(AssertionError, match="committed is 9"):
         node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
+
+
+def test_a_log_that_begins_anew_begins_with_the_members_that_its_leader_tells() -> None:
+    """What changed them may stand before the log, or after the place behind which it begins."""
+    group, member = make_role(Role.FOLLOWER, "1,1,1", term=2)
+    node = member.node
+    changed = ConfigurationNote(EntryId(Term(1), Index(8)), Configuration((N0, N1)))
+    told = replace(append_request(N1, 2, "3@1", commit=8), first_kept=Index(7), members=changed)
+    receive(member, told)
+    assert not node.knows_members_at(Index(9))
+    with pytest.raises(AssertionError, match="members at entry 9 are not known"):
+        node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
+    effects = node.begin_log_after(LogBase(Index(7), Term(1), Position(700)))
+    assert [type(effect) for effect in effects] == [SaveHardState, MembersChanged]
+    assert (node.configuration, node.is_configuration_committed) == (Configuration((N0, N1)), False)
+    # Up to there the log only repeats what was, and what comes after follows from it.
+    body = encode_membership(Configuration((N0, N1, N2)))
+    old = Entry(Index(8), Term(2), Position(700), EntryKind.CONFIGURATION, body)
+    request = AppendRequest(Term(2), N1, Index(7), Term(1), (old,), Index(8), 2)
+    node.step(Received(request), group.now_ms)
+    assert node.log.last_index == 8
+    assert (node.configuration, node.is_configuration_committed) == (Configuration((N0, N1)), True)
 
 
 def test_large_entries_travel_alone_and_the_window_counts_bytes() -> None:

@@ -76,7 +76,7 @@ def test_going_back_to_probe_forgets_what_was_in_flight() -> None:
 
 def test_the_view_is_a_frozen_copy() -> None:
     progress = replicating(4, (2, 7))
-    view = progress.view()
+    view = progress.view(is_learner=True)
     progress.succeeded(Index(6))
     assert (view.match_index, view.next_index, view.inflight_count, view.inflight_bytes) == (
         4,
@@ -84,6 +84,7 @@ def test_the_view_is_a_frozen_copy() -> None:
         1,
         100,
     )
+    assert view.is_learner
 
 
 def test_a_success_that_comes_late_moves_the_next_index_too() -> None:

@@ -13,8 +13,10 @@ from hypothesis import strategies as st
 from dledger.codec.entry import chain_crc, seal
 from dledger.codec.rpc import decode_entries, decode_message, encode_entries, encode_message
 from dledger.errors import PeerProtocolError
+from dledger.raft.configuration import Configuration
+from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.entry import Entry, EntryKind
-from dledger.raft.ids import Index, NodeId, Position, Term
+from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -46,6 +48,11 @@ def entries_from(
     return tuple(found)
 
 
+CHANGED = ConfigurationNote(
+    EntryId(Term(2), Index(4)), Configuration((NodeId("n0"), N1)), is_settled=True
+)
+
+
 def request_with(*bodies: bytes) -> AppendRequest:
     return AppendRequest(Term(3), N1, Index(4), Term(2), entries_from(5, *bodies), Index(4), 9)
 
@@ -66,6 +73,9 @@ def test_members_of_before_read_requests_that_admit_nobody() -> None:
     for behind in (replace(request_with(), **start), replace(admitting, entries=(), **start)):
         assert len(msgspec.msgpack.decode(encode_message(behind))) == 13
         assert through_the_wire(behind) == behind
+        told = replace(behind, members=CHANGED)
+        assert len(msgspec.msgpack.decode(encode_message(told))) == 16
+        assert through_the_wire(told) == told
     answer = encode_message(RepairAnswer(N1, 7, (), lacks=True))
     assert len(msgspec.msgpack.decode(answer)) == 5
 
@@ -83,6 +93,14 @@ def test_a_log_begins_where_the_request_stands_or_the_request_is_refused(
 ) -> None:
     with pytest.raises(PeerProtocolError, match="a log that begins with entry"):
         through_the_wire(replace(request_with(), **strange))
+
+
+def test_members_that_are_none_are_refused() -> None:
+    call = msgspec.msgpack.decode(
+        encode_message(replace(request_with(), first_kept=Index(5), members=CHANGED))
+    )
+    with pytest.raises(PeerProtocolError, match="no members are named"):
+        decode_message(msgspec.msgpack.encode([*call[:-1], b"x"]), b"")
 
 
 number = st.integers(0, 2**63 - 1)
