@@ -20,6 +20,8 @@ from broker.server.deliveries.deliveries import keep_delivering
 from broker.server.environment import Environment
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.server.node_keeper import NodeKeeper
+from broker.server.node_settings import NodeSettings
 from broker.server.registrar import Registrar
 from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.origin import ClientOrigin, Outputs
@@ -79,10 +81,15 @@ class Broker:
             OSError: the store's disk failed or is full.
             ConfigError: the configuration contradicts itself.
         """
-        self.config = config
         derived = Path(config.store_path) / "derived"
         # What is derived is written anew at each start, so it must be ours before the log is opened.
         self._lock = StoreLock(derived)
+        try:
+            self._node_settings = NodeSettings(config.store_path)
+        except BaseException:
+            self._lock.release()
+            raise
+        self.config = config
         try:
             self._sockets = _bind(config)
         except OSError as error:
@@ -226,6 +233,10 @@ class Broker:
             disk_room=lambda: _disk_room(self.config.store_path),
             client_count=self._client_count,
             stop_stage=lambda: self._orderly_stop.stage,
+            node_settings=NodeKeeper(
+                self._node_settings, nursery, wall_ms=self._clock, flush=self._outputs.flush
+            ),
+            settings_changed=self._settings_changed,
         )
         self._controller = BrokerController(
             self.config,
@@ -245,9 +256,18 @@ class Broker:
             answer_held_pulls=lambda: self._controller.services.pulls.answer_held(),
             now_s=lambda: monotonic_ms() / 1000,
         )
+        self._controller.services.live.look()
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         return self._controller
+
+    def _settings_changed(self, config: BrokerConfig) -> None:
+        """Go by other settings from now on; name servers learn of them with the next entry's topics."""
+        before, now = self.config.texts.items(), config.texts.items()
+        _log.info("settings changed: %s, before: %s", dict(now - before), dict(before - now))
+        self.config = config
+        self._registrar.perm_mask = config.permission
+        self._orderly_stop.forward_s = config.stop_forward_s
 
     def _passed_on_s(self) -> float | None:
         """Return when a client's request was passed on last."""
@@ -264,6 +284,7 @@ class Broker:
         return Registrar(
             self.log,
             self.state.topics,
+            self.state.settings,
             config.namesrvs,
             cluster=config.cluster,
             broker_name=config.broker_name,

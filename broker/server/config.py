@@ -16,7 +16,7 @@ from typing import Final
 from broker.server.settings.keys import ANY_HOSTS
 from broker.server.settings.lone_node import complete, names_members
 from broker.server.settings.raft_times import RaftTimes, contradicting_times, read_times
-from broker.server.settings.reading import Given, Setting, join_mistakes, list_settings
+from broker.server.settings.reading import HIDDEN, Given, Setting, join_mistakes, list_settings
 from broker.server.settings.values import ReadKey, Values, judge
 from broker.service.retention import (
     FORCIBLY_PERCENTS,
@@ -90,6 +90,8 @@ class BrokerConfig:
             of the new leader; 0: not at all.
         slave_reads: whether clients that read far behind the log's end are sent to followers.
         memory_span_bytes: records at most this far behind the log's end count as in memory.
+        unchangeable: keys that tools may not change while it runs.
+        texts: every key that was read, as text; without secrets.
         times: of heartbeats, lease and elections.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
         retention: what is deleted when.
@@ -136,6 +138,13 @@ class BrokerConfig:
     times: RaftTimes = field(default_factory=RaftTimes)
     retention: RetentionRules = RetentionRules()
     limits: Limits = field(default_factory=Limits)
+    unchangeable: tuple[str, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def stand_in(cls) -> BrokerConfig:
+        """Return settings of no broker, to read single values into."""
+        return cls("", "n0", (Peer(NodeId("n0"), "127.0.0.1", 0),), "", "")
 
     @property
     def own_peer(self) -> Peer:
@@ -230,23 +239,31 @@ def read_settings(
     given = Given(file_values, flags, added, lines or {})
     mistakes, notes = judge(plain)
     values = Values({**added, **plain})
-    config = _read_identity(values, names_members(plain))
-    for read_part in (_with_log, _with_retention, _with_topics, _with_transactions, _with_service):
-        config = read_part(config, values)
+    config = read_parts(_read_identity(values, names_members(plain)), values)
     mistakes = sorted([*mistakes, *values.mistakes], key=given.place)
     forgiven = [each for each in mistakes if is_lenient and each.is_forgivable]
     wrong = [given.placed(each) for each in mistakes if each not in forgiven]
     wrong += [] if wrong else _contradictions(config)
     passed_over = [f"passed over: {given.placed(each)}" for each in forgiven]
     unused = [f"{key} is not used: {why}" for key, why in notes]
+    settings = list_settings(given, values.asked, notes)
+    texts = {each.key: each.value for each in settings if each.key in values.asked}
+    shown = {key: text for key, text in texts.items() if key not in HIDDEN}
     return Reading(
-        config=None if wrong else config,
+        config=None if wrong else replace(config, texts=shown),
         mistakes=tuple(wrong),
         warnings=(*_lone(config, added), *passed_over, *unused, *_risks(config)),
         passed_over=tuple(each.key for each in forgiven),
-        settings=list_settings(given, values.asked, notes),
+        settings=settings,
         asked=values.asked,
     )
+
+
+def read_parts(config: BrokerConfig, values: Values) -> BrokerConfig:
+    """Read everything that does not say who the node is; mistakes are in `values`."""
+    for read_part in (_with_log, _with_retention, _with_topics, _with_transactions, _with_service):
+        config = read_part(config, values)
+    return config
 
 
 def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
@@ -415,6 +432,9 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         ),
         vip_port=values.boolean("vipListenEnable", default=False),
         stop_forward_s=values.number("stopForwardSec", STOP_FORWARD_S, high=STOP_FORWARD_S_MAX),
+        unchangeable=tuple(
+            values.text("configBlackList", "configBlackList;brokerConfigPath").split(";")
+        ),
         limits=_read_limits(values),
     )
 

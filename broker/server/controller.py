@@ -87,6 +87,10 @@ class BrokerController:
 
     def applied(self) -> None:
         """Look again at what waits for messages, since entries were applied."""
+        self.services.live.look()
+        if self._config is not self.services.live.config:
+            self._config = self.services.live.config
+            self._is_set_up = False
         self.services.points.applied()
         self.services.pulls.applied()
         if self.runtime.is_replaying:

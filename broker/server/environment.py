@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import trio
 
+from broker.server.config import BrokerConfig
 from broker.server.handlers.disk_room import DiskRoom
+from broker.server.handlers.settings_admin import KeepNodeSettings
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
 from dledger import LogServer
@@ -40,6 +42,8 @@ class Environment:
         local_hour: returns the hour of the local day at a time in milliseconds since 1970.
         client_count: returns the number of clients' connections.
         stop_stage: returns how far an orderly stop is, in words; empty: none is wanted.
+        node_settings: keeps changes of this node's own settings; None: they cannot be changed.
+        settings_changed: is called with the settings once others hold.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -58,4 +62,6 @@ class Environment:
     local_hour: Callable[[int], int] = lambda at_ms: time.localtime(at_ms / 1000).tm_hour
     client_count: Callable[[], int] = lambda: 0
     stop_stage: Callable[[], str] = lambda: ""
+    node_settings: KeepNodeSettings | None = None
+    settings_changed: Callable[[BrokerConfig], None] = lambda _config: None
     make_linear: MakeLinear = LinearReads

@@ -26,7 +26,8 @@ from broker.server.route_waits import RouteWaits
 from broker.server.watches.loss_watch import LossWatch
 from broker.server.watches.name_contested import NameContested
 from broker.service.tables import wire_topic, wire_version
-from broker.store.topics import Topics
+from broker.store.group_settings import GroupSettings
+from broker.store.topics import DataVersion, Topics
 from dledger import LogServer
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
@@ -74,6 +75,7 @@ class Registrar:
         self,
         log: LogServer,
         topics: Topics,
+        settings: GroupSettings,
         namesrvs: tuple[Address, ...],
         *,
         cluster: str,
@@ -89,6 +91,7 @@ class Registrar:
         Args:
             log: of this node; its role and term are registered.
             topics: of the fold; only the leader's make routes.
+            settings: of the fold; name servers take what follows from a change, as they do for topics.
             namesrvs: addresses of the name servers.
             cluster: name of the cluster in routes.
             broker_name: of the group in routes.
@@ -105,9 +108,10 @@ class Registrar:
         self._broker_name = broker_name
         self._broker_addr = broker_addr
         self._follower_id = follower_id
-        self._perm_mask = perm_mask
+        self.perm_mask = perm_mask
         self._interval_s = interval_s
-        self._registered_version = topics.version
+        self._settings = settings
+        self._registered = (topics.version, settings.version)
         self._has_registered_point = False
         self._contested = NameContested(log, broker_name)
         self._waits = RouteWaits(self._has_taken)
@@ -160,9 +164,9 @@ class Registrar:
         if not self._has_registered_point and self._loss_watch.own_point() is not None:
             self._has_registered_point = True
             self.announce()
-        version = self._topics.version
-        if version != self._registered_version and self._log.is_serving:
-            self._registered_version = version
+        versions = (self._topics.version, self._settings.version)
+        if versions != self._registered and self._log.is_serving:
+            self._registered = versions
             for server in self._servers:
                 server.wake(urgent=False)
 
@@ -178,8 +182,8 @@ class Registrar:
                     nursery.start_soon(server.leave, self._leave_frame)
 
     def _register_frame(self, opaque: int, token: str, nonce: str) -> bytes:
-        topics = [wire_topic(config, perm_mask=self._perm_mask) for config in self._topics]
-        body = encode_registration(wire_version(self._topics.version), topics)
+        topics = [wire_topic(config, perm_mask=self.perm_mask) for config in self._topics]
+        body = encode_registration(wire_version(self._version()), topics)
         ext = {**self._identity_ext(), TOKEN_FIELD: token}
         point = self._loss_watch.own_point()
         if point is not None:
@@ -188,6 +192,12 @@ class Registrar:
         if nonce and secret is not None:
             ext[PROOF_FIELD] = registration_proof(secret, nonce, ext, body)
         return encode_command(make_request(RequestCode.REGISTER_BROKER, opaque, ext, body))
+
+    def _version(self) -> DataVersion:
+        """Return a version that changes with the topics and with the settings, and is the same on every node."""
+        topics, settings = self._topics.version, self._settings.version
+        changed_ms = max(topics.timestamp_ms, settings.timestamp_ms)
+        return DataVersion(topics.counter + settings.counter, changed_ms)
 
     def _leave_frame(self, opaque: int) -> bytes:
         request = make_request(RequestCode.UNREGISTER_BROKER, opaque, self._identity_ext())

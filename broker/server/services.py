@@ -5,6 +5,7 @@ They decide and answer, without sockets, files and clocks of their own; what hap
 
 from __future__ import annotations
 
+from broker.server.changes import LiveSettings
 from broker.server.config import BrokerConfig
 from broker.server.deliveries.delays import Delays
 from broker.server.deliveries.timers import TimerDeliveries
@@ -26,9 +27,11 @@ from broker.server.handlers.runtime_info import RuntimeInfo
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
+from broker.server.handlers.settings_admin import SettingsHandlers
 from broker.server.handlers.transaction_resumes import TransactionResumes
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
+from broker.server.live_rules import LiveRules, send_settings
 from broker.server.requests.commits import ENTRY_BYTES_MAX, Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.linear import LinearReads
@@ -40,7 +43,7 @@ from broker.server.watches.retention_watch import RetentionWatch
 from broker.service.catalog import Catalog
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
-from broker.service.send import SendRules, SendSettings
+from broker.service.send import SendRules
 from broker.service.send_back import SendBackRules
 from broker.service.timers import RecallRules, TimerRules
 from broker.service.transactions import EndRules
@@ -65,6 +68,7 @@ class Services:
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
+        live: the settings as they hold now.
     """
 
     def __init__(
@@ -127,7 +131,30 @@ class Services:
         self.retention = self._make_retention()
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
         self.link_server = self._make_link_server()
+        self.live = self._make_live()
         self._register()
+
+    def _make_live(self) -> LiveSettings:
+        node = self._environment.node_settings
+        node_values = dict if node is None else node.values
+        return LiveSettings(self._config, self._state.settings, node_values, self._adopt)
+
+    def _adopt(self, config: BrokerConfig) -> None:
+        """Go by other settings from now on."""
+        rules = LiveRules(
+            self._send_rules,
+            self._send_back_rules,
+            self._pull_rules,
+            self.pulls,
+            self._advice,
+            self.members,
+            self._end_rules,
+            self.checks,
+            self.retention,
+            self._timer_rules,
+        )
+        rules.adopt(config)
+        self._environment.settings_changed(config)
 
     def _make_runtime(self) -> RuntimeInfo:
         """Build the figures for tools; `pulls` and `member_info` have to exist by then."""
@@ -238,7 +265,6 @@ class Services:
             self.router,
             members=self.members,
             broker_name=self._config.broker_name,
-            config_text=self.runtime.config_text,
             runtime=self.runtime.table,
             made=self._environment.made,
             when_routed=self._environment.when_routed,
@@ -257,6 +283,14 @@ class Services:
             self._make_resumes(),
             self.timers,
             self._make_admin(),
+            SettingsHandlers(
+                self._log,
+                self._state,
+                self.commits,
+                self.router,
+                live=self.live,
+                node=self._environment.node_settings,
+            ),
             self.link_server,
         ):
             self.dispatch.register(service.handlers())
@@ -265,22 +299,12 @@ class Services:
         """Build the way of sends; retries are recognised by `repeats`, the same one that half messages use."""
         config = self._config
         keys = UniqKeyMaker(self._store_host[:4], *self._environment.key_numbers)
-        rules = SendRules(
+        self._send_rules = rules = SendRules(
             self._catalog,
-            SendSettings(
-                message_bytes_max=config.message_bytes_max,
-                auto_create_topics=config.auto_create_topics,
-                auto_create_groups=config.auto_create_groups,
-                permission=config.permission,
-                delay_level_max=len(config.delay_levels_ms),
-                reject_transactions=config.reject_transactions,
-                stamp=SendSettings.make_stamp(
-                    region=config.region, trace_on=config.trace_on, cluster=config.cluster
-                ),
-            ),
+            send_settings(config),
             pick=self._environment.pick,
             new_key=lambda: keys.next_key(self._environment.wall_ms()),
-            timers=self._timer_rules(),
+            timers=self._timer_rules(config),
             has_live_lock=lambda group: self._state.locks.has_live_lock(group, self._log_ms()),
         )
         rows = RowSends(
@@ -303,7 +327,7 @@ class Services:
 
     def _make_send_backs(self) -> SendBacks:
         config = self._config
-        rules = SendBackRules(
+        self._send_back_rules = rules = SendBackRules(
             self._catalog,
             permission=config.permission,
             auto_create_groups=config.auto_create_groups,
@@ -316,18 +340,19 @@ class Services:
     def _make_ends(self) -> TransactionEnds:
         """Build the ends of transactions, on the wall clock: a message's age is counted from its born time."""
         config = self._config
+        self._end_rules = rules = EndRules(
+            self._state.transactions,
+            timeout_ms=config.transaction_timeout_ms,
+            delay_level_max=len(config.delay_levels_ms),
+            timers=self._timer_rules(config),
+            load=self._load,
+        )
         return TransactionEnds(
             self._log,
             self.commits,
             self.router,
             self._state.transactions,
-            rules=EndRules(
-                self._state.transactions,
-                timeout_ms=config.transaction_timeout_ms,
-                delay_level_max=len(config.delay_levels_ms),
-                timers=self._timer_rules(),
-                load=self._load,
-            ),
+            rules=rules,
             answers=self._answers,
             repeats=self.repeats,
             new_topics=self._new_topics,
@@ -387,8 +412,7 @@ class Services:
     def _refuse_sends(self, reason: str) -> None:
         self.sends.refused_because = self._send_backs.refused_because = reason
 
-    def _timer_rules(self) -> TimerRules | None:
-        config = self._config
+    def _timer_rules(self, config: BrokerConfig) -> TimerRules | None:
         return TimerRules(config.timer_delay_max_ms, self._log_ms) if config.timers else None
 
     def _log_ms(self) -> int:
@@ -404,12 +428,20 @@ class Services:
     def _make_pulls(self) -> Pulls:
         """Build the pulls; the offset that a pull carries takes the same way as an offset commit."""
         config = self._config
-        rules = PullRules(
+        self._pull_rules = rules = PullRules(
             self._catalog,
             permission=config.permission,
             auto_create_groups=config.auto_create_groups,
             members=self.members.members,
             forbidden_bits=self._state.groups.forbidden_bits,
+        )
+        self._advice = PullAdvice(
+            self._log,
+            self._followers,
+            own_id=config.broker_id_as_follower,
+            memory_span_bytes=config.memory_span_bytes,
+            slave_reads=config.slave_reads,
+            now_ms=self._environment.monotonic_ms,
         )
         return Pulls(
             self._log,
@@ -417,14 +449,7 @@ class Services:
             self.commits,
             rules,
             points=self.points,
-            advice=PullAdvice(
-                self._log,
-                self._followers,
-                own_id=config.broker_id_as_follower,
-                memory_span_bytes=config.memory_span_bytes,
-                slave_reads=config.slave_reads,
-                now_ms=self._environment.monotonic_ms,
-            ),
+            advice=self._advice,
             held_max=config.limits.held_pulls_max,
             long_polling=config.long_polling,
             now_ms=self._environment.monotonic_ms,

@@ -66,7 +66,7 @@ class OrderlyStop:
         """
         self._log = log
         self._registrar = registrar
-        self._forward_s = forward_s
+        self.forward_s = forward_s
         self._passed_on_s = passed_on_s
         self._has_clients = has_clients
         self._is_quiet = is_quiet
@@ -121,7 +121,7 @@ class OrderlyStop:
         used_s = [each for each in (self._led_s, self._passed_on_s()) if each is not None]
         if not used_s or len(self._log.config.peers) == 1:
             return
-        end_s = self._serves_until_s = max(used_s) + self._forward_s
+        end_s = self._serves_until_s = max(used_s) + self.forward_s
         leader_seen_s = self._now_s()
         announced: NodeId | None = None
         while not self._hurry.is_set() and self._has_clients():

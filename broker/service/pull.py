@@ -53,20 +53,20 @@ class PullRules:
         forbidden_bits: Callable[[str, str], int],
     ) -> None:
         self._catalog = catalog
-        self._permission = permission
-        self._auto_create_groups = auto_create_groups
+        self.permission = permission
+        self.auto_create_groups = auto_create_groups
         self._members = members
         self._forbidden_bits = forbidden_bits
 
     def check(self, fields: PullFields) -> PullGrant | Refusal:
         """Go through E1 to E7 in their order."""
-        if not self._permission & PERM_READ:
+        if not self.permission & PERM_READ:
             return Refusal(
                 ResponseCode.NO_PERMISSION,
                 "the broker pulling message is forbidden (brokerPermission)",
             )
         found = group_for_use(
-            self._catalog, fields.consumer_group, auto_create=self._auto_create_groups
+            self._catalog, fields.consumer_group, auto_create=self.auto_create_groups
         )
         if isinstance(found, Refusal):
             return found

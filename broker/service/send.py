@@ -143,8 +143,8 @@ class SendRules:
         has_live_lock: Callable[[str], bool] = _no_lock,
     ) -> None:
         self._catalog = catalog
-        self._settings = settings
-        self._timers = timers
+        self.settings = settings
+        self.timers = timers
         self._has_live_lock = has_live_lock
         self._pick = pick
         self._new_key = new_key
@@ -189,7 +189,7 @@ class SendRules:
 
     def _check_topic(self, fields: SendFields) -> tuple[TopicConfig, Creation] | Refusal:
         """Check C6 to C9 and C11; a topic that passed is not checked again until it changes."""
-        settings = self._settings
+        settings = self.settings
         refusal = _name_refusal(fields.topic, settings)
         if refusal is not None:
             return refusal
@@ -229,12 +229,12 @@ class SendRules:
         # Most messages have none of these, so that they are looked for before anything is called.
         delay_level = self._delay_level(properties) if _DELAYED in properties else 0
         is_half = _HALF in properties and _is_half(properties, reconsume_times, delay_level)
-        if is_half and self._settings.reject_transactions:  # C15
+        if is_half and self.settings.reject_transactions:  # C15
             return Refusal(
                 ResponseCode.NO_PERMISSION,
                 "the broker sending transaction message is forbidden (rejectTransactionMessage)",
             )
-        if not 0 < len(body) <= self._settings.message_bytes_max:
+        if not 0 < len(body) <= self.settings.message_bytes_max:
             return self._size_refusal(len(body))
         due_ms = 0
         if b"TIMER_" in properties:
@@ -263,8 +263,8 @@ class SendRules:
 
     def _due(self, properties: bytes) -> int | Refusal:
         """Return the due time that a message asks for (N1 to N4), in ms since 1970; 0 for at once."""
-        if self._timers is not None:
-            return self._timers.due_ms(properties)
+        if self.timers is not None:
+            return self.timers.due_ms(properties)
         if TimerRules.asks(properties):
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -279,7 +279,7 @@ class SendRules:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL, f"batch request does not support retry group {name}"
             )
-        if not 0 < len(body) <= self._settings.message_bytes_max:
+        if not 0 < len(body) <= self.settings.message_bytes_max:
             return self._size_refusal(len(body))
         try:
             items = split_batch(body)
@@ -310,7 +310,7 @@ class SendRules:
         """Find the target of a message that a consumer gives back by sending it (L13): its group decides (L14, L15)."""
         group_name = target.topic.name.removeprefix(names.RETRY_PREFIX)
         found = group_for_use(
-            self._catalog, group_name, auto_create=self._settings.auto_create_groups
+            self._catalog, group_name, auto_create=self.settings.auto_create_groups
         )
         if isinstance(found, Refusal):
             return found
@@ -338,7 +338,7 @@ class SendRules:
         value = find_property(properties, DELAY)
         if value is None or not value.isdigit():
             return 0
-        return min(int(value[:9]), self._settings.delay_level_max)
+        return min(int(value[:9]), self.settings.delay_level_max)
 
     def _size_refusal(self, body_bytes: int) -> Refusal:
         """Refuse a body of this size: C17, C18; the name's length was checked with its letters (C7)."""
@@ -350,7 +350,7 @@ class SendRules:
         return Refusal(
             ResponseCode.MESSAGE_ILLEGAL,
             f"the message is illegal: body of {body_bytes} bytes, "
-            f"at most {self._settings.message_bytes_max} (maxMessageSize); nothing was stored",
+            f"at most {self.settings.message_bytes_max} (maxMessageSize); nothing was stored",
         )
 
     def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
@@ -364,7 +364,7 @@ class SendRules:
         if uniq_key is None:
             uniq_key = self._new_key().encode()
             properties += encode_property(UNIQ_KEY, uniq_key)
-        properties += self._settings.stamp
+        properties += self.settings.stamp
         if len(properties) > PROPERTIES_BYTES_MAX:
             return Refusal(
                 ResponseCode.MESSAGE_ILLEGAL,

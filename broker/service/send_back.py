@@ -81,19 +81,19 @@ class SendBackRules:
         pick: Callable[[int], int],
     ) -> None:
         self._catalog = catalog
-        self._permission = permission
-        self._auto_create_groups = auto_create_groups
+        self.permission = permission
+        self.auto_create_groups = auto_create_groups
         self._delay_level_max = delay_level_max
         self._load = load
         self._pick = pick
 
     def decide(self, request: SendBack, version: int) -> SendBackPlan | Refusal | None:
         """Decide on one request; None: nothing to do, and that is a success (L1)."""
-        found = group_for_use(self._catalog, request.group, auto_create=self._auto_create_groups)
+        found = group_for_use(self._catalog, request.group, auto_create=self.auto_create_groups)
         if isinstance(found, Refusal):
             return found
         group, creation = found
-        if not self._permission & PERM_WRITE:
+        if not self.permission & PERM_WRITE:
             return Refusal(
                 ResponseCode.NO_PERMISSION,
                 "the broker sending message is forbidden (brokerPermission)",

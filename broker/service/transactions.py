@@ -144,9 +144,9 @@ class EndRules:
         due times, None where they are switched off.
         """
         self._transactions = transactions
-        self._timeout_ms = timeout_ms
+        self.timeout_ms = timeout_ms
         self._delay_level_max = delay_level_max
-        self._timers = timers
+        self.timers = timers
         self._load = load
 
     def decide(self, ending: Ending, now_ms: int) -> CommitPlan | RollbackPlan | Recorded | Refusal:
@@ -185,7 +185,7 @@ class EndRules:
         if half.find(CHECK_IMMUNITY_TIME_IN_SECONDS) is None:
             return None
         immunity_ms = immunity_of(half.properties)
-        limit_ms = self._timeout_ms if immunity_ms is None else immunity_ms
+        limit_ms = self.timeout_ms if immunity_ms is None else immunity_ms
         age_ms = now_ms - half.born_timestamp_ms
         if age_ms <= limit_ms:
             return None
@@ -221,8 +221,8 @@ class EndRules:
 
     def _due(self, properties: bytes) -> int | Refusal:
         """Return the due time of a committed message: a delay begins now; a time that has passed means at once."""
-        if self._timers is not None:
-            return self._timers.due_ms(properties)
+        if self.timers is not None:
+            return self.timers.due_ms(properties)
         return Refusal(
             ResponseCode.SYSTEM_ERROR,
             "the timer is switched off (timerWheelEnable=false) and the message asks for a due time: "

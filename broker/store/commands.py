@@ -10,6 +10,7 @@ from typing import Protocol, assert_never
 from broker.store import control
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.digest_marks import DigestMarks
+from broker.store.group_settings import GroupSettings
 from broker.store.groups import Groups
 from broker.store.key_index import KeyIndex
 from broker.store.locks import QueueLockTable
@@ -43,6 +44,7 @@ class Tables(Protocol):
     key_index: KeyIndex
     recent_sends: RecentSends
     retention: Retention
+    settings: GroupSettings
     applied_index: Index
 
 
@@ -79,13 +81,22 @@ def carry_out(
             state.marks.compare(command.marked_index, command.digests)
         case control.CheckTransactions() | control.ResumeTransaction():
             _change_transactions(state, command)
-        case control.TakeRows():
-            return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
+        case control.TakeRows() | control.PutSettings():
+            return _put_whole(state, command, now_ms)
         case control.ForgetBefore():
             return _forget(state, command, now_ms, physical_offset)
         case _:
             assert_never(command)
     return None
+
+
+def _put_whole(
+    state: Tables, command: control.TakeRows | control.PutSettings, now_ms: StoreTimeMs
+) -> RefusalKind | None:
+    """Put what stands in one command into its table, all or nothing."""
+    if isinstance(command, control.TakeRows):
+        return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
+    return state.settings.put(command.values, command.by, now_ms)
 
 
 def _forget(

@@ -24,7 +24,9 @@ from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 
 VERSION: Final = 1
 
-TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS, RETENTION = CONTROL_TOPICS
+TOPICS, GROUPS, OFFSETS, LOCKS, SCHEDULE, DIGESTS, TRANSACTIONS, SINKS, RETENTION, SETTINGS = (
+    CONTROL_TOPICS
+)
 
 _LONG: Final = Meta(ge=0, le=2**63 - 1)
 _QueueId = Annotated[QueueId, Meta(ge=0, le=2**31 - 1)]
@@ -212,6 +214,20 @@ class ForgetBefore(_Command, frozen=True, tag="forget_before"):
     v: int = VERSION
 
 
+class PutSettings(_Command, frozen=True, tag="put_settings"):
+    """Change settings of the group; an empty value removes a key. `by` is the address of who asked for it."""
+
+    values: Annotated[
+        dict[
+            Annotated[str, Meta(min_length=1, max_length=128)],
+            Annotated[str, Meta(max_length=4096)],
+        ],
+        Meta(min_length=1, max_length=64),
+    ]
+    by: Annotated[str, Meta(max_length=256)]
+    v: int = VERSION
+
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -231,6 +247,7 @@ Command = (
     | RecallTimer
     | TakeRows
     | ForgetBefore
+    | PutSettings
 )
 
 _TOPIC_OF: Final[dict[type[Command], str]] = {
@@ -252,6 +269,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     RecallTimer: SCHEDULE,
     TakeRows: SINKS,
     ForgetBefore: RETENTION,
+    PutSettings: SETTINGS,
 }
 
 assert _TOPIC_OF.keys() == set(get_args(Command)), "each command stands on one topic"

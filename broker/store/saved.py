@@ -27,8 +27,10 @@ from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
-VERSION: Final = 2
+VERSION: Final = 3
 """1 knew no beginning of the log: whoever wrote it may have passed over a record that moved it."""
+VERSION_BEFORE: Final = 2
+"""Read as well: it knew no settings of the group, so none are set."""
 CHUNK_BYTES: Final = 256 * 1024
 HEAD_BYTES_MAX: Final = 1 << 30
 
@@ -117,8 +119,10 @@ def decode_head(data: bytes) -> StateHead:
     """
     try:
         version = _version_decoder.decode(data).v
-        if version != VERSION:
-            raise SnapshotRefusedError(f"the state has version {version}, known is {VERSION}")
+        if version not in (VERSION_BEFORE, VERSION):
+            raise SnapshotRefusedError(
+                f"the state has version {version}, known are {VERSION_BEFORE} and {VERSION}"
+            )
         return _decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise SnapshotRefusedError(f"the state's head: {error}") from error

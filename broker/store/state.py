@@ -32,6 +32,7 @@ from broker.store.control import MalformedControlError, MarkDigests, decode_cont
 from broker.store.digest_marks import DigestMarks
 from broker.store.errors import OutOfOrderError
 from broker.store.far_timers import FarTimers
+from broker.store.group_settings import GroupSettings
 from broker.store.groups import Groups
 from broker.store.key_index import (
     SEGMENT_UNITS_DEFAULT,
@@ -107,7 +108,7 @@ class BrokerState:
     Attributes:
         applied_index: the last entry that the state contains.
         queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
-            timers, sinks, retention, refusals: the components.
+            timers, sinks, retention, settings, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
     """
@@ -137,6 +138,7 @@ class BrokerState:
         self.timers = Timers(far_timers, limits.near_timers_max)
         self.sinks = Sinks()
         self.retention = Retention()
+        self.settings = GroupSettings()
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
@@ -209,6 +211,7 @@ class BrokerState:
             "timers": self.timers.digest,
             "sinks": self.sinks.digest,
             "retention": self.retention.digest,
+            "settings": self.settings.digest,
             "refusals": self.refusals.digest,
         }
 
@@ -274,6 +277,7 @@ class BrokerState:
             "timers": self.timers,
             "sinks": self.sinks,
             "retention": self.retention,
+            "settings": self.settings,
             "refusals": self.refusals,
             "marks": self.marks,
         }

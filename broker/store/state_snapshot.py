@@ -73,7 +73,9 @@ def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
     if head_bytes > saved.HEAD_BYTES_MAX:
         raise SnapshotRefusedError(f"the state's head has {head_bytes} bytes")
     head = saved.decode_head(source.read(head_bytes))
-    tables = state.tables()
+    tables = dict(state.tables())
+    if head.v == saved.VERSION_BEFORE:
+        del tables["settings"]  # an empty state has none
     if tables.keys() != head.tables.keys():
         raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
     for name, table in tables.items():

@@ -89,6 +89,7 @@ CONTROL_TOPICS: Final = tuple(
         "transactions",
         "sinks",
         "retention",
+        "settings",
     )
 )
 """Topics of control records; one queue each (docs/formats/control.md)."""

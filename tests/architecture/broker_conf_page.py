@@ -21,6 +21,9 @@ honoured, {refused} are refused unless they ask for nothing, and {needless} have
 table is refused, with the nearest name.
 
 ## Honoured
+
+*Changes*: `by a start`, or while brokers run, with `mqadmin updateBrokerConfig`
+([configuration.md](configuration.md#settings-that-change-while-a-broker-runs)).
 """
 
 REFUSED_HEAD = """
@@ -54,9 +57,7 @@ def broker_conf_page() -> str:
         needless=sum(len(group.keys) for group in NEEDLESS),
     )
     for title, rows in HONOURED.items():
-        text += (
-            f"\n### {title}\n\n| key | here | 4.9.8 | 5.3.3 | meaning |\n|---|---|---|---|---|\n"
-        )
+        text += f"\n### {title}\n\n| key | here | 4.9.8 | 5.3.3 | meaning | changes |\n|---|---|---|---|---|---|\n"
         text += "".join(_honoured_row(row, asked[row.key.name]) for row in rows)
     text += REFUSED_HEAD
     for row in REFUSED:
@@ -75,7 +76,11 @@ def _honoured_row(row: HonouredKey, asked: ReadKey) -> str:
     default = row.shown_default or (f"`{asked.default}`" if asked.default else "none")
     values = f"; {asked.values}" if asked.values and row.key.kind is not ValueKind.FLAG else ""
     unit = f" {row.unit}" if row.unit else ""
-    return f"| `{row.key.name}` | {default}{unit}{values} | {_stock(row.key)} | {row.meaning} |\n"
+    return f"| `{row.key.name}` | {default}{unit}{values} | {_stock(row.key)} | {row.meaning} | {_changes(row)} |\n"
+
+
+def _changes(row: HonouredKey) -> str:
+    return "by a start" if row.scope is None else f"running, on {row.scope.value}"
 
 
 def _stock(key: Key) -> str:

@@ -58,7 +58,7 @@ VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
     "where a log begins that has lost its beginning": ("version", {log_start.VERSION}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
     "file of a snapshot": ("version", {snapshot.VERSION}),
-    "a broker's state in it": ("v", {saved.VERSION}),
+    "a broker's state in it": ("v", {saved.VERSION_BEFORE, saved.VERSION}),
     "control records": ("v", {control.VERSION}),
     "records": ("magic", {"V1", "V2"}),
     "manifests of an archive": ("version", {version_in("pipeline/archive/manifests.py")}),
@@ -108,9 +108,9 @@ def test_a_snapshot_of_another_version_is_refused_by_its_number() -> None:
         snapshot.decode_head(with_version(head, 2))
 
 
-@pytest.mark.parametrize("version", [1, 3])
+@pytest.mark.parametrize("version", [1, 4])
 def test_a_state_of_another_version_is_refused_by_its_number(version: int) -> None:
-    with pytest.raises(SnapshotRefusedError, match=f"version {version}, known is 2"):
+    with pytest.raises(SnapshotRefusedError, match=f"version {version}, known are 2 and 3"):
         saved.decode_head(msgspec.msgpack.encode({"v": version, "what": "nobody knows"}))
 
 

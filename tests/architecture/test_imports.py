@@ -85,7 +85,7 @@ LAYERS = {
     "broker.server.links": set(),
     "broker.server.requests": {"links"},
     "broker.server.watches": {"requests"},
-    "broker.server.handlers": {"config", "links", "requests", "watches"},
+    "broker.server.handlers": {"changes", "config", "links", "requests", "settings", "watches"},
     "broker.server.deliveries": {"handlers", "requests"},
 }
 

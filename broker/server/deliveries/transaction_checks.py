@@ -86,9 +86,9 @@ class TransactionChecks:
         self._catalog = catalog
         self._ask = ask
         self._broker_name = broker_name
-        self._timeout_ms = timeout_ms
-        self._interval_ms = interval_ms
-        self._check_max = check_max
+        self.timeout_ms = timeout_ms
+        self.interval_ms = interval_ms
+        self.check_max = check_max
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
         self._is_waiting = False
@@ -109,12 +109,12 @@ class TransactionChecks:
             return
         now_ms = self._now_ms()
         due = transactions.due(
-            now_ms, timeout_ms=self._timeout_ms, interval_ms=self._interval_ms, limit=CHECKS_MAX
+            now_ms, timeout_ms=self.timeout_ms, interval_ms=self.interval_ms, limit=CHECKS_MAX
         )
         assert len(due) <= CHECKS_MAX, f"{len(due)} transactions are due, at most {CHECKS_MAX}"
         due = [half for half in due if not self._ends.is_ending(half.queue_offset)]
-        given_up = _first_bytes([half for half in due if half.check_count >= self._check_max])
-        checked = _first_bytes([half for half in due if half.check_count < self._check_max])
+        given_up = _first_bytes([half for half in due if half.check_count >= self.check_max])
+        checked = _first_bytes([half for half in due if half.check_count < self.check_max])
         if found := self._readable(given_up):
             self._is_waiting = True
             self._give_up(found, now_ms)
@@ -207,7 +207,7 @@ class TransactionChecks:
         _log.warning(
             "%d transactions are given up after %d checks: see %s",
             len(halves),
-            self._check_max,
+            self.check_max,
             CHECK_MAX_TOPIC,
         )
         self._ends.note_ending(offsets)

@@ -53,7 +53,6 @@ class AdminHandlers:
         *,
         members: Members,
         broker_name: str,
-        config_text: Callable[[], str],
         runtime: Callable[[], Mapping[str, str]],
         made: Callable[[str], bool],
         when_routed: Callable[[Callable[[], None]], None],
@@ -67,7 +66,6 @@ class AdminHandlers:
             router: waits for their commit.
             members: the live clients of all nodes.
             broker_name: of the group in routes.
-            config_text: returns the configuration as broker.conf writes it.
             runtime: returns the figures of this process.
             made: returns True if this node registers somewhere with a token.
             when_routed: calls back once the name servers know the topics of now.
@@ -78,7 +76,6 @@ class AdminHandlers:
         self._router = router
         self._members = members
         self._broker_name = broker_name
-        self._config_text = config_text
         self._runtime = runtime
         self._made = made
         self._when_routed = when_routed
@@ -101,7 +98,6 @@ class AdminHandlers:
             Handler(code.GET_ALL_TOPIC_CONFIG, self.all_topics, read, here),
             Handler(code.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, self.all_groups, read, here),
             Handler(code.GET_ALL_DELAY_OFFSET, self.delay_offsets, read, here),
-            Handler(code.GET_BROKER_CONFIG, self.config, read, here),
             Handler(code.GET_BROKER_RUNTIME_INFO, self.runtime_info, read, here),
             Handler(code.GET_CONSUMER_CONNECTION_LIST, self.consumer_connections, read, here),
             Handler(code.GET_PRODUCER_CONNECTION_LIST, self.producer_connections, read, here),
@@ -240,12 +236,6 @@ class AdminHandlers:
     def delay_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_ALL_DELAY_OFFSET."""
         _body(request, tables.delay_offsets(self._state.schedule.progress_table()))
-
-    def config(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Answer GET_BROKER_CONFIG."""
-        version = '{"counter":0,"timestamp":0}'
-        body = self._config_text().encode()
-        request.answer(ResponseCode.SUCCESS, ext={"version": version}, body=body)
 
     def runtime_info(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_BROKER_RUNTIME_INFO."""

@@ -82,7 +82,7 @@ class Members:
         self._catalog = catalog
         self._outputs = outputs
         self._nursery = nursery
-        self._auto_create_groups = auto_create_groups
+        self.auto_create_groups = auto_create_groups
         self._tasks_max = tasks_max
         self._tasks = 0
         self._turn = 0
@@ -175,14 +175,14 @@ class Members:
         self._outputs.flush()
 
     def _group(self, name: str) -> object:
-        return group_for_use(self._catalog, name, auto_create=self._auto_create_groups)
+        return group_for_use(self._catalog, name, auto_create=self.auto_create_groups)
 
     def creation_for(self, consumers: Iterable[ConsumerClient]) -> Creation:
         """Return the groups and retry topics that these consumers lack (Q3)."""
         topics: list[TopicConfig] = []
         groups: list[SubscriptionGroupConfig] = []
         for name in dict.fromkeys(client.group for client in consumers):
-            found = group_for_use(self._catalog, name, auto_create=self._auto_create_groups)
+            found = group_for_use(self._catalog, name, auto_create=self.auto_create_groups)
             if isinstance(found, Refusal):
                 continue
             group, created = found

@@ -59,6 +59,10 @@ class PullAdvice:
         self._named_itself_ms: int | None = None
         self.is_leaving = False
         self.limits = GetLimits(memory_span_bytes=memory_span_bytes)
+        self.adopt(memory_span_bytes, slave_reads=slave_reads)
+
+    def adopt(self, memory_span_bytes: int, *, slave_reads: bool) -> None:
+        """Go by these settings from now on; `__init__` describes them."""
         self.cold_bytes = memory_span_bytes if slave_reads else NOTHING_IS_COLD
 
     def for_cold_read(self, queue_id: QueueId, bytes_behind: int) -> int:

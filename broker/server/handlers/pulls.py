@@ -110,7 +110,7 @@ class Pulls:
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._check_and_read, held_max)
-        self._long_polling = long_polling
+        self.long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
         self._overflows = OffsetOverflows()
@@ -344,7 +344,7 @@ class Pulls:
         fields = pull.fields
         if self._is_ending or not fields.sys_flag & PULL_SUSPEND:
             return False
-        wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self._long_polling)
+        wait_ms = hold_ms(fields.suspend_timeout_millis, long_polling=self.long_polling)
         if wait_ms <= 0:
             return False
         pull.held_until_ms = self._now_ms() + wait_ms

@@ -13,7 +13,6 @@ from broker.server.handlers.pulls import PullCounts
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp
-from broker.service.retention import FORCIBLY_PERCENTS, RetentionRules
 from broker.store.lookups import earliest_store_ms
 from broker.store.state import BrokerState
 from dledger import LogServer, Position
@@ -108,38 +107,6 @@ class RuntimeInfo:
     def _first_position(self) -> Position:
         """Return where the log begins for clients: what is forgotten may still have its bytes here."""
         return max(self._log.reader.first_position, self._state.retention.position)
-
-    def config_text(self) -> str:
-        """Return the settings, as lines of a broker.conf."""
-        config = self._config
-        settings = {
-            "brokerName": config.broker_name,
-            "brokerClusterName": config.cluster,
-            "brokerIP1": config.advertised_host,
-            "listenPort": config.listen.port,
-            "namesrvAddr": ";".join(map(str, config.namesrvs)),
-            "enableDLegerCommitLog": "true",
-            "dLegerGroup": config.group,
-            "dLegerSelfId": config.node_id,
-            "dLegerPeers": ";".join(map(str, config.peers)),
-            "preferredLeaderId": ";".join(config.preferred_leaders),
-            "storePathRootDir": config.store_path,
-            "flushDiskType": "SYNC_FLUSH" if config.fsync else "ASYNC_FLUSH",
-            "mappedFileSizeCommitLog": config.segment_size_bytes,
-            "snapshotLogBytes": config.snapshot_log_bytes,
-            "maxMessageSize": config.message_bytes_max,
-            "autoCreateTopicEnable": str(config.auto_create_topics).lower(),
-            "autoCreateSubscriptionGroup": str(config.auto_create_groups).lower(),
-            "defaultTopicQueueNums": config.default_topic_queues,
-            "timerWheelEnable": str(config.timers).lower(),
-            "timerMaxDelaySec": config.timer_delay_max_ms // 1000,
-            "recallMessageEnable": str(config.recall).lower(),
-            "brokerPermission": config.permission,
-            **_retention_settings(config.retention),
-            "longPollingEnable": str(config.long_polling).lower(),
-            "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
-        }
-        return "".join(f"{key}={value}\n" for key, value in settings.items())
 
     def table(self) -> dict[str, str]:
         """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
@@ -239,24 +206,6 @@ class RuntimeInfo:
             return ""
         since_s = max(0, self._wall_ms() - held_up.since_ms) // 1000
         return f"{held_up.need.what}, at position {held_up.need.physical_offset}, since {since_s} s"
-
-
-def _retention_settings(rules: RetentionRules) -> dict[str, str | int]:
-    """Return what is deleted when, by the keys of a broker.conf."""
-    seconds = rules.reserved_ms // 1000
-    return {
-        **(
-            {"retentionSeconds": seconds}
-            if rules.is_any_hour
-            else {"fileReservedTime": seconds // 3600}
-        ),
-        "deleteWhen": ";".join(f"{hour:02}" for hour in sorted(rules.delete_hours)),
-        "retentionBytes": rules.bytes_max,
-        "diskMaxUsedSpaceRatio": rules.used_percent_max,
-        "cleanFileForciblyEnable": str(rules.forcibly_percent > 0).lower(),
-        "diskSpaceCleanForciblyRatio": rules.forcibly_percent or FORCIBLY_PERCENTS[1],
-        "diskSpaceWarningLevelRatio": rules.warning_percent,
-    }
 
 
 def _uptime_text(seconds: int) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server.settings.keys import ANY_HOSTS, HonouredKey, flag, number, text
+from broker.server.settings.keys import ANY_HOSTS, HonouredKey, Scope, flag, number, text
 
 _OF_MEMBERS: Final = (
     HonouredKey(
@@ -149,6 +149,7 @@ _OF_ADDRESSES: Final = (
         "for so long after it has led, a node that is asked to stop goes on for clients whose route is old; "
         "0: not at all",
         unit="seconds",
+        scope=Scope.NODE,
     ),
 )
 
@@ -180,7 +181,12 @@ _OF_THE_LOG: Final = (
         "([repair.md](repair.md)); 0: nothing",
         unit="bytes",
     ),
-    HonouredKey(number("maxMessageSize", "4194304"), "largest message body", unit="bytes"),
+    HonouredKey(
+        number("maxMessageSize", "4194304"),
+        "largest message body",
+        unit="bytes",
+        scope=Scope.GROUP,
+    ),
 )
 
 _OF_RETENTION: Final = (
@@ -190,34 +196,40 @@ _OF_RETENTION: Final = (
         "decides ([retention.md](retention.md))",
         unit="hours",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         text("deleteWhen", "04"),
         "hours of the local day, with `;`, in which what is due is deleted",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("retentionSeconds"),
         "as `fileReservedTime` and instead of it, and what is due is deleted at any hour; 0: not used",
         unit="seconds",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("retentionBytes"),
         "size to which the kept log is held, whatever the age of what goes; the newest segment always stays; 0: any",
         unit="bytes",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("diskMaxUsedSpaceRatio", "75"),
         "share of a member's disk in use above which what is due is deleted at any hour; taken as 10 to 95",
         unit="percent",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         flag("cleanFileForciblyEnable", "true"),
         "whether `diskSpaceCleanForciblyRatio` holds",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("diskSpaceCleanForciblyRatio", None, "85"),
@@ -225,12 +237,14 @@ _OF_RETENTION: Final = (
         "4.9 it is a property of the Java process",
         unit="percent",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("diskSpaceWarningLevelRatio", None, "90"),
         "share above which sends are refused with code 14; taken as 35 to 90. In 4.9 as above",
         unit="percent",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
 )
 
@@ -239,11 +253,13 @@ _OF_TOPICS: Final = (
         flag("autoCreateTopicEnable", "true"),
         "a send creates its topic from TBW102",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         flag("autoCreateSubscriptionGroup", "true"),
         "a consumer creates its group",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("defaultTopicQueueNums", "8"), "queues of TBW102; clients ask for 4 of them"
@@ -264,6 +280,7 @@ _OF_TOPICS: Final = (
         number("timerMaxDelaySec", None, "259200"),
         "how far ahead a due time may lie; farther: code 13",
         unit="seconds",
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         flag("recallMessageEnable", None, "false"),
@@ -279,39 +296,55 @@ _OF_TOPICS: Final = (
         flag("rejectTransactionMessage", "false"),
         "true: half messages are refused with code 16",
         is_strict=True,
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("transactionTimeOut", "6000"),
         "until a half message is checked first, unless it asks for another time",
         unit="milliseconds",
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("transactionCheckInterval", "60000", "30000"),
         "between two checks of an open transaction",
         unit="milliseconds",
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("transactionCheckMax", "15"),
         "checks before an open transaction is given up and its message moves to TRANS_CHECK_MAX_TIME_TOPIC",
+        scope=Scope.GROUP,
     ),
 )
 
 _OF_SERVICE: Final = (
-    HonouredKey(number("brokerPermission", "6"), "4 read, 2 write", is_strict=True),
+    HonouredKey(
+        number("brokerPermission", "6"),
+        "4 read, 2 write",
+        is_strict=True,
+        scope=Scope.GROUP,
+    ),
     HonouredKey(
         flag("longPollingEnable", "true"),
         "false: an empty pull waits 1 s instead of the time the client asks for",
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         flag("slaveReadEnable", "false"),
         "consumers that read far behind the log's end are sent to a follower "
         "([adr/0175](adr/0175-backlogs-are-read-from-followers.md)); false: everything is read from the leader",
+        scope=Scope.GROUP,
     ),
     HonouredKey(
         number("accessMessageInMemoryMaxRatio", "40"),
         "how far behind that is: more bytes of the log than this share of the machine's memory; such a pull gets at "
         "most 8 messages and 64 KiB, others 32 and 256 KiB",
         unit="percent",
+    ),
+    HonouredKey(
+        text("configBlackList", "configBlackList;brokerConfigPath"),
+        "keys that `mqadmin updateBrokerConfig` may not change, `key;key`",
+        is_strict=True,
     ),
     HonouredKey(text("regionId", "DefaultRegion"), "what producers get in the answer to a send"),
     HonouredKey(flag("traceOn", "true"), "the same"),

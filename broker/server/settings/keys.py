@@ -24,6 +24,13 @@ class ValueKind(Enum):
     FLAG = "true or false"
 
 
+class Scope(Enum):
+    """The reach of a change of a setting while brokers run; the value says it to people."""
+
+    GROUP = "the group"
+    NODE = "the node"
+
+
 @dataclass(frozen=True, slots=True)
 class Key:
     """A key of broker.conf.
@@ -54,6 +61,7 @@ class HonouredKey:
         meaning: for the page of keys, in Markdown.
         unit: what a number counts; empty: things.
         shown_default: what holds without the key, where it is not one fixed value.
+        scope: whom a change concerns while the broker runs; None: it is read at the start only.
         is_strict: a wrong value is never passed over: its default could let in, lose or show more than was asked for.
     """
 
@@ -61,6 +69,7 @@ class HonouredKey:
     meaning: str
     unit: str = ""
     shown_default: str | None = None
+    scope: Scope | None = None
     is_strict: bool = False
 
 

@@ -163,7 +163,6 @@ NEEDLESS_SERVICE: Final = (
         "there is no such file or tool here",
         (
             text("brokerConfigPath", None, ""),
-            text("configBlackList", "configBlackList;brokerConfigPath"),
             text("configManagerVersion", None, "v1"),
             number("forwardTimeout", None, "3000"),
             flag("inBrokerContainer", None, "false"),

@@ -99,7 +99,7 @@ class RetentionWatch:
         self._log = log
         self._state = state
         self._commits = commits
-        self._rules = rules
+        self.rules = rules
         self._own_percent = own_percent
         self._follower_percents = follower_percents
         self._refuse_sends = refuse_sends
@@ -159,14 +159,14 @@ class RetentionWatch:
         percents = dict(self._follower_percents())
         if self.used_percent is not None:
             percents[own] = self.used_percent
-        full = {node for node, used in percents.items() if refuses_sends(self._rules, used)}
+        full = {node for node, used in percents.items() if refuses_sends(self.rules, used)}
         member_count = len(self._log.config.peers)
         if own not in full and 2 * (member_count - len(full)) > member_count:
             return ""
         shown = ", ".join(f"{node} {percents[node]:.0f} %" for node in sorted(full))
         return (
             f"{DISK_FULL}service not available now: the disk is nearly full ({shown} in use), sends are refused "
-            f"above {self._rules.warning_percent} % (diskSpaceWarningLevelRatio), reads go on"
+            f"above {self.rules.warning_percent} % (diskSpaceWarningLevelRatio), reads go on"
         )
 
     # Rounds.
@@ -185,7 +185,7 @@ class RetentionWatch:
             start = self._next_start(beginning, facts.end)
             return replace(start, stored_ms=None) if start is not None and is_in_doubt else start
 
-        decision = decide(self._rules, facts, next_start)
+        decision = decide(self.rules, facts, next_start)
         if decision.is_held_up and need is not None:
             self._complain(need, now_ms)
         else:

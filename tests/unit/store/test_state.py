@@ -198,6 +198,7 @@ def test_digests_name_the_components() -> None:
         "timers",
         "sinks",
         "retention",
+        "settings",
         "refusals",
     ]
 
@@ -215,6 +216,7 @@ def test_the_tables_of_a_snapshot_keep_the_names_of_its_format() -> None:
         "timers",
         "sinks",
         "retention",
+        "settings",
         "refusals",
         "marks",
     }
