@@ -131,6 +131,7 @@ class Broker:
             segment_size_bytes=config.segment_size_bytes,
             snapshot_log_bytes=config.snapshot_log_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,
+            part_cache_bytes_max=config.read_cache_bytes_max,
             fsync=config.fsync,
             service_attributes={
                 SERVICE_ADDRESS: str(self.service_address),

@@ -182,6 +182,12 @@ _OF_THE_LOG: Final = (
         unit="bytes",
     ),
     HonouredKey(
+        number("readCacheBytesMax"),
+        "old messages kept in memory once they were read from the disk, for all who read them; the newest 64 MiB of "
+        "the log are there in any case",
+        unit="bytes",
+    ),
+    HonouredKey(
         number("maxMessageSize", "4194304"),
         "largest message body",
         unit="bytes",

@@ -14,7 +14,7 @@ from dledger_mq.blocking import Producer, PullConsumer
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.header import RemotingCommand
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
-from jepsen.processes import Group, Process, poll
+from jepsen.processes import SMALL_SEGMENTS, Group, Process, poll
 from tests.integration.broker.conftest import pull_ext, send_ext
 from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import ask, brokers_of, leader_of
@@ -29,6 +29,9 @@ HALF_COUNT = 12
 LEAD_MS = 8000
 SPAN_MS = 8000
 PATIENCE_S = 60.0
+NOTHING_KEPT = "readCacheBytesMax=0\n"
+"""What was read once, as for the first check of each transaction, is read from the disk again."""
+
 UNREADABLE = Rule(Operation.READ, error=errno.EIO, contains="/data/")
 
 
@@ -138,7 +141,7 @@ class Stage:
 def stage(tmp_path: Path) -> Iterator[Stage]:
     if lacking := lacking_preload():
         pytest.skip(lacking)
-    with Group(tmp_path) as group:
+    with Group(tmp_path, settings=SMALL_SEGMENTS + NOTHING_KEPT) as group:
         controls = {}
         for node in group.nodes:
             side = tmp_path / f"{node.name}-faults"
