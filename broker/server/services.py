@@ -12,6 +12,7 @@ from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.admin import AdminHandlers
+from broker.server.handlers.cleaning import Cleaning
 from broker.server.handlers.committers import Committers
 from broker.server.handlers.followers import Followers
 from broker.server.handlers.link_server import LinkServer
@@ -290,6 +291,13 @@ class Services:
                 self.router,
                 live=self.live,
                 node=self._environment.node_settings,
+            ),
+            Cleaning(
+                self.commits,
+                self.router,
+                self._catalog,
+                self._state.queues,
+                ask_retention=self.retention.ask,
             ),
             self.link_server,
         ):

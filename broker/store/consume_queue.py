@@ -349,6 +349,10 @@ class ConsumeQueues:
         """Return the queues of a topic that have seen a message, in the order of their first one."""
         return list(map(self._trimmed, self._by_topic.get(topic.encode(), ())))
 
+    def topics(self) -> list[str]:
+        """Return the topics that have a queue, in the order of their first message."""
+        return [topic.decode() for topic in self._by_topic]
+
     def min_max(self, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
         """Return min and max offset; (0, 0) before the first message (rule D13)."""
         queue = self.get(topic, queue_id)

@@ -93,6 +93,7 @@ class ConsumerStatistics:
         next_offsets: per owned queue, the offset to be pulled next.
         unfinished: messages pulled and not finished.
         offset_resets: how often a broker moved an offset of ours into the queue.
+        deleted_unread: messages of the owned queues that the brokers had deleted before they were pulled.
     """
 
     consumed: int
@@ -100,6 +101,7 @@ class ConsumerStatistics:
     next_offsets: dict[MessageQueue, QueueOffset]
     unfinished: int
     offset_resets: int
+    deleted_unread: int = 0
 
 
 class PushConsumer(Lifetime):
@@ -374,6 +376,7 @@ class PushConsumer(Lifetime):
             {reader.held.queue: reader.held.next_offset for reader in readers},
             sum(reader.held.message_count for reader in readers),
             sum(reader.resets for reader in readers),
+            sum(reader.deleted_unread for reader in readers),
         )
 
     async def _commit_forever(self) -> None:

@@ -91,6 +91,7 @@ class QueueReader:
         self.is_released = False
         self.is_paused = False
         self.resets = 0  # how often the broker moved the offset
+        self.deleted_unread = 0  # messages that the brokers had deleted when they were to be pulled
         self.pulls = Rate()
         self.pulled_at_ms = self.consumed_at_ms = 0
         self._session = session
@@ -245,14 +246,17 @@ class QueueReader:
             if now - self._beyond_end_since < BEYOND_END_BELIEVED_S:
                 await anyio.sleep(backoff_s(4))
                 return
+        unread = max(0, min(answer.min_offset, answer.next_offset) - held.next_offset)
         log.warning(
-            "%s: offset %d is outside the queue (%d to %d), going on at %d",
+            "%s: offset %d is outside the queue (%d to %d), going on at %d%s",
             held.queue,
             held.next_offset,
             answer.min_offset,
             answer.max_offset,
             answer.next_offset,
+            f": {unread} messages were deleted before they were read" if unread else "",
         )
+        self.deleted_unread += unread
         self._beyond_end_since = None
         self.resets += 1
         self.waiting.clear()

@@ -197,7 +197,9 @@ async def test_a_stored_offset_wins(group: FakeGroup) -> None:
     assert inbox.bodies == [b"3", b"4"]
 
 
-async def test_an_offset_before_the_start_of_the_queue_moves_to_the_start(group: FakeGroup) -> None:
+async def test_an_offset_before_the_start_of_the_queue_moves_to_the_start(
+    group: FakeGroup, caplog: pytest.LogCaptureFixture
+) -> None:
     for n in range(5):
         group.put("T", 0, b"%d" % n)
     group.drop_before("T", 0, 2)
@@ -206,7 +208,10 @@ async def test_an_offset_before_the_start_of_the_queue_moves_to_the_start(group:
     async with consumer(group, inbox, ordered=True) as one:
         await until(lambda: len(inbox.got) == 3)
         assert one.statistics().offset_resets == 1
+        assert one.statistics().deleted_unread == 2
     assert inbox.bodies == [b"2", b"3", b"4"]
+    (line,) = [line for line in caplog.messages if "outside the queue" in line]
+    assert line.endswith("going on at 2: 2 messages were deleted before they were read")
 
 
 async def test_an_offset_beyond_the_end_is_not_believed_at_once(group: FakeGroup) -> None:
