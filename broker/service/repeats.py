@@ -21,7 +21,7 @@ Pure but for `load`, which reads the earlier record. It must not know sends that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -72,9 +72,10 @@ class Repeats:
         self._by_link: dict[int, deque[PhysicalOffset]] = {}
 
     @property
-    def recent_keys(self) -> Mapping[bytes, object]:
+    def recent_keys(self) -> Container[bytes]:
         """The keys in the window; a send whose keys are not among them is new."""
-        return self._state.recent_sends.by_key
+        recent = self._state.recent_sends
+        return recent if recent.sealed else recent.by_key  # usually a dict, which is faster
 
     def find(
         self,

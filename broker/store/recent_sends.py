@@ -1,9 +1,9 @@
 """The window of recent sends: which unique keys the log took in lately, and where they stand.
 
 A producer that got no answer sends again, with the same UNIQ_KEY, and a new leader must be able to
-know that the first try was stored. So every replica remembers the keys of the last entries: their
-number and their age (in store time) are bounded by constants, which are part of the fold: replicas
-with other bounds would have other digests.
+know that the first try was stored. So every replica remembers the keys of the last minute (in store
+time). The newest of them are kept as they are; if there are more, as hashes (sealed_sends.py), up to a
+number that is reached at 100 000 messages a second. Bounds are constants, which are part of the fold.
 
 Only physical offsets are kept. What else there is to know of an earlier send (topic, queue, body) is in
 the log, and is read when a key is really seen again (broker/service/repeats.py).
@@ -22,11 +22,13 @@ from typing import Final
 import msgspec
 from crc32c import crc32c
 
+from broker.store.sealed_sends import SealedSends
+from broker.store.send_marks import SendMarks
 from dledger.raft.ids import NO_TERM, Position, Term
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 KEYS_MAX: Final = 200_000
-"""Ten seconds of 20 000 messages/s; about 160 bytes each."""
+"""Keys kept as they are, about 160 bytes each: a minute of 3 300 messages/s. Older ones are sealed, 16 bytes each."""
 
 AGE_MAX_MS: Final = 60_000
 """Longer than any client tries to send."""
@@ -49,16 +51,27 @@ class RememberedEntry:
     offsets: Sequence[PhysicalOffset]
 
 
+class _SavedSends(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The window in a snapshot; the marks came later, and are left out while there are none."""
+
+    term: Term
+    term_start: Position
+    digest: int
+    entries: list[tuple[StoreTimeMs, list[bytes], list[PhysicalOffset]]]
+    marks: SendMarks = msgspec.field(default_factory=SendMarks)
+
+
 class RecentSends:
     """The window. `begin_term` and `add` are for the fold; everybody else reads.
 
-    Invariants: at most KEYS_MAX keys, or one entry with more; no entry older than AGE_MAX_MS when the
-    newest came; every offset that is found lies in a remembered entry.
+    Invariants: at most KEYS_MAX keys in `by_key`, or one entry with more; no entry older than AGE_MAX_MS when the
+    newest came; every offset that is found there lies in a remembered entry.
 
     Attributes:
         term: of the last folded entry.
         term_start: where that term's first entry stands; what lies before was appended under an older term.
-        by_key: where the records of a key begin: one physical offset, or several, oldest first.
+        by_key: where the newest records of a key begin: one physical offset, or several, oldest first.
+        sealed: records that are older than these. No snapshot has them.
         digest: CRC32C chained over everything ever remembered.
     """
 
@@ -67,27 +80,48 @@ class RecentSends:
         self.term_start = Position(0)
         self.digest: int = 0
         self.by_key: dict[bytes, PhysicalOffset | tuple[PhysicalOffset, ...]] = {}
+        self.sealed = SealedSends()
+        self._marks = SendMarks()
         self._entries: deque[RememberedEntry] = deque()
         self._count = 0
 
     def __len__(self) -> int:
-        return self._count
+        """Return the number of keys; sealed ones may be older than AGE_MAX_MS."""
+        return self._count + len(self.sealed)
 
-    def __contains__(self, key: bytes) -> bool:
-        return key in self.by_key
+    def __contains__(self, key: object) -> bool:
+        if key in self.by_key:
+            return True
+        return isinstance(key, bytes) and bool(self._sealed_offsets(key))
 
     def offsets(self, key: bytes) -> tuple[PhysicalOffset, ...]:
-        """Return where records with this key begin, oldest first; empty when none is remembered."""
+        """Return where records with this key begin, oldest first; empty when none is remembered.
+
+        Some may have another key with the same hash.
+        """
+        newest, older = self._newest(key), self._sealed_offsets(key)
+        return (*older, *newest)[-COPIES_MAX:] if older else newest
+
+    def _sealed_offsets(self, key: bytes) -> list[PhysicalOffset]:
+        """Return where the older records with this key's hash begin, oldest first."""
+        if not self.sealed or not self._entries:
+            return []
+        return self.sealed.find(key, StoreTimeMs(self._entries[-1].store_ms - AGE_MAX_MS))
+
+    def _newest(self, key: bytes) -> tuple[PhysicalOffset, ...]:
         found = self.by_key.get(key, ())
         return (found,) if isinstance(found, int) else found
 
     def entries(self) -> tuple[RememberedEntry, ...]:
-        """Return what is remembered, oldest first."""
+        """Return the entries whose keys are kept as they are, oldest first."""
         return tuple(self._entries)
 
     def oldest(self, now_ms: StoreTimeMs) -> PhysicalOffset | None:
         """Return where the oldest record stands that is not older than AGE_MAX_MS; None when none is remembered."""
-        oldest_ms = now_ms - AGE_MAX_MS
+        oldest_ms = StoreTimeMs(now_ms - AGE_MAX_MS)
+        marked = self._marks.oldest(oldest_ms)
+        if marked is not None:
+            return marked
         recent = (entry.offsets[0] for entry in self._entries if entry.store_ms >= oldest_ms)
         return next(recent, None)
 
@@ -98,6 +132,11 @@ class RecentSends:
             entry = entries.popleft()
             self._count -= len(entry.keys)
             self._forget_keys(entry)
+        if entries:
+            self.sealed.forget_before(beginning)
+        else:  # what is sealed stands before these
+            self.sealed.clear()
+            self._marks = SendMarks()
 
     def begin_term(self, term: Term, position: Position) -> None:
         """Note that the entry at `position` is the first of a newer term."""
@@ -150,7 +189,9 @@ class RecentSends:
             self.digest,
             [(entry.store_ms, entry.keys, entry.offsets) for entry in self._entries],
         )
-        return msgspec.msgpack.encode(saved)
+        if not self._marks.marks:
+            return msgspec.msgpack.encode(saved)  # as before there were any
+        return msgspec.msgpack.encode((*saved, self._marks))
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.
@@ -158,15 +199,11 @@ class RecentSends:
         Raises:
             msgspec.DecodeError: it is none; nothing has changed.
         """
-        self.term, self.term_start, self.digest, entries = msgspec.msgpack.decode(
-            data,
-            type=tuple[
-                Term,
-                Position,
-                int,
-                list[tuple[StoreTimeMs, list[bytes], list[PhysicalOffset]]],
-            ],
-        )
+        saved = msgspec.msgpack.decode(data, type=_SavedSends)
+        self.sealed = SealedSends()
+        self._marks = saved.marks
+        self.term, self.term_start, self.digest = saved.term, saved.term_start, saved.digest
+        entries = saved.entries
         self.by_key = {}
         self._entries = deque(RememberedEntry(*entry) for entry in entries)
         for entry in self._entries:
@@ -177,17 +214,23 @@ class RecentSends:
         """Add keys one by one: some were seen before."""
         found = self.by_key
         for key, offset in zip(keys, offsets, strict=True):
-            earlier = self.offsets(key)
+            earlier = self._newest(key)
             found[key] = (*earlier, offset)[-COPIES_MAX:] if earlier else offset
 
     def _forget(self, now_ms: StoreTimeMs) -> None:
-        """Forget the oldest entries, as long as there are too many keys or they are too old."""
+        """Forget the oldest entries that are too old; seal those that are not, as long as there are too many keys."""
         entries = self._entries
-        oldest_ms = now_ms - AGE_MAX_MS
+        oldest_ms = StoreTimeMs(now_ms - AGE_MAX_MS)
         while len(entries) > 1 and (self._count > KEYS_MAX or entries[0].store_ms < oldest_ms):
             entry = entries.popleft()
             self._count -= len(entry.keys)
             self._forget_keys(entry)
+            if entry.store_ms >= oldest_ms:
+                self.sealed.add(entry.keys, entry.offsets, entry.store_ms, oldest_ms=oldest_ms)
+                self._marks.add(entry.offsets[0], entry.store_ms)
+        if self._marks.marks:
+            self.sealed.forget(oldest_ms)
+            self._marks.forget(oldest_ms)
         assert len(self.by_key) <= self._count, f"{len(self.by_key)} keys of {self._count} records"
 
     def _forget_keys(self, entry: RememberedEntry) -> None:

@@ -167,6 +167,8 @@ class RuntimeInfo:
             "raftDisk": statistics.disk_trouble or "ok",
             "raftColdReads": str(cold.load_count if cold is not None else 0),
             "raftColdReadBytes": str(cold.load_bytes if cold is not None else 0),
+            "raftRecentSends": str(len(state.recent_sends)),
+            "raftSendsForgottenEarly": str(state.recent_sends.sealed.forgotten_early),
             "stateDigest": f"{state.digest():08x}",
             "raftWentBack": self._loss_notice() or "no",
             "raftFirstIndex": str(statistics.first_index),

@@ -6,36 +6,67 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store import recent_sends
+from broker.store import recent_sends, sealed_sends
 from broker.store.recent_sends import RecentSends
 from tests.property.store.scripts import History, committed, histories
 
 KEYS_MAX, AGE_MAX_MS, KEY_BYTES_MAX, COPIES_MAX = 6, 100, 3, 2
+TABLE_KEYS, TABLES_MAX = 4, 2
 
 uniq_keys = st.sampled_from([b"a", b"b", b"c", b"d", b"long", b"e", b"f"])
-entries = st.lists(st.tuples(st.lists(uniq_keys, max_size=5), st.integers(0, 60)), max_size=14)
+entries = st.lists(st.tuples(st.lists(uniq_keys, max_size=5), st.integers(0, 60)), max_size=24)
 
 
 class Twin:
-    """All entries ever, looked through from the start each time."""
+    """The newest entries and, in lists of TABLE_KEYS, the records of older ones; looked through from the start."""
 
     def __init__(self) -> None:
         self.entries: list[tuple[int, list[tuple[bytes, int]]]] = []
+        self.tables: list[list[tuple[int, bytes, int]]] = []
+        self.forgotten_early = 0
+        self.was_sealed = False
+        self.oldest_ms = 0
 
     def add(self, pairs: list[tuple[bytes, int]], now_ms: int) -> None:
         short = [(key, offset) for key, offset in pairs if len(key) <= KEY_BYTES_MAX]
         if not short:
             return
+        self.oldest_ms = now_ms - AGE_MAX_MS
         self.entries.append((now_ms, short))
         while len(self.entries) > 1 and (
             sum(len(some) for _, some in self.entries) > KEYS_MAX
-            or self.entries[0][0] < now_ms - AGE_MAX_MS
+            or self.entries[0][0] < self.oldest_ms
         ):
-            self.entries.pop(0)
+            store_ms, some = self.entries.pop(0)
+            if store_ms >= self.oldest_ms:
+                for key, offset in some:
+                    self.seal(store_ms, key, offset)
+        while self.tables and self.tables[0][-1][0] < self.oldest_ms:
+            self.tables.pop(0)
+
+    def seal(self, store_ms: int, key: bytes, offset: int) -> None:
+        self.was_sealed = True
+        if not self.tables or len(self.tables[-1]) == TABLE_KEYS:
+            if len(self.tables) == TABLES_MAX:
+                gone = self.tables.pop(0)
+                self.forgotten_early += sum(time >= self.oldest_ms for time, _, _ in gone)
+            self.tables.append([])
+        self.tables[-1].append((store_ms, key, offset))
+
+    @property
+    def count(self) -> int:
+        return sum(len(some) for _, some in self.entries) + sum(map(len, self.tables))
+
+    def records(self) -> list[tuple[int, bytes, int]]:
+        sealed = [each for table in self.tables for each in table if each[0] >= self.oldest_ms]
+        return sealed + [(at, key, offset) for at, pairs in self.entries for key, offset in pairs]
 
     def offsets(self, key: bytes) -> tuple[int, ...]:
-        found = [offset for _, pairs in self.entries for own, offset in pairs if own == key]
+        found = [offset for _, own, offset in self.records() if own == key]
         return tuple(found[-COPIES_MAX:])
+
+    def oldest(self, now_ms: int) -> int | None:
+        return next((at for ms, _, at in self.records() if ms >= now_ms - AGE_MAX_MS), None)
 
 
 @pytest.fixture(autouse=True)
@@ -44,6 +75,8 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_sends, "AGE_MAX_MS", AGE_MAX_MS)
     monkeypatch.setattr(recent_sends, "KEY_BYTES_MAX", KEY_BYTES_MAX)
     monkeypatch.setattr(recent_sends, "COPIES_MAX", COPIES_MAX)
+    monkeypatch.setattr(sealed_sends, "TABLE_KEYS", TABLE_KEYS)
+    monkeypatch.setattr(sealed_sends, "TABLES_MAX", TABLES_MAX)
 
 
 @given(entries)
@@ -57,8 +90,15 @@ def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int
         twin.add(list(zip(keys, offsets, strict=True)), now_ms)
         for key in [b"a", b"b", b"c", b"d", b"e", b"f", b"long"]:
             assert window.offsets(key) == twin.offsets(key)
-            assert (key in window.by_key) == bool(twin.offsets(key))
-        assert len(window) == sum(len(pairs) for _, pairs in twin.entries)
+            assert (key in window) == bool(twin.offsets(key))
+        assert len(window) == twin.count
+        assert window.sealed.forgotten_early == twin.forgotten_early
+        oldest, exact = window.oldest(now_ms), twin.oldest(now_ms)
+        if exact is not None:
+            assert oldest is not None
+            assert oldest <= exact, "nothing that may be looked up is given back"
+        if not twin.was_sealed:
+            assert oldest == exact
 
 
 @given(entries, entries)
@@ -79,11 +119,8 @@ def test_a_restored_window_goes_on_like_the_first(
             assert second.dump() == first.dump() or window is first
     if not after:
         second.load(first.dump())
-    assert (second.by_key, second.entries(), len(second)) == (
-        first.by_key,
-        first.entries(),
-        len(first),
-    )
+    assert (second.by_key, second.entries()) == (first.by_key, first.entries())
+    assert second.oldest(now_ms) == first.oldest(now_ms)
     assert (second.term, second.term_start, second.digest) == (3, 17, first.digest)
 
 
