@@ -274,8 +274,8 @@ class Engine:
         """
         if self._is_dropping or self.failure is not None:
             return None
-        assert index - 1 <= min(self._committed_index, self._handed_out_index), (
-            f"entries before {index} are forgotten; committed are {self._committed_index}, "
+        assert index - 1 <= min(self.node.commit_index, self._handed_out_index), (
+            f"entries before {index} are forgotten; committed are {self.node.commit_index}, "
             f"handed out {self._handed_out_index}"
         )
         drop = self.log.drop_before(index)

@@ -102,6 +102,7 @@ def draw_broker_settings(
     """Draw a run's knobs from its seed; see `draw_settings`."""
     base = asdict(draw_settings(seed, wire=wire, draws=draws))
     is_planned = purpose_of(seed, draws) is Purpose.STOPS
+    base["keep_entries"] = 0  # simulated brokers keep their whole log so far
     base["is_steady"] = is_planned  # else operators order hand-overs
     rng = Random(f"broker-settings/{seed}")
     wall_offset_ms_max = rng.choice((0, 0, 500, 3000))

@@ -243,6 +243,8 @@ class LogServer:
                 tasks.start(store.snapshotter.run, name="snapshots")
             if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
                 tasks.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
+            if store.forgetting is not None:
+                tasks.start(store.forgetting.run, name="forgetting")
             if store.make_fetch is not None:
                 fetch = store.make_fetch(driver)
                 tasks.start(partial(fetch.run, is_new=engine.is_new_store), name="fetch snapshot")

@@ -18,6 +18,7 @@ import trio
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import LogConfig
 from dledger.engine import Engine
+from dledger.errors import CorruptionError
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
@@ -68,6 +69,8 @@ class Snapshotter:
     ) -> None:
         self.newest = begins_with.newest
         self.older = begins_with.older
+        self._is_wanted = False
+        self._verified: SnapshotFile | None = None
         self.taken_count = 0
         self.pause_ms = 0.0
         self._config = config
@@ -94,12 +97,17 @@ class Snapshotter:
             if self._is_due():
                 await self.take()
 
+    def want(self) -> None:
+        """Have one taken soon, whatever the log has grown by."""
+        self._is_wanted = True
+
     def fetched(self, snapshot: SnapshotFile) -> None:
         """Note another member's snapshot, of which the state is now."""
         self.older, self.newest = self.newest, snapshot
 
     async def take(self) -> bool:
         """Take one now; return whether there is a new one. A failure is logged and costs only the snapshot."""
+        self._is_wanted = False
         started_s = now_s()
         writer: SnapshotWriter | None = None
         try:
@@ -143,6 +151,8 @@ class Snapshotter:
 
     async def part(self, index: Index, offset: int) -> SnapshotPart:
         """Return a part of the snapshot with that index; of the newest from its start if that is not it."""
+        if not offset:
+            await self._verify_newest()
         newest = self.newest
         if newest is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
@@ -155,6 +165,21 @@ class Snapshotter:
         except OSError:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return SnapshotPart(source.meta.index, place, source.size_bytes, data)
+
+    async def _verify_newest(self) -> None:
+        """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one."""
+        newest = self.newest
+        if newest is None or newest == self._verified:
+            return
+        try:
+            await trio.to_thread.run_sync(self._store.verify, newest)
+        except (CorruptionError, OSError) as error:
+            self._log(logging.ERROR, "snapshot-refused", reason=f"{newest.path}: {error}")
+            if newest is self.newest:
+                self.newest, self.older = self.older, None
+                self.want()
+            return
+        self._verified = newest
 
     def _meta(self) -> SnapshotMeta:
         index = self._machine.applied_index
@@ -196,6 +221,8 @@ class Snapshotter:
         layout = self._engine.log.layout
         if not layout.has(applied_index):
             return False  # the state came from another member, and the log has yet to come
+        if self._is_wanted and not self._retry_s:
+            return True
         since = self.newest.meta.position if self.newest is not None else layout.first_position
         growth = layout.position_of(Index(applied_index + 1)) - since
         if now_s() >= self._next_s:

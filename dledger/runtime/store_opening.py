@@ -20,6 +20,7 @@ from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.clock import draw, now_ms
 from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
+from dledger.runtime.forgetting import Forgetting
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.repairing import repair_on
 from dledger.runtime.snapshot_fetch import SnapshotFetch
@@ -27,7 +28,7 @@ from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.runtime.store_identity import StoreIdentity
 from dledger.starting_state import StartingState, check_reaches, restore_newest
-from dledger.state_machine import SnapshotMachine, StateMachine
+from dledger.state_machine import ForgettingMachine, SnapshotMachine, StateMachine
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
 from dledger.storage.member_file import check_log_members
@@ -42,11 +43,13 @@ class OpenStore:
     Attributes:
         engine: with the log, recovered and whole.
         snapshotter: of a machine that has snapshots.
+        forgetting: of such a machine that says what nobody needs any more.
         make_fetch: of such a machine in a group of several, which takes a state from another member.
     """
 
     engine: Engine
     snapshotter: Snapshotter | None = None
+    forgetting: Forgetting | None = None
     make_fetch: Callable[[Driver], SnapshotFetch] | None = None
 
 
@@ -188,11 +191,17 @@ class StoreOpening:
         found = self._restore_newest(store, machine, engine)
         found.let_go_on(engine, machine.applied_index)
         snapshotter = Snapshotter(config, machine, engine, store=store, begins_with=found)
+        forgetting = (
+            Forgetting(config, machine, engine, snapshotter)
+            if isinstance(machine, ForgettingMachine)
+            else None
+        )
         if len(config.peers) == 1:
-            return OpenStore(engine, snapshotter)
+            return OpenStore(engine, snapshotter, forgetting)
         return OpenStore(
             engine,
             snapshotter,
+            forgetting,
             lambda driver: SnapshotFetch(
                 config, driver, machine, store=store, snapshotter=snapshotter
             ),

@@ -324,10 +324,14 @@ class SimCluster(SimLoop):
         for token, outcome in engine.take_resolved():
             if self.trace is not None:
                 self.trace_line(node, f"answers call {token}: {outcome_line(outcome)}")
-            if token in self._orders:
-                self._orders[token](outcome)
-            else:
-                self.on_resolved(node, token, outcome)
+            self.resolve(node, token, outcome)
+
+    def resolve(self, node: SimNode, token: int, outcome: Outcome) -> None:
+        """Tell whoever asked how it ended."""
+        if token in self._orders:
+            self._orders[token](outcome)
+        else:
+            self.on_resolved(node, token, outcome)
 
     def _trace_log(self, node: SimNode, engine: Engine) -> None:
         """Trace the log's end and the commit index if a step has changed one of them."""

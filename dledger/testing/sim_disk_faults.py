@@ -212,8 +212,15 @@ class DiskFaults:
         return path
 
     def _flip_snapshot(self) -> bool:
-        """Flip a bit of a snapshot; any number may be damaged, since the log can replace them."""
+        """Flip a bit of a snapshot; any number may be damaged, since the log can replace them.
+
+        Not where logs lose their beginning: a member that has just begun its log anew has one snapshot only.
+        """
         node = self._victims.any()
+        if self._cluster.settings.keep_entries:
+            if not self._victims.may_lie(node):
+                return False
+            node.is_damaged = True
         path = self._flip_bit(node, "snapshots/")
         if path is not None:
             node.flipped_snapshots[path] = node.disk.content(path)

@@ -32,12 +32,19 @@ from dledger.testing.sim_purposes import (
 )
 from dledger.testing.sim_settings import SETTLE_TIMEOUTS_MAX, SimSettings
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_NOW = 1, 2, 3, 4, 5
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_STOPS, DRAWS_NOW = 1, 2, 3, 4, 5, 6
 """The ways in which a seed's settings are drawn: as for the first seeds, with the grown faults, with the newer
-ones, with standstills, with everything. A kept seed means the same run only with the draws under which it failed."""
+ones, with standstills, with planned stops, with everything. A kept seed means the same run only with the draws under
+which it failed."""
 
 OLD_COPY_PERMILLE = 200
 """The share of the grown runs that put old copies of disks back; they have handshakes, the others have none."""
+
+FORGETS_PERMILLE = 500
+"""The share of the mixed runs, and of those with bad disks, in which the group forgets the beginning of its log."""
+
+FETCH_MS_MAX = 3000
+"""The time that a snapshot, and what leads to it, may take longer than entries."""
 
 CATCH_UP_ROUNDS_MAX = 100
 """The round trips that a follower of the core may need for what it has missed."""
@@ -63,7 +70,7 @@ def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
         shares += [(Purpose.DISKS, DISKS_PERMILLE), (Purpose.SLOW, SLOW_PERMILLE)]
     if draws >= DRAWS_STILL:
         shares += [(Purpose.CLOCKS, CLOCKS_PERMILLE), (Purpose.STILL, STILL_PERMILLE)]
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_STOPS:
         shares.append((Purpose.STOPS, STOPS_PERMILLE))
     for purpose, permille in shares:
         if drawn < permille:
@@ -84,14 +91,16 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     settings = _draw_mixed(seed, wire=wire)
     settings = _ripen(settings) if is_ripe else settings
     settings = _stand_still(settings) if draws >= DRAWS_STILL else settings
-    settings = _stop(settings) if draws >= DRAWS_NOW else settings
+    settings = _stop(settings) if draws >= DRAWS_STOPS else settings
+    may_forget = draws >= DRAWS_NOW and Random(f"forgets/{seed}").random() * 1000 < FORGETS_PERMILLE
     match purpose_of(seed, draws):
         case Purpose.CUTS:
             return favour_cuts(settings)
         case Purpose.LEASES:
             return favour_leases(settings, LEASES_TRIED_HARD if is_ripe else LEASES_TRIED)
         case Purpose.DISKS:
-            return favour_disks(_share(_grow(settings)))
+            settings = favour_disks(_share(_grow(settings)))
+            return _forget(settings) if may_forget else settings
         case Purpose.SLOW:
             return favour_slow_disks(_share(_grow(settings)))
         case Purpose.CLOCKS:
@@ -101,7 +110,8 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
         case Purpose.STOPS:
             return favour_stops(settings)
         case Purpose.MIXED:
-            return settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
+            settings = settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
+            return _forget(settings) if may_forget else settings
 
 
 def _ripen(settings: SimSettings) -> SimSettings:
@@ -139,6 +149,28 @@ def _stop(settings: SimSettings) -> SimSettings:
         settings,
         fault_weights={**settings.fault_weights, **weights},
         forward_ms_max=rng.choice((0, 100, 1000)),
+    )
+
+
+def _forget(settings: SimSettings) -> SimSettings:
+    """Let the group have a state machine, snapshots and a log that loses its beginning, from a stream of their own.
+
+    Not with damage on all stores at once: what one has lost of the part that the others have forgotten, nobody can
+    give back. It costs the member its store, and there may be more such members than a group bears.
+    """
+    rng = Random(f"forgetting/{settings.seed}")
+    weights = dict(settings.fault_weights) | {
+        "damage-all": 0,
+        "flip-snapshot": rng.choice((0, 0, 1, 3)),
+    }
+    return replace(
+        settings,
+        fault_weights=weights,
+        keep_entries=rng.choice((5, 20, 60)),
+        catch_up_bytes_max=rng.choice((0, 1000, 10_000)),
+        snapshot_pause_ms=rng.choice((30, 100, 300)),
+        segment_size_bytes=rng.choice((512, 512, 2048)),
+        settle_ms_max=settings.settle_ms_max + FETCH_MS_MAX,
     )
 
 

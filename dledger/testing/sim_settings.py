@@ -61,6 +61,9 @@ class SimSettings:
         drifts_apart: each clock runs at one of the two bounds of its speed, not between them.
         is_steady: nothing that goes wrong in this run is a reason to replace the leader (`demands_steady`).
         forward_ms_min, forward_ms_max: how long a member that is told to stop goes on as a follower.
+        keep_entries: entries that the group keeps at least before it forgets older ones; 0: it forgets nothing, and
+            has no state machine. `catch_up_bytes_max` is the bound of what a leader keeps for others.
+        snapshot_pause_ms: mean pause between two snapshots of a member of a group that forgets.
         torn_save_permille: of the deaths that come while a save is under way; it has got so far, then.
     """
 
@@ -115,6 +118,9 @@ class SimSettings:
     forward_ms_min: int = 0
     forward_ms_max: int = 0
     torn_save_permille: int = 0
+    keep_entries: int = 0
+    catch_up_bytes_max: int = 0
+    snapshot_pause_ms: int = 100
 
     @property
     def demands_steady(self) -> bool:

@@ -27,6 +27,7 @@ from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import CallCounts, SimClients
 from dledger.testing.sim_draws import draw_settings
 from dledger.testing.sim_faults import SimFaults
+from dledger.testing.sim_forgetting import ForgettingCluster
 from dledger.testing.sim_loop import StuckError
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
@@ -129,6 +130,8 @@ class Simulation:
         self._faults = SimFaults(self._cluster)
 
     def _make_cluster(self, engine_type: type[Engine]) -> SimCluster:
+        if self._settings.keep_entries:
+            return ForgettingCluster(self._settings, engine_type=engine_type, trace=self._trace)
         return SimCluster(self._settings, engine_type=engine_type, trace=self._trace)
 
     def _make_clients(self) -> Clients:

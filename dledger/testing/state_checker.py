@@ -9,6 +9,7 @@ as much as it changed. It checks, with the names of the Raft paper's figure 3 wh
 - leader completeness: a new leader has everything that was committed in earlier terms;
 - state machine safety: an index, once committed anywhere, holds the same entry everywhere for ever,
   and no member removes what it knows to be committed;
+- forgetting: a log begins after a committed entry, and after the one that the group has there;
 - durability: after a crash a member still knows every term and vote that its messages reported, and
   has every entry that it confirmed to a leader of the present term;
 - outcomes: what was acknowledged is committed, what was refused never is, nothing is there twice.
@@ -23,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
+from dledger.codec.entry import chain_crc
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.effects import Committed, Role
@@ -83,6 +85,7 @@ class StateChecker:
 
     Attributes:
         acknowledged_index: the last entry that a caller knows to be committed, by an answer to an append or a read.
+        anew_count: how often a member was seen with a log that begins after an entry which it did not have before.
         truncated_count: how often a member removed entries.
         older_term_count: entries that were first committed in a later term than their own.
     """
@@ -98,6 +101,7 @@ class StateChecker:
         self._bodies: dict[bytes, Index] = {}
         self._refused: set[bytes] = set()
         self.acknowledged_index = NO_INDEX
+        self.anew_count = 0
         self.truncated_count = 0
         self.older_term_count = 0
 
@@ -273,8 +277,11 @@ class StateChecker:
         layout = engine.log.layout
         terms = view.terms
         last = layout.last_index
+        gone = layout.first_index - 1
+        if gone and (gone > len(terms) or terms[gone - 1] != layout.term_of(Index(gone))):
+            self._begins_after(node_id, view, engine)
         same = min(len(terms), last)
-        while same and layout.term_of(Index(same)) != terms[same - 1]:
+        while same > gone and layout.term_of(Index(same)) != terms[same - 1]:
             same -= 1
         if same < len(terms):
             if same < view.commit_index:
@@ -294,6 +301,29 @@ class StateChecker:
         view.end_position = layout.end_position
         view.last_term = layout.last_term
         assert len(view.terms) == last, f"{len(view.terms)} terms of {last} entries of {node_id}"
+
+    def _begins_after(self, node_id: NodeId, view: _View, engine: Engine) -> None:
+        """Check a log that begins after an entry which the member did not have: all up to there is committed."""
+        layout = engine.log.layout
+        gone, term = Index(layout.first_index - 1), layout.term_of(Index(layout.first_index - 1))
+        if gone > len(self._committed):
+            raise Violation(
+                f"{node_id} has a log that begins after entry {gone}, but {len(self._committed)} are committed"
+            )
+        known = self._entries[gone, self._committed[gone - 1]]
+        found = (term, layout.first_position, engine.log.chain_crc_before_first)
+        if found != (known.term, known.end_position, chain_crc(known)):
+            raise Violation(
+                f"{node_id} has a log that begins after entry {gone} of term {term} at byte "
+                f"{layout.first_position}; committed there is {known.id}, which ends at {known.end_position}"
+            )
+        if gone < view.commit_index:
+            raise Violation(
+                f"{node_id} begins its log after entry {gone}, though it knows {view.commit_index} to be committed"
+            )
+        self.anew_count += 1
+        view.terms[:] = self._committed[:gone]
+        view.confirmed_index = min(view.confirmed_index, gone)
 
     def _forget_after(self, last: Index) -> None:
         """Forget the entries after `last`: a lone member leads at once, and may lose them in a crash unreported."""

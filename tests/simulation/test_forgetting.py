@@ -1,0 +1,100 @@
+"""Groups that forget the beginning of their log, under all faults; and mistakes in that, planted and found."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from dledger.engine import Engine
+from dledger.raft.ids import Index
+from dledger.storage.log_start import FrontDrop
+from dledger.storage.scan import ChainEnd
+from dledger.storage.segmented_log import SegmentedLog
+from dledger.testing import sim_forgetting
+from dledger.testing.sim_draws import DRAWS_STOPS, draw_settings
+from dledger.testing.simulation import SimVerdict, run_seed
+
+SEEDS_MAX = 300
+"""A planted mistake is found among so many of the first seeds, of which about every fourth forgets."""
+
+FORGETTING = [seed for seed in range(1, SEEDS_MAX + 1) if draw_settings(seed).keep_entries]
+
+begin_log_after = Engine.begin_log_after
+drop_before = SegmentedLog.drop_before
+
+
+def first_finding() -> str:
+    """What the simulator says about the first seed that it finds wrong."""
+    for seed in FORGETTING:
+        result = run_seed(seed)
+        if result.verdict is not SimVerdict.FINE:
+            return f"{result.verdict.name} {result.problem}"
+    return ""
+
+
+@pytest.mark.parametrize("seed", FORGETTING[:5])
+def test_older_seeds_forget_nothing_and_mean_what_they_meant(seed: int) -> None:
+    before, now = draw_settings(seed, draws=DRAWS_STOPS), draw_settings(seed)
+    assert before.keep_entries == 0
+    assert replace(before, fault_weights={}) == replace(
+        now,
+        fault_weights={},
+        keep_entries=0,
+        catch_up_bytes_max=0,
+        snapshot_pause_ms=before.snapshot_pause_ms,
+        segment_size_bytes=before.segment_size_bytes,
+        settle_ms_max=before.settle_ms_max,
+    )
+    kept = {kind: now.fault_weights[kind] for kind in before.fault_weights}
+    assert kept == before.fault_weights | {"damage-all": 0}
+
+
+@pytest.mark.slow
+def test_groups_that_forget_are_fine_and_come_to_all_that_forgetting_leads_to() -> None:
+    reached: Counter[str] = Counter()
+    for seed in FORGETTING:
+        result = run_seed(seed)
+        assert result.verdict is SimVerdict.FINE, f"seed {seed}: {result.problem}"
+        reached.update(result.reached)
+    assert [state for state in sim_forgetting.FORGETTING_STATES if not reached[state]] == []
+
+
+def past_its_snapshots(*_: object) -> Index:
+    """As if the state on disk were always as new as the one in memory."""
+    return Index(1 << 40)
+
+
+def one_entry_late(self: Engine, before: ChainEnd) -> None:
+    late = replace(before, index=Index(before.index + 1))
+    self._handed_out_index = max(self._handed_out_index, late.index)
+    begin_log_after(self, late)
+
+
+def one_segment_more(self: SegmentedLog, index: Index) -> FrontDrop | None:
+    """Drop the segment in which the place stands, too."""
+    count = self._row.count_before(index)
+    following = min(count + 1, len(self._row) - 2)
+    return drop_before(self, self._row[following].first_index) if count else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "broken", "problem"),
+    [
+        (sim_forgetting, "covered_index", past_its_snapshots, "cannot start"),
+        (Engine, "begin_log_after", one_entry_late, "has a log that begins after"),
+        (SegmentedLog, "drop_before", one_segment_more, "the group needs it from"),
+    ],
+)
+def test_a_mistake_in_forgetting_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+    owner: object,
+    name: str,
+    broken: Callable[..., object],
+    problem: str,
+) -> None:
+    monkeypatch.setattr(owner, name, broken)
+    assert problem in first_finding()
