@@ -122,6 +122,8 @@ def _exit_with(console: Console, program: str, error: BaseException) -> int:
     An error that nobody has foreseen is a bug: its traceback is logged at the level debug.
     """
     match error:
+        case SystemExit():  # rich ends a table like that whose reader has gone
+            return error.code if isinstance(error.code, int) else EXIT_FAILED
         case KeyboardInterrupt():
             print_error(console, program, "interrupted")
         case ConfigError():

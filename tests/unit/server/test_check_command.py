@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -93,3 +96,20 @@ def test_an_address_that_cannot_be_announced_is_a_mistake(
     assert main(["--check", "--json", "-c", path]) == 2
     (mistake,) = json.loads(capsys.readouterr().out)["mistakes"]
     assert "is not an IPv4 address" in mistake
+
+
+@pytest.mark.slow
+def test_whoever_stops_reading_the_table_gets_no_error(tmp_path: Path) -> None:
+    """`--check | head` is what people type."""
+    path = conf(tmp_path, MASTER)
+    ours, theirs = os.pipe()
+    os.close(ours)
+    command = [sys.executable, "-m", "broker.server.cli", "--check", "-c", path]
+    try:
+        ended = subprocess.run(
+            command, stdout=theirs, stderr=subprocess.PIPE, timeout=120, check=False
+        )
+    finally:
+        os.close(theirs)
+    assert ended.returncode == 1
+    assert ended.stderr == b""
