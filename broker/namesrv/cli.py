@@ -33,10 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         level=config.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
     )
-    for key in config.unknown_keys:
-        print_line(
-            errors, f"[yellow]dledger-namesrv:[/yellow] {escape(key)} is unknown and not used"
-        )
+    for warning in config.warnings:
+        print_line(errors, f"[yellow]dledger-namesrv:[/yellow] {escape(warning)}")
     status = EXIT_OK
     try:
         trio.run(_serve, config)

@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Final
 
 from broker.command_line import LOG_LEVELS, SERVER_EXIT_CODES, log_level, why_unreadable
+from broker.namesrv.conf_keys import NAME_SERVER_KEYS
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup
-from broker.properties import read_properties
+from broker.properties import Property, read_property_lines
+from broker.settings.judging import join_mistakes, judge
 from dledger.errors import ConfigError
 from dledger.version import __version__
 from dledger_mq.net.address import Address, parse_address
 
 DEFAULT_PORT: Final = 9876
 DEFAULT_HOST: Final = "127.0.0.1"
-
-_KNOWN_KEYS: Final = ("listenPort", "bindAddress", "kvConfigPath", "orderMessageEnable")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class NameServerConfig:
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         log_level: one of `LOG_LEVELS`.
-        unknown_keys: keys of namesrv.conf that mean nothing here.
+        warnings: settings of namesrv.conf that are not used or passed over, and why.
     """
 
     listen: Address = Address(DEFAULT_HOST, DEFAULT_PORT)
@@ -46,7 +46,7 @@ class NameServerConfig:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
     log_level: str = "warning"
-    unknown_keys: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
 
 def argument_parser() -> argparse.ArgumentParser:
@@ -66,6 +66,11 @@ def argument_parser() -> argparse.ArgumentParser:
         f"{DEFAULT_HOST}, use 0.0.0.0:PORT for other machines)",
     )
     add("-c", "--config", metavar="FILE", help="a RocketMQ namesrv.conf; the command line beats it")
+    add(
+        "--lenient",
+        action="store_true",
+        help="go on, with a warning, without keys of the file that are unknown or wrong; not where they protect",
+    )
     add("--store", metavar="DIR", help="folder for configuration values (default: memory only)")
     add("--kv-listen", metavar="[HOST:]PORT", help="own address between name servers")
     add("--kv-peers", metavar="ADDR,ADDR", help="addresses of the other name servers' --kv-listen")
@@ -98,7 +103,9 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         SystemExit: the command line itself is wrong, or help was asked for.
     """
     options = argument_parser().parse_args(arguments)
-    values = {} if options.config is None else _read_file(Path(options.config))
+    found = [] if options.config is None else _read_file(Path(options.config))
+    values = {each.key: each.value for each in found}
+    warnings = _judge(found, options.config, is_lenient=options.lenient)
     folder = Path(options.store) if options.store else _folder_of(values)
     return NameServerConfig(
         listen=_listen(options.listen, values),
@@ -107,13 +114,29 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
         log_level=options.log_level,
-        unknown_keys=tuple(key for key in values if key not in _KNOWN_KEYS),
+        warnings=tuple(warnings),
     )
 
 
-def _read_file(path: Path) -> dict[str, str]:
+def _judge(found: Sequence[Property], file: str, *, is_lenient: bool) -> list[str]:
+    """Return what is not used and why; raise NameServerConfigError for everything that is wrong, at once."""
+    mistakes, notes = judge({each.key: each.value for each in found}, NAME_SERVER_KEYS)
+    lines = {each.key: each.line for each in found}
+    wrong, warnings = [], []
+    for mistake in sorted(mistakes, key=lambda each: lines[each.key]):
+        text = f"line {lines[mistake.key]}: {mistake.text}"
+        if is_lenient and mistake.is_forgivable:
+            warnings.append(f"passed over: {text}")
+        else:
+            wrong.append(text)
+    if wrong:
+        raise NameServerConfigError(join_mistakes(wrong, f"-c {file}"))
+    return warnings + [f"{key} is not used: {why}" for key, why in notes]
+
+
+def _read_file(path: Path) -> list[Property]:
     try:
-        return read_properties(path.read_text(encoding="utf-8"))
+        return read_property_lines(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise NameServerConfigError(f"-c {path} cannot be read: {why_unreadable(error)}") from error
     except ConfigError as error:

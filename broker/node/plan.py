@@ -11,7 +11,7 @@ from typing import Final
 from broker.node.config import PORT_STEP, NodeFile
 from broker.processes.child import Program
 from broker.server.config import read_settings
-from broker.server.settings.reading import join_mistakes
+from broker.settings.judging import join_mistakes
 from dledger import ConfigError
 from dledger_mq.net.address import Address
 

@@ -13,9 +13,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from broker.server.config import BrokerConfig, read_parts
-from broker.server.settings.keys import HonouredKey, Scope
-from broker.server.settings.table import find
-from broker.server.settings.values import Values, judge
+from broker.server.settings.table import BROKER_KEYS
+from broker.server.settings.values import Values
+from broker.settings.judging import judge
+from broker.settings.keys import HonouredKey, Scope
 from broker.store.group_settings import GroupSettings
 from broker.store.topics import DataVersion
 
@@ -51,7 +52,7 @@ def time_text(at_ms: int) -> str:
 
 def scope_of(key: str) -> Scope | None:
     """Return whom a change of a key concerns; None: it cannot change while a broker runs."""
-    found = find(key)
+    found = BROKER_KEYS.find(key)
     return found[1].scope if found is not None and isinstance(found[1], HonouredKey) else None
 
 
@@ -62,7 +63,7 @@ def problems(changes: Mapping[str, str], unchangeable: Sequence[str] = ()) -> li
         changes: texts as a broker.conf has them; an empty one ends a change.
         unchangeable: keys that the broker's own settings protect.
     """
-    mistakes, notes = judge(changes)
+    mistakes, notes = judge(changes, BROKER_KEYS)
     found = [each.text for each in mistakes]
     found += [f"{key} is in configBlackList" for key in changes if key in unchangeable]
     found += [f"{key} is not used: {why}" for key, why in notes]

@@ -35,7 +35,7 @@ from broker.server.broker import Broker
 from broker.server.check_command import check
 from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.server.dev import DevOptions, run_dev
-from broker.server.settings.reading import join_mistakes
+from broker.settings.judging import join_mistakes
 from dledger import ConfigError, DiskFailedError
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__

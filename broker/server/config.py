@@ -13,11 +13,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from broker.server.settings.keys import ANY_HOSTS
 from broker.server.settings.lone_node import complete, names_members
 from broker.server.settings.raft_times import RaftTimes, contradicting_times, read_times
-from broker.server.settings.reading import HIDDEN, Given, Setting, join_mistakes, list_settings
-from broker.server.settings.values import ReadKey, Values, judge
+from broker.server.settings.reading import HIDDEN, Given, Setting, list_settings
+from broker.server.settings.table import BROKER_KEYS
+from broker.server.settings.values import ReadKey, Values
 from broker.service.retention import (
     FORCIBLY_PERCENTS,
     RESERVED_HOURS,
@@ -26,6 +26,8 @@ from broker.service.retention import (
     parse_delete_hours,
 )
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
+from broker.settings.judging import join_mistakes, judge
+from broker.settings.keys import ANY_HOSTS
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, NodeId, Peer, RaftConfig, parse_peers
 from dledger_mq.net.address import Address
@@ -238,7 +240,7 @@ def read_settings(
     plain = {**file_values, **flags}
     added = complete(plain, os.environ.get("HOME", ""))
     given = Given(file_values, flags, added, lines or {})
-    mistakes, notes = judge(plain)
+    mistakes, notes = judge(plain, BROKER_KEYS)
     values = Values({**added, **plain})
     config = read_parts(_read_identity(values, names_members(plain)), values)
     mistakes = sorted([*mistakes, *values.mistakes], key=given.place)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from broker.namesrv import conf_keys as namesrv
 from broker.server.config import read_settings
 from broker.server.settings.honoured import HONOURED
-from broker.server.settings.keys import HonouredKey, Key, ValueKind
 from broker.server.settings.refused import REFUSED
-from broker.server.settings.table import NEEDLESS, all_keys
+from broker.server.settings.table import BROKER_KEYS, NEEDLESS
 from broker.server.settings.values import ReadKey
+from broker.settings.keys import HonouredKey, Key, NeedlessKeys, RefusedKey, ValueKind
 
 HEAD = """# Every key of broker.conf
 
@@ -43,11 +46,31 @@ Such a key is read, a value of the wrong form is refused, and a start says in a 
 """
 
 
+NAME_SERVER_HEAD = """
+## The name server
+
+The keys of a namesrv.conf: `NamesrvConfig`, `NettyServerConfig` and `NettyClientConfig`. The command line stands in
+[nameserver.md](nameserver.md).
+
+### Honoured by the name server
+
+| key | here | 4.9.8 | 5.3.3 | meaning |
+|---|---|---|---|---|
+"""
+
+NAME_SERVER_REFUSED = """
+### Refused by the name server
+
+| key | accepted | 4.9.8 | 5.3.3 | why others are refused |
+|---|---|---|---|---|
+"""
+
+
 def broker_conf_page() -> str:
     """The whole page."""
     asked = read_settings({"brokerName": "broker-a", "storePathRootDir": "/data"}, {}).asked
     honoured = [row for part in HONOURED.values() for row in part]
-    keys = all_keys()
+    keys = BROKER_KEYS.keys
     text = HEAD.format(
         in_49=sum(key.in_49 is not None for key in keys),
         in_53=sum(key.in_53 is not None for key in keys),
@@ -60,13 +83,28 @@ def broker_conf_page() -> str:
         text += f"\n### {title}\n\n| key | here | 4.9.8 | 5.3.3 | meaning | changes |\n|---|---|---|---|---|---|\n"
         text += "".join(_honoured_row(row, asked[row.key.name]) for row in rows)
     text += REFUSED_HEAD
-    for row in REFUSED:
-        accepted = ", ".join(f"`{value}`" if value else "nothing" for value in row.accepts)
-        note = f" (accepted: {row.note})" if row.note else ""
-        text += f"| `{row.key.name}` | {accepted} | {_stock(row.key)} | {row.reason}{note} |\n"
+    text += "".join(_refused_row(row) for row in REFUSED)
     text += NEEDLESS_HEAD
-    for group in NEEDLESS:
-        text += f"\n### {group.what}\n\n{_sentence(group.reason)}\n\n"
+    text += _needless(NEEDLESS, "###")
+    text += NAME_SERVER_HEAD
+    for row in namesrv.HONOURED:
+        cells = f"{row.shown_default or '-'} | {_stock(row.key)} | {row.meaning}"
+        text += f"| `{row.key.name}` | {cells} |\n"
+    text += NAME_SERVER_REFUSED + "".join(_refused_row(row) for row in namesrv.REFUSED)
+    text += _needless(namesrv.NEEDLESS, "####")
+    return text
+
+
+def _refused_row(row: RefusedKey) -> str:
+    accepted = ", ".join(f"`{value}`" if value else "nothing" for value in row.accepts)
+    note = f" (accepted: {row.note})" if row.note else ""
+    return f"| `{row.key.name}` | {accepted} | {_stock(row.key)} | {row.reason}{note} |\n"
+
+
+def _needless(groups: Iterable[NeedlessKeys], mark: str) -> str:
+    text = ""
+    for group in groups:
+        text += f"\n{mark} {group.what}\n\n{_sentence(group.reason)}\n\n"
         text += "| key | 4.9.8 | 5.3.3 |\n|---|---|---|\n"
         text += "".join(f"| `{key.name}` | {_stock(key)} |\n" for key in group.keys)
     return text

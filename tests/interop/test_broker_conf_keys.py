@@ -9,13 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.server.settings.keys import Key, ValueKind
-from broker.server.settings.table import all_keys
+from broker.namesrv.conf_keys import NAME_SERVER_KEYS
+from broker.server.settings.table import BROKER_KEYS
+from broker.settings.key_table import KeyTable
+from broker.settings.keys import ValueKind
 
 ROOT = Path(__file__).resolve().parents[2]
 CLASSES = {
     "org.apache.rocketmq.common.BrokerConfig": "rocketmq-common",
     "org.apache.rocketmq.store.config.MessageStoreConfig": "rocketmq-store",
+    "org.apache.rocketmq.remoting.netty.NettyServerConfig": "rocketmq-remoting",
+    "org.apache.rocketmq.remoting.netty.NettyClientConfig": "rocketmq-remoting",
+}
+NAME_SERVER_CLASSES = {
+    "org.apache.rocketmq.common.namesrv.NamesrvConfig": "rocketmq-common",
     "org.apache.rocketmq.remoting.netty.NettyServerConfig": "rocketmq-remoting",
     "org.apache.rocketmq.remoting.netty.NettyClientConfig": "rocketmq-remoting",
 }
@@ -41,12 +48,11 @@ KINDS = {
 }
 
 
-def keys_of(release: str) -> dict[str, ValueKind]:
+def keys_of(release: str, classes: dict[str, str]) -> dict[str, ValueKind]:
     """The keys of a release: what has a setter, as RocketMQ itself reads a file, and what is a field."""
     if shutil.which("javap") is None:
         pytest.skip("no javap on this machine")
     folders = (ROOT / f".interop/java-{release}/jars", ROOT / f".interop/server-{release}")
-    classes = CLASSES | (CLASSES_OF_5 if release.startswith("5") else {})
     wanted = set(classes.values())
     jars = [jar for name in wanted for folder in folders for jar in folder.glob(f"{name}-*.jar")]
     if len(jars) != len(wanted):
@@ -71,11 +77,22 @@ def keys_of(release: str) -> dict[str, ValueKind]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("release", "default"), [("4.9.8", "in_49"), ("5.3.3", "in_53")])
 def test_the_table_has_every_key_of_a_release_and_no_other_one(release: str, default: str) -> None:
-    found = keys_of(release)
+    found = keys_of(release, CLASSES | (CLASSES_OF_5 if release.startswith("5") else {}))
     assert len(found) > 150
-    table: dict[str, Key] = {
-        key.name: key for key in all_keys() if getattr(key, default) is not None
-    }
+    compare(found, BROKER_KEYS, default)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("release", "default"), [("4.9.8", "in_49"), ("5.3.3", "in_53")])
+def test_the_name_servers_table_too(release: str, default: str) -> None:
+    found = keys_of(release, NAME_SERVER_CLASSES)
+    assert len(found) > 30
+    compare(found, NAME_SERVER_KEYS, default)
+
+
+def compare(found: dict[str, ValueKind], keys: KeyTable, default: str) -> None:
+    """The table has these keys and no other ones of a release, each with its form."""
+    table = {key.name: key for key in keys.keys if getattr(key, default) is not None}
     assert set(found) - set(table) == set(), "keys that the table lacks"
     assert set(table) - set(found) == set(), "keys that the release has not"
     assert {name for name in found if table[name].kind is not found[name]} == set()

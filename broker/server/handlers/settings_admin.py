@@ -17,9 +17,9 @@ from broker.server.config import BrokerConfig
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
-from broker.server.settings.keys import Scope
 from broker.service.conclusions import RequestKind
 from broker.service.retention import FORCIBLY_PERCENTS, RetentionRules
+from broker.settings.keys import Scope
 from broker.store.control import PutSettings
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState

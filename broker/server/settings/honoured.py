@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server.settings.keys import ANY_HOSTS, HonouredKey, Scope, flag, number, text
+from broker.settings.keys import ANY_HOSTS, HonouredKey, Scope, flag, number, text
 
 _OF_MEMBERS: Final = (
     HonouredKey(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server.settings.keys import NeedlessKeys, flag, number, text
+from broker.settings.keys import NeedlessKeys, flag, number, text
+from broker.settings.netty import NETTY
 
 NEEDLESS_SERVICE: Final = (
     NeedlessKeys(
@@ -68,43 +69,12 @@ NEEDLESS_SERVICE: Final = (
         "Sockets",
         "sockets are not Netty's; connectionsMax, unfinishedFramesBytesMax and outputBytesMax bound them",
         (
+            *NETTY,
             number("channelExpiredTimeout", None, "120000"),
-            number("channelNotActiveInterval", "60000"),
-            number("clientAsyncSemaphoreValue", "65535"),
-            number("clientCallbackExecutorThreads", "by cores"),
-            number("clientChannelMaxIdleTimeSeconds", "120"),
-            flag("clientCloseSocketIfTimeout", "true"),
-            number("clientOnewaySemaphoreValue", "65535"),
-            flag("clientPooledByteBufAllocatorEnable", "false"),
-            number("clientSocketRcvBufSize", "0"),
-            number("clientSocketSndBufSize", "0"),
-            number("clientWorkerThreads", "4"),
-            number("connectTimeoutMillis", "3000"),
-            flag("disableCallbackExecutor", None, "false"),
-            flag("disableNettyWorkerGroup", None, "false"),
             flag("enableFastChannelEventProcess", None, "false"),
             flag("enableNetWorkFlowControl", None, "false"),
-            flag("enableReconnectForGoAway", None, "true"),
-            flag("enableShutdownGracefully", None, "false"),
             flag("highSpeedMode", "false"),
-            number("maxReconnectIntervalTimeSeconds", None, "60"),
-            flag("scanAvailableNameSrv", None, "true"),
-            number("serverAsyncSemaphoreValue", "64"),
-            number("serverCallbackExecutorThreads", "0"),
-            number("serverChannelMaxIdleTimeSeconds", "120"),
-            flag("serverNettyWorkerGroupEnable", None, "true"),
-            number("serverOnewaySemaphoreValue", "256"),
-            flag("serverPooledByteBufAllocatorEnable", "true"),
-            number("serverSelectorThreads", "3"),
-            number("serverSocketBacklog", "1024"),
-            number("serverSocketRcvBufSize", "0"),
-            number("serverSocketSndBufSize", "0"),
-            number("serverWorkerThreads", "8"),
-            number("shutdownWaitTimeSeconds", None, "30"),
             flag("transferMsgByHeap", "true"),
-            flag("useEpollNativeSelector", "false"),
-            number("writeBufferHighWaterMark", "0"),
-            number("writeBufferLowWaterMark", "0"),
         ),
     ),
     NeedlessKeys(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server.settings.keys import NeedlessKeys, flag, fraction, number, text
+from broker.settings.keys import NeedlessKeys, flag, fraction, number, text
 
 NEEDLESS_STORE: Final = (
     NeedlessKeys(

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.server.settings.keys import HonouredKey
-from broker.server.settings.table import find
-from broker.server.settings.values import Mistake, ReadKey
+from broker.server.settings.table import BROKER_KEYS
+from broker.server.settings.values import ReadKey
+from broker.settings.judging import Mistake
+from broker.settings.keys import HonouredKey
 
 HIDDEN: Final = frozenset(
     {"secret", "innerClientAuthenticationCredentials", "initAuthenticationUser"}
@@ -97,20 +98,6 @@ def list_settings(
     )
 
 
-def join_mistakes(texts: Sequence[str], file: str | None) -> str:
-    """Return all mistakes as one text: a single one in a line, several in a line each.
-
-    Args:
-        texts: what is wrong, at least one.
-        file: its name as the user gave it; None: there is none.
-    """
-    if len(texts) > 1:
-        head = f"{file} has {len(texts)} mistakes" if file else f"{len(texts)} settings are wrong"
-        return "\n  ".join((f"{head}:", *texts))
-    separator = ", " if texts[0].startswith("line ") else ": "
-    return f"{file}{separator}{texts[0]}" if file else texts[0]
-
-
 def _shown(key: str, values: Mapping[str, str], default: str) -> str:
     value = values.get(key, "").strip() or default
     return "(hidden)" if value and key in HIDDEN else value
@@ -118,7 +105,7 @@ def _shown(key: str, values: Mapping[str, str], default: str) -> str:
 
 def _effect(key: str) -> str:
     """Return the meaning of a key without the marks of Markdown."""
-    found = find(key)
+    found = BROKER_KEYS.find(key)
     row = None if found is None else found[1]
     assert isinstance(row, HonouredKey), f"{key} is read, and is not in the table as honoured"
     return _LINK.sub(r"\1", row.meaning).replace("`", "")

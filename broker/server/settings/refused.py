@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.server.settings.keys import RefusedKey, flag, number, text
+from broker.settings.keys import RefusedKey, flag, number, text
 
 _OFF: Final = ("false",)
 _NO_ACCESS_CONTROL: Final = "access control is not supported; remove the line"

@@ -12,19 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.server.settings.keys import (
-    HonouredKey,
-    Key,
-    NeedlessKeys,
-    RefusedKey,
-    ValueKind,
-)
-from broker.server.settings.table import find, nearest, seems_to_protect
+from broker.server.settings.table import BROKER_KEYS
+from broker.settings.judging import FLAGS, NUMBER, Mistake
+from broker.settings.keys import HonouredKey
 
-_NUMBER: Final = re.compile("-?[0-9]{1,20}")
-_FRACTION: Final = re.compile(r"-?[0-9]{1,20}(\.[0-9]{1,20})?")
 _WITH_UNIT: Final = re.compile(r"[0-9.]+ ?[A-Za-z%]+")
-_FLAGS: Final = ("true", "false")
 _NO_BOUND: Final = 2**62
 _OPTIONS: Final = {
     "dLegerGroup": "--group",
@@ -33,20 +25,6 @@ _OPTIONS: Final = {
     "storePathRootDir": "--store",
 }
 """Keys that must be there, and their names on the command line."""
-
-
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """A setting that cannot hold.
-
-    Attributes:
-        text: the reason, with the value.
-        is_forgivable: `--lenient` may go on without it.
-    """
-
-    key: str
-    text: str
-    is_forgivable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,14 +72,14 @@ class Values:
         text = self.text(key, str(default))
         span = f"from {low} to {high}" if high < _NO_BOUND else f"of at least {low}"
         self.asked[key] = ReadKey(str(default), span.removeprefix("from ").removeprefix("of "))
-        if _NUMBER.fullmatch(text) is not None and low <= int(text) <= high:
+        if NUMBER.fullmatch(text) is not None and low <= int(text) <= high:
             return int(text)
         self._note_wrong(key, f"{key}={text} is not a number {span}{_unit(key, text)}")
         return default
 
     def boolean(self, key: str, *, default: bool) -> bool:
         """Return whether it is true."""
-        return self.choice(key, _FLAGS, "true" if default else "false") == "true"
+        return self.choice(key, FLAGS, "true" if default else "false") == "true"
 
     def choice(self, key: str, allowed: tuple[str, ...], default: str) -> str:
         """Return one of the words that are allowed, which may stand there in any case."""
@@ -115,69 +93,16 @@ class Values:
 
     def _note_wrong(self, key: str, text: str) -> None:
         """Note a wrong value, which is forgiven where its default cannot let in, lose or show more."""
-        found = find(key)
+        found = BROKER_KEYS.find(key)
         assert found is not None, f"{key} is read, and stands in no table"
         row = found[1]
         is_strict = not isinstance(row, HonouredKey) or row.is_strict
         self.mistakes.append(Mistake(key, text, is_forgivable=not is_strict))
 
 
-def judge(given: Mapping[str, str]) -> tuple[list[Mistake], list[tuple[str, str]]]:
-    """Judge the keys that nobody reads: the unknown, the refused and the needless.
-
-    Args:
-        given: keys and values as they stand in the file and on the command line.
-
-    Returns:
-        The mistakes, and for each key that is passed over its name and why.
-    """
-    mistakes: list[Mistake] = []
-    notes: list[tuple[str, str]] = []
-    for name, raw in given.items():
-        value, found = raw.strip(), find(name)
-        if found is None:
-            mistakes.append(_unknown(name, value))
-            continue
-        match found[1]:
-            case RefusedKey() as row:
-                if value and value.lower() not in (item.lower() for item in row.accepts):
-                    mistakes.append(Mistake(name, f"{name}={value}: {row.reason}"))
-                elif row.note:
-                    notes.append((name, row.note))
-            case NeedlessKeys(reason=reason):
-                wrong = _wrong_form(found[0], value)
-                if wrong:
-                    mistakes.append(Mistake(name, wrong, is_forgivable=True))
-                else:
-                    notes.append((name, reason))
-            case _:
-                pass  # honoured: whoever reads it judges it
-    return mistakes, notes
-
-
-def _unknown(name: str, value: str) -> Mistake:
-    """Say which key may have been meant; an unknown protection is not to be passed over."""
-    meant = nearest(name)
-    hint = f"is {meant} meant?" if meant else "no key has a name like it (docs/broker-conf.md)"
-    text = f"{name} is unknown and cannot be used: {hint}"
-    is_off = value.lower() in ("false", "")
-    return Mistake(name, text, is_forgivable=is_off or not seems_to_protect(name))
-
-
-def _wrong_form(key: Key, value: str) -> str | None:
-    """Return what is wrong with the form of a value that is not used; None: nothing."""
-    is_right = {
-        ValueKind.NUMBER: _NUMBER.fullmatch(value) is not None,
-        ValueKind.FRACTION: _FRACTION.fullmatch(value) is not None,
-        ValueKind.FLAG: value.lower() in _FLAGS,
-        ValueKind.TEXT: True,
-    }[key.kind]
-    return None if is_right or not value else f"{key.name}={value} is not {key.kind.value}"
-
-
 def _unit(key: str, text: str) -> str:
     """Say what a number counts, to somebody who has written a unit."""
-    found = find(key)
+    found = BROKER_KEYS.find(key)
     row = found[1] if found is not None else None
     if _WITH_UNIT.fullmatch(text) is None or not isinstance(row, HonouredKey):
         return ""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.namesrv.conf_keys import HONOURED, NAME_SERVER_KEYS
 from broker.namesrv.config import read_config
 from broker.namesrv.errors import NameServerConfigError
 from dledger_mq.net.address import Address, parse_address
@@ -29,7 +30,7 @@ def test_a_rocketmq_namesrv_conf(tmp_path: Path) -> None:
     assert config.listen == Address("127.0.0.1", 19_876)
     assert config.folder == Path("/data/ns")
     assert config.orders_messages
-    assert config.unknown_keys == ("serverWorkerThreads",)
+    assert config.warnings == ("serverWorkerThreads is not used: sockets are not Netty's",)
     assert read_config(["-c", str(file), "--listen", "5"]).listen.port == 5
 
 
@@ -105,3 +106,59 @@ def test_wrong_values_in_the_file_are_named(tmp_path: Path, text: str) -> None:
     file.write_text(text)
     with pytest.raises(NameServerConfigError, match=text.partition("=")[0]):
         read_config(["-c", str(file)])
+
+
+def test_all_mistakes_of_the_file_are_told_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("listenPrt=1\n\nclusterTest=true\nserverWorkerThreads=many\n")
+    with pytest.raises(NameServerConfigError) as refused:
+        read_config(["-c", str(file)])
+    assert str(refused.value).splitlines() == [
+        f"-c {file} has 3 mistakes:",
+        "  line 1: listenPrt is unknown and cannot be used: is listenPort meant?",
+        "  line 3: clusterTest=true: routes of another environment are not asked for; remove the line",
+        "  line 4: serverWorkerThreads=many is not a whole number",
+    ]
+
+
+def test_a_lenient_start_passes_over_what_cannot_harm(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("listenPrt=1\n")
+    (warning,) = read_config(["-c", str(file), "--lenient"]).warnings
+    assert warning.startswith("passed over: line 1: listenPrt is unknown")
+
+
+@pytest.mark.parametrize("line", ["tlsEnable=true", "useTLS=true", "tlsMode=on", "aclEnable=true"])
+def test_what_asks_for_a_protection_is_refused_in_any_case(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(line)
+    for options in ([], ["--lenient"]):
+        with pytest.raises(NameServerConfigError, match=f"line 1: {line.partition('=')[0]}"):
+            read_config(["-c", str(file), *options])
+
+
+@pytest.mark.parametrize("release", ["in_49", "in_53"])
+def test_rocketmqs_own_defaults_never_make_a_start_fail(tmp_path: Path, release: str) -> None:
+    file = tmp_path / "namesrv.conf"
+    defaults = {key.name: getattr(key, release) for key in NAME_SERVER_KEYS.keys}
+    given = {key: value for key, value in defaults.items() if value and value != "by cores"}
+    file.write_text("".join(f"{key}={value}\n" for key, value in given.items()))
+    config = read_config(["-c", str(file)])
+    assert len(config.warnings) > 15
+
+
+def test_what_is_honoured_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text(
+        "listenPort=1\nbindAddress=127.0.0.2\nkvConfigPath=/kv/x.json\norderMessageEnable=true\n"
+    )
+    assert {row.key.name for row in HONOURED} == {
+        "listenPort",
+        "bindAddress",
+        "kvConfigPath",
+        "orderMessageEnable",
+    }
+    config = read_config(["-c", str(file)])
+    assert (config.listen, config.folder) == (Address("127.0.0.2", 1), Path("/kv"))
+    assert config.orders_messages
+    assert config.warnings == ()

@@ -8,8 +8,8 @@ import pytest
 
 from broker.server.changes import FIELDS, LiveSettings, overlay, problems, scope_of
 from broker.server.config import BrokerConfig, read_config
-from broker.server.settings.keys import Scope
-from broker.server.settings.table import all_keys
+from broker.server.settings.table import BROKER_KEYS
+from broker.settings.keys import Scope
 from broker.store.group_settings import GroupSettings
 from dledger_mq.message.numbers import StoreTimeMs
 
@@ -19,7 +19,7 @@ BASE, _ = read_config(
 
 
 def test_what_can_change_by_the_table_is_what_is_adopted() -> None:
-    assert {key.name for key in all_keys() if scope_of(key.name) is not None} == set(FIELDS)
+    assert {key.name for key in BROKER_KEYS.keys if scope_of(key.name) is not None} == set(FIELDS)
 
 
 def test_a_change_wins_over_the_file_and_ends_with_nothing() -> None:

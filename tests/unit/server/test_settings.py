@@ -6,8 +6,8 @@ import pytest
 
 from broker.server.config import Reading, read_settings
 from broker.server.settings.honoured import HONOURED
-from broker.server.settings.keys import HonouredKey, NeedlessKeys, RefusedKey
-from broker.server.settings.table import all_keys, find, nearest
+from broker.server.settings.table import BROKER_KEYS
+from broker.settings.keys import HonouredKey, NeedlessKeys, RefusedKey
 
 LONE = {"brokerName": "broker-a", "storePathRootDir": "/data"}
 
@@ -23,12 +23,14 @@ def test_what_is_honoured_is_what_is_read() -> None:
 
 
 def test_every_key_has_a_row_and_keys_of_ours_are_honoured_or_refused() -> None:
-    assert len(all_keys()) > 450
+    assert len(BROKER_KEYS.keys) > 450
     kinds = {
-        key.name: type(row) for key in all_keys() if (row := (find(key.name) or [None] * 2)[1])
+        key.name: type(row)
+        for key in BROKER_KEYS.keys
+        if (row := (BROKER_KEYS.find(key.name) or [None] * 2)[1])
     }
-    assert len(kinds) == len(all_keys())
-    assert {kinds[key.name] for key in all_keys() if key.is_ours} == {HonouredKey, RefusedKey}
+    assert len(kinds) == len(BROKER_KEYS.keys)
+    assert {kinds[key.name] for key in BROKER_KEYS.keys if key.is_ours} == {HonouredKey, RefusedKey}
     assert NeedlessKeys in kinds.values()
 
 
@@ -43,7 +45,7 @@ def test_every_key_has_a_row_and_keys_of_ours_are_honoured_or_refused() -> None:
     ],
 )
 def test_the_nearest_name(written: str, meant: str | None) -> None:
-    assert nearest(written) == meant
+    assert BROKER_KEYS.nearest(written) == meant
 
 
 def test_all_mistakes_of_a_file_are_told_at_once_with_their_lines() -> None:

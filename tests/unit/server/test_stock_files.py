@@ -6,7 +6,7 @@ import pytest
 
 from broker.properties import read_property_lines
 from broker.server.config import BrokerConfig, Reading, read_config, read_settings
-from broker.server.settings.table import all_keys
+from broker.server.settings.table import BROKER_KEYS
 from dledger_mq.net.address import Address
 from tests.unit.server.stock_files import (
     CONTAINER,
@@ -89,7 +89,7 @@ def test_a_controllers_file_is_told_all_that_is_wrong_with_it() -> None:
 
 @pytest.mark.parametrize("release", ["in_49", "in_53"])
 def test_rocketmqs_own_defaults_never_make_a_start_fail(release: str) -> None:
-    defaults = {key.name: getattr(key, release) for key in all_keys()}
+    defaults = {key.name: getattr(key, release) for key in BROKER_KEYS.keys}
     given = {key: value for key, value in defaults.items() if value and value not in BY_THE_MACHINE}
     assert len(given) > 100
     config, _ = read_config({"brokerName": "broker-a", **given}, {})

