@@ -83,9 +83,24 @@ class ColdReads:
         self._waiting: deque[tuple[Sequence[Place], Callable[[], None]]] = deque()
         self._running: set[Index] = set()
         self._running_count = 0
+        self._has_stopped = False
+
+    async def run(self) -> None:
+        """Wait until the member stops; from then on nothing is read beside the loop, and nobody waits for it."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._has_stopped = True
+            self._waiting.clear()
 
     def load(self, places: Sequence[Place], done: Callable[[], None]) -> None:
-        """Read what of these places is not in memory, then call `done`; at once if there is nothing to read."""
+        """Read what of these places is not in memory, then call `done`; at once if there is nothing to read.
+
+        At once, too, when the member stops; who waits then is not called any more.
+        """
+        if self._has_stopped:
+            done()
+            return
         self._waiting.append((places, done))
         if len(self._waiting) == 1:
             self._begin_waiting()

@@ -232,12 +232,13 @@ class LogServer:
         if self._store_identity.missed is not None:
             self._store_identity.on_missed(self._store_identity.missed)
         async with self.forwarder.opened(), open_task_group() as tasks:
-            self.reader.cold = ColdReads(
+            self.reader.cold = cold = ColdReads(
                 engine.log,
                 PartCache(self.config.part_cache_bytes_max),
                 TaskThreads(tasks),
                 commit_index=lambda: self.reader.commit_index,
             )
+            tasks.start(cold.run, name="cold reads")
             tasks.start(driver.run, name="driver")
             if store.snapshotter is not None:
                 tasks.start(store.snapshotter.run, name="snapshots")

@@ -114,6 +114,35 @@ async def test_propose_knows_its_place_and_answers_after_apply(open_group: OpenG
         assert server.reader.committed_position == server.appender.end_position
 
 
+async def test_old_entries_are_read_in_a_thread_and_by_nobody_once_it_has_stopped(
+    open_group: OpenGroup,
+) -> None:
+    bodies = [bytes([number]) * 100_000 for number in range(30)]
+    async with open_group() as group:
+        await group.start_all(cache_bytes_max=0)
+        member = await group.leader()
+        server, places = member.server, []
+        for body in bodies:
+            places.append(server.appender.end_position + ENTRY_HEADER_BYTES)
+            server.appender.propose(body, lambda _: None)
+        await group.wait_applied(Index(server.reader.applied_index + len(bodies)))
+        reader = server.reader
+        for place, body in zip(places, bodies, strict=True):
+            where = Position(place + 70_000)
+            loaded = trio.Event()
+            reader.load([(where, 10)], loaded.set)
+            with trio.fail_after(S):
+                await loaded.wait()
+            span = reader.span_at(where, 10, only_memory=True)
+            assert span is not None
+            assert span.data[where - span.position :][:10] == body[:10]
+        assert reader.running_cold.load_count < len(bodies), "some were read ahead"
+        await member.stop()
+        stopped: list[bool] = []
+        reader.load([(places[0], 10)], lambda: stopped.append(True))
+        assert stopped == [True]
+
+
 async def test_a_follower_refuses_and_says_who_leads(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
