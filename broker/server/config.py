@@ -29,7 +29,7 @@ from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
-from dledger import ConfigError, NodeId, Peer, RaftConfig, parse_peers
+from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -246,10 +246,10 @@ def read_settings(
     mistakes = sorted([*mistakes, *values.mistakes], key=given.place)
     forgiven = [each for each in mistakes if is_lenient and each.is_forgivable]
     wrong = [given.placed(each) for each in mistakes if each not in forgiven]
-    wrong += [] if wrong else _contradictions(config)
+    wrong = wrong or _contradictions(config) or _problems_of_log(config)
     passed_over = [f"passed over: {given.placed(each)}" for each in forgiven]
     unused = [f"{key} is not used: {why}" for key, why in notes]
-    settings = list_settings(given, values.asked, notes)
+    settings = list_settings(given.without(forgiven), values.asked, notes)
     texts = {each.key: each.value for each in settings if each.key in values.asked}
     shown = {key: text for key, text in texts.items() if key not in HIDDEN}
     return Reading(
@@ -497,6 +497,22 @@ def _contradictions(config: BrokerConfig) -> list[str]:
             f"vipListenEnable=true needs port {own.port} (listenPort - 2), which is the one of {own} in dLegerPeers"
         )
     return found + contradicting_times(config.times)
+
+
+def _problems_of_log(config: BrokerConfig) -> list[str]:
+    """Return what the log itself refuses, and would refuse at the start: names and counts."""
+    log = LogConfig(
+        group=config.group,
+        peers=config.peers,
+        store_path=config.store_path,
+        raft=config.raft_config(),
+        secret=config.secret,
+    )
+    try:
+        log.validate()
+    except ConfigError as error:
+        return [str(error)]
+    return []
 
 
 def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:

@@ -41,6 +41,13 @@ class Given:
         """All keys with the values that win."""
         return {**self.added, **self.file, **self.flags}
 
+    def without(self, forgiven: Sequence[Mistake]) -> Given:
+        """Return what is left when mistakes are passed over."""
+        keys = {each.key for each in forgiven}
+        file = {key: value for key, value in self.file.items() if key not in keys}
+        flags = {key: value for key, value in self.flags.items() if key not in keys}
+        return Given(file, flags, self.added, self.lines)
+
     def origin(self, key: str) -> str:
         """Return where the value of a key comes from."""
         if key in self.flags:

@@ -88,6 +88,36 @@ def test_a_lenient_start_passes_over_what_cannot_harm_and_says_so() -> None:
     assert len(told) == 3
 
 
+def test_what_is_passed_over_is_shown_as_it_holds() -> None:
+    reading = read({"transactionTimeOut": "6s"}, is_lenient=True)
+    assert reading.config is not None
+    assert reading.config.texts["transactionTimeOut"] == "6000"
+    (shown,) = (each for each in reading.settings if each.key == "transactionTimeOut")
+    assert (shown.value, shown.origin) == ("6000", "default")
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"brokerName": "b" * 65, "storePathRootDir": "/d"}, "must have 1 to 64 characters"),
+        (
+            {
+                "dLegerGroup": "g",
+                "dLegerSelfId": "n0",
+                "dLegerPeers": ";".join(f"n{n}-127.0.0.1:{n + 1}" for n in range(10)),
+                "storePathRootDir": "/d",
+            },
+            "10 members are named, at most 9 may be",
+        ),
+    ],
+)
+def test_what_the_log_would_refuse_is_told_before_it_starts(
+    given: dict[str, str], text: str
+) -> None:
+    (mistake,) = read_settings(given, {}).mistakes
+    assert text in mistake
+
+
 @pytest.mark.parametrize(
     ("key", "value"),
     [
