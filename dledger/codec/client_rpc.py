@@ -101,6 +101,7 @@ class StatusAnswer(Header, frozen=True, tag="status"):
     sync_latency_us: Number
     pending_count: Number
     attributes: dict[str, str]
+    first_position: Number = 0
 
 
 class TransferAnswer(Header, frozen=True, tag="transferred"):

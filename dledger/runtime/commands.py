@@ -191,6 +191,7 @@ def _status_fields(
                 "leader_id": seen.leader_id or None,
                 "is_serving": seen.is_serving,
                 "first_index": seen.first_index,
+                "first_position": seen.first_position,
                 "last_index": seen.last_index,
                 "durable_index": seen.durable_index,
                 "commit_index": seen.commit_index,
@@ -212,7 +213,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
     table = Table(title=f"group {client.group}", title_justify="left")
     for name in ("member", "address", "role"):
         table.add_column(name)
-    for name in ("term", "last", "commit", "applied", "sync"):
+    for name in ("term", "first", "last", "commit", "applied", "sync"):
         table.add_column(name, justify="right")
     table.add_column("connected to")
     for peer in client.peers:
@@ -226,6 +227,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
                 address,
                 role,
                 str(seen.term),
+                str(seen.first_index),
                 str(seen.last_index),
                 str(seen.commit_index),
                 str(seen.applied_index),
@@ -235,7 +237,7 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
             )
         else:
             table.add_row(
-                peer.node_id, address, "no answer", "", "", "", "", "", str(seen), style="red"
+                peer.node_id, address, "no answer", "", "", "", "", "", "", str(seen), style="red"
             )
     answers = [seen for seen in members.values() if isinstance(seen, StatusAnswer)]
     names = {seen.attributes.get("incarnation", "") for seen in answers} - {""}

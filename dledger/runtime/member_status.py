@@ -106,6 +106,7 @@ class MemberStatus:
             pass_count=driver.pass_count,
             applied_count=driver.applied_count,
             disk_trouble=self._disk_trouble(),
+            first_position=log.layout.first_position,
         )
 
     def answer(self, token: int) -> StatusAnswer:
@@ -128,6 +129,7 @@ class MemberStatus:
             sync_latency_us=now.sync_latency_us,
             pending_count=now.pending_count,
             attributes=dict(self.attributes(now.node_id)),
+            first_position=now.first_position,
         )
 
     def _store_trouble(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dledger.raft.effects import Role
-from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Position, Term
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +14,7 @@ class Statistics:
     """One moment of a member.
 
     Attributes:
+        first_position: where the log's first entry begins; 0 until the log has lost its beginning.
         match_indexes: per other member the last index known to be equal there; only at a leader.
         pending_count: entries that were taken from callers and are not decided.
         sync_latency_us: moving average of write and sync.
@@ -39,6 +40,7 @@ class Statistics:
     pass_count: int
     applied_count: int
     disk_trouble: str
+    first_position: Position = Position(0)
 
 
 def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:
