@@ -31,25 +31,30 @@ class LogLayout:
     Invariants: terms never decrease; first_index == start.prev_index + 1; positions strictly increase.
 
     Attributes:
+        first_index: index of the first kept entry, whether or not it exists yet. To be read only.
         last_index: index of the last entry; first_index - 1 when the log is empty. To be read only.
         end_position: where the next entry's header will stand. To be read only.
     """
 
-    # The two ends are plain attributes: the leader reads them many times for every proposal.
-    __slots__ = ("_base", "_positions", "_run_firsts", "_run_terms", "end_position", "last_index")
+    # The ends are plain attributes: the leader reads them many times for every proposal.
+    __slots__ = (
+        "_base",
+        "_positions",
+        "_run_firsts",
+        "_run_terms",
+        "end_position",
+        "first_index",
+        "last_index",
+    )
 
     def __init__(self, base: LogBase | None = None) -> None:
         self._base = base or LogBase()
         self._positions = array("q")
         self._run_firsts: list[Index] = []
         self._run_terms: list[Term] = []
+        self.first_index: Index = Index(self._base.prev_index + 1)
         self.last_index: Index = self._base.prev_index
         self.end_position: Position = self._base.position
-
-    @property
-    def first_index(self) -> Index:
-        """Index of the first kept entry, whether or not it exists yet."""
-        return Index(self._base.prev_index + 1)
 
     @property
     def last_term(self) -> Term:
@@ -171,6 +176,7 @@ class LogLayout:
         del self._run_firsts[:run]
         del self._run_terms[:run]
         self._run_firsts[0] = first
+        self.first_index = first
         self._base = base
 
     def begin_after(self, base: LogBase) -> None:
@@ -179,6 +185,7 @@ class LogLayout:
         del self._positions[:]
         self._run_firsts.clear()
         self._run_terms.clear()
+        self.first_index = Index(base.prev_index + 1)
         self.last_index = base.prev_index
         self.end_position = base.position
 
