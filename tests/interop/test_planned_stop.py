@@ -63,6 +63,7 @@ def test_no_client_sees_a_failed_send_when_the_leader_is_stopped_and_started(
         for listener in said.values():
             listener.wait_lines(30)
         leader = patient_group.wait_leader(topic=topic)
+        begun = {kind: len(listener.lines) for kind, listener in said.items()}
         leader.send_signal(signal.SIGTERM)
         patient_group.wait_leader(other_than=leader, topic=topic)
         assert poll(lambda: leader.pid is None, STOP_S), "the node has not stopped"
@@ -74,8 +75,10 @@ def test_no_client_sees_a_failed_send_when_the_leader_is_stopped_and_started(
             lambda: all(len(said[kind].lines) >= before[kind] + 30 for kind in kinds), STOP_S
         ), "a client stands still"
         lines = {kind: list(listener.lines) for kind, listener in said.items()}
+    # A client's first send may take longer than its timeout on a busy machine: that is not of the stop.
     failed = {
-        kind: [line for line in lines[kind] if line.get("status") == "ERROR"] for kind in kinds
+        kind: [line for line in lines[kind][begun[kind] :] if line.get("status") == "ERROR"]
+        for kind in kinds
     }
     assert failed == {kind: [] for kind in kinds}
     there = set(stored(patient_group.namesrv, topic).values())

@@ -41,6 +41,8 @@ QUIET_S: Final = 35.0
 last."""
 
 TIMEOUT_S: Final = 60.0
+PIPE_WIDTH: Final = 120
+"""Of the table where there is no terminal: at 80 columns its figures are cut."""
 
 
 def parsed() -> argparse.Namespace:
@@ -158,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(json.dumps(report.as_json()) + "\n")
     else:
-        report.print(Console())
+        report.print(Console(width=None if sys.stdout.isatty() else PIPE_WIDTH))
     return sum(row.verdict.lost for row in report.rows)
 
 
