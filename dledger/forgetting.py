@@ -75,10 +75,12 @@ def _needed_by(
 def may_begin_after(engine: Engine, start: ChainEnd, snapshot: SnapshotMeta | None) -> bool:
     """Return whether a member may begin its log anew where the leader's begins.
 
-    Its own log must not lead there, its state and a durable snapshot must reach there, and nothing may be being saved.
+    Its own log must not lead there, its state and a durable snapshot must reach there, the leader must have told who
+    the members are, and nothing may be being saved.
     """
     if snapshot is None or min(snapshot.index, engine.handed_out_index) < start.index:
         return False
     has_place = engine.log.layout.term_of(start.index) == start.term
     is_new = start.index > engine.node.commit_index and start.term <= engine.node.term
-    return engine.may_begin_anew and is_new and not has_place
+    is_told = engine.node.knows_members_at(start.index)
+    return engine.may_begin_anew and is_new and is_told and not has_place

@@ -58,9 +58,8 @@ class Forgetting:
 
     async def forget(self) -> bool:
         """Drop what may go now; return whether there was anything. Asks for a snapshot where one is in the way."""
+        covered = await self._covered_index()
         engine, keep_from = self._engine, self._machine.keep_from
-        newest, older = self._snapshotter.newest, self._snapshotter.older
-        covered = covered_index(newest.meta if newest else None, older.meta if older else None)
         self._ask_for_snapshot(keep_from, covered)
         position = engine.log.layout.first_position
         drop = engine.forget_before(
@@ -70,6 +69,17 @@ class Forgetting:
             return False
         await self._carry_out(drop, drop.start.position - position)
         return True
+
+    async def _covered_index(self) -> Index:
+        """Return the last entry that both snapshots contain; the newest alone must do where there is no room for more.
+
+        Otherwise a full disk would stay full: no snapshot without room, and no room without a snapshot.
+        """
+        snapshotter = self._snapshotter
+        if snapshotter.has_no_room:
+            return await snapshotter.whole_index()
+        newest, older = snapshotter.newest, snapshotter.older
+        return covered_index(newest.meta if newest else None, older.meta if older else None)
 
     def _ask_for_snapshot(self, keep_from: Index, covered: Index) -> None:
         """Have a snapshot taken sooner, where that gives back at least twice the room that it takes."""

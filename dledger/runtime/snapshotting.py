@@ -8,6 +8,7 @@ snapshot of this node is never ahead of its log.
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
 RETRY_MAX_S: Final = 300.0
 """After a failure the next try comes so much later; twice as late after each further one."""
+
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 WRITE_BYTES: Final = 1024 * 1024
 """Handed to the thread at once: a hand-over costs a tenth of a millisecond."""
@@ -55,6 +58,7 @@ class Snapshotter:
         newest: the newest snapshot on disk that is of this log, None before the first.
         older: the one before it.
         taken_count: snapshots written since the start.
+        has_no_room: the last try found no room on the disk.
         pause_ms: the longest time that one step has held up the loop.
     """
 
@@ -69,6 +73,7 @@ class Snapshotter:
     ) -> None:
         self.newest = begins_with.newest
         self.older = begins_with.older
+        self.has_no_room = False
         self._is_wanted = False
         self._verified: SnapshotFile | None = None
         self.taken_count = 0
@@ -129,6 +134,7 @@ class Snapshotter:
             if writer is not None:
                 _abandon(writer)
         self.taken_count += 1
+        self.has_no_room = False
         self._next_s = now_s() + self._config.snapshot_interval_s
         works_again, self._retry_s = bool(self._retry_s), 0.0
         self._log(
@@ -143,6 +149,7 @@ class Snapshotter:
 
     def _given_up(self, error: SnapshotOvertakenError | OSError) -> None:
         """Try again later and later: a line for each try, which are few, and one when it works again."""
+        self.has_no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         self._retry_s = min(2 * self._retry_s or RETRY_S, RETRY_MAX_S)
         self._next_s = now_s() + self._retry_s
         self._log(
@@ -165,6 +172,11 @@ class Snapshotter:
         except OSError:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return SnapshotPart(source.meta.index, place, source.size_bytes, data)
+
+    async def whole_index(self) -> Index:
+        """Return the last entry that the newest snapshot contains, now that it was read whole; 0: it is not whole."""
+        await self._verify_newest()
+        return self.index if self.newest == self._verified else NO_INDEX
 
     async def _verify_newest(self) -> None:
         """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one."""

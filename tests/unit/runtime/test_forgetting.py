@@ -19,6 +19,7 @@ from dledger.runtime import forgetting
 from dledger.runtime.forgetting import Forgetting
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.storage.log_start import FrontDrop
+from dledger.storage.snapshots import SnapshotStore
 from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_behind_the_start import engine_of
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take
@@ -222,6 +223,31 @@ async def test_a_damaged_snapshot_is_given_up_before_another_member_gets_it(
         assert part.index == older.meta.index
         assert snapshotter._is_due(), "another one is taken soon"
         assert await snapshotter.take()
+
+
+async def test_a_full_disk_does_not_stay_full_for_want_of_a_second_snapshot(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_room(store: SnapshotStore, size_bytes: int) -> None:
+        raise OSError(errno.ENOSPC, "no room")
+
+    async with open_group(size=1) as group:
+        await start(group, "n0")
+        member = await fill_and_take(group, 40)
+        snapshotter, forgets = snapshotter_of(member), forgetting_of(member)
+        await member.server.appender.append(b"more", timeout_s=S)
+        assert not await forgets.forget()
+        with monkeypatch.context() as patch:
+            patch.setattr(SnapshotStore, "check_room", no_room)
+            assert not await snapshotter.take()
+            patch.setattr(SnapshotStore, "verify", no_room)
+            assert not await forgets.forget(), "not by one that cannot be read"
+        await snapshotter.take()
+        await member.server.appender.append(b"more", timeout_s=S)
+        monkeypatch.setattr(SnapshotStore, "check_room", no_room)
+        assert not await snapshotter.take()
+        assert await forgets.forget()
+        assert first_of(member) > 1
 
 
 def test_one_snapshot_covers_nothing() -> None:
