@@ -68,7 +68,7 @@ def chain_difference(stores: Mapping[str, Store], last_index: Index) -> Finding 
     """Return the first entry that is not the same on all replicas; None when all are, up to `last_index`."""
     if _is_same(stores, last_index):
         return None
-    low, high = NO_INDEX, last_index
+    low, high = last_lost_index(stores), last_index
     while high - low > 1:
         middle = Index((low + high) // 2)
         low, high = (middle, high) if _is_same(stores, middle) else (low, middle)
@@ -84,6 +84,11 @@ def chain_difference(stores: Mapping[str, Store], last_index: Index) -> Finding 
     if high == 1:
         what += "; the logs have nothing in common: is this a store of another group?"
     return Finding(odd, start, what)
+
+
+def last_lost_index(stores: Mapping[str, Store]) -> Index:
+    """Return the last entry that some replica keeps no more; 0 when all have whole logs."""
+    return max((store.start.index for store in stores.values()), default=NO_INDEX)
 
 
 def file_place(store: Store, position: Position) -> str:

@@ -9,7 +9,8 @@ An archive is a folder:
 
 A manifest is written aside, synced, renamed, and its folder synced, after all files that it lists were. So a name
 in `_manifests` stands for whole files, and a Parquet file that no manifest lists is left over from a run that
-was ended; the next run removes it. Manifests follow each other without a gap from the log's first entry.
+was ended; the next run removes it. Manifests follow each other without a gap from the log's first entry; or from
+the entry that an empty file beside them names (20 digits and `.begins`), where the log had lost its beginning before.
 
 Layout, JSON, one object:
 
@@ -50,6 +51,8 @@ MANIFESTS: Final = "_manifests"
 STAGING: Final = "_staging"
 _DIGITS: Final = 20
 _NAME: Final = re.compile(r"[0-9]{20}\.json")
+BEGINNING_SUFFIX: Final = ".begins"
+_BEGINNING: Final = re.compile(r"[0-9]{20}\.begins")
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
 _UNSAFE: Final = re.compile(r"""[\x00-\x1f\x7f"#%'*/:=?\\{\[\]^]""")
 """Those of Hive and Spark (`ExternalCatalogUtils.escapePathName`), and 0."""
@@ -140,7 +143,7 @@ def load_manifests(archive: str | Path) -> list[Manifest]:
     found: list[Manifest] = []
     for name in names:
         manifest = _read(folder / name)
-        expected = found[-1].last_index + 1 if found else 1
+        expected = found[-1].last_index + 1 if found else _first_index(folder)
         if manifest.first_index != expected or manifest.last_index != int(name[:_DIGITS]):
             raise ArchiveError(
                 f"{folder / name}: entries {manifest.first_index} to {manifest.last_index}, where entry "
@@ -150,6 +153,34 @@ def load_manifests(archive: str | Path) -> list[Manifest]:
             raise ArchiveError(f"{folder / name}: it goes on another log than the one before")
         found.append(manifest)
     return found
+
+
+def _first_index(folder: Path) -> int:
+    """Return the entry with which an archive begins, as `note_beginning` wrote it; else the log's first one.
+
+    Raises:
+        ArchiveError: two are named.
+    """
+    names = [each.name for each in folder.iterdir() if _BEGINNING.fullmatch(each.name)]
+    if len(names) > 1:
+        raise ArchiveError(f"{folder} names several beginnings: {', '.join(sorted(names))}")
+    return int(names[0][:_DIGITS]) if names else 1
+
+
+def note_beginning(archive: str | Path, first_index: Index) -> None:
+    """Note, durably, that an archive without manifests will begin later than with entry 1.
+
+    Raises:
+        DiskFullError: there was no room; nothing is noted.
+        OSError: the disk failed.
+    """
+    disk = PosixDisk(archive)
+    disk.make_folder(MANIFESTS)
+    for old in (Path(archive) / MANIFESTS).glob(
+        "*" + BEGINNING_SUFFIX
+    ):  # of a run that ended before its manifest
+        disk.remove(f"{MANIFESTS}/{old.name}")
+    replace_whole(disk, MANIFESTS, f"{first_index:0{_DIGITS}d}{BEGINNING_SUFFIX}", b"")
 
 
 def _read(path: Path) -> Manifest:

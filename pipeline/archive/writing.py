@@ -30,11 +30,12 @@ from pipeline.archive.manifests import (
     check_same_log,
     load_manifests,
     merged,
+    note_beginning,
     write_manifest,
 )
 from pipeline.archive.parts import Part, StagedFile, StagedPart, stage_part
 from pipeline.errors import PipelineError
-from pipeline.scan.entries import LOG_START, Chain
+from pipeline.scan.entries import Chain
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import LogRange
 from pipeline.scan.records import read_records
@@ -117,10 +118,15 @@ class Archive:
         """Return the stretches of the log, up to a bound, that the archive does not hold yet.
 
         Raises:
-            ArchiveError: the store is another log than the archive's.
+            ArchiveError: the store is another log than the archive's, or has lost entries that the archive lacks.
             DamagedLogError: the log's segments do not join.
         """
         if self.manifests:
+            if store.start.index > self.covered_index:
+                raise ArchiveError(
+                    f"{store.path} begins with entry {store.start.index + 1}, and the archive ends with entry "
+                    f"{self.covered_index}: what stood between is deleted, and in neither (docs/retention.md)"
+                )
             check_same_log(self.manifests[-1], store)
         split_bytes = max(stretch_bytes // 4, 1)
         plan = plan_scan(
@@ -151,6 +157,9 @@ class Archive:
             DamagedLogError: the log is damaged.
         """
         covered = self.covered_index
+        if not self.manifests and stretch.before.index:
+            covered = stretch.before.index
+            note_beginning(self.path, Index(covered + 1))
         assert stretch.before.index == covered, (
             f"entry {covered} is the last, and {stretch} follows"
         )
@@ -286,7 +295,7 @@ def expired_index(store: Store, cutoff_ms: int) -> int:
 
     Retention deletes whole segments, and never the one that is written to; so that much is expired.
     """
-    before, expired = LOG_START, 0
+    before, expired = store.start, 0
     for segment in store.segments[:-1]:
         units = read_index(segment, before).units
         newest = _last_store_ms(segment, units)

@@ -44,9 +44,13 @@ def fold(
 
     Raises:
         DamagedLogError: the log cannot be folded; names the place.
-        InconclusiveError: the log has control records of a newer version.
+        InconclusiveError: the log has control records of a newer version, or has lost its beginning.
     """
-    assert not plan.start.index, "a fold begins at the first entry"
+    if plan.start.index:
+        raise InconclusiveError(
+            f"{plan.path}: the log begins with entry {plan.start.index + 1}, what stood before is deleted "
+            "(docs/retention.md): what follows from all of it cannot be computed from the rest"
+        )
     waiting = sorted({stop for stop in stops if 0 < stop < plan.end.index} | {plan.end.index})
     for range_ in plan.ranges:
         entries = RangeScan(range_).entries()

@@ -122,7 +122,7 @@ def record_differences(
     spark: SparkSession, stores: Mapping[str, Store], last_index: Index
 ) -> list[Finding]:
     """Damage, and the first record that differs: sums per chunk first, then the first chunk that differs."""
-    from pipeline.audit import Finding, file_place, outliers
+    from pipeline.audit import Finding, file_place, last_lost_index, outliers
     from pipeline.spark.audit_rows import (
         CHUNK_ENTRIES,
         chunk_sums,
@@ -132,7 +132,8 @@ def record_differences(
     )
 
     paths = {each: store.path for each, store in stores.items()}
-    sums = chunk_sums(replica_rows(spark, paths, Index(1), last_index)).cache()
+    begin = Index(last_lost_index(stores) + 1)
+    sums = chunk_sums(replica_rows(spark, paths, begin, last_index)).cache()
     try:
         findings = [
             Finding(row["replica"], row["damage"]["physicalOffset"], _damage(row["damage"]))
@@ -144,7 +145,7 @@ def record_differences(
     whole = [chunk for chunk in chunks if chunk >= 0]
     if not whole:
         return findings
-    first = max(whole[0] * CHUNK_ENTRIES, 1)
+    first = max(whole[0] * CHUNK_ENTRIES, begin)
     last = min((whole[0] + 1) * CHUNK_ENTRIES - 1, last_index)
     assert first <= last, f"chunk {whole[0]} differs, entry {last_index} is the last compared"
     for row in differing_records(replica_rows(spark, paths, first, last), len(stores)).take(1):
@@ -178,8 +179,10 @@ def kept_differences(
     from pipeline.jobs.verify import Findings, compare_kept
     from pipeline.scan.plan import CommittedBound, plan_scan
 
-    first = next(iter(stores.values()))
-    plan = plan_scan(first, CommittedBound(last_index, "audit"))
+    whole = [store for store in stores.values() if not store.start.index]
+    if not whole:
+        return []  # what the replicas keep follows from entries that none of them has
+    plan = plan_scan(whole[0], CommittedBound(last_index, "audit"))
     keepers = {store.path: Findings() for store in stores.values()}
     compare_kept(plan, keepers, progress)
     names = {store.path: each for each, store in stores.items()}

@@ -20,7 +20,7 @@ from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, decode_head
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 from pipeline.errors import InconclusiveError, PipelineUsageError
-from pipeline.scan.entries import LOG_START, Chain, read_entries
+from pipeline.scan.entries import Chain, read_entries
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.ranges import READ_BYTES, LogRange
 from pipeline.scan.stores import SegmentFile, SegmentIndex, Store, agrees, chain_of, read_index
@@ -143,17 +143,17 @@ def plan_scan(
     Args:
         store: the log.
         committed: scan nothing beyond it.
-        first_index: the first entry that is wanted.
+        first_index: the first entry that is wanted; 1: the first one that the log keeps.
         split_bytes: a segment is divided into ranges of about so many bytes where its index allows it.
         fails: whether damage ends the scan; else a place where segments do not join is scanned as it is.
 
     Raises:
         DamagedLogError: segments are missing or do not join; only with `fails`.
-        PipelineUsageError: the log ends before the entry that was asked for.
+        PipelineUsageError: the log ends before the entry that was asked for, or begins behind it.
     """
     layout = _Layout(store, fails=fails)
     end = _bounded(layout, committed)
-    start = LOG_START
+    start = store.start
     if first_index > 1:
         start = end if first_index > end.index else layout.entry(Index(first_index - 1))
     ranges: list[LogRange] = []
@@ -227,8 +227,7 @@ class _Layout:
         self.befores: list[Chain] = []
         self.ends: list[Chain] = []
         self.indexes: list[SegmentIndex] = []
-        self.remembered = LOG_START
-        before = LOG_START
+        self.start = before = self.remembered = store.start
         positions = [each.first_position for each in store.segments[1:]]
         for segment, next_position in zip(store.segments, [*positions, None], strict=True):
             index = read_index(segment, before)
@@ -242,8 +241,13 @@ class _Layout:
 
     def entry(self, index: Index) -> Chain:
         """Return an entry before the log's last one."""
-        if index == 0:
-            return LOG_START
+        if index == self.start.index:
+            return self.start
+        if index < self.start.index:
+            raise PipelineUsageError(
+                f"{self.path}: the log begins with entry {self.start.index + 1}, what stood before is deleted: "
+                f"entry {index} and what follows it are not there (docs/retention.md)"
+            )
         known_ends = [(at, end) for at, end in enumerate(self.ends) if end.crc is not None]
         place = next((at for at, end in known_ends if end.index >= index), None)
         if place is None:

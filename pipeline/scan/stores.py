@@ -18,10 +18,12 @@ from numpy.typing import NDArray
 
 from dledger.codec.entry import index_unit_of
 from dledger.codec.index_unit import INDEX_UNIT_BYTES, UNIT_FIELDS, IndexFormatError, decode_sealed
+from dledger.codec.log_start import LogStartFormatError, decode_log_start
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
+from dledger.storage.log_start import LOG_START_NAME
 from dledger.storage.segment import SEGMENT_NAME_DIGITS, StorePaths
-from pipeline.scan.entries import Chain
+from pipeline.scan.entries import LOG_START, Chain
 from pipeline.scan.errors import DamagedLogError, NotAStoreError
 
 Units: TypeAlias = NDArray[np.void]
@@ -94,6 +96,7 @@ class Store:
 
     Attributes:
         path: the folder.
+        start: the entry before the first one that is kept; before a whole log it is number 0.
         segments: its data files in order; each begins where the one before ends.
     """
 
@@ -102,7 +105,7 @@ class Store:
 
         Raises:
             NotAStoreError: there are none.
-            DamagedLogError: the first one is missing.
+            DamagedLogError: the first one is missing, or where the log begins cannot be read.
         """
         self.path = str(path)
         paths = StorePaths(self.path)
@@ -118,13 +121,31 @@ class Store:
         )
         if not positions:
             raise NotAStoreError(f"{self.path} is no store: {folder} has no segments")
-        if positions[0]:
-            raise DamagedLogError(
-                paths.data_path(Position(0)), 0, f"missing; the first segment is {positions[0]}"
-            )
+        # Read behind the list: a node notes where its log begins before it removes anything.
+        self.start = _read_start(folder.parent / LOG_START_NAME)
+        positions = [each for each in positions if each >= self.start.position]
+        first = self.start.position
+        if not positions or positions[0] != first:
+            found = f"the first segment is {positions[0]}" if positions else "there is none behind"
+            raise DamagedLogError(paths.data_path(first), 0, f"missing; {found}")
         self.segments = [
             SegmentFile(paths.data_path(each), paths.index_path(each), each) for each in positions
         ]
+
+
+def _read_start(path: Path) -> Chain:
+    """Return the entry before the first one that a store keeps.
+
+    Raises:
+        DamagedLogError: the file that names it is damaged.
+    """
+    try:
+        start = decode_log_start(path.read_bytes())
+    except FileNotFoundError:
+        return LOG_START
+    except LogStartFormatError as error:
+        raise DamagedLogError(str(path), error.byte_offset, error.problem) from error
+    return Chain(start.index, start.term, start.position, start.chain_crc)
 
 
 def read_index(segment: SegmentFile, before: Chain) -> SegmentIndex:

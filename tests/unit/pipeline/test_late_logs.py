@@ -1,0 +1,153 @@
+"""Stores whose log has lost its beginning, read and archived from there on: nothing twice, nothing missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.store.state import BrokerState
+from dledger.codec.entry import chain_crc
+from dledger.codec.log_start import LogStart, encode_log_start
+from dledger.raft.entry import Entry
+from dledger.raft.ids import Index, Position
+from pipeline.archive.manifests import (
+    ArchiveError,
+    Manifest,
+    load_manifests,
+    may_delete,
+    note_beginning,
+    write_manifest,
+)
+from pipeline.archive.writing import Archive, expired_index
+from pipeline.audit import chain_difference, last_lost_index
+from pipeline.derived.fold import fold
+from pipeline.errors import InconclusiveError, PipelineUsageError
+from pipeline.scan.errors import DamagedLogError
+from pipeline.scan.plan import CommittedBound, plan_scan
+from pipeline.scan.ranges import RangeScan
+from pipeline.scan.stores import Store
+from tests.unit.pipeline.stores import orders, write_store
+
+ALL = CommittedBound(None, "as asked")
+
+
+def whole(folder: Path) -> list[Entry]:
+    return write_store(folder, orders(60).log.entries, segment_bytes=2048)
+
+
+def drop_before(
+    folder: Path, sealed: list[Entry], segment: int, *, leaves_files: bool = False
+) -> Entry:
+    """Let a store lose the segments before one of its segments; return the entry with which it begins."""
+    files = Store(folder).segments
+    first = next(each for each in sealed if each.position == files[segment].first_position)
+    before = sealed[first.index - 2]
+    start = LogStart(before.index, before.term, before.end_position, chain_crc(before))
+    (folder / "log_start").write_bytes(encode_log_start(start))
+    if not leaves_files:
+        for each in files[:segment]:
+            Path(each.path).unlink()
+            Path(each.index_path).unlink(missing_ok=True)
+    return first
+
+
+@pytest.mark.parametrize("leaves_files", [False, True])
+def test_a_late_log_is_read_from_its_first_entry_on(tmp_path: Path, *, leaves_files: bool) -> None:
+    sealed = whole(tmp_path)
+    first = drop_before(tmp_path, sealed, 2, leaves_files=leaves_files)
+    store = Store(tmp_path)
+    assert (store.start.index, store.start.position) == (first.index - 1, first.position)
+    plan = plan_scan(store, ALL)
+    assert (plan.start.index, plan.end.index) == (first.index - 1, sealed[-1].index)
+    read = [entry.index for each in plan.ranges for entry in RangeScan(each).entries()]
+    assert read == list(range(first.index, sealed[-1].index + 1))
+    later = plan_scan(store, ALL, first_index=Index(first.index + 3))
+    assert later.start.index == first.index + 2
+
+
+def test_what_is_deleted_cannot_be_asked_for(tmp_path: Path) -> None:
+    first = drop_before(tmp_path, whole(tmp_path), 2)
+    with pytest.raises(PipelineUsageError, match=f"begins with entry {first.index}, what stood"):
+        plan_scan(Store(tmp_path), ALL, first_index=Index(first.index - 1))
+    with pytest.raises(InconclusiveError, match=f"begins with entry {first.index}"):
+        list(fold(plan_scan(Store(tmp_path), ALL), BrokerState()))
+
+
+def test_a_segment_that_is_missing_at_the_start_is_damage(tmp_path: Path) -> None:
+    first = drop_before(tmp_path, whole(tmp_path), 2)
+    Path(Store(tmp_path).segments[0].path).unlink()
+    with pytest.raises(DamagedLogError, match="missing; the first segment is"):
+        Store(tmp_path)
+    (tmp_path / "log_start").write_bytes(b"DLLS" + bytes(36))
+    with pytest.raises(DamagedLogError):
+        Store(tmp_path)
+    assert first.index > 1
+
+
+def test_expired_segments_are_counted_from_the_start(tmp_path: Path) -> None:
+    first = drop_before(tmp_path, whole(tmp_path), 2)
+    assert expired_index(Store(tmp_path), 2**60) > first.index
+
+
+def test_replicas_that_begin_at_different_entries_are_compared_where_both_have_them(
+    tmp_path: Path,
+) -> None:
+    sealed = whole(tmp_path / "n0")
+    whole(tmp_path / "n1")
+    first = drop_before(tmp_path / "n1", sealed, 2)
+    stores = {each: Store(tmp_path / each) for each in ("n0", "n1")}
+    assert last_lost_index(stores) == first.index - 1
+    assert chain_difference(stores, sealed[-1].index) is None
+
+
+def manifest(begin: Entry, end: Entry) -> Manifest:
+    return Manifest(
+        "b",
+        begin.index,
+        end.index,
+        begin.position,
+        end.end_position,
+        0,
+        chain_crc(end),
+        "test",
+        0,
+        (),
+        (),
+    )
+
+
+def test_an_archive_takes_over_where_the_log_begins_and_not_behind(tmp_path: Path) -> None:
+    store_folder, archive_folder = tmp_path / "store", tmp_path / "archive"
+    sealed = whole(store_folder)
+    first = drop_before(store_folder, sealed, 2)
+    last = sealed[first.index + 4]
+    with Archive(archive_folder) as archive:
+        (stretch,) = archive.stretches(Store(store_folder), ALL)
+        assert stretch.before.index == first.index - 1
+    write_manifest(archive_folder, manifest(first, last))
+    with pytest.raises(ArchiveError, match="where entry 1 should come next"):
+        load_manifests(archive_folder)
+    note_beginning(archive_folder, Index(3))
+    note_beginning(archive_folder, first.index)
+    assert [each.first_index for each in load_manifests(archive_folder)] == [first.index]
+    assert may_delete(archive_folder, store_folder, last.end_position)
+    assert not may_delete(archive_folder, store_folder, Position(last.end_position + 1))
+    with Archive(archive_folder) as archive:
+        (stretch,) = archive.stretches(Store(store_folder), ALL)
+        assert stretch.before.index == last.index
+
+
+def test_an_archive_that_came_too_late_says_what_is_in_neither(tmp_path: Path) -> None:
+    store_folder, archive_folder = tmp_path / "store", tmp_path / "archive"
+    sealed = whole(store_folder)
+    write_manifest(archive_folder, manifest(sealed[0], sealed[1]))
+    first = drop_before(store_folder, sealed, 2)
+    with (
+        Archive(archive_folder) as archive,
+        pytest.raises(
+            ArchiveError,
+            match=f"begins with entry {first.index}, and the archive ends with entry 2:",
+        ),
+    ):
+        archive.stretches(Store(store_folder), ALL)
