@@ -21,6 +21,7 @@ from broker.server.settings.values import ReadKey, Values
 from broker.service.retention import (
     FORCIBLY_PERCENTS,
     RESERVED_HOURS,
+    ROUND_MS,
     WARNING_PERCENTS,
     RetentionRules,
     parse_delete_hours,
@@ -382,6 +383,7 @@ def _with_retention(config: BrokerConfig, values: Values) -> BrokerConfig:
             used_percent_max=_held(values.number("diskMaxUsedSpaceRatio", 75, high=100), (10, 95)),
             forcibly_percent=_held(forcibly, FORCIBLY_PERCENTS) if is_forcible else 0,
             warning_percent=_held(warning, WARNING_PERCENTS),
+            round_ms=values.number("cleanResourceInterval", ROUND_MS, low=100, high=3_600_000),
         ),
     )
 

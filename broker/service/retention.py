@@ -22,6 +22,9 @@ from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 RESERVED_HOURS: Final = 72
 """RocketMQ's fileReservedTime."""
 
+ROUND_MS: Final = 10_000
+"""RocketMQ's cleanResourceInterval."""
+
 SEGMENTS_MAX: Final = 10
 """Segments that go in one round at most: RocketMQ's deleteFileBatchMax."""
 
@@ -44,6 +47,7 @@ class RetentionRules:
         used_percent_max: share of a disk above which what is due goes at once.
         forcibly_percent: share of a disk above which the oldest goes, whatever its age; 0: never.
         warning_percent: share of a disk above which sends are refused.
+        round_ms: pause between two rounds.
     """
 
     reserved_ms: int = RESERVED_HOURS * _HOUR_MS
@@ -53,6 +57,7 @@ class RetentionRules:
     used_percent_max: int = 75
     forcibly_percent: int = FORCIBLY_PERCENTS[1]
     warning_percent: int = WARNING_PERCENTS[1]
+    round_ms: int = ROUND_MS
 
 
 def parse_delete_hours(text: str) -> frozenset[int]:

@@ -75,7 +75,9 @@ class RecentSends:
         digest: CRC32C chained over everything ever remembered.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, age_max_ms: int = AGE_MAX_MS) -> None:
+        """Remember nothing yet; another age than the usual one is for groups whose clients are known, as in tests."""
+        self._age_max_ms = age_max_ms
         self.term: Term = NO_TERM
         self.term_start = Position(0)
         self.digest: int = 0
@@ -106,7 +108,7 @@ class RecentSends:
         """Return where the older records with this key's hash begin, oldest first."""
         if not self.sealed or not self._entries:
             return []
-        return self.sealed.find(key, StoreTimeMs(self._entries[-1].store_ms - AGE_MAX_MS))
+        return self.sealed.find(key, StoreTimeMs(self._entries[-1].store_ms - self._age_max_ms))
 
     def _newest(self, key: bytes) -> tuple[PhysicalOffset, ...]:
         found = self.by_key.get(key, ())
@@ -118,7 +120,7 @@ class RecentSends:
 
     def oldest(self, now_ms: StoreTimeMs) -> PhysicalOffset | None:
         """Return where the oldest record stands that is not older than AGE_MAX_MS; None when none is remembered."""
-        oldest_ms = StoreTimeMs(now_ms - AGE_MAX_MS)
+        oldest_ms = StoreTimeMs(now_ms - self._age_max_ms)
         marked = self._marks.oldest(oldest_ms)
         if marked is not None:
             return marked
@@ -220,7 +222,7 @@ class RecentSends:
     def _forget(self, now_ms: StoreTimeMs) -> None:
         """Forget the oldest entries that are too old; seal those that are not, as long as there are too many keys."""
         entries = self._entries
-        oldest_ms = StoreTimeMs(now_ms - AGE_MAX_MS)
+        oldest_ms = StoreTimeMs(now_ms - self._age_max_ms)
         while len(entries) > 1 and (self._count > KEYS_MAX or entries[0].store_ms < oldest_ms):
             entry = entries.popleft()
             self._count -= len(entry.keys)

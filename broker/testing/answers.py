@@ -107,8 +107,16 @@ class Answers:
             )
         self._model.counts["pulled"] += len(records)
 
-    def moved(self, topic: str, queue_id: QueueId, offset: int) -> None:
-        """Check what a consumer reads: there is no such offset. Nothing is ever removed here."""
+    def moved(self, topic: str, queue_id: QueueId, offset: int, next_offset: int) -> None:
+        """Check what a consumer reads: there is no such offset, or it is forgotten; and where to go on."""
+        least = self._model.min_offset(topic, queue_id)
+        if offset < least:
+            if not offset < next_offset <= least:
+                raise Violation(
+                    f"a pull of {topic}/{queue_id} from {offset} is sent to {next_offset}, {least} is the first"
+                )
+            self._model.counts["moved"] += 1
+            return
         count = len(self._model.queues.get((topic, queue_id), []))
         if offset <= count:
             raise Violation(

@@ -13,10 +13,12 @@ from random import Random
 
 from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
+from broker.service.retention import RetentionRules
+from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from broker.store.state import BrokerState, StateLimits
 from broker.testing.answers import Answers
 from broker.testing.model import BrokerModel
-from broker.testing.settings import BrokerSimSettings
+from broker.testing.settings import REPEAT_AGE_MS, BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
 from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
@@ -40,6 +42,7 @@ CHECK_TIMEOUT_MS = 400
 CHECK_INTERVAL_MS = 300
 CHECK_MAX = 4
 FETCH_INTERVAL_MS = 100
+FORGET_ROUND_MS = 200
 DIGEST_EVERY = 5
 """Entries between two comparisons of the digests of a replica with those of the first that was there."""
 
@@ -66,7 +69,7 @@ class BrokerCluster(SimCluster):
     ) -> None:
         super().__init__(settings, engine_type=engine_type, trace=trace)
         self.brokers: dict[NodeId, SimBroker] = {}
-        self.model = BrokerModel()
+        self.model = BrokerModel(REPEAT_AGE_MS if settings.forget_bytes else AGE_MAX_MS)
         self.answers = Answers(self.model)
         self.wires = Wires(self, settings)
         self.counts: Counter[str] = Counter()
@@ -129,6 +132,8 @@ class BrokerCluster(SimCluster):
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
         state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        if self._broker_settings.forget_bytes:
+            state.recent_sends = RecentSends(REPEAT_AGE_MS)
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         found = restore_newest(store, state, engine.log)
         newest = found.newest
@@ -180,6 +185,9 @@ class BrokerCluster(SimCluster):
             transaction_timeout_ms=CHECK_TIMEOUT_MS,
             transaction_check_interval_ms=CHECK_INTERVAL_MS,
             transaction_check_max=CHECK_MAX,
+            retention=RetentionRules(
+                bytes_max=self._broker_settings.forget_bytes, round_ms=FORGET_ROUND_MS
+            ),
         )
 
     # Snapshots, as `Snapshotter` takes them.

@@ -99,7 +99,12 @@ class SimConsumer(SimClient):
     def _pulled(self, answer: RemotingCommand | None) -> None:
         """Judge what was pulled, then give one message back or commit the rest."""
         if answer is not None and answer.code == ResponseCode.PULL_OFFSET_MOVED:
-            self.answers.moved(*self._queue, self._offset)
+            next_offset = int(answer.ext["nextBeginOffset"])
+            self.answers.moved(*self._queue, self._offset, next_offset)
+            if next_offset > self._offset:  # what it has not read is forgotten
+                self._done_offset = next_offset
+                self._commit()
+                return
         if answer is not None and answer.code == ResponseCode.PULL_NOT_FOUND:
             next_offset = int(answer.ext["nextBeginOffset"])
             self.answers.stayed(*self._queue, self._offset, next_offset)

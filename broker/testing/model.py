@@ -9,11 +9,14 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
   of the waiting ones in the same entry, never before it is due by the log's time, and never after a recall;
 - a half message's topic gets it with the op record in the same entry, never without a commit of its producer;
 - a consumer offset never goes back; a queue is granted to one client until that unlocks or lets it expire;
+- nothing is forgotten that waits, or whose transaction is open; what is forgotten never comes back, and a queue
+  begins with its first message that is not;
 - replicas have equal digests at the same entry, and a restored state is what a replay gives, byte for byte.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -30,13 +33,14 @@ from broker.store.control import (
     decode_control,
 )
 from broker.store.locks import LOCK_LIVE_MS, LockKey, TopicQueue
+from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from broker.store.schedule import DELAY_LEVELS_TEXT, level_of, parse_delay_levels
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
 from broker.store.transactions import TransactionVerdict, decode_op
 from broker.testing.forms import WAITING_TOPICS, Fate, Form, Sent, form_of, key_of
 from dledger.raft.entry import Entry, EntryKind
-from dledger.raft.ids import Index
+from dledger.raft.ids import Index, Position
 from dledger.testing.state_checker import Violation
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
@@ -50,6 +54,7 @@ class _Waiting:
 
     form: Form
     due_ms: int
+    place: int
 
 
 class BrokerModel:
@@ -61,9 +66,14 @@ class BrokerModel:
         records: everything that is stored, by physical offset.
         counts: what was stored, by kind.
         queues: keys of the records in each queue of each topic, in order.
+        beginning: what stands before this position is forgotten.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, repeat_age_ms: int = AGE_MAX_MS) -> None:
+        """Expect a new group; `repeat_age_ms`: sends are recognised up to this age."""
+        self.beginning = Position(0)
+        self._repeat_age_ms = repeat_age_ms
+        self._places: dict[TopicQueue, list[int]] = {}
         self.fates: dict[Form, Fate] = {}
         self.sent: dict[bytes, Sent] = {}
         self.records: dict[PhysicalOffset, StoredMessage] = {}
@@ -119,6 +129,7 @@ class BrokerModel:
     def compare_with_replay(self, state: BrokerState) -> None:
         """Demand that the state is what its entries give, in every byte of its snapshot."""
         replayed = BrokerState(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        replayed.recent_sends = RecentSends(self._repeat_age_ms)
         replayed.apply(self._entries[: state.applied_index])
         assert replayed.applied_index == state.applied_index, (
             f"{replayed.applied_index} entries were replayed for {state.applied_index}"
@@ -157,6 +168,8 @@ class BrokerModel:
                 stored.setdefault(form_of(message), []).append(message)
         delivered = self._carry_out(commands, stored, state)
         ended = self._end(ops, stored)
+        if state.retention.position != self.beginning:
+            self._forget(state)
         for form, copies in stored.items():
             self._check_topic(form, state)
             for message in copies:
@@ -173,12 +186,13 @@ class BrokerModel:
         match message.topic:
             case names.SCHEDULE_TOPIC:
                 delay_ms = self._delay_ms(level_of(message.properties))
-                waiting = _Waiting(form, message.store_timestamp_ms + delay_ms)
+                due_ms = message.store_timestamp_ms + delay_ms
+                waiting = _Waiting(form, due_ms, message.physical_offset)
                 self._scheduled[message.queue_id + 1, queue_offset] = waiting
             case names.TIMER_TOPIC:
                 timer = timer_of(message)
                 assert timer is not None, "our clients name a time"
-                self._timed[timer] = _Waiting(form, timer.due_ms)
+                self._timed[timer] = _Waiting(form, timer.due_ms, message.physical_offset)
             case _:
                 assert message.topic == names.HALF_TOPIC, f"nothing waits on {message.topic}"
                 self._halves[queue_offset] = self._half_forms[queue_offset] = form
@@ -193,6 +207,8 @@ class BrokerModel:
                 f"at offset {message.queue_offset}"
             )
         keys.append(key_of(message))
+        places = self._places.setdefault((message.topic, QueueId(message.queue_id)), [])
+        places.append(message.physical_offset)
         self.records[PhysicalOffset(message.physical_offset)] = message
         if message.store_timestamp_ms < self._last_store_ms:
             raise Violation(f"store times go back at {message.physical_offset}")
@@ -365,7 +381,35 @@ class BrokerModel:
         for offset in offsets:
             self._timed.pop((due_ms, offset), None)
 
+    def _forget(self, state: BrokerState) -> None:
+        """Follow a move of the beginning: what waits stands behind it, and every queue begins behind it."""
+        before, self.beginning = self.beginning, state.retention.position
+        if self.beginning < before:
+            raise Violation(f"what began at {before} begins at {self.beginning}")
+        for waiting in (*self._scheduled.values(), *self._timed.values()):
+            if waiting.place < self.beginning:
+                raise Violation(
+                    f"{waiting.form.key!r} waits at {waiting.place}, and is forgotten with all before {self.beginning}"
+                )
+        for offset, form in self._halves.items():
+            if self._half_places[offset] < self.beginning:
+                raise Violation(
+                    f"{form.key!r}, whose transaction is open, is forgotten with all before {self.beginning}"
+                )
+        for topic, queue_id in self._places:
+            found, _ = state.queues.min_max(topic, queue_id)
+            if found != self.min_offset(topic, queue_id):
+                raise Violation(
+                    f"{topic}/{queue_id} begins at {found} when all before {self.beginning} is forgotten, not at "
+                    f"{self.min_offset(topic, queue_id)}"
+                )
+        self.counts["forgotten"] += 1
+
     # For the checks of answers.
+
+    def min_offset(self, topic: str, queue_id: QueueId) -> int:
+        """Return the first queue offset that is not forgotten."""
+        return bisect_left(self._places.get((topic, queue_id), []), self.beginning)
 
     def waits(self, form: Form) -> bool:
         """Return whether a message waits for its time."""

@@ -26,7 +26,6 @@ from dledger_mq.remoting.heartbeat import Heartbeat, encode_heartbeat
 TRIES_MAX: Final = 8
 CLOCK_SLACK_MS: Final = 20
 """Clocks round, and follow the wall clock by a thousandth."""
-DUE_MS_MAX: Final = 1500
 BATCH_MAX: Final = 4
 _COMMIT, _ROLLBACK = 8, 12
 
@@ -110,7 +109,7 @@ class SimProducer(SimClient):
         if self.chance(self.settings.delayed_permille):
             return {"DELAY": str(self.rng.randint(1, len(DELAYS_MS)))}
         if self.chance(self.settings.timed_permille):
-            return {"TIMER_DELAY_MS": str(self.rng.randint(1, DUE_MS_MAX))}
+            return {"TIMER_DELAY_MS": str(self.rng.randint(1, self.settings.due_ms_max))}
         return {}
 
     def _due_ms(self) -> int:

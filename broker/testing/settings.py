@@ -44,6 +44,8 @@ class BrokerSimSettings(SimSettings):
         look_permille: rounds of a consumer in which it only asks for its offset.
         pull_anywhere_permille: pulls that go to any member, whoever leads.
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
+        due_ms_max: time after which messages with a due time are to come, at most.
+        forget_bytes: size to which the group holds its log; 0: it forgets nothing.
     """
 
     producer_count: int = 2
@@ -71,7 +73,15 @@ class BrokerSimSettings(SimSettings):
     juggler_count: int = 0
     renewed_permille: int = 300
     twin_permille: int = 0
+    due_ms_max: int = 1500
+    forget_bytes: int = 0
 
+
+FORGET_PERMILLE = 200
+"""The share of the runs that are bent to nothing else in which the group forgets the beginning of its log."""
+
+REPEAT_AGE_MS = 5000
+"""The age up to which sends are recognised in such a run: longer than a client of it tries."""
 
 REGISTER_PERMILLE = 150
 """The share of the runs that are bent to nothing which have keepers instead of everything else."""
@@ -154,7 +164,42 @@ def draw_broker_settings(
         return _with_readers(settings)
     if is_register_run(seed, draws):
         return _with_keepers(settings)
+    if is_forgetful_run(seed, draws):
+        return with_forgetting(settings)
     return settings
+
+
+def is_forgetful_run(seed: int, draws: int = DRAWS_NOW) -> bool:
+    """Return whether the group of a seed's run forgets."""
+    if draws < DRAWS_NOW or purpose_of(seed, draws) is not Purpose.MIXED:
+        return False
+    if is_register_run(seed, draws):
+        return False
+    return Random(f"forgets-broker/{seed}").random() * 1000 < FORGET_PERMILLE
+
+
+def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Let the group keep little of its log; clients try briefly and clocks are right, so that sends are soon old."""
+    rng = Random(f"forgetting-broker/{settings.seed}")
+    weights = {**settings.fault_weights, "jump-wall-clock": 0}
+    return replace(
+        settings,
+        fault_weights=weights,
+        forget_bytes=rng.choice((6_000, 20_000)),
+        segment_size_bytes=rng.choice((2048, 4096)),
+        client_timeout_ms=300,
+        pause_ms_max=rng.choice((20, 60)),
+        fault_interval_ms=rng.choice((400, 1000)),
+        wall_offset_ms_max=0,
+        chaos_ms=9000,
+        producer_count=2,
+        consumer_count=rng.choice((1, 2)),
+        timed_permille=rng.choice((0, 20)),
+        due_ms_max=rng.choice((1500, 8000)),
+        juggler_count=0,
+        twin_permille=0,
+        snapshot_interval_ms=rng.choice((200, 600)),
+    )
 
 
 def is_register_run(seed: int, draws: int = DRAWS_NOW) -> bool:

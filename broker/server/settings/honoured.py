@@ -225,6 +225,11 @@ _OF_RETENTION: Final = (
         scope=Scope.GROUP,
     ),
     HonouredKey(
+        number("cleanResourceInterval", "10000"),
+        "between two looks of the leader for what is due",
+        unit="milliseconds",
+    ),
+    HonouredKey(
         number("diskMaxUsedSpaceRatio", "75"),
         "share of a member's disk in use above which what is due is deleted at any hour; taken as 10 to 95",
         unit="percent",

@@ -91,9 +91,8 @@ NEEDLESS_STORE: Final = (
     ),
     NeedlessKeys(
         "Retention",
-        "the leader lets segments of the log be forgotten every 10 s, 10 at most, and queues and keys with them",
+        "the leader lets segments of the log be forgotten, 10 at a time at most, and queues and keys with them",
         (
-            number("cleanResourceInterval", "10000"),
             number("correctLogicMinOffsetForceInterval", None, "300000"),
             number("correctLogicMinOffsetSleepInterval", None, "1"),
             number("deleteCommitLogFilesInterval", "100"),

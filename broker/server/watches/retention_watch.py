@@ -1,4 +1,4 @@
-"""Retention at the leader: every ten seconds it lets the group forget what is due, unless something needs it.
+"""Retention at the leader: every few seconds it lets the group forget what is due, unless something needs it.
 
 Every member looks at the room on its own disk; the followers report theirs to the leader. What is due is decided by
 broker/service/retention.py, what is needed by broker/store/needs.py, and the fold forgets it (docs/retention.md).
@@ -29,9 +29,6 @@ from dledger import DLedgerError, LogServer, Position
 from dledger.runtime.events_log import log_event
 from dledger_mq.message.numbers import StoreTimeMs
 from dledger_mq.remoting.codes import DISK_FULL
-
-ROUND_MS: Final = 10_000
-"""RocketMQ's cleanResourceInterval."""
 
 LOOK_MS: Final = 1_000
 """Between two looks at the own disk: a nearly full one fills quickly."""
@@ -121,7 +118,7 @@ class RetentionWatch:
         """Look at the disk, and while this node leads let the group forget; `now_ms` is monotonic."""
         if now_ms < self._next_look_ms:
             return
-        self._next_look_ms = now_ms + LOOK_MS
+        self._next_look_ms = now_ms + min(LOOK_MS, self.rules.round_ms)
         self.used_percent = self._own_percent()
         self._look_at_room()
         if not self._log.is_serving:
@@ -131,7 +128,7 @@ class RetentionWatch:
             self._is_leading = True
             self._doubt_until_ms = now_ms + self._doubt_ms()
         if now_ms >= self._next_round_ms and not self._is_waiting and not self._commits.is_full:
-            self._next_round_ms = now_ms + ROUND_MS
+            self._next_round_ms = now_ms + self.rules.round_ms
             self._asked_rounds = max(0, self._asked_rounds - 1)
             try:
                 self._forget(is_in_doubt=now_ms < self._doubt_until_ms)

@@ -14,10 +14,9 @@ from broker.server.watches.retention_watch import (
     COMPLAINT_MS,
     DOUBT_MS,
     LOOK_MS,
-    ROUND_MS,
     RetentionWatch,
 )
-from broker.service.retention import RetentionRules
+from broker.service.retention import ROUND_MS, RetentionRules
 from broker.store.recent_sends import AGE_MAX_MS
 from dledger import LogServer, NotLeaderError, Term
 from dledger_mq.message.numbers import QueueId

@@ -1,0 +1,68 @@
+"""A log that is held to a size: what clients see of its beginning, over a restart too."""
+
+from __future__ import annotations
+
+from broker.server.broker import Broker
+from broker.service.retention import RetentionRules
+from dledger_mq.message.numbers import QueueId
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from tests.integration.broker.conftest import ClusterMaker, Wire
+
+SEGMENT = 64 * 1024
+KEPT = 4 * SEGMENT
+RULES = RetentionRules(bytes_max=KEPT, round_ms=100)
+PLACE = {"topic": "T", "queueId": "0"}
+
+
+def sees_old_sends_as_old(broker: Broker) -> None:
+    """Let sends be recognised for a moment only: else the test would have to wait a minute."""
+    broker.state.recent_sends._age_max_ms = 1
+
+
+def min_offset(broker: Broker) -> int:
+    low, _ = broker.state.queues.min_max("T", QueueId(0))
+    return low
+
+
+async def number(wire: Wire, code: RequestCode, field: str) -> int:
+    answer = await wire.ask(code, PLACE)
+    assert answer.code == ResponseCode.SUCCESS
+    return int(answer.ext[field])
+
+
+async def test_what_clients_see_of_a_log_that_is_held_to_a_size(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(
+        1, segment_size_bytes=SEGMENT, snapshot_log_bytes=SEGMENT, retention=RULES
+    )
+    broker = await cluster.leader()
+    sees_old_sends_as_old(broker)
+    async with cluster.wire(broker) as wire:
+        first = await wire.send("T", b"x" * 1000)
+        first_place = int(first.ext["msgId"][-16:], 16)
+        for _ in range(600):
+            await wire.send("T", b"x" * 1000)
+        end = broker.log.appender.end_position
+        await cluster.wait(lambda: end - broker.state.retention.position <= KEPT)
+        low = min_offset(broker)
+        assert low > 0
+        assert await number(wire, RequestCode.GET_MIN_OFFSET, "offset") == low
+        assert await number(wire, RequestCode.GET_MAX_OFFSET, "offset") == 601
+        moved = await wire.pull("T", 0, 0)
+        assert moved.code == ResponseCode.PULL_OFFSET_MOVED
+        assert (int(moved.ext["nextBeginOffset"]), int(moved.ext["minOffset"])) == (low, low)
+        found = await wire.pull("T", 0, low)
+        assert found.code == ResponseCode.SUCCESS
+        assert await number(wire, RequestCode.GET_EARLIEST_MSG_STORETIME, "timestamp") > 0
+        gone = await wire.ask(RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str(first_place)})
+        assert gone.code == ResponseCode.SYSTEM_ERROR
+        info = await wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
+        assert f'"raftKeptFromIndex":"{broker.state.keep_from}"'.encode() in info.body
+        assert b'"raftForgotten":"size, ' in info.body
+    keep_from = broker.state.keep_from
+    await cluster.kill("n0")
+    again = await cluster.start("n0")
+    await cluster.wait(lambda: again.is_serving)
+    assert again.state.keep_from >= keep_from
+    assert min_offset(again) >= low
+    async with cluster.wire(again) as wire:
+        assert (await wire.send("T", b"x")).ext["queueOffset"] == "601"

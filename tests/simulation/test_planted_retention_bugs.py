@@ -1,0 +1,89 @@
+"""Groups of brokers that forget the beginning of their log, and brokers that forget too much, which must be found."""
+
+from __future__ import annotations
+
+from itertools import count, islice
+from typing import Any
+
+import pytest
+
+from broker.store import commands
+from broker.store.consume_queue import ConsumeQueue
+from broker.store.needs import Need, oldest_need
+from broker.store.timers import Timers
+from broker.testing.broker_simulation import BrokerSimulation, silence
+from broker.testing.settings import (
+    BrokerSimSettings,
+    draw_broker_settings,
+    is_forgetful_run,
+)
+from dledger.raft.ids import Position
+from dledger.testing.simulation import SimResult, SimVerdict
+
+SEEDS_MAX = 300
+
+
+def forgetful(first: int, number: int) -> list[BrokerSimSettings]:
+    """The settings of so many seeds whose groups forget, from a seed on."""
+    seeds = islice((seed for seed in count(first) if is_forgetful_run(seed)), number)
+    return [draw_broker_settings(seed) for seed in seeds]
+
+
+def run(settings: BrokerSimSettings) -> SimResult:
+    with silence():
+        return BrokerSimulation(settings).run()
+
+
+def first_finding() -> str:
+    """What the simulator says about the first run that it finds bad, among the seeds up to SEEDS_MAX."""
+    for settings in forgetful(1, SEEDS_MAX):
+        if settings.seed > SEEDS_MAX:
+            break
+        result = run(settings)
+        if result.verdict is not SimVerdict.FINE:
+            return str(result)
+    return "nothing"
+
+
+def test_groups_that_forget_keep_their_promises() -> None:
+    results = [run(settings) for settings in forgetful(5000, 4)]
+    assert [str(each) for each in results if each.verdict is not SimVerdict.FINE] == []
+    work = [each.work for each in results]
+    assert sum(each.get("forgotten", 0) for each in work) > 10
+    assert sum(each.get("pulled", 0) for each in work) > 10
+
+
+def test_only_their_share_of_the_runs_forgets() -> None:
+    forgetting = [seed for seed in range(1, 301) if is_forgetful_run(seed)]
+    assert 10 < len(forgetting) < 60
+    assert all(draw_broker_settings(seed).forget_bytes for seed in forgetting)
+    others = [seed for seed in range(1, 31) if not is_forgetful_run(seed)]
+    assert not any(draw_broker_settings(seed).forget_bytes for seed in others)
+
+
+def test_a_group_that_forgets_what_waits_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Timers, "oldest_pending", lambda _self: None)
+    assert "waits at" in first_finding()
+
+
+def test_a_queue_that_begins_a_message_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    trim = ConsumeQueue.trim
+
+    def trim_more(self: ConsumeQueue, beginning: Position) -> None:
+        trim(self, Position(beginning + 200))
+
+    monkeypatch.setattr(ConsumeQueue, "trim", trim_more)
+    assert " begins at " in first_finding()
+
+
+def test_replicas_that_judge_needs_by_their_own_past_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever asks at the fold what was looked up at another time decides other than its peers."""
+    asked: dict[int, Need | None] = {}
+
+    def first_answer(tables: Any, now_ms: Any) -> Need | None:
+        return asked.setdefault(id(tables), oldest_need(tables, now_ms))
+
+    monkeypatch.setattr(commands, "oldest_need", first_answer)
+    assert first_finding() != "nothing"
