@@ -18,6 +18,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakSet
 
 from crc32c import crc32c
 
@@ -118,11 +119,12 @@ class ConsumeQueue:
     The fold appends by itself, without a call per message: `tail += UNIT.pack(...)` and
     `max_offset += 1` belong together, and so does `put_bytes`.
 
-    Invariants: min_offset <= max_offset; tail_first <= max_offset; the tail has whole units, of
-    tail_first..max_offset; units from min_offset to tail_first are in the store.
+    Invariants: held_first <= min_offset <= max_offset; tail_first <= max_offset; the tail has whole units, of
+    tail_first..max_offset; units from held_first to tail_first are in the store.
 
     Attributes:
         min_offset: first queue offset whose record is not forgotten.
+        held_first: first queue offset whose unit is still here; units before min_offset are shown to nobody.
         trimmed_to: position before which the records were forgotten when `min_offset` was last found.
         max_offset: queue offset that the next message gets.
         tail: the newest units, in memory; its first has the queue offset `tail_first`.
@@ -135,6 +137,7 @@ class ConsumeQueue:
         "_digest",
         "_digested_bytes",
         "_store",
+        "held_first",
         "key",
         "key_seed",
         "max_offset",
@@ -148,7 +151,7 @@ class ConsumeQueue:
 
     def __init__(self, key: QueueKey, store: UnitStore, *, special: bool = False) -> None:
         self.key = key
-        self.min_offset = QueueOffset(0)
+        self.min_offset = self.held_first = QueueOffset(0)
         self.trimmed_to = Position(0)
         self.max_offset = QueueOffset(0)
         self.tail = bytearray()
@@ -189,6 +192,11 @@ class ConsumeQueue:
         """
         if not self.min_offset <= first <= self.max_offset:
             raise IndexError(self._out_of_range(first))
+        return self.held_units(first, count)
+
+    def held_units(self, first: QueueOffset, count: int) -> memoryview:
+        """Return units as `units` does, of those before the min offset too while they are here."""
+        assert self.held_first <= first <= self.max_offset, self._out_of_range(first)
         end = min(first + count, self.max_offset)
         split = min(max(first, self.tail_first), end)
         spilled = self._store.read(self.key, first, split - first) if first < split else b""
@@ -219,16 +227,21 @@ class ConsumeQueue:
         return QueueOffset(max(found - 1, self.min_offset)) if is_upper else found
 
     def trim(self, beginning: Position) -> None:
-        """Move min_offset to the first message that stands at the beginning or behind it; drop the units before it."""
+        """Move min_offset to the first message that stands at the beginning or behind it; `release` drops the rest."""
         first = self._first_not(lambda unit: unit.physical_offset < beginning)
         assert self.min_offset <= first <= self.max_offset, (
             f"{self.key}: min offset {self.min_offset} becomes {first}, max offset {self.max_offset}"
         )
         self.trimmed_to = beginning
-        if first == self.min_offset:
-            return
-        had_spilled = self.min_offset < self.tail_first
         self.min_offset = first
+
+    def release(self) -> None:
+        """Drop the units before the min offset."""
+        first = self.min_offset
+        if first == self.held_first:
+            return
+        had_spilled = self.held_first < self.tail_first
+        self.held_first = first
         if first < self.tail_first:
             self._store.trim(self.key, first)
             return
@@ -294,7 +307,7 @@ class ConsumeQueue:
         """
         assert not self.max_offset, f"{self.key} has {self.max_offset} units"
         assert row.min_offset <= row.max_offset, f"{self.key}: {row.min_offset}..{row.max_offset}"
-        self.min_offset = self.max_offset = self.tail_first = row.min_offset
+        self.min_offset = self.max_offset = self.tail_first = self.held_first = row.min_offset
         self.put_bytes = row.put_bytes
         for part in units:
             self.tail += part
@@ -315,6 +328,10 @@ class ConsumeQueue:
         )
 
 
+class _Reading:
+    """A snapshot whose units are still being read; it lives as long as its reader."""
+
+
 class ConsumeQueues:
     """All queues by topic and id.
 
@@ -330,6 +347,8 @@ class ConsumeQueues:
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self.beginning = Position(0)
         self._unswept: list[ConsumeQueue] = []
+        self._unreleased: list[ConsumeQueue] = []
+        self._readings: WeakSet[_Reading] = WeakSet()
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
         self._store = store
         self._is_special = is_special
@@ -372,6 +391,7 @@ class ConsumeQueues:
             self._store.drop(queue.key)
         self.beginning = Position(0)
         self._unswept.clear()
+        self._unreleased.clear()
         self.by_key.clear()
         self._by_topic.clear()
 
@@ -379,18 +399,23 @@ class ConsumeQueues:
         """Yield the units that a snapshot's rows speak of, in bounded parts, while the fold goes on.
 
         Raises:
-            SnapshotOvertakenError: a queue was dropped or trimmed since.
+            SnapshotOvertakenError: a queue was dropped since.
         """
         queues = [self.by_key[row.topic, row.queue_id] for row in rows]
-        return self._read_units(list(zip(queues, rows, strict=True)))
+        reading = _Reading()
+        self._readings.add(reading)
+        return self._read_units(list(zip(queues, rows, strict=True)), reading)
 
-    def _read_units(self, parts: list[tuple[ConsumeQueue, QueueRow]]) -> Iterator[bytes]:
+    def _read_units(
+        self, parts: list[tuple[ConsumeQueue, QueueRow]], _reading: _Reading
+    ) -> Iterator[bytes]:
+        """Yield units; as long as this is there, so is the reading, and nothing is released."""
         step = CHUNK_BYTES // UNIT_BYTES
         for queue, row in parts:
             for first in range(row.min_offset, row.max_offset, step):
-                if self.by_key.get(queue.key) is not queue or queue.min_offset > first:
+                if self.by_key.get(queue.key) is not queue:
                     raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
-                yield bytes(queue.units(QueueOffset(first), min(step, row.max_offset - first)))
+                yield bytes(queue.held_units(QueueOffset(first), min(step, row.max_offset - first)))
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (rule B13)."""
@@ -417,11 +442,17 @@ class ConsumeQueues:
         self._unswept = list(self.by_key.values())
 
     def sweep(self, count: int = SWEEP_QUEUES) -> None:
-        """Drop the forgotten units of the next `count` queues, as long as there are any."""
+        """Drop the forgotten units of the next `count` queues; none are dropped while a snapshot is read."""
         for _ in range(min(count, len(self._unswept))):
             queue = self._unswept.pop()
             if self.by_key.get(queue.key) is queue:
-                self._trimmed(queue)
+                self._unreleased.append(self._trimmed(queue))
+        if self._readings:
+            return
+        for _ in range(min(count, len(self._unreleased))):
+            queue = self._unreleased.pop()
+            if self.by_key.get(queue.key) is queue:
+                queue.release()
 
     def _trimmed(self, queue: ConsumeQueue) -> ConsumeQueue:
         if queue.trimmed_to < self.beginning:

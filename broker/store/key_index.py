@@ -23,6 +23,7 @@ import sys
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
+from weakref import WeakSet
 
 from crc32c import crc32c
 
@@ -117,6 +118,17 @@ class _Sealed(NamedTuple):
         return self.begin_ms <= end_ms and self.end_ms >= begin_ms
 
 
+class _Reading:
+    """A snapshot whose segments are still being read; it lives as long as its reader.
+
+    Attributes:
+        cleared_count: how often the index had been cleared when it began.
+    """
+
+    def __init__(self, cleared_count: int) -> None:
+        self.cleared_count = cleared_count
+
+
 class KeyIndex:
     """The index. `add` is for the fold; everybody else asks.
 
@@ -136,6 +148,9 @@ class KeyIndex:
         self._store = store
         self._capacity = segment_units
         self._sealed: list[_Sealed] = []
+        self._trimmed: list[int] = []
+        self._readings: WeakSet[_Reading] = WeakSet()
+        self._cleared_count = 0
         self._unwritten: dict[int, bytes] = {}
         self._next_number = 0
         self._digest = 0
@@ -207,7 +222,11 @@ class KeyIndex:
         Others may still name such messages: whoever asks must not show them.
         """
         while self._sealed and self._sealed[0].last_physical_offset < beginning:
-            self._drop(self._sealed.pop(0).number)
+            self._trimmed.append(self._sealed.pop(0).number)
+        while (
+            self._trimmed and not self._readings
+        ):  # else a snapshot that is being written needs them
+            self._drop(self._trimmed.pop())
         if not self._sealed and self._units and self.last_physical_offset < beginning:
             self.digest()  # the bytes that leave must have been counted
             self._begin()
@@ -236,15 +255,20 @@ class KeyIndex:
         """Return what belongs to `row`, taken at the same moment: segments, then the newest one's units.
 
         Raises:
-            SnapshotOvertakenError: a segment was trimmed since.
+            SnapshotOvertakenError: the index was cleared since.
         """
-        return self._read_units(self._sealed[:], self._units, len(self._units))
+        reading = _Reading(self._cleared_count)
+        self._readings.add(reading)
+        return self._read_units(self._sealed[:], self._units, len(self._units), reading)
 
-    def _read_units(self, sealed: list[_Sealed], units: bytearray, size: int) -> Iterator[bytes]:
+    def _read_units(
+        self, sealed: list[_Sealed], units: bytearray, size: int, reading: _Reading
+    ) -> Iterator[bytes]:
+        """Yield segments and units; as long as this is there, so is the reading, and nothing is dropped."""
         for each in sealed:
             segment_bytes = each.capacity * _CAPACITY_BYTES
             for start in range(0, segment_bytes, CHUNK_BYTES):
-                if not self._sealed or self._sealed[0].number > each.number:
+                if self._cleared_count != reading.cleared_count:
                     raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
                 yield self._read(each.number, start, min(CHUNK_BYTES, segment_bytes - start))
         for start in range(0, size, CHUNK_BYTES):
@@ -252,8 +276,11 @@ class KeyIndex:
 
     def clear(self) -> None:
         """Forget everything."""
-        while self._sealed:
-            self._drop(self._sealed.pop().number)
+        self._cleared_count += 1
+        for number in (*self._trimmed, *(each.number for each in self._sealed)):
+            self._drop(number)
+        self._trimmed.clear()
+        self._sealed.clear()
         self.last_store_ms, self.last_physical_offset = StoreTimeMs(0), PhysicalOffset(0)
         self._digest = 0
         self._begin()

@@ -8,8 +8,8 @@
     units    of the pending timers, 16 bytes each
 
 The head is taken at one moment. Units are only ever added after it, and full segments never change,
-so they can be read later, while the fold goes on; only a deleted topic or a trimmed log takes them
-away, and then the snapshot is given up.
+so they can be read later, while the fold goes on; what is forgotten meanwhile stays until they are read.
+Only a deleted topic takes them away, and then the snapshot is given up.
 
 Nothing here knows what the tables hold, or where snapshots are kept.
 """

@@ -155,6 +155,7 @@ class BrokerSimulation(Simulation):
         return super()._why_not_settled()
 
     def _compare(self) -> None:
+        """Compare each broker with a replay of the log, and demand that nothing was refused."""
         super()._compare()
         brokers = self._brokers
         for node in brokers.running():

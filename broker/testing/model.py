@@ -200,6 +200,7 @@ class BrokerModel:
                 self.counts["halves"] += 1
 
     def _note_place(self, message: StoredMessage) -> None:
+        """Take in where a record stands: next in its queue, and no older than the one before in the log."""
         keys = self.queues.setdefault((message.topic, QueueId(message.queue_id)), [])
         if message.queue_offset != len(keys):
             raise Violation(

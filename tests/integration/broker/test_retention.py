@@ -41,8 +41,10 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(make_cluster: Cl
         first_place = int(first.ext["msgId"][-16:], 16)
         for _ in range(600):
             await wire.send("T", b"x" * 1000)
-        end = broker.log.appender.end_position
-        await cluster.wait(lambda: end - broker.state.retention.position <= KEPT)
+        reader = broker.log.reader
+        await cluster.wait(
+            lambda: reader.applied_position - broker.state.retention.position <= KEPT
+        )
         low = min_offset(broker)
         assert low > 0
         assert await number(wire, RequestCode.GET_MIN_OFFSET, "offset") == low

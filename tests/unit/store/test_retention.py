@@ -289,3 +289,36 @@ def test_many_queues_are_searched_a_few_at_a_time_and_all_answers_are_right_at_o
     queues.sweep()
     assert sum(queue.min_offset for queue in queues.by_key.values()) == 600
     assert {queue.min_offset for queue in queues.of_topic("U")} == {0}
+
+
+def test_a_snapshot_that_is_being_written_outlives_what_is_forgotten_meanwhile(
+    tmp_path: Path,
+) -> None:
+    units, segments = UnitFiles(tmp_path, file_bytes=200), SegmentFiles(tmp_path)
+    limits = StateLimits(
+        resident_units_max=8, keep_units_max=2, spill_interval=1, index_segment_units=4
+    )
+    broker = LoneBroker(BrokerState(units, segments, limits))
+    for n in range(100):
+        broker.send(KEYS=f"k{n}")
+    later(broker)
+    digests = broker.state.digests()
+    chunks = broker.state.snapshot()
+    assert forget(broker, 92) is None
+    broker.state.queues.sweep()
+    folder = tmp_path / "consumequeue" / "T" / "0"
+    assert len(list(folder.iterdir())) == 10, "its reader needs them"
+    assert bounds(broker) == (90, 100)
+    twin = BrokerState()
+    twin.restore(chunks)
+    assert twin.digests() == digests
+    assert twin.queues.min_max("T", QueueId(0)) == (0, 100)
+    del chunks
+    broker.state.queues.sweep()
+    assert len(list(folder.iterdir())) == 1
+    broker.send(KEYS="more")
+    later(broker)
+    assert forget(broker, 93) is None
+    assert len(list((tmp_path / "keyindex").iterdir())) == 3
+    units.close()
+    segments.close()
