@@ -182,21 +182,22 @@ class ConsumeQueue:
             return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
         return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
 
-    def units(self, first: QueueOffset, count: int) -> memoryview:
+    def units(self, first: QueueOffset, count: int, *, with_held: bool = False) -> memoryview:
         """Return up to `count` units from queue offset `first`, back to back; fewer only at the end.
 
         The view is of a copy, so it stays as it is while the queue grows.
 
+        Args:
+            first: where to begin.
+            count: of units, at most.
+            with_held: give units before the min offset, too, as long as they are here; for snapshots.
+
         Raises:
             IndexError: `first` is not within min_offset..max_offset (max_offset gives no units).
         """
-        if not self.min_offset <= first <= self.max_offset:
+        least = self.held_first if with_held else self.min_offset
+        if not least <= first <= self.max_offset:
             raise IndexError(self._out_of_range(first))
-        return self.held_units(first, count)
-
-    def held_units(self, first: QueueOffset, count: int) -> memoryview:
-        """Return units as `units` does, of those before the min offset too while they are here."""
-        assert self.held_first <= first <= self.max_offset, self._out_of_range(first)
         end = min(first + count, self.max_offset)
         split = min(max(first, self.tail_first), end)
         spilled = self._store.read(self.key, first, split - first) if first < split else b""
@@ -415,7 +416,8 @@ class ConsumeQueues:
             for first in range(row.min_offset, row.max_offset, step):
                 if self.by_key.get(queue.key) is not queue:
                     raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
-                yield bytes(queue.held_units(QueueOffset(first), min(step, row.max_offset - first)))
+                count = min(step, row.max_offset - first)
+                yield bytes(queue.units(QueueOffset(first), count, with_held=True))
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (rule B13)."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from broker.server.broker import Broker
 from broker.service.retention import RetentionRules
 from dledger_mq.message.numbers import QueueId
@@ -30,7 +32,9 @@ async def number(wire: Wire, code: RequestCode, field: str) -> int:
     return int(answer.ext[field])
 
 
-async def test_what_clients_see_of_a_log_that_is_held_to_a_size(make_cluster: ClusterMaker) -> None:
+async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
+    make_cluster: ClusterMaker, tmp_path: Path
+) -> None:
     cluster = await make_cluster(
         1, segment_size_bytes=SEGMENT, snapshot_log_bytes=SEGMENT, retention=RULES
     )
@@ -60,6 +64,10 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(make_cluster: Cl
         info = await wire.ask(RequestCode.GET_BROKER_RUNTIME_INFO)
         assert f'"raftKeptFromIndex":"{broker.state.keep_from}"'.encode() in info.body
         assert b'"raftForgotten":"size, ' in info.body
+        # Each member gives the bytes back once its snapshots contain the new beginning.
+        await cluster.wait(lambda: reader.first_position > 0, timeout_s=30)
+        assert (await wire.pull("T", 0, low)).code == ResponseCode.SUCCESS
+    assert not (tmp_path / "n0" / "data" / f"{0:020}").exists()
     keep_from = broker.state.keep_from
     await cluster.kill("n0")
     again = await cluster.start("n0")
