@@ -40,7 +40,8 @@ class RaftConfig:
         transfer_timeout_ms: a hand-over that takes longer is given up.
         slow_disk_ms: a leader that needs so much to make an entry durable, again and again, hands over to
             a member with a much faster disk (docs/adr/0102).
-        joins: this node is to be added to the group of `voters`, and is none of them.
+        joins: the group of `voters` exists: this node founds none with an empty store, whether it is one of them or
+            is to be added.
     """
 
     node_id: NodeId
@@ -67,10 +68,9 @@ class RaftConfig:
         Raises:
             ConfigError: names both values.
         """
-        if (self.node_id in self.voters) is self.joins:
+        if self.node_id not in self.voters and not self.joins:
             raise ConfigError(
-                f"node {self.node_id} is {'' if self.joins else 'not '}among the members {', '.join(self.voters)}"
-                f"{', and cannot join them' if self.joins else ''}"
+                f"node {self.node_id} is not among the members {', '.join(self.voters)}"
             )
         if len(set(self.voters)) != len(self.voters):
             raise ConfigError(f"a member is named twice in {', '.join(self.voters)}")

@@ -19,6 +19,7 @@ from dledger.testing.sim_draws import (
     draw_settings,
     purpose_of,
 )
+from dledger.testing.sim_fault_kinds import MEMBER_KINDS
 from dledger.testing.sim_purposes import STOPPED, Purpose, only
 from dledger.testing.sim_settings import SimSettings
 
@@ -111,6 +112,9 @@ def draw_broker_settings(
 ) -> BrokerSimSettings:
     """Draw a run's knobs from its seed; see `draw_settings`."""
     base = asdict(draw_settings(seed, wire=wire, draws=draws))
+    # The brokers of a simulated group know their members from its settings.
+    base["spare_count"] = 0
+    base["fault_weights"] = {**base["fault_weights"], **dict.fromkeys(MEMBER_KINDS, 0)}
     is_planned = purpose_of(seed, draws) is Purpose.STOPS
     base["keep_entries"] = 0  # simulated brokers keep their whole log so far
     base["is_steady"] = is_planned  # else operators order hand-overs

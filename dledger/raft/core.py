@@ -142,8 +142,8 @@ class Core:
 
     @property
     def new_store(self) -> int:
-        """The number drawn for this store as long as it is new and empty; else 0."""
-        return 0 if self.log.last_index else self.store
+        """The number drawn for this store as long as it is new and empty, and may found a group; else 0."""
+        return 0 if self.log.last_index or self.config.joins else self.store
 
     @property
     def store(self) -> int:

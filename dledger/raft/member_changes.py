@@ -221,10 +221,10 @@ class MemberChanges:
     def _why_behind(self, node_id: NodeId) -> str | None:
         """Return why a learner must not become a voter yet."""
         core = self._core
-        peer, catch_up = self._replication.peers[node_id], self._catch_ups.get(node_id)
-        lacking = core.log.last_index - peer.match_index
-        if not self._is_heard(peer):
+        peer, catch_up = self._replication.peers.get(node_id), self._catch_ups.get(node_id)
+        if peer is None or not self._is_heard(peer):
             return f"{node_id} does not answer"
+        lacking = core.log.last_index - peer.match_index
         if not peer.admission.is_counted:
             return f"the store of {node_id} has no vote yet: it lacks {lacking} entries"
         if catch_up is None or not catch_up.is_close(

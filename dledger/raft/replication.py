@@ -31,11 +31,21 @@ class Replication:
 
     Attributes:
         peers: progress by member, in the configured order, voters and learners.
+        is_term_durable: whether whatever is sent in this term may be known to others: a voter that is alone elects
+            itself, and its own disk is the only one that remembers it. Those that others elected have told them before.
         rounds: numbers and send times of the requests.
         own_saving: how long this node takes until its own disk has entries.
     """
 
-    __slots__ = ("_core", "_lost_after_ms", "_voters", "own_saving", "peers", "rounds")
+    __slots__ = (
+        "_core",
+        "_lost_after_ms",
+        "_voters",
+        "is_term_durable",
+        "own_saving",
+        "peers",
+        "rounds",
+    )
 
     def __init__(self, core: Core) -> None:
         self._core = core
@@ -45,6 +55,7 @@ class Replication:
         self._lost_after_ms = 2 * config.heartbeat_interval_ms + config.lease_ms
         self.rounds = RoundClock(config.lease_ms)
         self.own_saving = SaveTimer(config.slow_disk_ms)
+        self.is_term_durable = bool(core.other_voters)
         self.peers: dict[NodeId, Progress] = {}
         self._voters: tuple[Progress, ...] = ()
         self.configured()
@@ -97,8 +108,12 @@ class Replication:
             peer.answered_ms = min(now_ms, peer.answered_ms + length_ms)
 
     def saved(self) -> None:
-        """Note for the disk timing that more of this node's own log is durable."""
-        self.own_saving.holds(self._core.durable_index, self._core.now_ms)
+        """Note that more of this node's own log is durable, and with an entry of the term the term itself."""
+        core = self._core
+        self.own_saving.holds(core.durable_index, core.now_ms)
+        if not self.is_term_durable and core.log.term_of(core.durable_index) == core.term:
+            self.is_term_durable = True
+            self.heartbeat_all()
 
     def send_new(self, first: Index) -> None:
         """Send every member what it has room for: entries were appended, from `first` on.
@@ -116,6 +131,8 @@ class Replication:
         log = core.log
         config = core.config
         last_index = log.last_index
+        if not self.is_term_durable:
+            return
         if peer.state is ProgressState.REPLICATE:
             if peer.next_index < log.first_index:
                 peer.need_snapshot()
@@ -139,6 +156,8 @@ class Replication:
     def heartbeat_all(self) -> None:
         """Send every member a request without entries."""
         now_ms = self._core.now_ms
+        if not self.is_term_durable:
+            return
         for peer in self.peers.values():
             if peer.inflight:
                 _, sent_ms, _ = peer.inflight[0]

@@ -18,6 +18,7 @@ from random import Random
 from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import CorruptionError, DiskFailedError
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import HandsOver, Outcome, Role
 from dledger.raft.events import Event, GiveUpVote, Received, Tick, TransferRequested
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
@@ -44,7 +45,10 @@ HANDED_OUT_BYTES_MAX = 4096
 STATES = (
     "died-in-save",
     "lost-unsynced",
+    "learner-added",
+    "leader-removed",
     "lost-vote",
+    "member-removed",
     "no-room",
     "old-copy-noticed",
     "older-term-committed",
@@ -58,6 +62,7 @@ STATES = (
     "stopped-in-order",
     "torn",
     "truncated",
+    "voter-added",
 )
 """The states that runs are to lead to (docs/testing.md explains each); `SimCluster.reached` counts them."""
 
@@ -72,6 +77,8 @@ class SimCluster(SimLoop):
     """The members, their world, and the loop that runs them.
 
     Attributes:
+        voters: that the group begins with.
+        node_ids: all nodes, those that are no members included.
         on_resolved: called with every outcome, after the step that brought it.
         on_stopped: called when a member has stopped; its waiting callers hear nothing more.
         on_sent: called with every message as it leaves.
@@ -97,8 +104,10 @@ class SimCluster(SimLoop):
         self.rng = Random(f"cluster/{settings.seed}")
         self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
         self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
-        self.checker = StateChecker(self.voters)
-        self.nodes = {node_id: self._make_node(node_id) for node_id in self.voters}
+        names = range(settings.node_count + settings.spare_count)
+        self.node_ids = tuple(NodeId(f"n{number}") for number in names)
+        self.checker = StateChecker(self.node_ids, is_alone=len(self.voters) == 1)
+        self.nodes = {node_id: self._make_node(node_id) for node_id in self.node_ids}
         self.calm: frozenset[NodeId] = frozenset()
         self.on_resolved: Callable[[SimNode, int, Outcome], None] = lambda _node, _token, _end: None
         self.on_stopped: Callable[[SimNode], None] = lambda _node: None
@@ -230,9 +239,24 @@ class SimCluster(SimLoop):
 
     def order_transfer(self, node: SimNode, answered: Callable[[Outcome], None]) -> None:
         """Let a member hand leadership over to whom it finds best; `answered` hears the outcome, unless it dies."""
+        self.order(node, lambda token: TransferRequested(None, token), answered)
+
+    def order(
+        self, node: SimNode, event: Callable[[int], Event], answered: Callable[[Outcome], None]
+    ) -> bool:
+        """Give a member an order, made with a token; return False when it is down or paused."""
         token = FIRST_ORDER - len(self._orders)
         self._orders[token] = answered
-        self.step(node, TransferRequested(None, token))
+        return self.step(node, event(token))
+
+    def configuration(self) -> Configuration:
+        """Return the last members that are known to be committed."""
+        return self.checker.configuration or Configuration(self.voters)
+
+    def open_configurations(self) -> list[Configuration]:
+        """Return those, and each other one that a node goes by, down or up: it may be committed yet."""
+        seen = [node.configuration for node in self.nodes.values() if node.configuration]
+        return [self.configuration(), *seen]
 
     def is_quiet(self, node: SimNode) -> bool:
         """Return whether nobody waits for an answer of this member."""
@@ -298,9 +322,7 @@ class SimCluster(SimLoop):
             checker.observe(node.node_id, engine)
         if self.trace is not None:
             self._trace_log(node, engine)
-        for news in engine.take_news():
-            self.trace_line(node, effect_line(news))
-            self.reached["slow-disk-handover"] += isinstance(news, HandsOver)
+        self._take_news(node, engine)
         self._check_leadership(node, engine)
         if engine.has_committed:
             self._check_leases(engine)
@@ -316,6 +338,14 @@ class SimCluster(SimLoop):
         if not engine.is_persisting and engine.has_unsaved:
             self._saves.begin(node, engine)
         self.arm(node, engine)
+
+    def _take_news(self, node: SimNode, engine: Engine) -> None:
+        """Trace and count what a member says of itself."""
+        if self.settings.changes_members:
+            node.configuration = engine.node.configuration
+        for news in engine.take_news():
+            self.trace_line(node, effect_line(news))
+            self.reached["slow-disk-handover"] += isinstance(news, HandsOver)
 
     def _settle(self, node: SimNode, engine: Engine) -> None:
         """Hand out committed entries and answer callers; groups with a state machine override this."""
@@ -439,6 +469,9 @@ class SimCluster(SimLoop):
         node.disk = SimDisk(Random(f"disk/{self.settings.seed}/{node.node_id}/{node.life}"))
         node.disk.fired = fired
         node.member = node.old_disk = None
+        node.configuration = None
+        # Whoever brings it back knows that the group exists.
+        node.joins = node.joins or self.settings.changes_members
         node.refusal = ""
         node.is_damaged = node.is_outdated = False
         node.flipped_snapshots.clear()
@@ -522,4 +555,13 @@ class SimCluster(SimLoop):
 
     def config_of(self, node_id: NodeId) -> LogConfig:
         """Return a member's settings."""
-        return log_config(self.settings, self.voters, node_id)
+        if not self.settings.changes_members:
+            return log_config(self.settings, self.voters, node_id)
+        members = {node_id, *self.configuration().members}
+        return log_config(
+            self.settings,
+            self.voters,
+            node_id,
+            known=[each for each in self.node_ids if each in members],
+            joins=self.nodes[node_id].joins or node_id not in self.voters,
+        )

@@ -113,7 +113,7 @@ class SimClients:
 
     def _any(self) -> NodeId:
         """Any member."""
-        voters = self._cluster.voters
+        voters = self._cluster.node_ids
         return voters[int(self._rng.random() * len(voters))]
 
     def _begin(self, client: int) -> None:
@@ -170,7 +170,7 @@ class SimClients:
         self._cluster.step(node, ReadRequested(token))
 
     def _transfer(self, client: int, node: SimNode) -> None:
-        target = self._rng.choice((None, *self._cluster.voters))
+        target = self._rng.choice((None, *self._cluster.node_ids))
         assert node.engine is not None, "it was just looked at"
         token = self._register(_Call(client, node.node_id, node.life, term=node.engine.node.term))
         self._cluster.trace_line(node, f"call {token}: transfer to {target or 'the best'}")

@@ -12,8 +12,23 @@ from dledger.raft.ids import NodeId
 from dledger.testing.sim_settings import SimSettings
 
 
-def log_config(settings: SimSettings, voters: Sequence[NodeId], node_id: NodeId) -> LogConfig:
-    """Return the configuration of one member."""
+def log_config(
+    settings: SimSettings,
+    voters: Sequence[NodeId],
+    node_id: NodeId,
+    *,
+    known: Sequence[NodeId] = (),
+    joins: bool = False,
+) -> LogConfig:
+    """Return the configuration of one member.
+
+    Args:
+        settings: of the run.
+        voters: that the group began with.
+        node_id: the member.
+        known: all nodes that its operator knows to be members, itself included; by default the voters.
+        joins: the group exists already.
+    """
     raft = RaftConfig(
         node_id=node_id,
         voters=tuple(voters),
@@ -29,11 +44,14 @@ def log_config(settings: SimSettings, voters: Sequence[NodeId], node_id: NodeId)
         reads_pending_max=settings.reads_max,
         preferred_leaders=tuple(voters[:1]) if settings.prefers_first else (),
         slow_disk_ms=settings.slow_disk_ms,
+        joins=joins,
     )
     raft.validate()
     return LogConfig(
         group="sim",
-        peers=tuple(Peer(voter, "127.0.0.1", 1 + place) for place, voter in enumerate(voters)),
+        peers=tuple(
+            Peer(voter, "127.0.0.1", 1 + place) for place, voter in enumerate(known or voters)
+        ),
         store_path="",
         raft=raft,
         segment_size_bytes=settings.segment_size_bytes,

@@ -26,6 +26,7 @@ from dledger.testing.sim_purposes import (
     favour_cuts,
     favour_disks,
     favour_leases,
+    favour_members,
     favour_slow_disks,
     favour_standstills,
     favour_stops,
@@ -59,6 +60,9 @@ CLOCKS_PERMILLE, STILL_PERMILLE = 80, 40
 """The share that is bent to each of the next two."""
 
 STOPS_PERMILLE = 40
+"""The share that is bent to the next one."""
+
+MEMBERS_PERMILLE = 100
 """The share that is bent to the last one."""
 
 
@@ -72,6 +76,8 @@ def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
         shares += [(Purpose.CLOCKS, CLOCKS_PERMILLE), (Purpose.STILL, STILL_PERMILLE)]
     if draws >= DRAWS_STOPS:
         shares.append((Purpose.STOPS, STOPS_PERMILLE))
+    if draws >= DRAWS_NOW:
+        shares.append((Purpose.MEMBERS, MEMBERS_PERMILLE))
     for purpose, permille in shares:
         if drawn < permille:
             return purpose
@@ -109,9 +115,13 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
             return favour_standstills(settings)
         case Purpose.STOPS:
             return favour_stops(settings)
+        case Purpose.MEMBERS:
+            return favour_members(settings)
         case Purpose.MIXED:
             settings = settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
-            return _forget(settings) if may_forget else settings
+            if may_forget:
+                return _forget(settings)
+            return _change(settings) if draws >= DRAWS_NOW else settings
 
 
 def _ripen(settings: SimSettings) -> SimSettings:
@@ -172,6 +182,17 @@ def _forget(settings: SimSettings) -> SimSettings:
         segment_size_bytes=rng.choice((512, 512, 2048)),
         settle_ms_max=settings.settle_ms_max + FETCH_MS_MAX,
     )
+
+
+def _change(settings: SimSettings) -> SimSettings:
+    """Draw the knobs of changing members, from a stream of their own."""
+    rng = Random(f"members/{settings.seed}")
+    weight = rng.choice((0, 0, 2, 6))
+    spare_count = rng.choice((0, 1, 2))
+    if not weight or settings.node_count < 3:
+        return settings
+    weights = {**settings.fault_weights, "change-members": weight}
+    return replace(settings, fault_weights=weights, spare_count=spare_count)
 
 
 def _share(settings: SimSettings) -> SimSettings:

@@ -74,6 +74,9 @@ STILL_KINDS = ("stand-still", "late-answers")
 PLANNED_KINDS = ("planned-stop",)
 """Faults of draws 5, which a group should hardly feel."""
 
+MEMBER_KINDS = ("change-members",)
+"""Faults of draws 6: what an operator does meanwhile."""
+
 ALL_KINDS = (
     FAULT_KINDS
     + GROWN_KINDS
@@ -83,6 +86,7 @@ ALL_KINDS = (
     + NEWER_KINDS
     + STILL_KINDS
     + PLANNED_KINDS
+    + MEMBER_KINDS
 )
 
 STEADY_KINDS = frozenset(("stand-still", "slow-disk"))

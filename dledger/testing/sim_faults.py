@@ -18,6 +18,7 @@ from dledger.raft.ids import NodeId
 from dledger.raft.messages import AppendRequest, AppendResponse, Message, TimeoutNow, VoteResponse
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_disk_faults import DiskFaults
+from dledger.testing.sim_members import MemberOrders
 from dledger.testing.sim_network_faults import NetworkFaults
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_stops import PlannedStops
@@ -64,6 +65,8 @@ class SimFaults:
         self._victims = Victims(cluster, self._rng)
         self._network = NetworkFaults(cluster, self._rng)
         self._stops = PlannedStops(cluster, Random(f"forwarding/{cluster.settings.seed}"))
+        orders = Random(f"orders/{cluster.settings.seed}")
+        self._members = MemberOrders(cluster, self._victims.lost_stores, orders)
         self._armed: dict[str, None] = {}
         self._last_leader_term = 0
         self._still_until_ms = 0
@@ -80,6 +83,7 @@ class SimFaults:
             "pause": self._pause,
             "stand-still": self._stand_still,
             "planned-stop": self._stop_in_order,
+            "change-members": self._members.order,
             "jump-wall-clock": self._jump_wall_clock,
             **self._network.strikes(),
             **DiskFaults(cluster, self._victims, self._rng, self._crash).strikes(),
@@ -109,11 +113,29 @@ class SimFaults:
         voters = self._cluster.voters
         self._victims.look_for_proof()
         lost = self._victims.lost_stores()
+        if self._cluster.settings.changes_members:
+            return self._pick_changed_core(lost)
         sound = [node_id for node_id in voters if node_id not in lost]
         least = len(voters) // 2 + 1
         if len(sound) < least:
             return list(voters)
         return self._rng.sample(sound, self._rng.randint(least, len(sound)))
+
+    def _pick_changed_core(self, lost: set[NodeId]) -> list[NodeId]:
+        """Choose nodes with sound stores that are a majority of each configuration that may hold; all if none are."""
+        core = [node_id for node_id in self._cluster.node_ids if node_id not in lost]
+        groups = [set(each.voters) for each in self._cluster.open_configurations()]
+
+        def decides(chosen: list[NodeId]) -> bool:
+            return all(2 * len(group.intersection(chosen)) > len(group) for group in groups)
+
+        if not decides(core):
+            return list(self._cluster.node_ids)
+        for node_id in self._rng.sample(core, len(core)):
+            fewer = [each for each in core if each != node_id]
+            if decides(fewer) and self._rng.random() < 0.5:
+                core = fewer
+        return core
 
     def draws_even(self) -> bool:
         """Choose one of two ways, by chance."""
@@ -170,7 +192,7 @@ class SimFaults:
     def _cut_and_restart(self) -> bool:
         """Cut the leader off from one member after another, and restart the last one at once."""
         leader = self._cluster.leader()
-        if leader is None or len(self._cluster.voters) < 3:
+        if leader is None or len(self._cluster.node_ids) < 3:
             return False
         settings = self._cluster.settings
         self._cluster.network.heal()

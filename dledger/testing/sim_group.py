@@ -34,7 +34,7 @@ class SimGroup(Protocol):
     reached: Counter[str]
     rng: Random
     network: SimNetwork
-    voters: tuple[NodeId, ...]
+    node_ids: tuple[NodeId, ...]
     checker: StateChecker
     calm: frozenset[NodeId]
 

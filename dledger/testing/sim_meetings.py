@@ -114,7 +114,7 @@ class Meetings:
         file = node.member
         if said is None or file is None:
             return True
-        heard = learn(file.record, said, self._cluster.voters)
+        heard = learn(file.record, said, self._cluster.node_ids)
         if heard.record != file.record:
             try:
                 file.save(heard.record)

@@ -76,19 +76,19 @@ class NetworkFaults:
         return others[-1], last_ms
 
     def _others(self, lone: NodeId) -> list[NodeId]:
-        return [node_id for node_id in self._cluster.voters if node_id != lone]
+        return [node_id for node_id in self._cluster.node_ids if node_id != lone]
 
     def _split(self, side: list[NodeId]) -> None:
-        others = [node_id for node_id in self._cluster.voters if node_id not in side]
+        others = [node_id for node_id in self._cluster.node_ids if node_id not in side]
         self._cluster.network.cut_both(side, others)
 
     def _half(self) -> None:
-        voters = list(self._cluster.voters)
+        voters = list(self._cluster.node_ids)
         self._rng.shuffle(voters)
         self._split(voters[: len(voters) // 2])
 
     def _one(self) -> None:
-        self._split([self._rng.choice(self._cluster.voters)])
+        self._split([self._rng.choice(self._cluster.node_ids)])
 
     def _leader(self) -> None:
         leader = self._cluster.leader()
@@ -97,7 +97,7 @@ class NetworkFaults:
 
     def _bridge(self) -> None:
         """Cut the group in two sides, with one member that reaches both."""
-        voters = list(self._cluster.voters)
+        voters = list(self._cluster.node_ids)
         self._rng.shuffle(voters)
         rest = voters[1:]
         self._cluster.network.cut_both(rest[: len(rest) // 2], rest[len(rest) // 2 :])
@@ -105,7 +105,7 @@ class NetworkFaults:
     def _creeping(self) -> None:
         """Cut the leader off from one member after another, so that their timeouts do not coincide."""
         leader = self._cluster.leader()
-        if leader is not None and len(self._cluster.voters) > 1:
+        if leader is not None and len(self._cluster.node_ids) > 1:
             self.cut_one_by_one(leader.node_id)
 
     def _cut_pair(self, one: NodeId, other: NodeId) -> None:
@@ -115,7 +115,7 @@ class NetworkFaults:
     def _hold_answers(self) -> bool:
         """Hold back answers to the leader and cut its outgoing links: it may get them after it was deposed."""
         leader = self._cluster.leader()
-        if leader is None or len(self._cluster.voters) < 2:
+        if leader is None or len(self._cluster.node_ids) < 2:
             return False
         settings, now_ms = self._cluster.settings, self._cluster.now_ms
         self._cluster.network.heal()
@@ -128,7 +128,7 @@ class NetworkFaults:
     def _late_answers(self) -> bool:
         """Delay answers to the leader, then cut its outgoing links while late answers still arrive."""
         leader = self._cluster.leader()
-        if leader is None or len(self._cluster.voters) < 2:
+        if leader is None or len(self._cluster.node_ids) < 2:
             return False
         settings, now_ms = self._cluster.settings, self._cluster.now_ms
         self._cluster.network.heal()
@@ -147,7 +147,7 @@ class NetworkFaults:
 
     def _one_way(self) -> None:
         """Let one member not be heard, or not hear."""
-        lone = self._rng.choice(self._cluster.voters)
+        lone = self._rng.choice(self._cluster.node_ids)
         if self._rng.random() < 0.5:
             self.deafen(lone)
         else:
@@ -155,7 +155,7 @@ class NetworkFaults:
 
     def _flap(self) -> None:
         """Cut a member off and join it again, quickly, several times."""
-        lone = self._rng.choice(self._cluster.voters)
+        lone = self._rng.choice(self._cluster.node_ids)
         pace_ms = 1 + self._rng.randint(0, self._cluster.settings.lease_ms)
         for turn in range(FLAP_COUNT):
             due_ms = self._cluster.now_ms + turn * pace_ms
@@ -171,10 +171,10 @@ class NetworkFaults:
 
     def _clog(self) -> None:
         """Hold back for a while what one member sends to another; it comes all at once."""
-        source, target = self._rng.choices(self._cluster.voters, k=2)
+        source, target = self._rng.choices(self._cluster.node_ids, k=2)
         length_ms = self._rng.randint(1, self._cluster.settings.clog_ms_max)
         self._cluster.network.clog(source, target, self._cluster.now_ms + length_ms)
 
     def _unreachable(self) -> None:
         """Break connections though nobody died."""
-        self.report_unreachable(self._rng.choice(self._cluster.voters))
+        self.report_unreachable(self._rng.choice(self._cluster.node_ids))

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dledger.engine import Engine, PersistJob
+from dledger.raft.configuration import Configuration
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import Start
 from dledger.repair.store_repair import StoreRepair
@@ -46,6 +47,8 @@ class SimNode:
         copied_start: what that copy knows to be its latest start.
         is_outdated: it runs, or will, on such a copy, and has not durably given up its vote.
         traced_log: what the trace last said about its log.
+        configuration: the members in force there when it last ran; None: it never ran, or lost its store.
+        joins: it is to start as one that joins a group that exists.
     """
 
     node_id: NodeId
@@ -75,6 +78,8 @@ class SimNode:
     copied_start: Start = field(default_factory=Start)
     is_outdated: bool = False
     traced_log: str = ""
+    configuration: Configuration | None = None
+    joins: bool = False
 
     def pauses(self, now_ms: int) -> bool:
         """Return whether it does nothing at this moment, also one in which it is about to run again."""

@@ -65,6 +65,20 @@ CLOCKS_TRIED = {
 STILL = {"stand-still": 10, "slow-disk": 2}
 """Faults of a run in which nobody gives a reason to replace the leader."""
 
+CHANGED = {
+    "change-members": 6,
+    "partition-half": 6,
+    "cut-committing-leader": 1,
+    "kill-one": 1,
+    "crash-leader": 1,
+    "wipe-one": 1,
+    "heal": 8,
+}
+"""Faults of a run whose members change while leaders are cut off and members lost."""
+
+CHANGED_OFTEN = {"change-members": 8, "heal": 6}
+"""The same where nothing else happens but what the orders themselves bring."""
+
 STOPPED = {"planned-stop": 1}
 """Faults of a run in which members are stopped in order, one at a time, and nothing goes wrong."""
 
@@ -83,6 +97,7 @@ class Purpose(Enum):
     CLOCKS = "clocks that run apart, and answers that come late"
     STILL = "machines that stand still, and disks that take seconds"
     STOPS = "members that are stopped in order"
+    MEMBERS = "members that are added and removed"
 
 
 Settings = TypeVar("Settings", bound=SimSettings)
@@ -264,4 +279,35 @@ def favour_stops(settings: SimSettings) -> SimSettings:
         client_count=rng.choice((1, 6)),
         think_ms_max=rng.choice((5, 150)),
         delay_max_ms=rng.choice((5, 20)),
+    )
+
+
+def favour_members(settings: SimSettings) -> SimSettings:
+    """Make elections and changes quick, so that many of both meet."""
+    rng = Random(f"favour-members/{settings.seed}")
+    return replace(
+        only(settings, rng.choice((CHANGED, CHANGED_OFTEN))),
+        node_count=3,
+        spare_count=rng.choice((1, 2, 3)),
+        chaos_ms=5000,
+        heartbeat_ms=20,
+        lease_ms=40,
+        election_min_ms=60,
+        election_max_ms=180,
+        transfer_ms=rng.choice((100, 1000)),
+        fault_interval_ms=80,
+        entries_count_max=64,
+        entries_bytes_max=65536,
+        inflight_max=4,
+        delay_min_ms=0,
+        delay_max_ms=rng.choice((2, 8)),
+        replay_permille=0,
+        sync_ms_max=rng.choice((0, 5)),
+        restart_ms_max=rng.choice((5, 100)),
+        client_count=6,
+        think_ms_max=10,
+        read_permille=100,
+        settle_ms_max=SETTLE_TIMEOUTS_MAX * 180 + 3000,
+        prefers_first=False,
+        fsync=True,
     )

@@ -27,7 +27,8 @@ class SimSettings:
 
     Attributes:
         seed: what everything below, and every later draw, comes from.
-        node_count: members of the group: 1, 3 or 5.
+        node_count: members that the group begins with: 1, 3 or 5.
+        spare_count: nodes that may become members later.
         chaos_ms: length of the first phase, in which anything may fail.
         settle_ms_max: bound of the second phase, in which nothing fails and progress is demanded.
         heartbeat_ms, lease_ms, election_min_ms, election_max_ms, transfer_ms: the core's times.
@@ -121,6 +122,12 @@ class SimSettings:
     keep_entries: int = 0
     catch_up_bytes_max: int = 0
     snapshot_pause_ms: int = 100
+    spare_count: int = 0
+
+    @property
+    def changes_members(self) -> bool:
+        """True if the members may change in the run."""
+        return bool(self.fault_weights.get("change-members"))
 
     @property
     def demands_steady(self) -> bool:

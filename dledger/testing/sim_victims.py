@@ -24,8 +24,8 @@ class Victims:
     """
 
     def __init__(self, cluster: SimCluster, rng: Random) -> None:
-        self.unproven = set(cluster.voters)
-        self._founders = set(cluster.voters)
+        self.unproven = set(cluster.node_ids)
+        self._founders = set(cluster.node_ids)
         self._cluster = cluster
         self._rng = rng
 
@@ -70,7 +70,15 @@ class Victims:
     def is_spare(self, node: SimNode) -> bool:
         """Return whether this member's store may be lost."""
         lost = self.lost_stores() | {node.node_id}
-        return len(lost) <= (len(self._cluster.voters) - 1) // 2
+        if not self._cluster.settings.changes_members:
+            return len(lost) <= (len(self._cluster.voters) - 1) // 2
+        # Also when those that join have become voters.
+        groups = [
+            {*each.voters, *joining}
+            for each in self._cluster.open_configurations()
+            for joining in ((), each.joining)
+        ]
+        return all(len(lost & group) <= (len(group) - 1) // 2 for group in groups)
 
     def may_lie(self, node: SimNode) -> bool:
         """Return whether a log could show that its disk lies: without syncs no index unit proves what was there.

@@ -147,7 +147,7 @@ class Simulation:
         try:
             self._chaos()
             self._settle("core", self._faults.pick_core())
-            self._settle("all", self._cluster.voters)
+            self._settle("all", self._cluster.node_ids)
             self._compare()
         except Violation as violation:
             verdict, problem = SimVerdict.WRONG, str(violation)
@@ -223,8 +223,11 @@ class Simulation:
 
     def _compare(self) -> None:
         """Check that every member has the same bytes; or names those that are damaged, if its disk has lied."""
+        members = self._cluster.configuration().members
         for node in self._cluster.running():
             assert node.engine is not None, "it runs"
+            if node.node_id not in members:
+                continue
             try:
                 self._cluster.checker.compare(node.node_id, node.engine)
             except CorruptionError as error:
@@ -247,6 +250,7 @@ class Simulation:
         checker = self._cluster.checker
         counts = Counter(dict.fromkeys(STATES, 0))
         counts.update(self._cluster.reached)
+        counts.update(checker.changes)
         counts["re-elected"] = max(0, checker.leader_count - 1)
         counts["truncated"] = checker.truncated_count
         counts["older-term-committed"] = checker.older_term_count
@@ -254,6 +258,11 @@ class Simulation:
             for name in ("lost-unsynced", "torn"):
                 counts[name] += node.disk.fired[name]
         return dict(counts)
+
+    def _calm_members(self) -> list[SimNode]:
+        """Return the calm nodes that are members of the group."""
+        members = self._cluster.configuration().members
+        return [node for node in self._calm_nodes() if node.node_id in members]
 
     def _calm_nodes(self) -> list[SimNode]:
         nodes = self._cluster.nodes
@@ -263,10 +272,10 @@ class Simulation:
         """Return whether the probe reached every calm member and nobody waits any more."""
         if not self._clients.is_probe_acknowledged or self._clients.unanswered():
             return False
-        if not self._is_core_alone and len(self._cluster.calm) < len(self._cluster.voters):
+        if not self._is_core_alone and len(self._cluster.calm) < len(self._cluster.node_ids):
             return True
         wanted = self._cluster.checker.committed_count
-        for node in self._calm_nodes():
+        for node in self._calm_members():
             engine = node.engine
             if engine is None or engine.node.commit_index < wanted or not engine.node.is_voter:
                 return False

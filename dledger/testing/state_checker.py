@@ -20,6 +20,7 @@ A step that breaks one raises `Violation`; the run is then wrong, not stuck and 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
@@ -27,9 +28,11 @@ from typing import NamedTuple, assert_never
 from dledger.codec.entry import chain_crc
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import Committed, Role
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Position, Term
+from dledger.raft.membership import decode_membership
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -86,13 +89,16 @@ class StateChecker:
     Attributes:
         acknowledged_index: the last entry that a caller knows to be committed, by an answer to an append or a read.
         anew_count: how often a member was seen with a log that begins after an entry which it did not have before.
+        configuration: the last that is committed; None: no entry has named one.
+        changes: how often it changed, by kind.
         truncated_count: how often a member removed entries.
         older_term_count: entries that were first committed in a later term than their own.
     """
 
-    def __init__(self, voters: Sequence[NodeId]) -> None:
-        self._views = {node_id: _View() for node_id in voters}
-        self._is_alone = len(self._views) == 1
+    def __init__(self, node_ids: Sequence[NodeId], *, is_alone: bool | None = None) -> None:
+        self._views = {node_id: _View() for node_id in node_ids}
+        self._is_alone = len(self._views) == 1 if is_alone is None else is_alone
+        self.configuration: Configuration | None = None
         self._entries: dict[tuple[Index, Term], Entry] = {}
         self._leaders: dict[Term, _Leader] = {}
         self._votes: dict[tuple[NodeId, Term], NodeId] = {}
@@ -100,6 +106,7 @@ class StateChecker:
         self._commit_terms: list[Term] = []
         self._bodies: dict[bytes, Index] = {}
         self._refused: set[bytes] = set()
+        self.changes: Counter[str] = Counter()
         self.acknowledged_index = NO_INDEX
         self.anew_count = 0
         self.truncated_count = 0
@@ -135,7 +142,7 @@ class StateChecker:
         view.end_position, view.last_term = Position(0), NO_TERM
         view.commit_index = view.applied_index = NO_INDEX
         view.role = Role.FOLLOWER
-        if self._is_alone:
+        if self._is_alone or _decides_alone(node_id, engine):
             self._forget_after(engine.log.layout.last_index)
         self._log_changed(node_id, view, engine)
         node = engine.node
@@ -347,7 +354,9 @@ class StateChecker:
         view.role = node.role
         if node.role is not Role.LEADER:
             return
-        leader = _Leader(node_id, 0 if self._is_alone else view.starts)
+        # Who is alone may lead a term again that it had not told anybody of.
+        is_alone = self._is_alone or _decides_alone(node_id, engine)
+        leader = _Leader(node_id, 0 if is_alone else view.starts)
         if self._leaders.setdefault(term, leader) != leader:
             raise Violation(
                 f"term {term} has two leaders: {self._leaders[term].node_id} and {node_id}"
@@ -386,12 +395,29 @@ class StateChecker:
         self._commit_terms.append(max(commit_term, last))
         self.older_term_count += entry_term < commit_term
         entry = self._entries[index, entry_term]
+        if entry.kind is EntryKind.CONFIGURATION:
+            self._members_committed(entry)
         if entry.kind is not EntryKind.NORMAL:
             return
         if entry.body in self._refused:
             raise Violation(f"{entry.id} is committed though its proposal was refused")
         if self._bodies.setdefault(entry.body, index) != index:
             raise Violation(f"{entry.id} holds the body of entry {self._bodies[entry.body]} again")
+
+    def _members_committed(self, entry: Entry) -> None:
+        """Check and count a change of the members: one at a time, from each committed configuration to the next."""
+        before, after = self.configuration, decode_membership(entry.body)
+        self.configuration = after
+        if before is None:
+            return
+        if not before.may_precede(after):
+            raise Violation(f"{entry.id} makes ({after}) of ({before}) in one change")
+        gone = set(before.members) - set(after.members)
+        leader = self._leaders.get(entry.term)
+        self.changes["learner-added"] += len(set(after.members) - set(before.members))
+        self.changes["voter-added"] += len(set(after.voters) - set(before.voters))
+        self.changes["member-removed"] += len(gone)
+        self.changes["leader-removed"] += leader is not None and leader.node_id in gone
 
     def _confirmed(self, node_id: NodeId, view: _View, index: Index) -> None:
         """Note that a member has confirmed to its leader everything up to `index`."""
@@ -407,6 +433,11 @@ class StateChecker:
             raise Violation(
                 f"{node_id} votes in term {term} for {self._votes[node_id, term]} and for {candidate}"
             )
+
+
+def _decides_alone(node_id: NodeId, engine: Engine) -> bool:
+    """Return whether a member is the only voter of its group, as far as it knows."""
+    return engine.node.configuration.voters == (node_id,)
 
 
 def _readable(engine: Engine, first: Index, end: Index) -> list[Entry]:
