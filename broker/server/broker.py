@@ -132,6 +132,8 @@ class Broker:
             snapshot_log_bytes=config.snapshot_log_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,
             part_cache_bytes_max=config.read_cache_bytes_max,
+            catch_up_bytes_max=config.catch_up_bytes_max,
+            snapshot_fetch_bytes_per_s=config.snapshot_fetch_bytes_per_s,
             fsync=config.fsync,
             service_attributes={
                 SERVICE_ADDRESS: str(self.service_address),

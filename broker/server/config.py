@@ -116,6 +116,8 @@ class BrokerConfig:
     snapshot_log_bytes: int = 256 * 1024 * 1024
     scrub_bytes_per_s: int = 4 * 1024 * 1024
     read_cache_bytes_max: int = 32 * 1024 * 1024
+    catch_up_bytes_max: int = 1024 * 1024 * 1024
+    snapshot_fetch_bytes_per_s: int = 32 * 1024 * 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_create_topics: bool = True
     auto_create_groups: bool = True
@@ -354,6 +356,10 @@ def _with_log(config: BrokerConfig, values: Values) -> BrokerConfig:
         scrub_bytes_per_s=values.number("scrubBytesPerSecond", 4 * 1024 * 1024, low=0, high=2**30),
         read_cache_bytes_max=values.number(
             "readCacheBytesMax", 32 * 1024 * 1024, low=0, high=2**36
+        ),
+        catch_up_bytes_max=values.number("catchUpBytesMax", 1024 * 1024 * 1024, low=0, high=2**44),
+        snapshot_fetch_bytes_per_s=values.number(
+            "snapshotFetchBytesPerSecond", 32 * 1024 * 1024, low=0, high=2**36
         ),
         message_bytes_max=values.number(
             "maxMessageSize", 4 * 1024 * 1024, low=1, high=12 * 1024 * 1024

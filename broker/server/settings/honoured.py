@@ -188,6 +188,17 @@ _OF_THE_LOG: Final = (
         unit="bytes",
     ),
     HonouredKey(
+        number("catchUpBytesMax"),
+        "how much of what is due to be deleted a leader keeps for a connected member that lacks it; one that lacks "
+        "more gets the newest snapshot, and then the log from where it begins now",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("snapshotFetchBytesPerSecond"),
+        "how fast this member takes another one's snapshot; 0: as fast as it comes",
+        unit="bytes",
+    ),
+    HonouredKey(
         number("maxMessageSize", "4194304"),
         "largest message body",
         unit="bytes",
