@@ -92,6 +92,8 @@ def overlay(
     fresh = read_parts(config, values)
     wrong = {each.key: each.text for each in values.mistakes}
     right = {key: value for key, value in given.items() if key not in wrong}
+    if wrong:  # what was wrong was read as its default, and stands in an attribute beside others
+        fresh = read_parts(config, Values({**texts, **right}))
     fields = {FIELDS[key]: getattr(fresh, FIELDS[key]) for key in right}
     return replace(config, **fields, texts={**config.texts, **right}), wrong
 

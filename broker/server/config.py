@@ -447,7 +447,9 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         vip_port=values.boolean("vipListenEnable", default=False),
         stop_forward_s=values.number("stopForwardSec", STOP_FORWARD_S, high=STOP_FORWARD_S_MAX),
         unchangeable=tuple(
-            values.text("configBlackList", "configBlackList;brokerConfigPath").split(";")
+            key.strip()
+            for key in values.text("configBlackList", "configBlackList;brokerConfigPath").split(";")
+            if key.strip()
         ),
         limits=_read_limits(values),
     )

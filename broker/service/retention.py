@@ -68,7 +68,7 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     """
     hours = [part.strip() for part in text.split(";") if part.strip()]
     for hour in hours:
-        if not (hour.isascii() and hour.isdigit() and int(hour[:3]) < 24):
+        if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
             raise ValueError(f"{hour!r} is not an hour from 00 to 23")
     return frozenset(map(int, hours))
 

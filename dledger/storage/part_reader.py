@@ -200,7 +200,14 @@ class LoadPlanner:
     ) -> None:
         """Plan the reading of some parts of an entry."""
         body, body_end = self._body_of(index)
-        for first, count in _runs(starts):
+        planned_end = body
+        for run, length in _runs(starts):
+            if load.size_bytes >= LOAD_BYTES_MAX:
+                break
+            first = max(run, planned_end)
+            count = length - (first - run) // PART_BYTES
+            if count <= 0:
+                continue  # read ahead for the run before
             number = (first - body) // PART_BYTES
             if ahead and self._is_in_order(index, first):
                 count = max(count, READ_AHEAD_BYTES // PART_BYTES)
@@ -208,6 +215,7 @@ class LoadPlanner:
             size = min(body_end - first, len(chosen) * PART_BYTES)
             load.parts.append(PartsPlan(self._log.file_place(first), first, size, chosen))
             load.size_bytes += size
+            planned_end = Position(first + size)
         load.indexes.add(index)
 
     def _add_entries(

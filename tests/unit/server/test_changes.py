@@ -49,6 +49,15 @@ def test_one_setting_of_retention_leaves_the_others_as_they_were() -> None:
     assert again.retention.used_percent_max == 60
 
 
+def test_a_setting_that_cannot_be_followed_leaves_its_neighbours_as_they_were() -> None:
+    base, _ = read_config(
+        {"brokerName": "a", "storePathRootDir": "/d", "fileReservedTime": "720"}, {}
+    )
+    config, wrong = overlay(base, {"fileReservedTime": "99999999", "retentionBytes": "5"})
+    assert list(wrong) == ["fileReservedTime"]
+    assert config.retention == replace(base.retention, bytes_max=5)
+
+
 def test_what_this_version_does_not_know_is_passed_over() -> None:
     config, wrong = overlay(BASE, {"keyOfTomorrow": "1", "brokerPermission": "64"})
     assert config == BASE
@@ -75,7 +84,7 @@ def test_what_cannot_change_is_refused_with_the_reason(changes: dict[str, str], 
 
 def test_what_the_black_list_protects_cannot_change() -> None:
     config, _ = read_config(
-        {"brokerName": "a", "storePathRootDir": "/d", "configBlackList": "brokerPermission"}, {}
+        {"brokerName": "a", "storePathRootDir": "/d", "configBlackList": " brokerPermission ; "}, {}
     )
     assert problems({"brokerPermission": "4"}, config.unchangeable) == [
         "brokerPermission is in configBlackList"

@@ -158,7 +158,7 @@ def test_hours_are_read_as_rocketmq_writes_them(text: str, hours: set[int]) -> N
     assert parse_delete_hours(text) == hours
 
 
-@pytest.mark.parametrize("text", ["24", "4am", "-1", "04,05", "9999999999999999"])
+@pytest.mark.parametrize("text", ["24", "4am", "-1", "04,05", "9999999999999999", "00099", "0024"])
 def test_what_is_no_hour_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an hour"):
         parse_delete_hours(text)

@@ -118,6 +118,28 @@ def test_one_load_is_bounded_and_gives_what_is_wanted_first(
     assert [bench.get(index, 0, 10) is not None for index in (1, 3, 5)] == [True, True, False]
 
 
+def test_no_part_is_read_twice_by_one_load_and_no_load_is_large(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(part_reader, "LOAD_BYTES_MAX", 40 * PART_BYTES)
+    count = 200
+    bench = Bench(count * PART_BYTES, segment_bytes=1 << 25)
+    bench.load(bench.place(1, 0, 1))
+    parts = list(bench.cache._parts.items())
+    for position, _ in parts[1::2]:
+        del bench.cache._parts[position]
+    every_second = [bench.place(1, number * PART_BYTES, 1) for number in range(1, count, 2)]
+    load = bench.planner.plan(every_second, bench.last)
+    places = [
+        plan.position + number * PART_BYTES
+        for plan in load.parts
+        for number in range(len(plan.checksums))
+    ]
+    assert len(places) == len(set(places))
+    assert load.size_bytes <= 40 * PART_BYTES + READ_AHEAD_BYTES
+    assert places[0] == every_second[0][0]
+
+
 def test_what_is_not_committed_is_not_read() -> None:
     bench = Bench(*[1000] * 10)
     bench.last = Index(5)
