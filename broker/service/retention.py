@@ -81,6 +81,7 @@ class LogFacts:
         now_ms: the group's time.
         hour: of the local day.
         used_percent: share of the fullest disk of a member that is in use; None: unknown.
+        own_used_percent: the same of the leader's own disk: what gives back room there cannot help another one.
         beginning: where the kept part begins.
         given_back: up to where this member has given bytes back; before `beginning` while it is at it.
         end: where the log ends.
@@ -92,6 +93,7 @@ class LogFacts:
     now_ms: int
     hour: int
     used_percent: float | None
+    own_used_percent: float | None
     beginning: Position
     given_back: Position
     end: Position
@@ -166,7 +168,9 @@ def _why(
         return aged
     if rules.bytes_max and facts.end - beginning > rules.bytes_max:
         return "size"
-    is_forcible = rules.forcibly_percent and _is_above(facts.used_percent, rules.forcibly_percent)
+    is_forcible = rules.forcibly_percent and _is_above(
+        facts.own_used_percent, rules.forcibly_percent
+    )
     # The disk shows what went before only when its bytes have been given back.
     if is_first and is_forcible and beginning - facts.given_back < facts.segment_bytes:
         return "disk"

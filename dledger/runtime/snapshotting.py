@@ -122,11 +122,9 @@ class Snapshotter:
             writer = await trio.to_thread.run_sync(self._store.begin, meta)
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
-            older = self.newest
-            self.newest = await trio.to_thread.run_sync(writer.finish)
-            self.older = older
-            self._store.kept_index = meta.index
+            finished = await trio.to_thread.run_sync(writer.finish)
             writer = None
+            self._note_taken(finished)
         except (SnapshotOvertakenError, OSError) as error:
             self._given_up(error)
             return False
@@ -141,11 +139,20 @@ class Snapshotter:
             logging.WARNING if works_again else logging.INFO,
             "snapshot-taken",
             index=meta.index,
-            bytes=self.newest.size_bytes,
+            bytes=finished.size_bytes,
             seconds=round(now_s() - started_s, 3),
             pause_ms=round(self.pause_ms, 1),
         )
         return True
+
+    def _note_taken(self, snapshot: SnapshotFile) -> None:
+        """Note an own snapshot; another member's may have come while it was written, and reach further."""
+        newest = self.newest
+        if newest is not None and newest.meta.index > snapshot.meta.index:
+            self.older = snapshot
+            return
+        self.older, self.newest = newest, snapshot
+        self._store.kept_index = snapshot.meta.index
 
     def _given_up(self, error: SnapshotOvertakenError | OSError) -> None:
         """Try again later and later: a line for each try, which are few, and one when it works again."""

@@ -200,6 +200,7 @@ class RetentionWatch:
             now_ms=now_ms,
             hour=self._local_hour(now_ms),
             used_percent=max(percents, default=None),
+            own_used_percent=self.used_percent,
             beginning=self._state.retention.position,
             given_back=reader.first_position,
             end=reader.applied_position,

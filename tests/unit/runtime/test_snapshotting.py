@@ -188,6 +188,31 @@ async def test_a_snapshot_that_fails_is_tried_again_later_and_later_and_told_whe
         assert "snapshot-taken" in caplog.text
 
 
+async def test_a_snapshot_that_came_while_an_own_one_was_written_stays_the_newest(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        member = await fill_and_take(group)
+        snapshotter = member.server.reader.snapshotter
+        assert snapshotter is not None
+        assert snapshotter.newest is not None
+        meta = snapshotter.newest.meta
+        further = replace(snapshotter.newest, meta=replace(meta, index=Index(meta.index + 100)))
+        await member.server.appender.append(b"later", timeout_s=S)
+        wait = snapshotter._wait_durable
+
+        async def wait_and_fetch(index: Index) -> None:
+            await wait(index)
+            snapshotter.fetched(further)
+
+        monkeypatch.setattr(snapshotter, "_wait_durable", wait_and_fetch)
+        assert await snapshotter.take()
+        assert snapshotter.newest == further
+        assert snapshotter.older is not None
+        assert meta.index < snapshotter.older.meta.index < further.meta.index
+
+
 async def test_without_any_good_snapshot_the_whole_log_is_folded(open_group: OpenGroup) -> None:
     async with open_group(size=1) as group:
         await group.start("n0", machine=KeptBodies())

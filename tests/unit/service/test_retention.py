@@ -27,6 +27,7 @@ AT_FOUR = LogFacts(
     now_ms=NOW_MS,
     hour=4,
     used_percent=20.0,
+    own_used_percent=20.0,
     beginning=Position(0),
     given_back=Position(0),
     end=Position(850),
@@ -115,15 +116,16 @@ def test_the_kept_part_is_held_to_its_size(bytes_max: int, found: int | None) ->
 
 def test_the_oldest_segment_goes_whatever_its_age_when_a_disk_is_nearly_full() -> None:
     young = replace(RULES, reserved_ms=10**12)
-    assert decided(young, used_percent=85.0) is None
-    assert decided(young, used_percent=85.1) == (100, "disk")
-    assert decided(young, used_percent=99.0, end=Position(100)) is None
-    assert decided(replace(young, forcibly_percent=0), used_percent=99.0) is None
+    assert decided(young, own_used_percent=85.0) is None
+    assert decided(young, own_used_percent=85.1) == (100, "disk")
+    assert decided(young, used_percent=99.0) is None, "another one's disk"
+    assert decided(young, own_used_percent=99.0, end=Position(100)) is None
+    assert decided(replace(young, forcibly_percent=0), own_used_percent=99.0) is None
 
 
 def test_forced_cleaning_waits_until_the_bytes_of_the_last_round_are_given_back() -> None:
     young = replace(RULES, reserved_ms=10**12)
-    full = {"used_percent": 86.0, "beginning": Position(300)}
+    full = {"own_used_percent": 86.0, "beginning": Position(300)}
     assert decided(young, **full, given_back=Position(200)) is None
     assert decided(young, **full, given_back=Position(201)) == (400, "disk")
 
