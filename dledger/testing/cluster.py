@@ -104,7 +104,8 @@ class SimCluster(SimLoop):
         self.rng = Random(f"cluster/{settings.seed}")
         self.network = SimNetwork(settings, Random(f"network/{settings.seed}"))
         self.voters = tuple(NodeId(f"n{number}") for number in range(settings.node_count))
-        names = range(settings.node_count + settings.spare_count)
+        spare_count = settings.spare_count if settings.changes_members else 0
+        names = range(settings.node_count + spare_count)
         self.node_ids = tuple(NodeId(f"n{number}") for number in names)
         self.checker = StateChecker(self.node_ids, is_alone=len(self.voters) == 1)
         self.nodes = {node_id: self._make_node(node_id) for node_id in self.node_ids}

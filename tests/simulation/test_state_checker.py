@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dledger.codec.entry import chain_crc, seal
+from dledger.raft.configuration import Configuration
 from dledger.raft.effects import Committed, Role
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
@@ -33,6 +34,7 @@ class FakeNode:
         self.vote: NodeId | None = None
         self.role = Role.FOLLOWER
         self.commit_index = Index(0)
+        self.configuration = Configuration((N0, N1, N2))
 
     @property
     def log(self) -> LogLayout:

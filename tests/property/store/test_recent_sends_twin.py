@@ -72,7 +72,6 @@ class Twin:
 @pytest.fixture(autouse=True)
 def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_sends, "KEYS_MAX", KEYS_MAX)
-    monkeypatch.setattr(recent_sends, "AGE_MAX_MS", AGE_MAX_MS)
     monkeypatch.setattr(recent_sends, "KEY_BYTES_MAX", KEY_BYTES_MAX)
     monkeypatch.setattr(recent_sends, "COPIES_MAX", COPIES_MAX)
     monkeypatch.setattr(sealed_sends, "TABLE_KEYS", TABLE_KEYS)
@@ -81,7 +80,7 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(entries)
 def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int]]) -> None:
-    window, twin, now_ms, offset = RecentSends(), Twin(), 0, 0
+    window, twin, now_ms, offset = RecentSends(AGE_MAX_MS), Twin(), 0, 0
     for keys, pause_ms in steps:
         now_ms += pause_ms
         offsets = list(range(offset, offset + len(keys)))
@@ -105,7 +104,7 @@ def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int
 def test_a_restored_window_goes_on_like_the_first(
     before: list[tuple[list[bytes], int]], after: list[tuple[list[bytes], int]]
 ) -> None:
-    first, second = RecentSends(), RecentSends()
+    first, second = RecentSends(AGE_MAX_MS), RecentSends(AGE_MAX_MS)
     first.begin_term(3, 17)
     now_ms, offset = 0, 0
     for number, (keys, pause_ms) in enumerate(before + after):

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
 from broker.store.state import BrokerState
 from dledger.codec.entry import chain_crc
 from dledger.codec.log_start import LogStart, encode_log_start
