@@ -28,7 +28,7 @@ def read_properties(text: str) -> dict[str, str]:
     are dropped: in a broker.conf they are never meant.
 
     Raises:
-        ConfigError: a `\u` escape without four hexadecimal digits; names the line.
+        ConfigError: a `\u` escape without four hexadecimal digits, or half a character; names the line.
     """
     return {each.key: each.value for each in read_property_lines(text)}
 
@@ -37,7 +37,7 @@ def read_property_lines(text: str) -> list[Property]:
     r"""Read the lines as `read_properties` does, and keep all of them, in their order.
 
     Raises:
-        ConfigError: a `\u` escape without four hexadecimal digits; names the line.
+        ConfigError: a `\u` escape without four hexadecimal digits, or half a character; names the line.
     """
     return [
         Property(*_split_pair(line, number), line=number) for number, line in _logical_lines(text)
@@ -95,7 +95,15 @@ def _unescape(text: str, number: int) -> str:
             continue
         out.append(_unicode_char(text[position : position + 4], number))
         position += 4
-    return "".join(out)
+    return _characters("".join(out), number)
+
+
+def _characters(text: str, number: int) -> str:
+    """Join the halves of characters, as Java writes those beyond its 16 bits."""
+    try:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"line {number}: an escape names one half of a character") from error
 
 
 def _unicode_char(digits: str, number: int) -> str:

@@ -14,11 +14,10 @@ from broker.settings.keys import (
     number,
     text,
 )
-from broker.settings.netty import NETTY
+from broker.settings.netty import ENCRYPTION, NETTY
 
 _OFF: Final = ("false",)
 _ON: Final = ("true",)
-_NO_TLS: Final = "connections are not encrypted here: it would start in plain text; remove the line"
 
 HONOURED: Final = (
     HonouredKey(number("listenPort", "9876"), "where to listen (`--listen`)"),
@@ -35,10 +34,7 @@ HONOURED: Final = (
 )
 
 REFUSED: Final = (
-    RefusedKey(flag("useTLS", "false"), _OFF, _NO_TLS),
-    RefusedKey(flag("tlsEnable"), _OFF, _NO_TLS),
-    RefusedKey(flag("tls.enable"), _OFF, _NO_TLS),
-    RefusedKey(text("tls.server.mode"), ("disabled",), _NO_TLS),
+    *ENCRYPTION,
     RefusedKey(
         text("socksProxyConfig", None, "{}"),
         ("{}", ""),

@@ -8,20 +8,17 @@ from __future__ import annotations
 from typing import Final
 
 from broker.settings.keys import RefusedKey, flag, number, text
+from broker.settings.netty import ENCRYPTION
 
 _OFF: Final = ("false",)
 _NO_ACCESS_CONTROL: Final = "access control is not supported; remove the line"
-_NO_TLS: Final = "connections are not encrypted here: it would start in plain text; remove the line"
 _NO_ADDRESS: Final = "name servers are read from namesrvAddr only; name them there"
 
 REFUSED: Final = (
     RefusedKey(flag("aclEnable", "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authenticationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authorizationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
-    RefusedKey(flag("useTLS", "false"), _OFF, _NO_TLS),
-    RefusedKey(flag("tlsEnable"), _OFF, _NO_TLS),
-    RefusedKey(flag("tls.enable"), _OFF, _NO_TLS),
-    RefusedKey(text("tls.server.mode"), ("disabled",), _NO_TLS),
+    *ENCRYPTION,
     RefusedKey(
         text("socksProxyConfig", None, "{}"),
         ("{}", ""),

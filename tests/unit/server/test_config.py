@@ -149,6 +149,12 @@ def test_a_broken_escape_names_its_line() -> None:
         read_properties("a=1\nb=\\u12")
 
 
+def test_a_character_in_two_escapes_is_one_and_half_of_one_is_refused() -> None:
+    assert read_properties("a=\\ud83d\\ude00") == {"a": "\U0001f600"}
+    with pytest.raises(ConfigError, match="line 2"):
+        read_properties("a=1\nb=\\ud800")
+
+
 def test_o15_settings_of_transactions() -> None:
     usual, _ = build()
     assert (usual.transaction_timeout_ms, usual.transaction_check_interval_ms) == (6_000, 30_000)
