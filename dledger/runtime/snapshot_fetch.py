@@ -124,9 +124,8 @@ class SnapshotFetch:
             self._log(logging.WARNING, "snapshot-not-fetched", reason=error)
             await trio.sleep(RETRY_S)
         finally:
-            if self._copy is not None and engine.needs_snapshot_of is None:
-                self._copy.abandon()
-                self._copy = None
+            if engine.needs_snapshot_of is None:
+                self._give_up_copy()
 
     async def spare_fold(self) -> None:
         """Fetch and take in for a new store; ends when that is done, or when it would spare nothing any more."""
@@ -143,9 +142,7 @@ class SnapshotFetch:
             # The log has everything that the snapshot has: fold it.
             self._log(logging.WARNING, "snapshot-not-fetched", reason=error)
         finally:
-            if self._copy is not None:
-                self._copy.abandon()
-                self._copy = None
+            self._give_up_copy()
 
     async def _has_fetched_from(self, peer: Peer) -> bool:
         """Fetch from a member; return False where it was not reached or broke off.
@@ -184,11 +181,12 @@ class SnapshotFetch:
     async def _copy_all(self, connection: MemberConnection) -> SnapshotFile | None:
         """Return the file, whole and verified; None when the leader has none that is worth it."""
         if self._copy is not None and self._source != connection.peer.node_id:
-            self._copy.abandon()
-            self._copy = None
+            self._give_up_copy()
         self._source = connection.peer.node_id
         pace = TransferPace(self._config.snapshot_fetch_bytes_per_s)
         while True:
+            if self._copy is not None and self._copy.has_ended:
+                self._copy = None
             copy = self._copy
             wanted = (copy.index, copy.size_bytes) if copy is not None else (0, 0)
             call = SnapshotCall(connection.next_token(), *wanted)
@@ -205,9 +203,14 @@ class SnapshotFetch:
                 raise PeerProtocolError(f"{connection.peer} sent byte {answer.offset}")
             await trio.to_thread.run_sync(copy.add, bytes(blob))
             if copy.size_bytes >= answer.size_bytes:
-                self._copy = None
                 return await trio.to_thread.run_sync(copy.finish)
             await pace.after(len(blob))
+
+    def _give_up_copy(self) -> None:
+        """Forget what was copied so far, if anything; whole, it is a snapshot and stays."""
+        if self._copy is not None:
+            self._copy.abandon()
+        self._copy = None
 
     def _take_in(self, snapshot: SnapshotFile) -> bool:
         """Replace the state, between two passes, if it is still behind; return whether it is that of the snapshot now.

@@ -8,6 +8,7 @@ one costs nothing but the snapshot: the half file is given up, never synced agai
 
 from __future__ import annotations
 
+import contextlib
 import errno
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -131,50 +132,79 @@ class SnapshotCopy:
         self._disk = disk
         self._path = path
         self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
+        self._is_aside = True
         self._file.truncate(0)
 
+    @property
+    def has_ended(self) -> bool:
+        """True once it takes no more bytes: it was finished, abandoned, or a sync has failed."""
+        return self._file is None
+
     def add(self, data: bytes) -> None:
-        """Write the next bytes.
+        """Write the next bytes. After a failed write they may come again; after a failed sync it has ended.
 
         Raises:
-            OSError: it failed; call `abandon`.
+            OSError: it failed.
         """
         assert self._file is not None, "the copy has ended"
         self._store.check_room(len(data))
         self._file.write_at(self.size_bytes, (data,))
         before, self.size_bytes = self.size_bytes, self.size_bytes + len(data)
         if before // SYNC_BYTES != self.size_bytes // SYNC_BYTES:
-            self._file.sync()
+            self._sync()
 
     def finish(self) -> SnapshotFile:
-        """Verify every checksum, then make it durable under its name.
+        """Verify every checksum, then make it durable under its name. It has ended then, whatever happens.
 
         Raises:
             CorruptionError: it is no whole snapshot of this index; nothing of it is left.
-            OSError: it failed.
+            OSError: it failed; nothing of it is left, unless the disk does not remove it either.
         """
         assert self._file is not None, "the copy has ended"
         try:
-            meta = _decode_head_of(self._file, self.index)
-            for _ in _frames(self._file, FrameChain(self._file.read_at(0, HEAD_BYTES))):
-                pass
-        except SnapshotFormatError as error:
-            path = self._file.path
+            meta = self._verified_head(self._file)
+            self._sync()
+            self._close()
+            self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+            self._is_aside = False
+        except OSError:
             self.abandon()
-            raise CorruptionError(path, error.byte_offset, error.problem) from error
-        self._file.sync()
-        self._file.close()
-        self._file = None
-        self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+            raise
         self._store.sync_and_prune()
         return SnapshotFile(self._path, meta, self.size_bytes)
 
-    def abandon(self) -> None:
-        """Give it up."""
+    def _verified_head(self, file: File) -> SnapshotMeta:
+        """Read everything; return what the head says."""
+        try:
+            meta = _decode_head_of(file, self.index)
+            for _ in _frames(file, FrameChain(file.read_at(0, HEAD_BYTES))):
+                pass
+        except SnapshotFormatError as error:
+            self.abandon()
+            raise CorruptionError(file.path, error.byte_offset, error.problem) from error
+        return meta
+
+    def _sync(self) -> None:
+        """Sync; what a failed sync leaves on the disk is unknown, and is not built on (house rule 5)."""
+        assert self._file is not None, "the copy has ended"
+        try:
+            self._file.sync()
+        except OSError:
+            self.abandon()
+            raise
+
+    def _close(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
-            self._disk.remove(self._path + ASIDE_SUFFIX)
+
+    def abandon(self) -> None:
+        """Give it up, if it has not ended; its temporary file is removed now if possible, else at the next start."""
+        self._close()
+        with contextlib.suppress(OSError):
+            if self._is_aside:
+                self._disk.remove(self._path + ASIDE_SUFFIX)
+                self._is_aside = False
 
 
 class SnapshotStore:

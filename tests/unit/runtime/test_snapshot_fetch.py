@@ -19,7 +19,7 @@ from dledger.config import Peer
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.log_layout import LogLayout
 from dledger.runtime.snapshot_fetch import SnapshotFetch
-from dledger.storage.snapshots import SnapshotFile, SnapshotStore
+from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.runtime.conftest import Group, Member
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
@@ -143,6 +143,27 @@ async def test_a_voter_fetches_nothing(open_group: OpenGroup) -> None:
         fetching.driver.is_voter = True
         await fetching.run()
         assert not fetching.driver.replaced
+
+
+async def test_a_disk_that_fails_at_the_end_leaves_nothing_aside_and_the_log_is_folded(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        fetching = Fetching(group, await fill_and_take(group))
+        begin = fetching.store.begin_copy
+
+        def begin_failing(index: Index) -> SnapshotCopy:
+            copy = begin(index)
+            fetching.disk.fail_sync()
+            return copy
+
+        monkeypatch.setattr(fetching.store, "begin_copy", begin_failing)
+        with caplog.at_level(logging.WARNING):
+            await fetching.run()
+        assert "snapshot-not-fetched" in caplog.text
+        assert not fetching.driver.replaced
+        assert fetching.disk.list("snapshots") == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,8 @@ from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, SnapshotMeta
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk
-from dledger.storage.snapshots import SnapshotCopy, SnapshotStore, SnapshotWriter
+from dledger.storage import snapshots
+from dledger.storage.snapshots import ASIDE_SUFFIX, SnapshotCopy, SnapshotStore, SnapshotWriter
 from dledger.testing.sim_disk import SimDisk
 
 CHUNKS = [b"a" * 1000, b"b" * 10, b"c"]
@@ -110,6 +111,51 @@ def test_a_snapshot_leaves_the_log_its_room(is_copy: bool) -> None:
     assert 4000 <= disk.free_bytes() < 5000
     writer.abandon()
     assert disk.list("snapshots") == [f"{3:020d}"]
+
+
+def copied(disk: SimDisk) -> SnapshotCopy:
+    """Return a copy of a whole snapshot that is not finished yet."""
+    other = SimDisk(Random(2))
+    write(other, 7)
+    copy = SnapshotStore(disk).begin_copy(Index(7))
+    copy.add(other.content(f"snapshots/{7:020d}"))
+    return copy
+
+
+@pytest.mark.parametrize("failing", [SimDisk.fail_read, SimDisk.fail_sync, SimDisk.fail_write])
+def test_a_copy_that_cannot_be_finished_leaves_nothing(
+    failing: Callable[[SimDisk], None],
+) -> None:
+    disk = SimDisk(Random(1))
+    copy = copied(disk)
+    failing(disk)
+    with pytest.raises(OSError):
+        copy.finish()
+    assert copy.has_ended
+    assert disk.list("snapshots") == []
+
+
+def test_a_copy_whose_sync_has_failed_is_not_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the disk has of it is unknown, though it can be read back."""
+    monkeypatch.setattr(snapshots, "SYNC_BYTES", 100)
+    disk = SimDisk(Random(1))
+    copy = SnapshotStore(disk).begin_copy(Index(7))
+    disk.fail_sync()
+    with pytest.raises(OSError):
+        copy.add(bytes(200))
+    assert copy.has_ended
+    assert disk.list("snapshots") == []
+
+
+def test_a_finished_copy_is_not_given_up() -> None:
+    disk = SimDisk(Random(1))
+    copy = copied(disk)
+    whole = copy.finish()
+    own = SnapshotStore(disk).begin(meta(7))
+    copy.abandon()
+    assert disk.list("snapshots") == [f"{7:020d}", f"{7:020d}{ASIDE_SUFFIX}"]
+    own.abandon()
+    assert whole.meta == meta(7)
 
 
 def exhaust(add: Callable[[], None]) -> None:
