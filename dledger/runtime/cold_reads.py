@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import trio
 
@@ -21,6 +21,19 @@ from dledger.storage.segmented_log import SegmentedLog
 
 LOADS_MAX: Final = 2
 """Reads at a time: while one waits for the disk another one verifies."""
+
+
+def ever_wanted() -> bool:
+    """Return True: it is wanted until it was read."""
+    return True
+
+
+class _Waiting(NamedTuple):
+    """Somebody who waits for a read; see `ColdReads.load`."""
+
+    places: Sequence[Place]
+    done: Callable[[], None]
+    is_wanted: Callable[[], bool]
 
 
 class Threads(Protocol):
@@ -80,7 +93,7 @@ class ColdReads:
         self.planner = LoadPlanner(log, cache)
         self._threads = threads
         self._commit_index = commit_index
-        self._waiting: deque[tuple[Sequence[Place], Callable[[], None]]] = deque()
+        self._waiting: deque[_Waiting] = deque()
         self._running: set[Index] = set()
         self._running_count = 0
         self._has_stopped = False
@@ -93,15 +106,25 @@ class ColdReads:
             self._has_stopped = True
             self._waiting.clear()
 
-    def load(self, places: Sequence[Place], done: Callable[[], None]) -> None:
+    def load(
+        self,
+        places: Sequence[Place],
+        done: Callable[[], None],
+        is_wanted: Callable[[], bool] = ever_wanted,
+    ) -> None:
         """Read what of these places is not in memory, then call `done`; at once if there is nothing to read.
 
         At once, too, when the member stops; who waits then is not called any more.
+
+        Args:
+            places: wanted bytes of the log.
+            done: called once.
+            is_wanted: asked when its turn comes; if it is not wanted any more, nothing is read.
         """
         if self._has_stopped:
             done()
             return
-        self._waiting.append((places, done))
+        self._waiting.append(_Waiting(places, done, is_wanted))
         if len(self._waiting) == 1:
             self._begin_waiting()
 
@@ -121,8 +144,9 @@ class ColdReads:
     def _begin_waiting(self) -> None:
         """Begin what waits, in order, as long as there is room."""
         while self._waiting and self._running_count < LOADS_MAX:
-            places, done = self._waiting[0]
-            load = self.planner.plan(places, self._commit_index())
+            places, done, is_wanted = self._waiting[0]
+            wanted = places if is_wanted() else ()
+            load = self.planner.plan(wanted, self._commit_index())
             if not load.indexes.isdisjoint(self._running):
                 return  # when the other one is through, this may find everything
             self._waiting.popleft()

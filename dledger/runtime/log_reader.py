@@ -19,7 +19,7 @@ from dledger.raft.effects import ReadAt
 from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
 from dledger.raft.ids import NO_INDEX, Index, Position
 from dledger.runtime.callers import wait_outcome
-from dledger.runtime.cold_reads import ColdReads
+from dledger.runtime.cold_reads import ColdReads, ever_wanted
 from dledger.runtime.group_check import EntryFingerprint
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
@@ -218,12 +218,18 @@ class LogReader:
             cold.keep(entry)
         return BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
 
-    def load(self, places: Sequence[Place], done: Callable[[], None]) -> None:
+    def load(
+        self,
+        places: Sequence[Place],
+        done: Callable[[], None],
+        is_wanted: Callable[[], bool] = ever_wanted,
+    ) -> None:
         """Read places of the log into memory beside the loop, then call `done`; at once if there is nothing to read.
 
-        Not all of it need be there then: it may be damaged, or too much for one read.
+        Not all of it need be there then: it may be damaged, or too much for one read, or not wanted any more when its
+        turn came.
         """
-        self.running_cold.load(places, done)
+        self.running_cold.load(places, done, is_wanted)
 
     @property
     def running_cold(self) -> ColdReads:

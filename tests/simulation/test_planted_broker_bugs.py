@@ -211,7 +211,8 @@ class MovesWhoFindsNothing(BrokerController):
     def __init__(self, *args: Any, **named: Any) -> None:
         super().__init__(*args, **named)
         pulls = self.services.pulls
-        answer = pulls._answer
+        answers = pulls._answers
+        answer = answers.give
 
         def answer_with_own_end(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
             if outcome.code == ResponseCode.PULL_NOT_FOUND and not pull.is_confirmed:
@@ -219,7 +220,7 @@ class MovesWhoFindsNothing(BrokerController):
                 outcome = replace(outcome, next_offset=end)
             answer(pull, result, outcome)
 
-        pulls._answer = answer_with_own_end  # type: ignore[method-assign]
+        answers.give = answer_with_own_end  # type: ignore[method-assign]
         pulls._try_later = lambda pull: False  # type: ignore[method-assign]
 
 

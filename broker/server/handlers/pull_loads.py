@@ -1,12 +1,13 @@
 """Pulls that wait until old messages were read from the disk beside the loop.
 
-A pull waits for one such read only: then it is given what is there, its first message in any case. It must not know
-how pulls are answered.
+A pull waits for one such read only, and not beyond its deadline: then it is given what is there, its first message in
+any case, or, when it is late or this node ends, nothing but the word to ask again. For a client that is gone nothing is
+read. It must not know how pulls are answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from broker.server.handlers.pull_request import Pull
@@ -29,18 +30,27 @@ class PullLoads:
         answered: called after a pull went on; it has to send the answers that there are.
     """
 
-    def __init__(self, reader: LogReader, go_on: Callable[[Pull], None], most: int) -> None:
+    def __init__(
+        self,
+        reader: LogReader,
+        go_on: Callable[[Pull], None],
+        give_up: Callable[[Pull], None],
+        *,
+        most: int,
+    ) -> None:
         """Start with no pull.
 
         Args:
             reader: the log.
             go_on: called when what a pull waits for was read, and its client is still there.
+            give_up: called when it waits no longer, though that was not read yet.
             most: pulls that may wait.
         """
         self.is_ending = False
         self.answered: Callable[[], None] = _nothing
         self._reader = reader
         self._go_on = go_on
+        self._give_up = give_up
         self._most = most
         self._waiting: set[Pull] = set()
         self._ahead_count = 0
@@ -55,23 +65,33 @@ class PullLoads:
     def wait(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Let a pull wait until these records were read."""
         self._waiting.add(pull)
-        self._reader.load(places, lambda: self._loaded(pull))
+        self._reader.load(places, lambda: self._loaded(pull), lambda: not pull.is_closed)
 
-    def read_ahead(self, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
-        """Read records for which a client is expected to ask next, unless enough is read ahead."""
+    def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
+        """Read records for which a pull's client is expected to ask next, unless enough is read ahead."""
         if self._ahead_count < AHEAD_MAX and not self.is_ending:
             self._ahead_count += 1
-            self._reader.load(places, self._read_ahead)
+            self._reader.load(places, self._read_ahead, lambda: not pull.origin.is_closed)
+
+    def expire(self, now_ms: int) -> None:
+        """Give up waiting for those that are late, and forget those whose clients are gone."""
+        late = [each for each in self._waiting if each.deadline_ms <= now_ms or each.is_closed]
+        self._stop_waiting(late)
 
     def end(self) -> None:
-        """Go on with all pulls at once; none waits from now on."""
+        """Give up waiting for all pulls at once; none waits from now on."""
         self.is_ending = True
-        for pull in tuple(self._waiting):
-            self._loaded(pull)
+        self._stop_waiting(tuple(self._waiting))
+
+    def _stop_waiting(self, pulls: Iterable[Pull]) -> None:
+        for pull in pulls:
+            self._waiting.remove(pull)
+            if not pull.is_closed:
+                self._give_up(pull)
 
     def _loaded(self, pull: Pull) -> None:
         if pull not in self._waiting:
-            return  # this node ends, and it was answered
+            return  # it was given up
         self._waiting.remove(pull)
         if not pull.is_closed:
             pull.is_loaded = True

@@ -11,12 +11,11 @@ stands in docs/adding-a-code.md.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from broker.server.handlers.offset_overflows import OffsetOverflows
-from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
+from broker.server.handlers.pull_advice import PullAdvice
+from broker.server.handlers.pull_answers import PullAnswers
 from broker.server.handlers.pull_loads import PullLoads
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.sent_away import SentAway
@@ -26,22 +25,17 @@ from broker.server.requests.read_points import NotConfirmed, ReadPoints
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
-from broker.service.pull import PullGrant, PullOutcome, PullRules, outcome_of
+from broker.service.pull import PullGrant, PullOutcome, PullRules
 from broker.service.refusal import Refusal
-from broker.store.reading import GetResult, GetStatus, get_messages
 from broker.store.record_reader import NotLoadedError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
 _NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST})
 
 _NEVER_MS: Final = 2**62
-
-_COUNT_MAX: Final = 1024
-"""Messages in one answer, whatever the client asks for."""
 
 
 class _NotKnownHereError(Exception):
@@ -50,15 +44,6 @@ class _NotKnownHereError(Exception):
 
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
 _NOT_READ = (EntryDamagedError, NotLoadedError)
-
-
-@dataclass(slots=True)
-class PullCounts:
-    """Pulls that were answered since the start, with messages or without, and the messages."""
-
-    found: int = 0
-    missed: int = 0
-    messages: int = 0
 
 
 class Pulls:
@@ -109,17 +94,16 @@ class Pulls:
         self._sent_away = SentAway(held_max)
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
-        self.loads = PullLoads(log.reader, self._check_and_read, held_max)
+        self.loads = PullLoads(log.reader, self._check_and_read, self._late_load, most=held_max)
+        self._answers = PullAnswers(log, state, advice, self.loads)
+        self.counts = self._answers.counts
         self.long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
-        self._overflows = OffsetOverflows()
         self._put_off: list[Pull] = []
-        self._unconfirmed: set[Pull] = set()
-        """Those that wait for their confirmation."""
+        self._unconfirmed: set[Pull] = set()  # wait for their confirmation
         self._is_ending = False
         self._topics_version = state.topics.version
-        self.counts = PullCounts()
         points.watch_answers(self._sent_away.forget)
 
     @property
@@ -204,20 +188,14 @@ class Pulls:
             return
         if not why.has_leader:
             self._sent_away.add(pull.connection, pull.place)
-        self._send_away(pull)
+        self._answers.send_away(pull)
 
     def _is_back(self, pull: Pull) -> bool:
         return self._sent_away.is_back(pull.connection, pull.place)
 
-    def _send_away(self, pull: Pull) -> None:
-        """Answer that there is nothing new here, with the client's own offset, and name the leader."""
-        low, high = self._state.queues.min_max(*pull.place)
-        offset = pull.fields.queue_offset
-        self._answer(
-            pull,
-            GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min(low, offset), high),
-            PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(high, offset)),
-        )
+    def _late_load(self, pull: Pull) -> None:
+        """Let a pull's client ask again, whose messages the disk does not give in time; it may find them then."""
+        self._answers.ask_again(pull)
 
     def _try_later(self, pull: Pull) -> bool:
         """Keep a pull for the next tick; return False if it is late, too many wait, or this node ends."""
@@ -287,52 +265,12 @@ class Pulls:
         """
         fields = pull.fields
         pull.next_offset = fields.queue_offset
-        result, outcome = self._read(pull)
+        result, outcome = self._answers.read(pull)
         if outcome.code == ResponseCode.PULL_OFFSET_MOVED:
-            self._note_overflow(fields, result)
+            self._answers.note_overflow(fields, result)
         if outcome.code == ResponseCode.PULL_NOT_FOUND and self._hold(pull):
             return
-        self._answer(pull, result, outcome)
-
-    def _read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
-        """Read a pull's queue from the offset that it has reached.
-
-        Raises:
-            EntryDamagedError: a message cannot be read now.
-            NotLoadedError: it has to be read from the disk, and the pull may wait.
-        """
-        fields, offset = pull.fields, pull.next_offset
-        assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
-        result = get_messages(
-            self._state,
-            self._log.reader,
-            fields.topic,
-            fields.queue_id,
-            offset=offset,
-            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
-            log_end=self._log.reader.committed_position,
-            bytes_max=fields.max_msg_bytes or 2**31 - 1,
-            tag_hashes=pull.tags,
-            limits=self._advice.limits,
-            may_wait=self.loads.may_wait(pull),
-        )
-        return result, outcome_of(result, offset, is_authoritative=self._is_sure(pull))
-
-    def _is_sure(self, pull: Pull) -> bool:
-        """Return True if a pull was confirmed, or needs no confirmation as this node leads by now."""
-        return pull.is_confirmed or self._log.reader.is_current
-
-    def _note_overflow(self, fields: PullFields, result: GetResult) -> None:
-        """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
-        if fields.queue_offset > result.max_offset:
-            self._overflows.note(
-                self._log.node_id,
-                fields.consumer_group,
-                fields.topic,
-                fields.queue_id,
-                offset=fields.queue_offset,
-                max_offset=result.max_offset,
-            )
+        self._answers.give(pull, result, outcome)
 
     def _behind(self, remark: str | None) -> str:
         return f"{remark} So node {self._log.node_id} says, which does not lead and may be behind."
@@ -404,21 +342,22 @@ class Pulls:
 
     def expire(self, now_ms: int) -> None:
         """Go on with the pulls that were put off, and answer those whose time is over."""
+        self.loads.expire(now_ms)
         self._try_put_off()
         self._end_holds(now_ms)
 
     def _end_holds(self, now_ms: int) -> None:
         """Answer the pulls whose time is over by then with what is there (F8)."""
         for pull in self._held.take_due(now_ms):
-            if not self._is_sure(pull):
-                self._send_away(pull)
+            if not self._answers.is_sure(pull):
+                self._answers.send_away(pull)
                 continue
             newer = self._newer_grant(pull)
             if newer is not None:
                 self._read_anew(pull, newer)
                 continue
             try:
-                result, outcome = self._read(pull)
+                result, outcome = self._answers.read(pull)
             except _NOT_READ:
                 self._read_anew(pull)
                 continue
@@ -428,7 +367,7 @@ class Pulls:
                 outcome = PullOutcome(
                     ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
                 )
-            self._answer(pull, result, outcome)
+            self._answers.give(pull, result, outcome)
 
     def connection_closed(self, number: int) -> None:
         """Drop the pulls of a connection."""
@@ -441,7 +380,7 @@ class Pulls:
             self._held.release(pull)
             return
         try:
-            result, outcome = self._read(pull)
+            result, outcome = self._answers.read(pull)
         except _NOT_READ:
             self._held.release(pull)
             self._read_anew(pull)
@@ -457,8 +396,8 @@ class Pulls:
             return
         self._held.release(pull)
         newer = self._newer_grant(pull)
-        if newer is None and self._is_sure(pull):
-            self._answer(pull, result, outcome)
+        if newer is None and self._answers.is_sure(pull):
+            self._answers.give(pull, result, outcome)
         else:  # as the group wants it now, or once the leader that there may be by now has confirmed it
             self._read_anew(pull, newer)
 
@@ -473,30 +412,3 @@ class Pulls:
         if isinstance(grant, Refusal) or grant.tags == pull.tags:
             return None
         return grant
-
-    def _answer(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
-        """Answer a pull with what was read, in one frame."""
-        if result.not_loaded:
-            self.loads.read_ahead(result.not_loaded)
-        is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
-        head = pull_reply_head(
-            pull.opaque,
-            outcome.code,
-            next_begin_offset=outcome.next_offset,
-            min_offset=result.min_offset,
-            max_offset=outcome.max_offset,
-            body_bytes=sum(map(len, result.records)),
-            suggested_broker_id=(
-                self._advice.for_cold_read(pull.fields.queue_id, result.bytes_behind)
-                if is_cold
-                else LEADER_BROKER_ID
-            ),
-            remark=result.status.value.encode(),
-        )
-        pull.reply(b"".join((head, *result.records)))
-        counts = self.counts
-        if result.records:
-            counts.found += 1
-            counts.messages += len(result.records)
-        else:
-            counts.missed += 1

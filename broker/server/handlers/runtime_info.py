@@ -9,7 +9,7 @@ from typing import Final
 from broker.server.config import BrokerConfig
 from broker.server.handlers.disk_room import DiskRoom, room_table
 from broker.server.handlers.member_info import MemberInfo
-from broker.server.handlers.pulls import PullCounts
+from broker.server.handlers.pull_answers import PullCounts
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp

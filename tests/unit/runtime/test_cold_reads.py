@@ -106,6 +106,24 @@ def test_what_another_one_reads_is_waited_for_and_not_read_again() -> None:
     assert bench.reader.cold.load_count == 2
 
 
+def test_what_is_not_wanted_any_more_when_its_turn_comes_is_not_read() -> None:
+    bench = Bench(*[20_000] * 20)
+    wanted = {13: True}
+    for index in (1, 5, 9, 13):
+        bench.reader.load(
+            [(bench.at(index), 1)],
+            lambda index=index: bench.done.append(index),  # type: ignore[misc]  # each its own
+            lambda index=index: wanted.get(index, index < 9),  # type: ignore[misc]
+        )
+    bench.threads.run_first()
+    assert bench.done == [1, 9], "who is not wanted any more is still called"
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert bench.done == [1, 9, 5, 13]
+    assert not bench.has(9)
+    assert bench.reader.running_cold.load_count == 3
+
+
 def test_what_is_read_on_the_loop_is_kept_for_others() -> None:
     bench = Bench(PART_BYTES * 3)
     assert not bench.has(1)

@@ -9,7 +9,8 @@ import pytest
 
 from broker.server.handlers.pull_loads import AHEAD_MAX
 from broker.server.requests.request import HOLD_MS
-from tests.unit.server.test_pulls_of_damaged_entries import Bench, Log, bodies
+from dledger_mq.remoting.codes import ResponseCode
+from tests.unit.server.test_pulls_of_damaged_entries import Bench, Log, Origin, bodies
 from tests.unit.store.lone_broker import LoneBroker
 
 
@@ -21,6 +22,7 @@ class ColdLog(Log):
         self.is_serving = True
         self.cold: set[int] = set()
         self.loads: list[tuple[Sequence[Any], Callable[[], None]]] = []
+        self.wanted: list[Callable[[], bool]] = []
         self.read_on_the_loop = 0
 
     def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
@@ -31,8 +33,11 @@ class ColdLog(Log):
             self.read_on_the_loop += 1
         return super().span_at(position, size_bytes)
 
-    def load(self, places: Sequence[Any], done: Callable[[], None]) -> None:
+    def load(
+        self, places: Sequence[Any], done: Callable[[], None], is_wanted: Callable[[], bool]
+    ) -> None:
         self.loads.append((places, done))
+        self.wanted.append(is_wanted)
 
     def end_load(self, count_max: int = 1 << 30) -> None:
         """Let the oldest load end, which has read so many of the wanted messages."""
@@ -45,11 +50,11 @@ class ColdLog(Log):
 class ColdBench(Bench):
     """Pulls from a queue with ten messages, each in an entry of its own, of which none is in memory."""
 
+    log: ColdLog
+    log_type = ColdLog
+
     def __init__(self, held_max: int = 10) -> None:
         super().__init__(held_max)
-        self.log: ColdLog = ColdLog(self.broker)
-        self.pulls._log = self.log  # type: ignore[assignment]  # the part of a LogServer that is used
-        self.pulls.loads._reader = self.log  # type: ignore[assignment]  # the same
         self.flushed = 0
         self.pulls.loads.answered = self._flush
         for number in range(10):
@@ -124,6 +129,60 @@ def test_a_pull_whose_client_went_is_dropped(bench: ColdBench) -> None:
     assert (origin.frames, bench.flushed) == ([], 0)
 
 
+def test_nothing_is_read_for_a_client_that_went_or_was_answered(bench: ColdBench) -> None:
+    gone, late, there = bench.pull(0), bench.pull(1), bench.pull(2)
+    assert [is_wanted() for is_wanted in bench.log.wanted] == [True] * 3
+    gone.is_closed = True
+    assert [is_wanted() for is_wanted in bench.log.wanted] == [False, True, True]
+    bench.expire(HOLD_MS)
+    assert [is_wanted() for is_wanted in bench.log.wanted] == [False] * 3
+    assert (gone.frames, len(late.frames), len(there.frames)) == ([], 1, 1)
+
+
+def test_nothing_is_read_ahead_for_a_client_that_went(bench: ColdBench) -> None:
+    bench.log.cold.discard(bench.broker.log.entries[-10].index)
+    origin = bench.pull(0)
+    assert bodies(origin) == [b"0"]
+    (is_wanted,) = bench.log.wanted
+    assert is_wanted(), "it was answered, and will ask for more"
+    origin.is_closed = True
+    assert not is_wanted()
+
+
+def test_a_disk_that_takes_too_long_lets_the_client_ask_again_from_its_own_offset(
+    bench: ColdBench,
+) -> None:
+    origin = bench.pull(2)
+    bench.expire(HOLD_MS - 1)
+    assert origin.frames == []
+    bench.expire(HOLD_MS)
+    assert is_to_ask_again(origin, 2)
+    assert bench.log.read_on_the_loop == 0
+    bench.log.end_load()
+    assert len(origin.answers()) == 1, "what came too late is in memory now"
+    assert bodies(bench.pull(2)) == [b"%d" % number for number in range(2, 10)]
+
+
+def is_to_ask_again(origin: Origin, offset: int) -> bool:
+    """Return whether the only answer denies nothing, and skips nothing."""
+    (answer,) = origin.answers()
+    return (
+        answer.code == ResponseCode.PULL_RETRY_IMMEDIATELY
+        and answer.ext["nextBeginOffset"] == str(offset)
+        and not answer.body
+    )
+
+
+def test_a_pull_that_was_given_up_makes_room_for_another_one(bench: ColdBench) -> None:
+    bench = ColdBench(held_max=1)
+    gone = bench.pull(0)
+    gone.is_closed = True
+    bench.expire(1)
+    waiting = bench.pull(5)
+    assert waiting.frames == []
+    assert bench.log.read_on_the_loop == 0
+
+
 def test_no_more_wait_than_may(bench: ColdBench) -> None:
     bench = ColdBench(held_max=1)
     first = bench.pull(0)
@@ -133,12 +192,13 @@ def test_no_more_wait_than_may(bench: ColdBench) -> None:
     assert len(bodies(first)) == 10
 
 
-def test_a_node_that_ends_answers_those_that_wait_once_and_lets_none_wait(
+def test_a_node_that_ends_reads_nothing_for_those_that_wait_and_lets_none_wait(
     bench: ColdBench,
 ) -> None:
-    origin = bench.pull(0)
+    origin = bench.pull(4)
     bench.pulls.answer_held()
-    assert bodies(origin) == [b"0"]
+    assert is_to_ask_again(origin, 4)
+    assert bench.log.read_on_the_loop == 0
     bench.log.end_load()
     assert len(origin.answers()) == 1
     bench.log.cold = {entry.index for entry in bench.broker.log.entries}

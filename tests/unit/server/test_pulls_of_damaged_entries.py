@@ -105,10 +105,12 @@ class Points:
 class Bench:
     """Pulls from the state of one broker; `n1` follows it, as far as it has reported."""
 
+    log_type: type[Log] = Log
+
     def __init__(self, held_max: int = 10, *, memory_span_bytes: int = 8 << 30) -> None:
         self.broker = LoneBroker()
         self.now_ms = 0
-        self.log = Log(self.broker)
+        self.log = self.log_type(self.broker)
         self.points = Points()
         self.checks = Rules()
         self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)

@@ -11,8 +11,8 @@ import pytest
 from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, SnapshotMeta, decode_head
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
-from dledger.storage.api import Disk
 from dledger.storage import snapshots
+from dledger.storage.api import Disk
 from dledger.storage.snapshots import ASIDE_SUFFIX, SnapshotCopy, SnapshotStore, SnapshotWriter
 from dledger.testing.sim_disk import SimDisk
 
@@ -129,7 +129,7 @@ def test_a_copy_that_cannot_be_finished_leaves_nothing(
     disk = SimDisk(Random(1))
     copy = copied(disk)
     failing(disk)
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="simulated"):
         copy.finish()
     assert copy.has_ended
     assert disk.list("snapshots") == []
@@ -141,7 +141,7 @@ def test_a_copy_whose_sync_has_failed_is_not_gone_on_with(monkeypatch: pytest.Mo
     disk = SimDisk(Random(1))
     copy = SnapshotStore(disk).begin_copy(Index(7))
     disk.fail_sync()
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="simulated"):
         copy.add(bytes(200))
     assert copy.has_ended
     assert disk.list("snapshots") == []

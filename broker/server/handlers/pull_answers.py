@@ -1,0 +1,143 @@
+"""Reading what a pull asks for, and answering with it. It must not know when a pull is read, and why not yet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from broker.server.handlers.offset_overflows import OffsetOverflows
+from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
+from broker.server.handlers.pull_loads import PullLoads
+from broker.server.handlers.pull_request import Pull
+from broker.service.pull import PullOutcome, outcome_of
+from broker.store.reading import GetResult, GetStatus, get_messages
+from broker.store.state import BrokerState
+from dledger import LogServer
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.replies import pull_reply_head
+from dledger_mq.remoting.requests import PullFields
+
+_COUNT_MAX: Final = 1024
+"""Messages in one answer, whatever the client asks for."""
+
+
+@dataclass(slots=True)
+class PullCounts:
+    """Pulls that were answered since the start, with messages or without, and the messages."""
+
+    found: int = 0
+    missed: int = 0
+    messages: int = 0
+
+
+class PullAnswers:
+    """The answers to pulls.
+
+    Attributes:
+        counts: of those that were given.
+    """
+
+    def __init__(
+        self, log: LogServer, state: BrokerState, advice: PullAdvice, loads: PullLoads
+    ) -> None:
+        """Set up the answers.
+
+        Args:
+            log: the entries that are read.
+            state: the fold, with topics and queues.
+            advice: names the node to pull from next.
+            loads: knows who may wait for the disk, and reads ahead.
+        """
+        self.counts = PullCounts()
+        self._log = log
+        self._state = state
+        self._advice = advice
+        self._loads = loads
+        self._overflows = OffsetOverflows()
+
+    def is_sure(self, pull: Pull) -> bool:
+        """Return True if a pull was confirmed, or needs no confirmation as this node leads by now."""
+        return pull.is_confirmed or self._log.reader.is_current
+
+    def read(self, pull: Pull) -> tuple[GetResult, PullOutcome]:
+        """Read a pull's queue from the offset that it has reached.
+
+        Raises:
+            EntryDamagedError: a message cannot be read now.
+            NotLoadedError: it has to be read from the disk, and the pull may wait.
+        """
+        fields, offset = pull.fields, pull.next_offset
+        assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
+        result = get_messages(
+            self._state,
+            self._log.reader,
+            fields.topic,
+            fields.queue_id,
+            offset=offset,
+            count_max=min(max(1, fields.max_msg_nums), _COUNT_MAX),
+            log_end=self._log.reader.committed_position,
+            bytes_max=fields.max_msg_bytes or 2**31 - 1,
+            tag_hashes=pull.tags,
+            limits=self._advice.limits,
+            may_wait=self._loads.may_wait(pull),
+        )
+        return result, outcome_of(result, offset, is_authoritative=self.is_sure(pull))
+
+    def note_overflow(self, fields: PullFields, result: GetResult) -> None:
+        """Log an offset above the queue's end. One below its start is common: retention removed what was there."""
+        if fields.queue_offset > result.max_offset:
+            self._overflows.note(
+                self._log.node_id,
+                fields.consumer_group,
+                fields.topic,
+                fields.queue_id,
+                offset=fields.queue_offset,
+                max_offset=result.max_offset,
+            )
+
+    def give(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
+        """Answer a pull with what was read, in one frame."""
+        if result.not_loaded:
+            self._loads.read_ahead(pull, result.not_loaded)
+        is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
+        head = pull_reply_head(
+            pull.opaque,
+            outcome.code,
+            next_begin_offset=outcome.next_offset,
+            min_offset=result.min_offset,
+            max_offset=outcome.max_offset,
+            body_bytes=sum(map(len, result.records)),
+            suggested_broker_id=(
+                self._advice.for_cold_read(pull.fields.queue_id, result.bytes_behind)
+                if is_cold
+                else LEADER_BROKER_ID
+            ),
+            remark=result.status.value.encode(),
+        )
+        pull.reply(b"".join((head, *result.records)))
+        counts = self.counts
+        if result.records:
+            counts.found += 1
+            counts.messages += len(result.records)
+        else:
+            counts.missed += 1
+
+    def send_away(self, pull: Pull) -> None:
+        """Answer that there is nothing new here, with the client's own offset, and name the leader."""
+        low, high = self._state.queues.min_max(*pull.place)
+        offset = pull.fields.queue_offset
+        self.give(
+            pull,
+            GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min(low, offset), high),
+            PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(high, offset)),
+        )
+
+    def ask_again(self, pull: Pull) -> None:
+        """Answer with the client's own offset that it shall ask again: nothing was read, and nothing is denied."""
+        low, high = self._state.queues.min_max(*pull.place)
+        offset = pull.fields.queue_offset
+        self.give(
+            pull,
+            GetResult(GetStatus.NO_MATCHED_MESSAGE, offset, min(low, offset), high),
+            PullOutcome(ResponseCode.PULL_RETRY_IMMEDIATELY, offset, max(high, offset)),
+        )
