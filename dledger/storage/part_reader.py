@@ -14,8 +14,8 @@ from typing import Final
 
 from crc32c import crc32c
 
-from dledger.codec.entry import EntryFormatError
-from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan
+from dledger.codec.entry import EntryFormatError, decode_known
+from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.storage.log_reader import CheckPlan, FilePlace
 from dledger.storage.part_cache import PART_BYTES, CutEntry, PartCache, cut_entry
@@ -23,6 +23,9 @@ from dledger.storage.segmented_log import SegmentedLog
 
 READ_AHEAD_BYTES: Final = 1024 * 1024
 """Read in one go for readers that go through the log in order: every queue finds some of it there."""
+
+GAP_BYTES_MAX: Final = 64 * 1024
+"""Not wanted, and read all the same with what stands before and after it: to read twice would cost more."""
 
 LOAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Read for one request, one entry at least; who wants more comes again."""
@@ -64,6 +67,35 @@ class PartsPlan:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class EntriesPlan:
+    """Some entries, read in one go with what stands between them.
+
+    Attributes:
+        span: all entries from the first one to the last.
+        picks: of each wanted one, its number in the span, and where it begins and ends there, in bytes; None: all are.
+    """
+
+    span: CheckPlan
+    picks: Sequence[tuple[int, int, int]] | None
+
+    def read(self) -> Iterator[Entry]:
+        """Read them, and yield those that are wanted, verified: that costs most.
+
+        Raises:
+            OSError: the disk failed, or the file was removed.
+            EntryFormatError: the disk gave other bytes than were written.
+        """
+        span = self.span
+        if self.picks is None:
+            yield from span.read()
+            return
+        data, chain_crcs = span.place.read(span.size_bytes), span.chain_crcs
+        for number, start, end in self.picks:
+            before = chain_crcs[number - 1] if number else span.prev_chain_crc
+            yield from decode_known(data[start:end], chain_crcs[number : number + 1], before)
+
+
 @dataclass(slots=True)
 class Load:
     """The reads for one request; `run` may run in any thread.
@@ -75,7 +107,7 @@ class Load:
         found_entries, found_parts: what `run` has read. Damage ends it early; whoever needs the rest meets it.
     """
 
-    entries: list[CheckPlan] = field(default_factory=list)
+    entries: list[EntriesPlan] = field(default_factory=list)
     parts: list[PartsPlan] = field(default_factory=list)
     indexes: set[Index] = field(default_factory=set)
     size_bytes: int = 0
@@ -87,8 +119,8 @@ class Load:
         try:
             for plan in self.parts:
                 self.found_parts += plan.read()
-            for whole in self.entries:
-                self.found_entries += map(cut_entry, whole.read())
+            for entries in self.entries:
+                self.found_entries += map(cut_entry, entries.read())
         except (OSError, EntryFormatError):
             return
 
@@ -221,18 +253,33 @@ class LoadPlanner:
     def _add_entries(
         self, load: Load, index: Index, wanted: Iterable[Index], *, last: Index
     ) -> Index:
-        """Plan the reading of entries from `index` on, up to the last wanted one nearby; return where the plan ends."""
+        """Plan the reading of `index` and of the wanted entries that follow it closely; return where the plan ends.
+
+        Who goes through the log in order gets all entries from there on.
+        """
         layout = self._log.layout
-        first, body = layout.position_of(index), self._body_of(index)[0]
-        size = READ_AHEAD_BYTES
-        if not self._is_in_order(index, body):
-            ends = (layout.position_of(Index(each + 1)) - first for each in wanted)
-            size = max((end for end in ends if end <= READ_AHEAD_BYTES), default=1)
-        plan = self._log.plan_check(index, size, last=last)
-        load.entries.append(plan)
-        load.size_bytes += plan.size_bytes
-        load.indexes.update(map(Index, range(index, plan.end_index)))
-        return plan.end_index
+        if self._is_in_order(index, self._body_of(index)[0]):
+            span = self._log.plan_check(index, READ_AHEAD_BYTES, last=last)
+            load.entries.append(EntriesPlan(span, None))
+            load.indexes.update(map(Index, range(index, span.end_index)))
+        else:
+            first: int = layout.position_of(index)
+            picks: list[tuple[int, int, int]] = []
+            size = 0
+            for each in wanted:
+                start = layout.position_of(each) - first
+                end = layout.position_of(Index(each + 1)) - first
+                if picks and (start - size > GAP_BYTES_MAX or end > READ_AHEAD_BYTES):
+                    break
+                picks.append((each - index, start, end))
+                size = end
+            span = self._log.plan_check(index, size, last=last)
+            # One that stands in the next segment is not in the span.
+            picks = [pick for pick in picks if index + pick[0] < span.end_index]
+            load.entries.append(EntriesPlan(span, picks))
+            load.indexes.update(Index(index + pick[0]) for pick in picks)
+        load.size_bytes += span.size_bytes
+        return span.end_index
 
 
 def _runs(starts: Sequence[Position]) -> Iterator[tuple[Position, int]]:

@@ -10,7 +10,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import Index, Position
 from dledger.storage import part_reader
 from dledger.storage.part_cache import PART_BYTES, PartCache
-from dledger.storage.part_reader import READ_AHEAD_BYTES, LoadPlanner
+from dledger.storage.part_reader import GAP_BYTES_MAX, READ_AHEAD_BYTES, LoadPlanner
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk
@@ -94,9 +94,44 @@ def test_what_is_wanted_together_and_stands_together_is_read_in_one_go() -> None
     bench = Bench(*[1000] * 50)
     bench.load(bench.place(10, 0, 10), bench.place(14, 0, 10))
     assert bench.read == 5 * (1000 + ENTRY_HEADER_BYTES)
-    assert bench.get(12, 0, 10) is not None
+    assert bench.get(14, 0, 10) == body(bench.entries[13], 0, 10)
+    assert bench.get(12, 0, 10) is None, "nobody wants it, so it was not verified"
     bench.load(bench.place(40, 0, 10))
     assert bench.read == 1000 + ENTRY_HEADER_BYTES, "nobody goes through the log there"
+
+
+def test_what_is_not_wanted_may_be_damaged() -> None:
+    bench = Bench(*[1000] * 50)
+    (path,) = [path for path in bench.disk.paths() if "data" in path]
+    bench.disk.flip_bit(path, bench.place(12, 0, 10)[0])
+    bench.load(bench.place(10, 0, 10), bench.place(12, 0, 10), bench.place(14, 0, 10))
+    assert bench.get(10, 0, 10) is not None
+    assert bench.get(12, 0, 10) is None
+    bench = Bench(*[1000] * 50)
+    (path,) = [path for path in bench.disk.paths() if "data" in path]
+    bench.disk.flip_bit(path, bench.place(12, 0, 10)[0])
+    bench.load(bench.place(10, 0, 10), bench.place(14, 0, 10))
+    assert bench.get(10, 0, 10) == body(bench.entries[9], 0, 10)
+    assert bench.get(14, 0, 10) == body(bench.entries[13], 0, 10)
+
+
+def test_what_stands_far_apart_is_read_apart_and_no_entry_twice() -> None:
+    far = GAP_BYTES_MAX // 1000 + 2
+    bench = Bench(*[1000] * 400)
+    load = bench.planner.plan(
+        [bench.place(index, 0, 10) for index in (10, 12, 12 + far, 13 + far)], bench.last
+    )
+    assert [plan.picks and len(plan.picks) for plan in load.entries] == [2, 2]
+    assert load.size_bytes == 5 * (1000 + ENTRY_HEADER_BYTES)
+    assert load.indexes == {10, 12, 12 + far, 13 + far}
+
+
+def test_wanted_entries_of_two_segments_are_all_read() -> None:
+    bench = Bench(*[1000] * 50, segment_bytes=5000)
+    wanted = range(10, 30, 2)
+    bench.load(*(bench.place(index, 0, 10) for index in wanted))
+    found = [bench.get(index, 0, 10) for index in wanted]
+    assert found == [body(bench.entries[index - 1], 0, 10) for index in wanted]
 
 
 def test_who_goes_through_the_log_finds_more_of_it() -> None:
