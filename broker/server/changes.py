@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import Final
 
 from broker.server.config import BrokerConfig, read_parts
@@ -17,6 +16,7 @@ from broker.server.settings.table import BROKER_KEYS
 from broker.server.settings.values import Values
 from broker.settings.judging import judge
 from broker.settings.keys import HonouredKey, Scope
+from broker.store.control import SETTING_CHARS_MAX
 from broker.store.group_settings import GroupSettings
 from broker.store.topics import DataVersion
 
@@ -45,11 +45,6 @@ FIELDS: Final[Mapping[str, str]] = {
 """The keys that can change, and the attribute of `BrokerConfig` that each is read into."""
 
 
-def time_text(at_ms: int) -> str:
-    """Return a time, in ms since 1970, as people read it."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
-
-
 def scope_of(key: str) -> Scope | None:
     """Return whom a change of a key concerns; None: it cannot change while a broker runs."""
     found = BROKER_KEYS.find(key)
@@ -63,6 +58,13 @@ def problems(changes: Mapping[str, str], unchangeable: Sequence[str] = ()) -> li
         changes: texts as a broker.conf has them; an empty one ends a change.
         unchangeable: keys that the broker's own settings protect.
     """
+    found = [
+        f"{key} has {len(value)} characters, at most {SETTING_CHARS_MAX} may be"
+        for key, value in changes.items()
+        if len(value) > SETTING_CHARS_MAX
+    ]
+    if found:  # their texts are not to be repeated
+        return found
     mistakes, notes = judge(changes, BROKER_KEYS)
     found = [each.text for each in mistakes]
     found += [f"{key} is in configBlackList" for key in changes if key in unchangeable]

@@ -141,6 +141,7 @@ class BrokerController:
         self.services.digests.tick(now_ms)
         self.services.retention.tick(now_ms)
         self._state.queues.sweep()
+        self._state.key_index.sweep()
         self.services.checks.tick()
         if now_ms >= self._next_expiry_ms:
             self._next_expiry_ms = now_ms + EXPIRE_MS

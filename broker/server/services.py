@@ -407,7 +407,7 @@ class Services:
             own_percent=self._own_percent,
             follower_percents=self._followers.used_percents,
             refuse_sends=self._refuse_sends,
-            now_ms=self._log_ms,
+            wall_ms=environment.wall_ms,
             local_hour=environment.local_hour,
         )
 

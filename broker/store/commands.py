@@ -112,7 +112,7 @@ def _forget(
     # The entry of this record is not applied yet.
     if index > state.applied_index + 1 or position > physical_offset:
         return RefusalKind.OUT_OF_RANGE
-    need = oldest_need(state, now_ms)
+    need = oldest_need(state, now_ms, end=physical_offset)
     if need is not None and need.physical_offset < position:
         return RefusalKind.STILL_NEEDED
     state.retention.move(index, position, command.cause, now_ms)

@@ -214,13 +214,17 @@ class ForgetBefore(_Command, frozen=True, tag="forget_before"):
     v: int = VERSION
 
 
+SETTING_KEY_CHARS_MAX: Final = 128
+SETTING_CHARS_MAX: Final = 4096
+
+
 class PutSettings(_Command, frozen=True, tag="put_settings"):
     """Change settings of the group; an empty value removes a key. `by` is the address of who asked for it."""
 
     values: Annotated[
         dict[
-            Annotated[str, Meta(min_length=1, max_length=128)],
-            Annotated[str, Meta(max_length=4096)],
+            Annotated[str, Meta(min_length=1, max_length=SETTING_KEY_CHARS_MAX)],
+            Annotated[str, Meta(max_length=SETTING_CHARS_MAX)],
         ],
         Meta(min_length=1, max_length=64),
     ]

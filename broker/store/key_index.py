@@ -223,13 +223,15 @@ class KeyIndex:
         """
         while self._sealed and self._sealed[0].last_physical_offset < beginning:
             self._trimmed.append(self._sealed.pop(0).number)
-        while (
-            self._trimmed and not self._readings
-        ):  # else a snapshot that is being written needs them
-            self._drop(self._trimmed.pop())
+        self.sweep()
         if not self._sealed and self._units and self.last_physical_offset < beginning:
             self.digest()  # the bytes that leave must have been counted
             self._begin()
+
+    def sweep(self) -> None:
+        """Drop the forgotten segments, unless a snapshot that is being written still needs them."""
+        while self._trimmed and not self._readings:
+            self._drop(self._trimmed.pop())
 
     def digest(self) -> int:
         """Return the CRC32C of all units ever added; segments of other sizes give the same."""

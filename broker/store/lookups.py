@@ -100,6 +100,30 @@ def earliest_store_ms(log: EntrySource, position: Position, *, end: Position) ->
     return None
 
 
+def position_by_time(
+    log: EntrySource, beginning: Position, *, end: Position, time_ms: int, within_bytes: int
+) -> Position:
+    """Return a position before which all records were stored before a time, the last such one to some bytes.
+
+    Args:
+        log: read in a few places.
+        beginning: the first position that is looked at.
+        end: the position after the last committed entry.
+        time_ms: store time.
+        within_bytes: distance that does not matter.
+    """
+    assert within_bytes > 0, f"a search to {within_bytes} bytes"
+    low, high = beginning, end
+    while high - low > within_bytes:
+        middle = Position((low + high) // 2)
+        stored_ms = earliest_store_ms(log, middle, end=end)
+        if stored_ms is not None and stored_ms < time_ms:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
 def query_by_key(
     state: BrokerState,
     log: EntrySource,

@@ -32,18 +32,19 @@ class Need(NamedTuple):
     what: str
 
 
-def oldest_need(tables: NeedingTables, now_ms: StoreTimeMs) -> Need | None:
+def oldest_need(tables: NeedingTables, now_ms: StoreTimeMs, *, end: PhysicalOffset) -> Need | None:
     """Return what needs the oldest part of the log, None if nothing needs any of it.
 
     Args:
         tables: the state.
         now_ms: sends that are older than any client repeats them are not needed at this time.
+        end: where the log ends; sends that stand too far before it are not needed either.
     """
     places = (
         (tables.schedule.oldest_waiting(), "a delayed message that is not delivered"),
         (tables.timers.oldest_pending(), "a timed message that is not delivered"),
         (tables.transactions.oldest_open(), "a transaction that is open"),
-        (tables.recent_sends.oldest(now_ms), "a send that its client may still repeat"),
+        (tables.recent_sends.oldest(now_ms, end), "a send that its client may still repeat"),
     )
     needs = (Need(place, what) for place, what in places if place is not None)
     return min(needs, default=None)

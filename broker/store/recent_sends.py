@@ -33,6 +33,10 @@ KEYS_MAX: Final = 200_000
 AGE_MAX_MS: Final = 60_000
 """Longer than any client tries to send."""
 
+NEEDED_BYTES_MAX: Final = 1 << 30
+"""Sends that stand further before the log's end do not keep it: while log time stands still, since a clock was ahead,
+none ever gets older, and the disk would fill up."""
+
 KEY_BYTES_MAX: Final = 128
 """Longer keys are not remembered, so that memory is bounded; RocketMQ's have 32 bytes."""
 
@@ -118,14 +122,22 @@ class RecentSends:
         """Return the entries whose keys are kept as they are, oldest first."""
         return tuple(self._entries)
 
-    def oldest(self, now_ms: StoreTimeMs) -> PhysicalOffset | None:
-        """Return where the oldest record stands that is not older than AGE_MAX_MS; None when none is remembered."""
+    def oldest(self, now_ms: StoreTimeMs, end: PhysicalOffset) -> PhysicalOffset | None:
+        """Return a place from which on the records stand that may be repeated; None when there are none.
+
+        Args:
+            now_ms: what is older than AGE_MAX_MS at this time nobody repeats.
+            end: where the log ends; what stands more than NEEDED_BYTES_MAX before it is not worth a full disk.
+        """
         oldest_ms = StoreTimeMs(now_ms - self._age_max_ms)
-        marked = self._marks.oldest(oldest_ms)
-        if marked is not None:
-            return marked
-        recent = (entry.offsets[0] for entry in self._entries if entry.store_ms >= oldest_ms)
-        return next(recent, None)
+        least = PhysicalOffset(end - NEEDED_BYTES_MAX)
+        if not self._entries or self._entries[-1].offsets[-1] < least:
+            return None
+        found = self._marks.oldest(oldest_ms)
+        if found is None:
+            recent = (entry.offsets[0] for entry in self._entries if entry.store_ms >= oldest_ms)
+            found = next(recent, None)
+        return None if found is None else max(found, least)
 
     def forget_before(self, beginning: Position) -> None:
         """Forget the sends that stand before a position, where nobody can read them any more."""

@@ -4,13 +4,16 @@ The leader says in the log up to where everything is to be forgotten, and why; t
 still needed. So the beginning is the same on every replica at the same applied index, whenever each of them gives the
 bytes back.
 
+It also notes where the time of the log leaps, for whoever leads next: a clock that was wrong once has made everything
+before it look old, and the records themselves do not say which of the two times is right.
+
 Nothing here knows what is due, or what is needed (broker/store/needs.py).
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 from crc32c import crc32c
@@ -21,11 +24,40 @@ from dledger_mq.message.numbers import StoreTimeMs
 ForgetCause = Literal["time", "size", "disk", "operator"]
 """The reason for which the leader lets entries be forgotten."""
 
+JUMP_MS: Final = 3 * 24 * 3_600_000
+"""From one record to the next: a longer pause is noted. A constant of the fold, and RocketMQ's reserved time."""
+
 _CHANGE: Final = struct.Struct(">qqq")
 
 
+class TimeJump(NamedTuple):
+    """A leap of the log's time: the group was idle for long, or a clock was wrong.
+
+    Attributes:
+        before_ms: store time of the newest record before it.
+        after_ms: of the first one after it.
+        position: of the entry with that one.
+    """
+
+    before_ms: StoreTimeMs
+    after_ms: StoreTimeMs
+    position: Position
+
+
+class _SavedRetention(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The table in a snapshot; the jump came later, and is left out while there is none."""
+
+    index: Index
+    position: Position
+    cause: Literal["time", "size", "disk", "operator", ""]
+    moved_ms: StoreTimeMs
+    move_count: int
+    digest: int
+    jump: TimeJump | None = None
+
+
 class Retention:
-    """The beginning of what is kept. `move` is for the fold; everybody else reads.
+    """The beginning of what is kept. `move` and `note_jump` are for the fold; everybody else reads.
 
     Attributes:
         index: the first entry that is kept.
@@ -33,7 +65,8 @@ class Retention:
         cause: the reason of the last move; empty: there was none.
         moved_ms: store time at which it was moved last.
         move_count: of all moves.
-        digest: CRC32C chained over every move.
+        jump: the last leap of the log's time, as long as anything from before it is kept.
+        digest: CRC32C chained over every move and every jump.
     """
 
     def __init__(self) -> None:
@@ -42,6 +75,7 @@ class Retention:
         self.cause: ForgetCause | Literal[""] = ""
         self.moved_ms = StoreTimeMs(0)
         self.move_count = 0
+        self.jump: TimeJump | None = None
         self.digest: int = 0
 
     def move(
@@ -52,8 +86,17 @@ class Retention:
         assert position > self.position, f"{position} is to begin what begins at {self.position}"
         self.index, self.position, self.cause, self.moved_ms = index, position, cause, now_ms
         self.move_count += 1
+        if self.jump is not None and self.jump.position <= position:
+            self.jump = None
         change = _CHANGE.pack(index, position, now_ms)
         self.digest = crc32c(cause.encode(), crc32c(change, self.digest))
+
+    def note_jump(self, before_ms: StoreTimeMs, after_ms: StoreTimeMs, position: Position) -> None:
+        """Note that the log's time leaps at the entry that begins at a position."""
+        assert after_ms - before_ms > JUMP_MS, f"from {before_ms} to {after_ms} is no jump"
+        if position > self.position:  # else nothing from before it is kept
+            self.jump = TimeJump(before_ms, after_ms, position)
+        self.digest = crc32c(_CHANGE.pack(before_ms, after_ms, position), self.digest)
 
     def dump(self) -> bytes:
         """Return the table as a snapshot keeps it."""
@@ -65,7 +108,7 @@ class Retention:
             self.move_count,
             self.digest,
         )
-        return msgspec.msgpack.encode(saved)
+        return msgspec.msgpack.encode(saved if self.jump is None else (*saved, self.jump))
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.
@@ -73,16 +116,7 @@ class Retention:
         Raises:
             msgspec.DecodeError: it is none; nothing has changed.
         """
-        self.index, self.position, self.cause, self.moved_ms, self.move_count, self.digest = (
-            msgspec.msgpack.decode(
-                data,
-                type=tuple[
-                    Index,
-                    Position,
-                    Literal["time", "size", "disk", "operator", ""],
-                    StoreTimeMs,
-                    int,
-                    int,
-                ],
-            )
-        )
+        saved = msgspec.msgpack.decode(data, type=_SavedRetention)
+        self.index, self.position, self.cause = saved.index, saved.position, saved.cause
+        self.moved_ms, self.move_count = saved.moved_ms, saved.move_count
+        self.jump, self.digest = saved.jump, saved.digest

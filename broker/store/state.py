@@ -52,7 +52,7 @@ from broker.store.parse import (
 )
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import FoldRefusal, RefusalKind, Refusals
-from broker.store.retention import Retention
+from broker.store.retention import JUMP_MS, Retention
 from broker.store.saved import ByteSource, SavedTable
 from broker.store.schedule import SCHEDULE_KEY, Schedule, level_of
 from broker.store.sinks import Sinks
@@ -296,7 +296,7 @@ class BrokerState:
             keys.uniq_keys.append,
             keys.uniq_offsets.append,
         )
-        latest_ms = self.last_store_ms
+        latest_ms = before_ms = self.last_store_ms
         if self.locks.awaits_time and records:
             self.locks.resume(records[0][STORE_MS], latest_ms)
         for record in records:
@@ -325,6 +325,8 @@ class BrokerState:
         self.key_index.add(keys.indexed)
         self.recent_sends.add(keys.uniq_keys, keys.uniq_offsets, latest_ms)
         self.last_store_ms = latest_ms
+        if latest_ms - before_ms > JUMP_MS and before_ms:
+            self.retention.note_jump(before_ms, latest_ms, entry.position)
         self._count(entry, records)
 
     def _count(self, entry: Entry, records: list[ParsedRecord]) -> None:

@@ -82,8 +82,8 @@ def test_replicas_that_judge_needs_by_their_own_past_are_found(
     """Whoever asks at the fold what was looked up at another time decides other than its peers."""
     asked: dict[int, Need | None] = {}
 
-    def first_answer(tables: Any, now_ms: Any) -> Need | None:
-        return asked.setdefault(id(tables), oldest_need(tables, now_ms))
+    def first_answer(tables: Any, now_ms: Any, *, end: Any) -> Need | None:
+        return asked.setdefault(id(tables), oldest_need(tables, now_ms, end=end))
 
     monkeypatch.setattr(commands, "oldest_need", first_answer)
     assert first_finding() != "nothing"

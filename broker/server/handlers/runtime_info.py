@@ -207,7 +207,8 @@ class RuntimeInfo:
         if held_up is None:
             return ""
         since_s = max(0, self._wall_ms() - held_up.since_ms) // 1000
-        return f"{held_up.need.what}, at position {held_up.need.physical_offset}, since {since_s} s"
+        place = "" if held_up.position is None else f", at position {held_up.position}"
+        return f"{held_up.what}{place}, since {since_s} s"
 
 
 def _uptime_text(seconds: int) -> str:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from broker.properties import read_properties
-from broker.server.changes import LiveSettings, problems, scope_of, time_text
+from broker.server.changes import LiveSettings, problems, scope_of
 from broker.server.config import BrokerConfig
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
@@ -23,6 +23,7 @@ from broker.settings.keys import Scope
 from broker.store.control import PutSettings
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
+from broker.times import time_text
 from dledger import ConfigError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand

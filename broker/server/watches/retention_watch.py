@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 from broker.server.requests.commits import Commits
+from broker.server.watches.age_holds import ClockDoubt, DueByAge, FirstForgetting
 from broker.service.retention import (
     LogFacts,
     RetentionRules,
@@ -20,14 +22,14 @@ from broker.service.retention import (
     refuses_sends,
 )
 from broker.store.control import ForgetBefore
-from broker.store.lookups import earliest_store_ms
+from broker.store.lookups import earliest_store_ms, position_by_time
 from broker.store.needs import Need, oldest_need
 from broker.store.retention import ForgetCause
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer, Position
 from dledger.runtime.events_log import log_event
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.remoting.codes import DISK_FULL
 
 LOOK_MS: Final = 1_000
@@ -38,22 +40,21 @@ ASKED_ROUNDS: Final = 20
 
 COMPLAINT_MS: Final = 3_600_000
 
-AHEAD_MAX_MS: Final = 7 * 24 * 3_600_000
-DOUBT_MS: Final = 3_600_000
-"""Nothing goes by its age for DOUBT_MS under a new leader whose clock is further ahead of the newest record than
-AHEAD_MAX_MS: a clock that is years ahead would delete everything at once, and somebody may see it in time."""
+_RESERVED_KEY: Final = "fileReservedTime"
 
 
 class HeldUp:
     """The thing that keeps messages which are due.
 
     Attributes:
-        need: what it is, and where.
-        since_ms: when it was seen first, in the group's time.
+        what: what it is, for people.
+        position: where it stands; None: nowhere.
+        since_ms: when it was seen first, in this node's time.
     """
 
-    def __init__(self, need: Need, since_ms: int) -> None:
-        self.need = need
+    def __init__(self, what: str, position: PhysicalOffset | None, since_ms: int) -> None:
+        self.what = what
+        self.position = position
         self.since_ms = since_ms
 
 
@@ -75,7 +76,7 @@ class RetentionWatch:
         own_percent: Callable[[], float | None],
         follower_percents: Callable[[], Mapping[str, float]],
         refuse_sends: Callable[[str], None],
-        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
         local_hour: Callable[[int], int],
     ) -> None:
         """Set up the watch.
@@ -88,7 +89,7 @@ class RetentionWatch:
             own_percent: returns the share of the own disk that is in use; None: the disk cannot say.
             follower_percents: returns those of the followers that are known.
             refuse_sends: takes the reason for which sends are refused from here on; empty: they are taken.
-            now_ms: the group's time, never before the newest record.
+            wall_ms: this node's time; ages are counted by it, or by the newest record if that is later.
             local_hour: returns the hour of the local day at such a time.
         """
         self.held_up: HeldUp | None = None
@@ -100,11 +101,12 @@ class RetentionWatch:
         self._own_percent = own_percent
         self._follower_percents = follower_percents
         self._refuse_sends = refuse_sends
-        self._now_ms = now_ms
+        self._wall_ms = wall_ms
         self._local_hour = local_hour
-        self._next_look_ms = self._next_round_ms = self._doubt_until_ms = 0
+        self._next_look_ms = self._next_round_ms = 0
         self._next_complaint_ms = 0
         self._asked_rounds = 0
+        self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._is_leading = self._is_waiting = self._is_refusing = False
         self._starts: dict[Position, SegmentStart] = {}
         """By the beginning of a segment: where the next one begins."""
@@ -126,12 +128,12 @@ class RetentionWatch:
             return
         if not self._is_leading:
             self._is_leading = True
-            self._doubt_until_ms = now_ms + self._doubt_ms()
+            self._doubt, self._first = ClockDoubt(), FirstForgetting()
         if now_ms >= self._next_round_ms and not self._is_waiting and not self._commits.is_full:
             self._next_round_ms = now_ms + self.rules.round_ms
             self._asked_rounds = max(0, self._asked_rounds - 1)
             try:
-                self._forget(is_in_doubt=now_ms < self._doubt_until_ms)
+                self._forget(now_ms)
             except DLedgerError as error:  # an entry cannot be read now; the next round tries again
                 self._log_event(logging.WARNING, "retention-waits", reason=error)
 
@@ -168,27 +170,65 @@ class RetentionWatch:
 
     # Rounds.
 
-    def _forget(self, *, is_in_doubt: bool) -> None:
+    def _forget(self, steady_ms: int) -> None:
         """Write the record if something is due and not needed.
 
         Raises:
             DLedgerError: the entry with which the kept part is to begin cannot be read.
         """
-        now_ms = self._now_ms()
-        need = oldest_need(self._state, StoreTimeMs(now_ms))
+        wall_ms, last_ms = self._wall_ms(), self._state.last_store_ms
+        now_ms = max(wall_ms, last_ms)
+        end = PhysicalOffset(self._log.reader.applied_position)
+        need = oldest_need(self._state, StoreTimeMs(now_ms), end=end)
         facts = self._facts(now_ms, need)
-
-        def next_start(beginning: Position) -> SegmentStart | None:
-            start = self._next_start(beginning, facts.end)
-            return replace(start, stored_ms=None) if start is not None and is_in_doubt else start
-
-        decision = decide(self.rules, facts, next_start)
-        if decision.is_held_up and need is not None:
-            self._complain(need, now_ms)
+        hold = self._doubt.reason(
+            steady_ms,
+            wall_ms=wall_ms,
+            last_store_ms=last_ms,
+            retention=self._state.retention,
+        ) or self._grace(steady_ms, wall_ms, facts)
+        freely = decide(self.rules, facts, partial(self._next_start, end=facts.end))
+        decision = decide(self.rules, facts, partial(self._ageless, facts)) if hold else freely
+        if hold and decision != freely:
+            self._complain(hold, None, steady_ms)
+        elif decision.is_held_up and need is not None:
+            self._complain(need.what, need.physical_offset, steady_ms)
         else:
             self.held_up = None
         if decision.start is not None:
             self._write(decision.start, decision.cause)
+
+    def _ageless(self, facts: LogFacts, beginning: Position) -> SegmentStart | None:
+        """Return where the next segment begins, as if nobody knew when."""
+        start = self._next_start(beginning, end=facts.end)
+        return None if start is None else replace(start, stored_ms=None)
+
+    def _grace(self, steady_ms: int, wall_ms: int, facts: LogFacts) -> str:
+        """Return why what is due does not go yet, in a group that keeps a setting for the first time; empty: it may.
+
+        Whoever sets another key than that of RocketMQ, or sets it while brokers run, knows that it holds.
+        """
+        has_chosen = self.rules.is_any_hour or _RESERVED_KEY in self._state.settings.values()
+        if self._state.retention.move_count or has_chosen or facts.is_asked:
+            self._first.end()
+        return self._first.reason(
+            steady_ms,
+            wall_ms=wall_ms,
+            reserved_ms=self.rules.reserved_ms,
+            look=partial(self._due_by_age, facts),
+        )
+
+    def _due_by_age(self, facts: LogFacts) -> DueByAge:
+        segment_bytes = facts.segment_bytes
+        due_to = position_by_time(
+            self._log.reader,
+            facts.beginning,
+            end=facts.end,
+            time_ms=facts.now_ms - self.rules.reserved_ms,
+            within_bytes=segment_bytes,
+        )
+        due_bytes = due_to - facts.beginning
+        return DueByAge(due_bytes if due_bytes >= segment_bytes else 0, facts.end - facts.beginning)
 
     def _facts(self, now_ms: int, need: Need | None) -> LogFacts:
         """Return the stand of the log, and of the fullest disk."""
@@ -209,7 +249,7 @@ class RetentionWatch:
             is_asked=self._asked_rounds > 0,
         )
 
-    def _next_start(self, beginning: Position, end: Position) -> SegmentStart | None:
+    def _next_start(self, beginning: Position, *, end: Position) -> SegmentStart | None:
         """Return the first entry that had no room in the segment that begins at a position; read once.
 
         Raises:
@@ -262,37 +302,27 @@ class RetentionWatch:
         """See `Waiter`: whoever leads decides anew."""
         self._is_waiting = False
 
-    def _complain(self, need: Need, now_ms: int) -> None:
+    def _complain(self, what: str, position: PhysicalOffset | None, steady_ms: int) -> None:
         """Note and report, now and then, what keeps messages that are due."""
-        held_up = self.held_up
-        if held_up is None or held_up.need.what != need.what:
-            held_up = HeldUp(need, now_ms)
-            self._next_complaint_ms = now_ms
-        held_up.need = need
+        wall_ms, held_up = self._wall_ms(), self.held_up
+        if held_up is None or held_up.what != what:
+            held_up = HeldUp(what, position, wall_ms)
+            self._next_complaint_ms = steady_ms
+        held_up.position = position
         self.held_up = held_up
-        if now_ms >= self._next_complaint_ms:
-            self._next_complaint_ms = now_ms + COMPLAINT_MS
-            self._log_event(
-                logging.WARNING,
-                "retention-held-up",
-                by=need.what,
-                at_position=need.physical_offset,
-                since_s=(now_ms - held_up.since_ms) // 1000,
-            )
-
-    def _doubt_ms(self) -> int:
-        """Return for how long this leader's clock is not believed: it is far ahead of the newest record."""
-        newest_ms = self._state.last_store_ms
-        ahead_ms = self._now_ms() - newest_ms
-        if not newest_ms or ahead_ms <= AHEAD_MAX_MS:
-            return 0
+        if steady_ms < self._next_complaint_ms:
+            return
+        self._next_complaint_ms = steady_ms + COMPLAINT_MS
+        if position is None:
+            self._log_event(logging.WARNING, "retention-waits", reason=what)
+            return
         self._log_event(
             logging.WARNING,
-            "retention-waits",
-            reason=f"the clock is {ahead_ms // 86_400_000} days ahead of the newest message: nothing goes by its "
-            f"age for {DOUBT_MS // 60_000} minutes; stop this node if its clock is wrong",
+            "retention-held-up",
+            by=what,
+            at_position=position,
+            since_s=(wall_ms - held_up.since_ms) // 1000,
         )
-        return DOUBT_MS
 
     def _log_event(self, level: int, event: str, **fields: object) -> None:
         log_event(level, event, node=self._log.node_id, **fields)

@@ -106,8 +106,8 @@ def test_a_replica_that_folded_from_the_start_shows_what_one_shows_that_came_by_
         assert replica.keep_from == whole.keep_from
         assert reads(replica, log) == expected
         assert reads(replica, kept) == expected
-        now_ms = StoreTimeMs(broker.now_ms)
-        assert oldest_need(replica, now_ms) == oldest_need(whole, now_ms)
+        now_ms, end = StoreTimeMs(broker.now_ms), PhysicalOffset(log.end_position)
+        assert oldest_need(replica, now_ms, end=end) == oldest_need(whole, now_ms, end=end)
 
 
 @given(rounds)

@@ -11,6 +11,7 @@ from broker.server.config import BrokerConfig, read_config
 from broker.server.settings.table import BROKER_KEYS
 from broker.settings.keys import Scope
 from broker.store.group_settings import GroupSettings
+from broker.times import time_text
 from dledger_mq.message.numbers import StoreTimeMs
 
 BASE, _ = read_config(
@@ -75,6 +76,7 @@ def test_what_this_version_does_not_know_is_passed_over() -> None:
         ({"haListenPort": "1"}, "haListenPort is not used: members replicate over the ports"),
         ({"aclEnable": "true"}, "aclEnable=true: access control is not supported"),
         ({"brokerPermission": "4", "listenPort": ""}, "listenPort is read at the start only"),
+        ({"deleteWhen": "04;" * 1366}, "deleteWhen has 4098 characters, at most 4096 may be"),
     ],
 )
 def test_what_cannot_change_is_refused_with_the_reason(changes: dict[str, str], text: str) -> None:
@@ -103,6 +105,11 @@ def test_what_can_change_has_no_problem() -> None:
     assert problems({"brokerPermission": "4", "stopForwardSec": "", "maxMessageSize": "9"}) == []
     assert scope_of("stopForwardSec") is Scope.NODE
     assert scope_of("brokerPermission") is Scope.GROUP
+
+
+def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
+    assert time_text(0) == "1970-01-01T00:00:00+00:00"
+    assert time_text(2**62) == f"{2**62} ms"
 
 
 class Adopted:

@@ -8,16 +8,18 @@ from typing import cast
 
 import pytest
 
+from broker.server.watches.age_holds import BEHIND_MAX_MS, DOUBT_MS, GRACE_MS
 from broker.server.watches.retention_watch import (
-    AHEAD_MAX_MS,
     ASKED_ROUNDS,
     COMPLAINT_MS,
-    DOUBT_MS,
     LOOK_MS,
     RetentionWatch,
 )
 from broker.service.retention import ROUND_MS, RetentionRules
+from broker.store import recent_sends
+from broker.store.control import PutSettings
 from broker.store.recent_sends import AGE_MAX_MS
+from broker.store.retention import JUMP_MS
 from dledger import LogServer, NotLeaderError, Term
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import DISK_FULL, ResponseCode
@@ -56,7 +58,7 @@ class Bench:
             own_percent=lambda: self.own_percent,
             follower_percents=lambda: self.percents,
             refuse_sends=self.refusals.append,
-            now_ms=self.leader.log_ms,
+            wall_ms=lambda: self.leader.now_ms,
             local_hour=lambda at_ms: self.hour,
         )
 
@@ -80,7 +82,7 @@ class Bench:
         """Send until the log is that many segments longer."""
         end = self.log.end_position + segments * SEGMENT
         while self.log.end_position < end:
-            self.leader.send(b"x" * 900, **named)
+            self.leader.send(b"x" * 900, **named, KEYS=str(self.log.end_position))
             self.leader.commit()
 
     def pass_ms(self, pass_ms: int, step_ms: int = ROUND_MS) -> None:
@@ -92,6 +94,12 @@ class Bench:
             self.leader.now_ms += step_ms
             self.watch.tick(self.steady_ms)
             self.leader.commit()
+
+    def lead_anew(self) -> None:
+        """Let another member lead, as a watch sees it."""
+        self.server.is_serving = False
+        self.pass_ms(LOOK_MS)
+        self.server.is_serving = True
 
     @property
     def beginning(self) -> int:
@@ -195,7 +203,7 @@ def test_what_waits_is_kept_and_named_now_and_then(caplog: pytest.LogCaptureFixt
     assert bench.beginning == 0
     held_up = bench.watch.held_up
     assert held_up is not None
-    assert held_up.need.physical_offset == waiting
+    assert held_up.position == waiting
     bench.pass_ms(COMPLAINT_MS, step_ms=60_000)
     lines = [line for line in caplog.messages if line.startswith("retention-held-up")]
     assert len(lines) == 2
@@ -220,17 +228,157 @@ def test_once_it_is_delivered_the_rest_goes() -> None:
     assert bench.leader.stored()[-1].body == b"late"
 
 
+# Wrong clocks.
+
+YEARS_MS = 14 * 365 * 86_400_000
+
+
 def test_a_clock_that_is_far_ahead_is_doubted_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING)
     bench = Bench()
     bench.fill(3)
-    bench.leader.now_ms += AHEAD_MAX_MS + 1
+    bench.leader.now_ms += JUMP_MS + 1
     bench.pass_ms(DOUBT_MS - ROUND_MS, step_ms=60_000)
     assert bench.beginning == 0
     (line,) = [line for line in caplog.messages if line.startswith("retention-waits")]
-    assert "the clock is 7 days ahead of the newest message" in line
+    assert "to 3 days later at once: nothing goes by its age for 60 minutes; stop this node" in line
     bench.pass_ms(60_000 + 2 * ROUND_MS)
     assert bench.beginning > SEGMENT
+
+
+def test_a_record_with_the_wrong_time_makes_every_new_leader_wait() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.leader.now_ms += YEARS_MS
+    bench.pass_ms(DOUBT_MS // 2, step_ms=60_000)
+    bench.leader.send(b"from the future")
+    bench.leader.commit()
+    bench.pass_ms(DOUBT_MS // 2 - 2 * 60_000, step_ms=60_000)
+    assert bench.beginning == 0
+    bench.lead_anew()  # its clock is as wrong
+    bench.pass_ms(DOUBT_MS - 60_000, step_ms=60_000)
+    assert bench.beginning == 0
+    bench.pass_ms(4 * 60_000)
+    assert bench.beginning > SEGMENT, "somebody had the time to stop it"
+
+
+def test_nothing_goes_by_age_while_the_clock_is_behind_what_was_written_with_a_wrong_one(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench()
+    bench.fill(3)
+    bench.leader.now_ms += YEARS_MS
+    bench.leader.send(b"from the future")
+    bench.leader.commit()
+    bench.leader.now_ms -= YEARS_MS
+    bench.lead_anew()
+    bench.watch.ask()  # not even then: no age is known
+    bench.pass_ms(5 * DOUBT_MS, step_ms=60_000)
+    assert bench.beginning == 0
+    assert bench.watch.held_up is not None
+    assert bench.watch.held_up.what.startswith(
+        "this node's clock is behind the newest message, of 2037-"
+    )
+    assert len([line for line in caplog.messages if "set retentionBytes" in line]) == 5
+
+
+def test_a_clock_that_goes_back_a_little_is_no_reason() -> None:
+    bench = Bench()
+    bench.fill(3)
+    bench.leader.now_ms += 10 * AGE_MS
+    bench.fill(1)
+    bench.leader.now_ms -= BEHIND_MAX_MS
+    bench.lead_anew()
+    bench.steady_ms += ROUND_MS
+    bench.watch.tick(bench.steady_ms)
+    bench.leader.commit()
+    assert bench.beginning > SEGMENT
+
+
+def test_the_size_is_held_while_the_time_stands_still(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent_sends, "NEEDED_BYTES_MAX", SEGMENT)
+    bench = Bench(RetentionRules(bytes_max=4 * SEGMENT))
+    bench.leader.now_ms += YEARS_MS
+    bench.fill(1, UNIQ_KEY="u")
+    bench.leader.now_ms -= YEARS_MS
+    for _ in range(8):
+        bench.fill(1, UNIQ_KEY="u")
+        bench.pass_ms(ROUND_MS)
+    assert bench.log.end_position - bench.beginning < 6 * SEGMENT
+    assert bench.leader.state.retention.cause == "size"
+
+
+# The first time.
+
+OLD = RetentionRules(reserved_ms=72 * 3_600_000, delete_hours=frozenset(range(24)))
+
+
+def old_log(segments: int = 5) -> Bench:
+    """A group that has kept everything so far, most of it too old, and is led anew."""
+    bench = Bench(OLD)
+    bench.server.is_serving = False
+    for _ in range(segments):
+        bench.fill(1)
+        bench.pass_ms(40 * 3_600_000, step_ms=3_600_000)
+    bench.fill(2)
+    bench.server.is_serving = True
+    return bench
+
+
+def test_what_goes_for_the_first_time_is_told_a_day_before(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = old_log()
+    bench.pass_ms(GRACE_MS - ROUND_MS, step_ms=60_000)
+    assert bench.beginning == 0
+    first, *again = [line for line in caplog.messages if line.startswith("retention-waits")]
+    assert "nothing was ever deleted here, and 0 MiB of 0 MiB of the log are older than 72" in first
+    assert "set fileReservedTime to more hours now" in first
+    assert len(again) == 23
+    bench.pass_ms(2 * 60_000)
+    assert bench.beginning > SEGMENT
+    bench.lead_anew()
+    bench.fill(1)
+    bench.pass_ms(40 * 3_600_000, step_ms=3_600_000)
+    assert bench.watch.held_up is None, "it was told"
+
+
+def test_nothing_is_said_where_nothing_is_due(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench(OLD)
+    bench.fill(3)
+    bench.pass_ms(70 * 3_600_000, step_ms=3_600_000)
+    assert bench.beginning == 0
+    bench.fill(1)
+    bench.pass_ms(4 * 3_600_000, step_ms=3_600_000)
+    assert bench.beginning > SEGMENT, "what becomes due under a leader goes as it does"
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("how", ["asked", "set", "seconds"])
+def test_an_operator_who_knows_is_not_waited_for(how: str) -> None:
+    bench = old_log()
+    bench.pass_ms(10 * ROUND_MS)
+    assert bench.beginning == 0
+    if how == "asked":
+        bench.watch.ask()
+    elif how == "set":
+        bench.leader.commits.stage_control(PutSettings({"fileReservedTime": "72"}, "1.2.3.4:5"))
+    else:
+        bench.watch.rules = RetentionRules(reserved_ms=72 * 3_600_000, is_any_hour=True)
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.beginning > SEGMENT
+
+
+def test_a_full_disk_does_not_wait_for_anybody() -> None:
+    bench = old_log()
+    bench.percents["n2"] = 80.0
+    bench.pass_ms(5 * ROUND_MS)
+    assert bench.beginning == 0, "fairly full: only what is old goes, and that waits"
+    bench.own_percent = 86.0
+    bench.pass_ms(ROUND_MS)
+    assert bench.beginning > 0
 
 
 # Room on disks.

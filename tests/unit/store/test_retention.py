@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from broker.store import recent_sends
 from broker.store.control import (
     AdvanceSchedule,
     DeleteTopic,
@@ -15,18 +17,19 @@ from broker.store.control import (
 )
 from broker.store.kept_log import KeptLog
 from broker.store.lookups import earliest_store_time, offset_by_time, query_by_key
-from broker.store.needs import oldest_need
+from broker.store.needs import Need, oldest_need
 from broker.store.reading import GetStatus, get_messages
-from broker.store.recent_sends import AGE_MAX_MS
+from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.refusals import RefusalKind
+from broker.store.retention import JUMP_MS, Retention
 from broker.store.state import BrokerState, StateLimits
 from broker.store.transactions import HALF_KEY, OP_KEY, TransactionVerdict, encode_op
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from dledger.raft.ids import Index, Position
 from dledger.state_machine import ForgettingMachine
 from dledger_mq.message import names
-from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 
@@ -49,6 +52,11 @@ def sent(count: int, **named: str) -> LoneBroker:
     for _ in range(count):
         broker.send(**named)
     return broker
+
+
+def needed(broker: LoneBroker, state: BrokerState | None = None) -> Need | None:
+    end = PhysicalOffset(broker.log.end_position)
+    return oldest_need(state or broker.state, StoreTimeMs(broker.now_ms), end=end)
 
 
 def later(broker: LoneBroker) -> None:
@@ -183,7 +191,7 @@ def test_a_timed_message_is_kept_while_it_is_pending(ends: str) -> None:
     staged = broker.send(names.TIMER_TOPIC, TIMER_OUT_MS="5", REAL_TOPIC="T", REAL_QID="0")
     broker.send()
     place = staged.physical_offset(0)
-    need = oldest_need(broker.state, StoreTimeMs(broker.now_ms))
+    need = needed(broker)
     assert need is not None
     assert need.what == "a timed message that is not delivered"
     assert place - (1 << 16) < need.physical_offset <= place
@@ -193,7 +201,7 @@ def test_a_timed_message_is_kept_while_it_is_pending(ends: str) -> None:
         broker.command(DeliverTimers([(5, place)]))
     else:
         broker.command(RecallTimer(5, b"12345678", [place]))
-    assert oldest_need(broker.state, StoreTimeMs(broker.now_ms)) is None
+    assert needed(broker) is None
     assert forget(broker, 6) is None
 
 
@@ -215,7 +223,7 @@ def test_the_oldest_of_several_needs_is_named() -> None:
     broker = LoneBroker()
     broker.send(HALF_KEY.decode(), 0, REAL_TOPIC="T", __transactionId__="u")
     broker.send(names.SCHEDULE_TOPIC, 0, DELAY="1", REAL_TOPIC="T", REAL_QID="0")
-    need = oldest_need(broker.state, StoreTimeMs(broker.now_ms))
+    need = needed(broker)
     assert need is not None
     assert need.what == "a transaction that is open"
 
@@ -226,10 +234,83 @@ def test_needs_are_the_same_after_a_snapshot() -> None:
     broker.send(HALF_KEY.decode(), 0, REAL_TOPIC="T", __transactionId__="u")
     twin = BrokerState()
     twin.restore(broker.state.snapshot())
-    now_ms = StoreTimeMs(broker.now_ms)
-    assert oldest_need(twin, now_ms) == oldest_need(broker.state, now_ms) is not None
+    assert needed(broker, twin) == needed(broker) is not None
     twin.timers.deliver([(5, broker.state.timers.due(9, 9)[0].physical_offset)])
     assert twin.timers.oldest_pending() is None
+
+
+def test_sends_are_needed_a_bounded_part_of_the_log_while_its_time_stands_still(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recent_sends, "NEEDED_BYTES_MAX", 600)
+    broker = LoneBroker()
+    broker.now_ms += 20 * JUMP_MS
+    broker.send(UNIQ_KEY="u")
+    broker.now_ms -= 20 * JUMP_MS  # the clock is right again
+    for n in range(10):
+        broker.send(UNIQ_KEY=f"u{n}")
+    assert broker.state.last_store_ms == broker.now_ms + 20 * JUMP_MS
+    end = broker.log.end_position
+    need = needed(broker)
+    assert need is not None
+    assert end - 600 <= need.physical_offset < end
+    assert forget(broker, 12) is RefusalKind.STILL_NEEDED
+    assert forget(broker, 4) is None
+    for _ in range(4):
+        broker.send()  # without a key
+    assert needed(broker) is None, "the newest key is too far away"
+
+
+@pytest.mark.parametrize("seals", [True, False])
+def test_sealed_sends_are_needed_a_bounded_part_of_the_log_too(
+    monkeypatch: pytest.MonkeyPatch, *, seals: bool
+) -> None:
+    monkeypatch.setattr(recent_sends, "KEYS_MAX", 2 if seals else 1000)
+    window = RecentSends()
+    for n in range(9):
+        window.add([b"%d" % n], [PhysicalOffset(n * 1000)], StoreTimeMs(5))
+    now_ms = StoreTimeMs(5)
+    assert window.oldest(now_ms, PhysicalOffset(9000)) == 0
+    monkeypatch.setattr(recent_sends, "NEEDED_BYTES_MAX", 4500)
+    assert window.oldest(now_ms, PhysicalOffset(9000)) == 4500
+    assert window.oldest(now_ms, PhysicalOffset(12_500)) == 8000
+    assert window.oldest(now_ms, PhysicalOffset(12_501)) is None
+
+
+# Leaps of the log's time.
+
+
+def test_a_leap_of_the_time_is_noted_until_nothing_from_before_it_is_kept() -> None:
+    broker = sent(2)
+    broker.now_ms += JUMP_MS
+    broker.send()
+    assert broker.state.retention.jump is None, "no longer than a pause may be"
+    before_ms, digest = broker.now_ms, broker.state.retention.digest
+    broker.now_ms += JUMP_MS + 1
+    entry = len(broker.log.entries) + 1
+    broker.send()
+    position = broker.log.entries[-1].position
+    jump = broker.state.retention.jump
+    assert jump == (before_ms, before_ms + JUMP_MS + 1, position)
+    assert broker.state.retention.digest != digest
+    twin = BrokerState()
+    twin.restore(broker.state.snapshot())
+    assert (twin.retention.jump, twin.digests()) == (jump, broker.state.digests())
+    later(broker)
+    assert forget(broker, entry - 1) is None
+    assert broker.state.retention.jump == jump
+    assert forget(broker, entry) is None
+    assert broker.state.retention.jump is None
+
+
+def test_the_table_without_a_leap_is_what_it_was_and_is_read() -> None:
+    broker = sent(4)
+    forget(broker, 3)
+    saved = broker.state.retention.dump()
+    assert len(msgspec.msgpack.decode(saved)) == 6
+    retention = Retention()
+    retention.load(saved)
+    assert retention.dump() == saved
 
 
 # Room.
@@ -316,9 +397,7 @@ def test_a_snapshot_that_is_being_written_outlives_what_is_forgotten_meanwhile(
     del chunks
     broker.state.queues.sweep()
     assert len(list(folder.iterdir())) == 1
-    broker.send(KEYS="more")
-    later(broker)
-    assert forget(broker, 93) is None
+    broker.state.key_index.sweep()
     assert len(list((tmp_path / "keyindex").iterdir())) == 3
     units.close()
     segments.close()
