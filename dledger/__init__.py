@@ -48,6 +48,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import (
     ForgettingMachine,
+    PreparingMachine,
     SnapshotMachine,
     SnapshotOvertakenError,
     SnapshotRefusedError,
@@ -113,6 +114,7 @@ __all__ = [
     "EntryKind",
     "Failed",
     "ForgettingMachine",
+    "PreparingMachine",
     "HandshakeRefusedError",
     "Index",
     "LeaderNotReadyError",

@@ -64,6 +64,19 @@ class SnapshotMachine(StateMachine, Protocol):
 
 
 @runtime_checkable
+class PreparingMachine(SnapshotMachine, Protocol):
+    """A machine that is too large for `digest` and `snapshot` to be short, unless they are prepared."""
+
+    def prepare_snapshot(self) -> Iterator[bool]:
+        """Gather in short steps what the next `digest` and `snapshot` are to give.
+
+        False: entries may be applied before the next step. True, from then on to the end: none may be applied before
+        `snapshot` was called. Where one is applied all the same, `snapshot` gathers anew, at once.
+        """
+        ...
+
+
+@runtime_checkable
 class ForgettingMachine(SnapshotMachine, Protocol):
     """A machine that says which beginning of the log nobody needs any more, so that its bytes may be given back.
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
@@ -24,9 +25,9 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
-from broker.store.saved import CHUNK_BYTES, QueueRow
+from broker.store.saved import QueueRow
 from dledger.raft.ids import Position
-from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 UNIT: Final = struct.Struct(">qiq")
@@ -42,6 +43,7 @@ StoreTime = Callable[[PhysicalOffset, int], StoreTimeMs]
 """Reads the store time of the record at a physical offset, given its size in bytes too."""
 
 _KEY = struct.Struct(">qqI")
+_key_of = attrgetter("key")
 
 
 class ConsumeQueueUnit(NamedTuple):
@@ -131,6 +133,8 @@ class ConsumeQueue:
         put_bytes: size of all records ever put, for statistics.
         key_seed: CRC32C of the topic and `#`, with which hashes of message keys start.
         special: whether the fold has more to do for this queue's records than to append a unit.
+        line: what the digest of all queues counts of this one, as it was at `line_offset`.
+        line_offset: the max offset for which `line` holds; -1: for none.
     """
 
     __slots__ = (
@@ -140,6 +144,8 @@ class ConsumeQueue:
         "held_first",
         "key",
         "key_seed",
+        "line",
+        "line_offset",
         "max_offset",
         "min_offset",
         "put_bytes",
@@ -159,6 +165,8 @@ class ConsumeQueue:
         self.put_bytes = 0
         self.key_seed = key_seed(key[0])
         self.special = special
+        self.line = b""
+        self.line_offset = -1
         self._store = store
         self._digest = 0
         self._digested_bytes = 0
@@ -294,6 +302,13 @@ class ConsumeQueue:
             self._digested_bytes = len(self.tail)
         return self._digest
 
+    def draw_line(self) -> bytes:
+        """Bring `line` up to date, and return it."""
+        topic, queue_id = self.key
+        self.line = topic + _KEY.pack(queue_id, self.max_offset, self.digest())
+        self.line_offset = self.max_offset
+        return self.line
+
     def row(self) -> QueueRow:
         """Return the queue without its units, as a snapshot keeps it."""
         topic, queue_id = self.key
@@ -329,8 +344,8 @@ class ConsumeQueue:
         )
 
 
-class _Reading:
-    """A snapshot whose units are still being read; it lives as long as its reader."""
+class UnitReading:
+    """A snapshot whose units are still being read; as long as this lives, no unit is released."""
 
 
 class ConsumeQueues:
@@ -349,7 +364,9 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self._unswept: list[ConsumeQueue] = []
         self._unreleased: list[ConsumeQueue] = []
-        self._readings: WeakSet[_Reading] = WeakSet()
+        self._readings: WeakSet[UnitReading] = WeakSet()
+        self._sorted: list[ConsumeQueue] = []
+        self._is_sorted = True
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
         self._store = store
         self._is_special = is_special
@@ -383,6 +400,8 @@ class ConsumeQueues:
         assert key not in self.by_key, f"{key} exists"
         queue = ConsumeQueue(key, self._store, special=self._is_special(key[0]))
         self.by_key[key] = queue
+        self._sorted.append(queue)
+        self._is_sorted = False
         self._by_topic.setdefault(key[0], []).append(queue)
         return queue
 
@@ -393,37 +412,22 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self._unswept.clear()
         self._unreleased.clear()
+        self._sorted.clear()
         self.by_key.clear()
         self._by_topic.clear()
 
-    def saved_units(self, rows: Iterable[QueueRow]) -> Iterator[bytes]:
-        """Yield the units that a snapshot's rows speak of, in bounded parts, while the fold goes on.
-
-        Raises:
-            SnapshotOvertakenError: a queue was dropped since.
-        """
-        queues = [self.by_key[row.topic, row.queue_id] for row in rows]
-        reading = _Reading()
+    def begin_reading(self) -> UnitReading:
+        """Keep all units that are here now, until what is returned is given up."""
+        reading = UnitReading()
         self._readings.add(reading)
-        return self._read_units(list(zip(queues, rows, strict=True)), reading)
-
-    def _read_units(
-        self, parts: list[tuple[ConsumeQueue, QueueRow]], _reading: _Reading
-    ) -> Iterator[bytes]:
-        """Yield units; as long as this is there, so is the reading, and nothing is released."""
-        step = CHUNK_BYTES // UNIT_BYTES
-        for queue, row in parts:
-            for first in range(row.min_offset, row.max_offset, step):
-                if self.by_key.get(queue.key) is not queue:
-                    raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
-                count = min(step, row.max_offset - first)
-                yield bytes(queue.units(QueueOffset(first), count, with_held=True))
+        return reading
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (rule B13)."""
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
             self._store.drop(queue.key)
+            self._is_sorted = False
 
     def spill(self, resident_max: int, keep_max: int) -> None:
         """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
@@ -461,10 +465,24 @@ class ConsumeQueues:
             queue.trim(self.beginning)
         return queue
 
+    def sort(self) -> None:
+        """Sort the queues by key, for `digest`, if some are new or gone."""
+        if self._is_sorted:
+            return
+        # What was dropped is no longer there, and what is new stands behind the rest, which is sorted.
+        self._sorted = [each for each in self._sorted if self.by_key.get(each.key) is each]
+        self._sorted.sort(key=_key_of)
+        self._is_sorted = True
+
     def digest(self) -> int:
-        """Return the CRC32C over all queues, sorted by key."""
-        total: int = 0
-        for key in sorted(self.by_key):
-            queue = self.by_key[key]
-            total = crc32c(key[0] + _KEY.pack(key[1], queue.max_offset, queue.digest()), total)
+        """Return the CRC32C over all queues, sorted by key. Only those that grew since the last one cost a call."""
+        self.sort()
+        total: int = crc32c(
+            b"".join(
+                [
+                    each.line if each.line_offset == each.max_offset else each.draw_line()
+                    for each in self._sorted
+                ]
+            )
+        )
         return total

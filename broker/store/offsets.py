@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 from crc32c import crc32c
 
+from broker.store.packing import STEP_ROWS, array_head, pack, packed_rows
 from dledger_mq.message.numbers import QueueId, QueueOffset
 
 _SET = struct.Struct(">iq")
@@ -107,11 +108,19 @@ class ConsumerOffsets:
 
     def dump(self) -> bytes:
         """Return the table as a snapshot keeps it."""
-        rows = [
-            (topic, group, list(queues.items()), self._consumed.get((topic, group)))
-            for (topic, group), queues in self._table.items()
-        ]
-        return msgspec.msgpack.encode((rows, self.change_count, self.ignored_count, self.digest))
+        return b"".join(self.dump_parts())
+
+    def dump_parts(self) -> Iterator[bytes]:
+        """Yield the same, part by part."""
+        yield array_head(4) + array_head(len(self._table))
+        yield from packed_rows(
+            (
+                (topic, group, list(queues.items()), self._consumed.get((topic, group)))
+                for (topic, group), queues in self._table.items()
+            ),
+            STEP_ROWS // 4,  # each of a few queues
+        )
+        yield pack(self.change_count, self.ignored_count, self.digest)
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.

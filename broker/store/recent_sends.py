@@ -15,17 +15,21 @@ from __future__ import annotations
 
 import struct
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 from crc32c import crc32c
 
+from broker.store.packing import array_head, pack, packed_rows
 from broker.store.sealed_sends import SealedSends
 from broker.store.send_marks import SendMarks
 from dledger.raft.ids import NO_TERM, Position, Term
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
+
+STEP_ENTRIES: Final = 64
+"""Entries that are written to a snapshot in one step; some have a few thousand keys."""
 
 KEYS_MAX: Final = 200_000
 """Keys kept as they are, about 160 bytes each: a minute of 3 300 messages/s. Older ones are sealed, 16 bytes each."""
@@ -197,15 +201,18 @@ class RecentSends:
 
     def dump(self) -> bytes:
         """Return the table as a snapshot keeps it."""
-        saved = (
-            self.term,
-            self.term_start,
-            self.digest,
-            [(entry.store_ms, entry.keys, entry.offsets) for entry in self._entries],
+        return b"".join(self.dump_parts())
+
+    def dump_parts(self) -> Iterator[bytes]:
+        """Yield the same, part by part."""
+        marks = (self._marks,) if self._marks.marks else ()  # none: as before there were any
+        yield array_head(4 + len(marks)) + pack(self.term, self.term_start, self.digest)
+        yield array_head(len(self._entries))
+        yield from packed_rows(
+            ((entry.store_ms, entry.keys, entry.offsets) for entry in self._entries),
+            STEP_ENTRIES,
         )
-        if not self._marks.marks:
-            return msgspec.msgpack.encode(saved)  # as before there were any
-        return msgspec.msgpack.encode((*saved, self._marks))
+        yield pack(*marks)
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.

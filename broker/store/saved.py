@@ -7,7 +7,7 @@
     units    of the key index's newest segment, 20 bytes each
     units    of the pending timers, 16 bytes each
 
-The head is taken at one moment. Units are only ever added after it, and full segments never change,
+The head is that of one moment. Units are only ever added after it, and full segments never change,
 so they can be read later, while the fold goes on; what is forgotten meanwhile stays until they are read.
 Only a deleted topic takes them away, and then the snapshot is given up.
 
@@ -17,12 +17,14 @@ Nothing here knows what the tables hold, or where snapshots are kept.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
-from typing import Annotated, Final, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Final, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Meta
 
+from broker.store.packing import STEP_ROWS, array_head, map_head, pack
 from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
@@ -32,6 +34,8 @@ VERSION: Final = 3
 VERSION_BEFORE: Final = 2
 """Read as well: it knew no settings of the group, so none are set."""
 CHUNK_BYTES: Final = 256 * 1024
+CHUNK_PARTS: Final = 256
+"""Of so many parts a chunk is at most: each may be read from another file."""
 HEAD_BYTES_MAX: Final = 1 << 30
 
 LENGTH: Final = struct.Struct(">I")
@@ -50,6 +54,15 @@ class SavedTable(Protocol):
 
     def load(self, data: bytes) -> None:
         """Replace the content by a dumped one; msgspec.DecodeError when it is none."""
+        ...
+
+
+@runtime_checkable
+class LargeTable(SavedTable, Protocol):
+    """A component that is written at one moment, too, but in parts, so that no step of it is long."""
+
+    def dump_parts(self) -> Iterator[bytes]:
+        """Yield what `dump` returns, part by part; the component may not change between them."""
         ...
 
 
@@ -100,15 +113,32 @@ class _Version(msgspec.Struct):
     v: int
 
 
-_encoder: Final = msgspec.msgpack.Encoder()
 _decoder: Final = msgspec.msgpack.Decoder(StateHead)
 _version_decoder: Final = msgspec.msgpack.Decoder(_Version)
 
 
-def encode_head(head: StateHead) -> bytes:
-    """Encode the head, with its length before it."""
-    data = _encoder.encode(head)
-    return LENGTH.pack(len(data)) + data
+def head_parts(
+    head: StateHead, rows: Sequence[bytes], tables: Mapping[str, Sequence[bytes]]
+) -> Iterator[bytes]:
+    """Return the head in parts, with its length before it.
+
+    Args:
+        head: without queues and tables.
+        rows: of the queues, each packed.
+        tables: parts of what each component wrote of itself, by its name.
+    """
+    fields = msgspec.structs.asdict(head)
+    del fields["queues"], fields["tables"]
+    parts = [map_head(len(fields) + 2), *(pack(name, value) for name, value in fields.items())]
+    parts += (pack("tables"), map_head(len(tables)))
+    for name, table in tables.items():
+        parts += (pack(name), *table)
+    parts += (pack("queues"), array_head(len(rows)))
+    size = sum(map(len, parts)) + sum(map(len, rows))
+    joined_rows = (
+        b"".join(rows[first : first + STEP_ROWS]) for first in range(0, len(rows), STEP_ROWS)
+    )
+    return chain([LENGTH.pack(size)], chain.from_iterable(map(pieces, parts)), joined_rows)
 
 
 def decode_head(data: bytes) -> StateHead:
@@ -129,13 +159,13 @@ def decode_head(data: bytes) -> StateHead:
 
 
 def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the same bytes in chunks of about `CHUNK_BYTES`; parts are not larger themselves."""
+    """Yield the same bytes in chunks of about `CHUNK_BYTES`, or less; parts are not larger themselves."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:
         waiting.append(part)
         size += len(part)
-        if size >= CHUNK_BYTES:
+        if size >= CHUNK_BYTES or (size and len(waiting) >= CHUNK_PARTS):
             yield b"".join(waiting)
             waiting, size = [], 0
     if size:

@@ -70,6 +70,20 @@ _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
 _SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY, TIMER_KEY}
 
 
+class PreparedState(NamedTuple):
+    """The state after one entry, ready to be written down.
+
+    Attributes:
+        applied_index: that entry.
+        digest: over all components.
+        parts: the bytes; see `saved.in_chunks`.
+    """
+
+    applied_index: Index
+    digest: int
+    parts: Iterator[bytes]
+
+
 @dataclass(frozen=True, slots=True)
 class StateLimits:
     """Bounds of what stays in memory. Replicas may differ: no answer and no digest depends on it.
@@ -103,7 +117,7 @@ class _Keys(NamedTuple):
 
 
 class BrokerState:
-    """Everything that follows from the committed entries; implements `dledger.ForgettingMachine`.
+    """Everything that follows from the committed entries; a `dledger.ForgettingMachine` and a `PreparingMachine`.
 
     Attributes:
         applied_index: the last entry that the state contains.
@@ -142,6 +156,7 @@ class BrokerState:
         self.refusals = Refusals()
         self.marks = DigestMarks()
         self._is_marked = False
+        self._prepared: PreparedState | None = None
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = 0
         self.put_bytes = 0
@@ -217,8 +232,33 @@ class BrokerState:
 
     def digest(self) -> int:
         """Return one CRC32C over all components and the applied index."""
+        prepared = self._prepared
+        if prepared is not None and prepared.applied_index == self.applied_index:
+            return prepared.digest
+        return self._digest_now()
+
+    def _digest_now(self) -> int:
         total: int = crc32c(repr((self.applied_index, self.digests())).encode())
         return total
+
+    def prepare_snapshot(self) -> Iterator[bool]:
+        """Gather what the next `snapshot` and `digest` give; see `dledger.PreparingMachine`."""
+        self._prepared = None
+        if self.marks.divergences:
+            return  # `snapshot` says so
+        gathering = state_snapshot.Gathering(self)
+        for _ in gathering.beforehand():
+            yield False
+        index = self.applied_index
+        yield True
+        for _ in gathering.at_the_moment():
+            yield True
+            if self.applied_index != index:
+                return  # the state of another member has come
+        parts = gathering.parts()
+        yield True
+        if self.applied_index == index:
+            self._prepared = PreparedState(index, self._digest_now(), parts)
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the state as it is now, in bounded chunks; see `dledger.SnapshotMachine`.
@@ -231,7 +271,12 @@ class BrokerState:
         """
         if self.marks.divergences:
             raise SnapshotOvertakenError(f"the digests differ: {self.marks.divergences[0]}")
-        return saved.in_chunks(state_snapshot.parts(self))
+        if self._prepared is None or self._prepared.applied_index != self.applied_index:
+            for _ in self.prepare_snapshot():
+                pass
+        prepared, self._prepared = self._prepared, None
+        assert prepared is not None, f"no state of entry {self.applied_index} was gathered"
+        return saved.in_chunks(prepared.parts)
 
     def restore(self, chunks: Iterator[bytes]) -> None:
         """Replace the state by that of a snapshot; see `dledger.SnapshotMachine`.
@@ -258,6 +303,7 @@ class BrokerState:
         self.queues.clear()
         self.key_index.clear()
         self._known.clear()
+        self._prepared = None
         self.applied_index = NO_INDEX
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = self.put_bytes = 0

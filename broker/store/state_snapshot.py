@@ -10,13 +10,12 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Protocol
 
-import msgspec
-
 from broker.store import saved
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueues
 from broker.store.key_index import KeyIndex
+from broker.store.queue_gathering import QueueGathering
 from broker.store.retention import Retention
-from broker.store.saved import ByteSource, QueueRow, SavedTable, StateHead
+from broker.store.saved import ByteSource, LargeTable, QueueRow, SavedTable, StateHead
 from broker.store.timers import Timers
 from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotRefusedError
@@ -40,25 +39,46 @@ class SavedState(Protocol):
         ...
 
 
-def parts(state: SavedState) -> Iterator[bytes]:
-    """Return the state as it is now; its units are read later, while the fold goes on."""
-    state.queues.sweep()  # most states have no more queues than that, so nothing forgotten is saved
-    head = StateHead(
-        saved.VERSION,
-        state.applied_index,
-        state.last_store_ms,
-        state.put_count,
-        state.put_bytes,
-        [queue.row() for queue in state.queues.by_key.values()],
-        state.key_index.row(),
-        {name: msgspec.Raw(table.dump()) for name, table in state.tables().items()},
-    )
-    return chain(
-        saved.pieces(saved.encode_head(head)),
-        state.queues.saved_units(head.queues),
-        state.key_index.saved_units(),
-        state.timers.saved_units(),
-    )
+class Gathering:
+    """Gathers the state after one entry, in steps of some milliseconds: most of it while the fold goes on."""
+
+    def __init__(self, state: SavedState) -> None:
+        self._state = state
+        self._queues = QueueGathering(state.queues)
+        self._tables: dict[str, list[bytes]] = {}
+
+    def beforehand(self) -> Iterator[None]:
+        """Gather what is large; entries may be folded between the steps."""
+        return self._queues.beforehand()
+
+    def at_the_moment(self) -> Iterator[None]:
+        """Gather what has changed since, and the tables; no entry is folded between the steps."""
+        yield from self._queues.at_the_moment()
+        for name, table in self._state.tables().items():
+            parts = self._tables[name] = []
+            for part in table.dump_parts() if isinstance(table, LargeTable) else [table.dump()]:
+                parts.append(part)
+                yield
+
+    def parts(self) -> Iterator[bytes]:
+        """Return the state as it is now; its units are read later, while the fold goes on."""
+        state = self._state
+        head = StateHead(
+            saved.VERSION,
+            state.applied_index,
+            state.last_store_ms,
+            state.put_count,
+            state.put_bytes,
+            [],
+            state.key_index.row(),
+            {},
+        )
+        return chain(
+            saved.head_parts(head, self._queues.rows, self._tables),
+            self._queues.units(),
+            state.key_index.saved_units(),
+            state.timers.saved_units(),
+        )
 
 
 def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:

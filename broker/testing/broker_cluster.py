@@ -212,6 +212,27 @@ class BrokerCluster(SimCluster):
         if not index or not engine.log.layout.has(index) or (newest and newest.meta.index >= index):
             self._schedule_snapshot(node, life)
             return
+        self._gather_snapshot(node, life, state.prepare_snapshot())
+
+    def _gather_snapshot(self, node: SimNode, life: int, steps: Iterator[bool]) -> None:
+        """Gather a step of the state, in an event of its own as long as entries may be folded; then write it down."""
+        if not self._alive(node, life):
+            return
+        if next(steps, True):
+            for _ in steps:
+                pass  # the fold stands still
+            self._begin_writing(node, life)
+            return
+        pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
+        self.at(self.now_ms + pause_ms, self._gather_snapshot, node, life, steps)
+
+    def _begin_writing(self, node: SimNode, life: int) -> None:
+        """Begin to write the state as it is now; one of another member may be ahead of the log."""
+        engine, state = node.engine, self.brokers[node.node_id].state
+        index = state.applied_index
+        if engine is None or not engine.log.layout.has(index):
+            self._schedule_snapshot(node, life)
+            return
         with self.disk_of(node):
             term = engine.log.layout.term_of(index)
             assert term is not None, (
@@ -239,7 +260,8 @@ class BrokerCluster(SimCluster):
             if chunk is not None:
                 writer.add([chunk])
             elif self._is_durable(node, writer.meta.index):
-                self._newest[node.node_id] = writer.finish()
+                self._newest[node.node_id] = taken = writer.finish()
+                self._check_taken(node, taken)
                 self.counts["snapshots_taken"] += 1
                 self._schedule_snapshot(node, life)
                 return
@@ -251,6 +273,19 @@ class BrokerCluster(SimCluster):
         pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
         step = (node, life, chunks, writer)
         self.at(self.now_ms + pause_ms, self._continue_snapshot, *step)
+
+    def _check_taken(self, node: SimNode, snapshot: SnapshotFile) -> None:
+        """Demand that what was just written down is the state that it claims to be."""
+        again = BrokerState()
+        try:
+            again.restore(self._stores[node.node_id].chunks(snapshot))
+            check_restored(snapshot, again)
+        except SnapshotRefusedError as error:
+            raise Violation(
+                f"{node.node_id} has written {snapshot.path} wrongly: {error}"
+            ) from error
+        except CorruptionError:
+            return  # the disk gives it back damaged
 
     @staticmethod
     def _is_durable(node: SimNode, index: Index) -> bool:

@@ -81,6 +81,7 @@ class Driver:
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
         stall_count, stall_longest_ms: how often, and how long at most, the loop stood still.
+        is_fold_held: nothing is folded, since the state is being written down; for some milliseconds.
         store_is_old: another member remembers what this store does not know of, and it gave up its vote.
     """
 
@@ -109,6 +110,7 @@ class Driver:
         self._links = links
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
+        self.is_fold_held = False
         self._wake = trio.Event()
         self._mended = trio.Event()
         self._announced_mended_count = 0
@@ -344,7 +346,7 @@ class Driver:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        has_work = engine.has_committed or (engine.has_unsaved and not engine.is_persisting)
+        has_work = self._can_fold or (engine.has_unsaved and not engine.is_persisting)
         if has_work or self._writer.next_deadline_ms() < self._armed_ms:
             self.wake()
 
@@ -417,13 +419,26 @@ class Driver:
         engine, callers = self.engine, self.callers
         callers.answer(engine.take_resolved(), self.applied_index)
         self.announcer.announce(is_serving=self.is_serving)
-        if not engine.has_committed:
+        if not self._can_fold:
             return
         self._apply()
         callers.answer((), self.applied_index)
         for applied in self.applied_watchers:
             applied()
         self.announcer.announce(is_serving=self.is_serving)
+
+    @property
+    def _can_fold(self) -> bool:
+        return self.engine.has_committed and not self.is_fold_held
+
+    def hold_fold(self) -> None:
+        """Fold nothing until `release_fold`; who waits for an entry to be applied waits so much longer."""
+        self.is_fold_held = True
+
+    def release_fold(self) -> None:
+        """Fold again what is committed."""
+        self.is_fold_held = False
+        self.wake()
 
     def _apply(self) -> None:
         """Apply one chunk of committed entries to the state machine."""

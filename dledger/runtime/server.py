@@ -219,6 +219,8 @@ class LogServer:
         driver.pass_end_watchers.append(self._client_port.flush)
         self._standing.driver = driver
         self.reader.snapshotter = store.snapshotter
+        if store.snapshotter is not None:
+            store.snapshotter.fold = driver
         log_event(
             logging.INFO,
             "started",

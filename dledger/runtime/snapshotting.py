@@ -1,9 +1,9 @@
 """Taking snapshots when they are due, without holding up the driver.
 
-The state is taken at one moment, between two passes; that is short, because only its small tables are
-copied. The rest is read in chunks of 256 KiB with a turn for everybody else after each, and written
-and synced in a thread. The name appears only when the log is durable up to the snapshot's entry, so a
-snapshot of this node is never ahead of its log.
+The state is that of one moment. A large one is gathered beforehand, in steps of some milliseconds with a turn for
+everybody else after each; for the last few the fold stands still, so that they are all of the same moment
+(docs/adr/0188). What only grows is read after that in chunks of 256 KiB, and written and synced in a thread. The name
+appears only when the log is durable up to the snapshot's entry, so a snapshot of this node is never ahead of its log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -24,7 +24,7 @@ from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
 from dledger.starting_state import StartingState
-from dledger.state_machine import SnapshotMachine, SnapshotOvertakenError
+from dledger.state_machine import PreparingMachine, SnapshotMachine, SnapshotOvertakenError
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
 
 CHECK_INTERVAL_S: Final = 1.0
@@ -51,6 +51,18 @@ class SnapshotPart:
     data: bytes
 
 
+class Fold(Protocol):
+    """The place where committed entries are applied, in which it can be held up for some milliseconds."""
+
+    def hold_fold(self) -> None:
+        """Apply nothing until `release_fold`."""
+        ...
+
+    def release_fold(self) -> None:
+        """Apply again what is committed."""
+        ...
+
+
 class Snapshotter:
     """Takes snapshots of one node.
 
@@ -60,6 +72,8 @@ class Snapshotter:
         taken_count: snapshots written since the start.
         has_no_room: the last try found no room on the disk.
         pause_ms: the longest time that one step has held up the loop.
+        held_ms: the longest time for which the fold stood still.
+        fold: stands still for the last steps; None: nobody folds yet.
     """
 
     def __init__(
@@ -78,6 +92,8 @@ class Snapshotter:
         self._verified: SnapshotFile | None = None
         self.taken_count = 0
         self.pause_ms = 0.0
+        self.held_ms = 0.0
+        self.fold: Fold | None = None
         self._config = config
         self._machine = machine
         self._engine = engine
@@ -116,9 +132,7 @@ class Snapshotter:
         started_s = now_s()
         writer: SnapshotWriter | None = None
         try:
-            meta = self._meta()
-            chunks = self._machine.snapshot()
-            self._note_pause(started_s)
+            meta, chunks = await self._gather()
             writer = await trio.to_thread.run_sync(self._store.begin, meta)
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
@@ -142,8 +156,45 @@ class Snapshotter:
             bytes=finished.size_bytes,
             seconds=round(now_s() - started_s, 3),
             pause_ms=round(self.pause_ms, 1),
+            held_ms=round(self.held_ms, 1),
         )
         return True
+
+    async def _gather(self) -> tuple[SnapshotMeta, Iterator[bytes]]:
+        """Return the state at one moment, to be read while the fold goes on.
+
+        Raises:
+            SnapshotOvertakenError: it is not to be had.
+        """
+        machine = self._machine
+        try:
+            if isinstance(machine, PreparingMachine):
+                await self._prepare(machine)
+            step_s = now_s()
+            meta = self._meta()
+            chunks = machine.snapshot()
+            self._note_pause(step_s)
+        finally:
+            if self.fold is not None:
+                self.fold.release_fold()
+        return meta, chunks
+
+    async def _prepare(self, machine: PreparingMachine) -> None:
+        """Have the machine gather its state; when this ends, the fold stands still."""
+        steps = machine.prepare_snapshot()
+        held_s: float | None = None
+        while True:
+            step_s = now_s()
+            must_hold = next(steps, None)
+            self._note_pause(step_s)
+            if must_hold is None:
+                break
+            if must_hold and held_s is None and self.fold is not None:
+                held_s = now_s()
+                self.fold.hold_fold()
+            await trio.lowlevel.checkpoint()
+        if held_s is not None:
+            self.held_ms = max(self.held_ms, (now_s() - held_s) * 1000)
 
     def _note_taken(self, snapshot: SnapshotFile) -> None:
         """Note an own snapshot; another member's may have come while it was written, and reach further."""
@@ -203,8 +254,10 @@ class Snapshotter:
     def _meta(self) -> SnapshotMeta:
         index = self._machine.applied_index
         log = self._engine.log
+        if not log.layout.has(index):
+            raise SnapshotOvertakenError(f"entry {index} of another member's state has yet to come")
         term = log.layout.term_of(index)
-        assert term is not None, f"the applied entry {index} is not in the log"
+        assert term is not None, f"the applied entry {index} is in the log, and its term is not"
         position = log.layout.position_of(Index(index + 1))
         return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -26,6 +27,7 @@ from broker.service.pull import PullOutcome
 from broker.service.refusal import Refusal
 from broker.service.transactions import CommitPlan
 from broker.store.offsets import ConsumerOffsets
+from broker.store.queue_gathering import QueueGathering
 from broker.store.reading import GetResult
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import RefusalKind
@@ -381,3 +383,30 @@ def test_a_follower_that_does_not_pass_sends_on_is_found(monkeypatch: pytest.Mon
 @pytest.mark.slow
 def test_the_brokers_as_they_are_pass_the_same_seeds() -> None:
     assert first_finding(range(1, 8)) == ""
+
+
+@pytest.mark.slow
+def test_a_snapshot_whose_rows_are_of_several_moments_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(QueueGathering, "at_the_moment", lambda _self: iter(()))
+    assert "has written" in first_finding(range(1, 12))
+
+
+@pytest.mark.slow
+def test_a_state_that_is_prepared_before_its_moment_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Entries are folded between its steps though it needs the fold to stand still."""
+    prepare = BrokerState.prepare_snapshot
+
+    def never_held(self: BrokerState) -> Iterator[bool]:
+        for _ in prepare(self):
+            yield False
+        self._prepared = self._prepared and self._prepared._replace(
+            applied_index=self.applied_index
+        )
+        yield True
+
+    monkeypatch.setattr(BrokerState, "prepare_snapshot", never_held)
+    assert "has written" in first_finding(range(1, 12))

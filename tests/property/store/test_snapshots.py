@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broker.store import queue_gathering
 from broker.store.control import DeleteTopic, MarkDigests
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
@@ -65,6 +66,44 @@ def test_a_snapshot_read_while_the_fold_goes_on_shows_the_state_at_its_call(
     except SnapshotOvertakenError:
         return  # a topic was deleted meanwhile: said so, not papered over
     assert answers(later) == answers(at_cut)
+
+
+@given(histories, st.data())
+def test_a_snapshot_that_is_gathered_while_the_fold_goes_on_shows_one_moment(
+    history: History, data: st.DataObject
+) -> None:
+    """Whatever is folded between the steps, topics deleted and made again among it: docs/adr/0188."""
+    log = log_of(history)
+    state, at_cut = BrokerState(limits=MIDDLE), BrokerState()
+    folded = data.draw(st.integers(0, len(log)), label="folded before")
+    state.apply(log[:folded])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(queue_gathering, "STEP_QUEUES", 1)
+        for must_hold in state.prepare_snapshot():
+            if not must_hold:
+                count = data.draw(st.integers(0, 2), label="folded between")
+                state.apply(log[folded : folded + count])
+                folded = min(folded + count, len(log))
+    at_cut.apply(log[:folded])
+    assert state.digest() == at_cut.digest()
+    later = restored(state)
+    assert answers(later) == answers(at_cut)
+
+
+@given(histories.filter(bool), st.data())
+def test_what_was_prepared_is_gathered_anew_where_the_fold_went_on(
+    history: History, data: st.DataObject
+) -> None:
+    log = log_of(history)
+    cut = data.draw(st.integers(0, len(log) - 1))
+    state, whole = BrokerState(), BrokerState()
+    state.apply(log[:cut])
+    for _ in state.prepare_snapshot():
+        pass
+    state.apply(log[cut:])
+    whole.apply(log)
+    assert state.digest() == whole.digest()
+    assert answers(restored(state)) == answers(whole)
 
 
 @settings(max_examples=20)

@@ -8,10 +8,12 @@ import shutil
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
+import trio
 from crc32c import crc32c
 
 from dledger.errors import CompactedError, CorruptionError, EntryDamagedError, OutOfRangeError
@@ -19,7 +21,12 @@ from dledger.raft.entry import EntryKind
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.starting_state import restore_newest
-from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.state_machine import (
+    PreparingMachine,
+    SnapshotMachine,
+    SnapshotOvertakenError,
+    SnapshotRefusedError,
+)
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SnapshotStore
@@ -313,3 +320,68 @@ async def forgets_what_the_snapshot_has(group: Group, member: Member) -> list[by
     drop.run()
     log.close()
     return bodies
+
+
+class SlowlyGathered(KeptBodies):
+    """Bodies that are gathered in steps, for the last of which the fold must stand still."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free_steps = 3
+        self.held_at: list[int] = []
+        self.fails_while_held = False
+
+    def prepare_snapshot(self) -> Iterator[bool]:
+        for _ in range(self.free_steps):
+            yield False
+        yield True
+        for _ in range(50):
+            self.held_at.append(self.applied_index)
+            yield True
+        if self.fails_while_held:
+            raise SnapshotOvertakenError("as a test wants it")
+
+
+async def test_entries_are_applied_while_a_state_is_gathered_but_not_at_its_moment(
+    open_group: OpenGroup,
+) -> None:
+    machine = SlowlyGathered()
+    assert isinstance(machine, PreparingMachine)
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=machine)
+        leader = await group.leader()
+        snapshotter = leader.server.reader.snapshotter
+        assert snapshotter is not None
+        await leader.server.appender.append(b"before", timeout_s=S)
+        machine.free_steps = 10**9
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(snapshotter.take)
+            await leader.server.appender.append(b"while it is gathered", timeout_s=S)
+            nursery.cancel_scope.cancel()
+        machine.free_steps = 3
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(snapshotter.take)
+            for number in range(20):
+                nursery.start_soon(
+                    partial(leader.server.appender.append, b"%d" % number, timeout_s=S)
+                )
+        assert len(machine.held_at) == 50
+        assert len(set(machine.held_at)) == 1
+        assert snapshotter.index == machine.held_at[0]
+        assert snapshotter.held_ms > 0
+        assert len(machine.bodies) == 22
+
+
+async def test_the_fold_goes_on_where_the_state_could_not_be_gathered(
+    open_group: OpenGroup,
+) -> None:
+    machine = SlowlyGathered()
+    machine.fails_while_held = True
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=machine)
+        leader = await group.leader()
+        await leader.server.appender.append(b"before", timeout_s=S)
+        assert leader.server.reader.snapshotter is not None
+        assert not await leader.server.reader.snapshotter.take()
+        await leader.server.appender.append(b"after", timeout_s=S)
+        assert machine.bodies == [b"before", b"after"]

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import struct
+
 import pytest
+from crc32c import crc32c
 
 from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore, QueueKey
 from broker.store.errors import NoRoomError
+from broker.store.queue_gathering import STEP_QUEUES, QueueGathering
+from broker.store.saved import QueueRow
 from dledger_mq.message.numbers import StoreTimeMs
 
 
@@ -170,3 +175,58 @@ def test_spilling_bounds_what_is_in_memory() -> None:
     before = [queue.tail_first for queue in queues]
     queues.spill(resident_max=100, keep_max=1000)
     assert [queue.tail_first for queue in queues] == before
+
+
+def plain_digest(queues: ConsumeQueues) -> int:
+    """The digest of all queues as docs/adr/0063 has it, computed from nothing but the queues."""
+    total: int = 0
+    for key in sorted(queues.by_key):
+        queue = queues.by_key[key]
+        total = crc32c(
+            key[0] + struct.pack(">qqI", key[1], queue.max_offset, queue.digest()), total
+        )
+    return total
+
+
+def test_the_digest_of_all_queues_follows_every_change() -> None:
+    queues = ConsumeQueues(MemoryUnitStore(), lambda _topic: False)
+    assert queues.digest() == plain_digest(queues)
+    for topic, queue_id in ((b"T", 1), (b"A", 0), (b"T", 0), (b"Z", 9)):
+        queue = queues.create((topic, queue_id))
+        assert queues.digest() == plain_digest(queues)
+        queue.append(1000, 100, 0)
+        assert queues.digest() == plain_digest(queues)
+    queue.spill(0)
+    queue.append(2000, 100, 0)
+    before = queues.digest()
+    assert before == plain_digest(queues)
+    queues.drop_topic("T")
+    assert before != queues.digest() == plain_digest(queues)
+    queues.create((b"T", 1))  # begins anew under the key of one that is gone
+    assert queues.digest() == plain_digest(queues)
+    queues.clear()
+    assert queues.digest() == plain_digest(queues) == 0
+    queues.create((b"B", 0)).append(1, 1, 1)
+    assert queues.digest() == plain_digest(queues)
+
+
+def test_no_step_of_gathering_goes_through_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A count, not a time: rows that are drawn in one step, with more queues than one step may have."""
+    drawn: list[int] = [0]
+    row = ConsumeQueue.row
+
+    def counted(queue: ConsumeQueue) -> QueueRow:
+        drawn[-1] += 1
+        return row(queue)
+
+    monkeypatch.setattr(ConsumeQueue, "row", counted)
+    queues = ConsumeQueues(MemoryUnitStore(), lambda _topic: False)
+    made = [queues.create((b"T", number)) for number in range(3 * STEP_QUEUES)]
+    gathering = QueueGathering(queues)
+    drawn.extend(0 for _ in gathering.beforehand())
+    assert sum(drawn) == len(made)
+    for queue in made[: 2 * STEP_QUEUES]:
+        queue.append(1000, 100, 0)
+    drawn.extend(0 for _ in gathering.at_the_moment())
+    assert sum(drawn) == len(made) + 2 * STEP_QUEUES
+    assert max(drawn) == STEP_QUEUES
