@@ -77,12 +77,13 @@ CASES = [
         "proxies",
         {"queue-log": {"duplicate"}},
     ),
+    # No "lost": what readers have gone past is lost only until somebody reads it, and the run would have ended.
     Case(
         "uncommitted_visible",
         "queue",
         "partition:leader-peers",
         "proxies",
-        {"queue-log": {"inconsistent-offset", "aborted-read", "poll-skip", "lost"}},
+        {"queue-log": {"inconsistent-offset", "aborted-read", "poll-skip", "poll-skip-internal"}},
     ),
     Case(
         "half_visible",
