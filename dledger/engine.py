@@ -79,6 +79,7 @@ from dledger.storage.api import Disk
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.scan import ChainEnd
+from dledger.storage.sealed_index import Finding, SealedIndex
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WriteBatch
 
@@ -319,11 +320,15 @@ class Engine:
             event, Propose | ReadRequested | TransferRequested | MembersRequested
         ):
             return
-        if isinstance(event, Received) and isinstance(event.message, AppendRequest):
-            self._check_history(event.message)
-            if event.message.term >= self.node.term:
-                self._behind = event.message if event.message.first_kept else None
-        effects = self.node.step(event, now_ms)
+        try:
+            if isinstance(event, Received) and isinstance(event.message, AppendRequest):
+                self._check_history(event.message)
+                if event.message.term >= self.node.term:
+                    self._behind = event.message if event.message.first_kept else None
+            effects = self.node.step(event, now_ms)
+        except DiskFailedError as error:  # where an old entry stands could not be looked up
+            self._latch(error)
+            raise
         try:
             for effect in effects:
                 self._carry_out(effect)
@@ -419,6 +424,20 @@ class Engine:
             raise
         self._mend(now_ms)
 
+    def examined(self, part: SealedIndex, found: Finding) -> None:
+        """Take what was found of a finished segment's index.
+
+        Raises:
+            DiskFailedError: it and its entries are both damaged; the engine is latched.
+        """
+        if self.failure is not None:
+            return
+        try:
+            self.log.examined(part, found)
+        except DiskFailedError as error:
+            self._latch(error)
+            raise
+
     def read(self, first: Index, end: Index, bytes_max: int, now_ms: int) -> list[Entry]:
         """Return entries for a caller that does not wait: at least one, up to the first damaged one.
 
@@ -475,6 +494,9 @@ class Engine:
         if job.batch is None:
             return
         durable_id = self.log.written(job.batch)
+        finished = self.log.take_finished()
+        if finished is not None:
+            self.node.finish(finished)
         if durable_id.index != NO_INDEX:
             self.step(Persisted(durable_id), now_ms)
 

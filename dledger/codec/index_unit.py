@@ -237,6 +237,22 @@ def has_seal_mark(data: bytes, offset: int) -> bool:
     return data[offset : offset + _INDEX_BYTES] == b"\xff" * _INDEX_BYTES
 
 
+class SealFields(NamedTuple):
+    """The fields of a seal, its checksum apart."""
+
+    last_term: Term
+    end_position: Position
+    unit_count: int
+
+
+def decode_seal_fields(data: bytes) -> SealFields | None:
+    """Decode a closing unit; None when it is none. Whether its checksum is that of the units is not known here."""
+    if len(data) != INDEX_UNIT_BYTES or not has_seal_mark(data, 0):
+        return None
+    _, last_term, end_position, count, _ = _UNIT.unpack(data)
+    return SealFields(Term(last_term), Position(end_position), count)
+
+
 def decode_sealed(data: bytes, *, first_index: Index, first_position: Position) -> EntryColumns:
     """Decode a finished segment's index and verify it whole.
 

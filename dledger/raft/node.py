@@ -34,6 +34,7 @@ from dledger.raft.events import (
     Tick,
     TransferRequested,
 )
+from dledger.raft.finished_row import FinishedEntries
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_TERM, Index, NodeId, Term
 from dledger.raft.leader import Leader
@@ -166,6 +167,10 @@ class RaftNode:
     def start_committed(self, index: Index) -> None:
         """Regard everything up to this entry as committed, since a snapshot contains it. Before the first step only."""
         self._core.start_committed(index)
+
+    def finish(self, part: FinishedEntries) -> None:
+        """Look the places of a finished part's entries up from now on. Between two steps."""
+        self._core.log.finish(part)
 
     def forget_before(self, first: Index) -> None:
         """Forget the entries before `first`; members that lack them need a snapshot. Between two steps."""

@@ -35,12 +35,13 @@ class LiveRepair:
 
     Attributes:
         repaired_count: entries that came back since the start.
-        notes: an event and its fields for each thing that happened; the caller takes them away.
+        notes: an event and its fields for each thing that happened, those of the log included; the caller takes them
+            away.
     """
 
     def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], log: SegmentedLog) -> None:
         self.repaired_count = 0
-        self.notes: list[tuple[str, dict[str, object]]] = []
+        self.notes = log.notes
         self._log = log
         self._peers = peers
         self._asking = RepairRequests(node_id, peers, [])

@@ -30,6 +30,7 @@ from dledger.runtime.driver import Driver
 from dledger.runtime.events_log import log_event
 from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.handshake import Identity
+from dledger.runtime.index_checks import check_indexes
 from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_forwarder import LogForwarder
 from dledger.runtime.log_reader import LogReader
@@ -244,6 +245,7 @@ class LogServer:
             tasks.start(driver.run, name="driver")
             if store.snapshotter is not None:
                 tasks.start(store.snapshotter.run, name="snapshots")
+            tasks.start(check_indexes, driver, name="index checks")
             if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
                 tasks.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
             if store.forgetting is not None:

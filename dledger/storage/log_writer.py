@@ -147,8 +147,12 @@ class LogWriter:
         self._batch = batch
         return batch
 
-    def written(self, batch: WriteBatch) -> None:
-        """Note that the batch that is out has run; what was truncated meanwhile does not count."""
+    def written(self, batch: WriteBatch) -> Segment | None:
+        """Note that the batch that is out has run; what was truncated meanwhile does not count.
+
+        Returns:
+            The segment that it finished; None if there is none, or it loses entries with the next batch.
+        """
         assert batch is self._batch, "this batch is not out"
         assert batch.is_done, "the batch has not run"
         self._batch = None
@@ -160,6 +164,10 @@ class LogWriter:
         # A log that was begun anew has no units to lack before its first entry.
         first_unit = Index(self._index.layout.first_index - 1)
         self._unit_index = durable_index if batch.units else max(self._unit_index, first_unit)
+        if batch.finished is None or batch.segment is None:
+            return None
+        is_cut = self._cut_index is not None and self._cut_index < batch.segment.first_index
+        return None if is_cut else batch.finished
 
     def flush_index(self) -> None:
         """Make data and index durable, as `SegmentedLog.flush_index` does.

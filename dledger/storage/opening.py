@@ -1,10 +1,10 @@
 """Opening a log: gather facts, ask the tables of `recovery`, carry out what they say.
 
 Everything before the last segment was durable before the last segment was created; only the last
-one may end in a torn write. Finished segments are checked through their sealed index, their length
-and their first header; the last one is read whole and every checksum verified. What is found there
-is made durable again before anybody hears of it: after a failed sync the kernel may hold pages that
-look written and are not on the disk.
+one may end in a torn write. Finished segments are checked by their edges (`sealed_edges`); where these do not fit, the
+sealed index is read whole, and without it the data. The last one is read whole and every checksum verified. What is
+found there is made durable again before anybody hears of it: after a failed sync the kernel may hold pages that look
+written and are not on the disk.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ from dledger.storage.scan import (
     end_before,
     scan_data,
 )
+from dledger.storage.sealed_edges import EdgeReader, SealedEdges, runs_of
+from dledger.storage.sealed_index import Examination, PageCache, SealedIndex
 from dledger.storage.segment import Segment, StorePaths, mark_begun, segment_positions
 
 _REWRITE_BYTES = 1024 * 1024
@@ -57,18 +59,25 @@ class OpenedLog:
     """A log as it was found and, where needed, mended.
 
     Attributes:
+        pages: the units of finished segments that were looked up.
         segments: in order; the last one is open for writing.
         index: the entries.
         notes: a sentence per thing that was not as an orderly close leaves it.
     """
 
+    pages: PageCache
     segments: list[Segment] = field(default_factory=list)
     index: LogIndex = field(default_factory=LogIndex)
     notes: list[str] = field(default_factory=list)
 
 
-def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
+def open_log(disk: Disk, paths: StorePaths, pages: PageCache) -> OpenedLog:
     """Open the log in a folder; the folders are created when missing.
+
+    Args:
+        disk: where the store is.
+        paths: of the log.
+        pages: where finished segments keep what is looked up in them.
 
     Raises:
         CorruptionError: durable bytes were lost or changed; names file and byte.
@@ -82,7 +91,7 @@ def open_log(disk: Disk, paths: StorePaths) -> OpenedLog:
     before = end_before(settle_log_start(disk, paths))
     positions = segment_positions(disk, paths.data_folder)
     _check_row_of_names(disk, paths, positions, first=before.position)
-    log = OpenedLog(index=LogIndex(before))
+    log = OpenedLog(pages, index=LogIndex(before))
     try:
         _open_segments(disk, paths, positions, log)
     except BaseException:
@@ -100,14 +109,19 @@ def _open_segments(
         segment = Segment(paths, position, Index(log.index.layout.last_index + 1))
         log.segments.append(segment)
         if place + 1 < len(positions):
-            columns = _open_earlier(disk, segment, positions[place + 1], log)
+            before = log.index.end()
+            edges = _open_earlier(disk, segment, positions[place + 1], log)
             segment.close()
+            examination = Examination(disk, paths, before, edges.end)
+            log.index.extend_sealed(SealedIndex(examination, log.pages), edges.runs)
+            count = examination.count
         else:
             columns = _open_last(disk, segment, log)
-        assert segment.unit_count == len(columns), (
-            f"segment {position} has {segment.unit_count} units of {len(columns)} entries"
+            log.index.extend(columns)
+            count = len(columns)
+        assert segment.unit_count == count, (
+            f"segment {position} has {segment.unit_count} units of {count} entries"
         )
-        log.index.extend(columns)
 
 
 def _check_row_of_names(
@@ -147,12 +161,34 @@ def _check_row_of_names(
 
 def _open_earlier(
     disk: Disk, segment: Segment, next_position: Position, log: OpenedLog
-) -> EntryColumns:
+) -> SealedEdges:
     """Open a finished segment, whose entries must reach exactly to the next one."""
     data, index = segment.open_data(disk), segment.open_index(disk)
-    index_bytes = index.read_at(0, index.size())
     wanted_bytes = next_position - segment.first_position
     length = _compare_length(found_bytes=data.size(), wanted_bytes=wanted_bytes)
+    edges = EdgeReader(index, data, log.index.end(), next_position).read()
+    if edges is None:
+        return _open_read_whole(segment, next_position, log, length)
+    row = decide(EARLIER_SEGMENT, length, Entries.NOT_SCANNED, Units.AGREE)
+    if row.action is Action.REFUSE:
+        problem_at = min(data.size(), wanted_bytes)
+        raise CorruptionError(data.path, problem_at, f"{row.problem} (recovery row {row.label})")
+    segment.unit_count = edges.end.index - log.index.end().index
+    if row.action is Action.TRIM:
+        log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
+        data.truncate(wanted_bytes)
+    return edges
+
+
+def _open_read_whole(
+    segment: Segment, next_position: Position, log: OpenedLog, length: Length
+) -> SealedEdges:
+    """Open a finished segment whose edges do not fit: read its whole index, and its data where that is not sealed."""
+    data, index = segment.data, segment.index
+    assert data is not None, f"the segment from {segment.first_position} on is not open"
+    assert index is not None, f"the segment from {segment.first_position} on has no open index"
+    index_bytes = index.read_at(0, index.size())
+    wanted_bytes = next_position - segment.first_position
     after = log.index.end()
     scan: EntryScan | None = None
     units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
@@ -187,7 +223,10 @@ def _open_earlier(
     elif row.action is Action.TRIM:
         log.notes.append(f"row {row.label}: {data.path}: {row.action.value}")
         data.truncate(wanted_bytes)
-    return columns
+    last = columns.unit(-1)
+    return SealedEdges(
+        ChainEnd(last.index, last.term, next_position, last.chain_crc), runs_of(columns)
+    )
 
 
 def _compare_length(*, found_bytes: int, wanted_bytes: int) -> Length:

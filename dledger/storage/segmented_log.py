@@ -22,6 +22,7 @@ from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
 from dledger.codec.log_start import LogStart
 from dledger.errors import CorruptionError, PeerProtocolError, UsageError
 from dledger.raft.entry import Entry
+from dledger.raft.finished_row import FinishedEntries
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
@@ -31,7 +32,8 @@ from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
 from dledger.storage.scan import ChainEnd
-from dledger.storage.segment import StorePaths
+from dledger.storage.sealed_index import Examination, Finding, PageCache, SealedIndex
+from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import WriteBatch
 
@@ -43,6 +45,10 @@ class SegmentedLog:
     """The log of one member on its disk: entries are appended, read, cut at the end, dropped at the front.
 
     Invariant: the index and the cache end with the same entry, if the cache has any.
+
+    Attributes:
+        recovery_notes: a sentence per thing that opening found and mended.
+        notes: an event and its fields for each index that was damaged since; the caller takes them away.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class SegmentedLog:
         self._disk = disk
         self._paths = paths
         self._row = SegmentList(disk, opened.segments)
+        self._pages = opened.pages
         self._index = opened.index
         self._layout = opened.index.layout
         self._cache = EntryCache(cache_bytes_max)
@@ -71,7 +78,12 @@ class SegmentedLog:
             segment_size_bytes=segment_size_bytes,
             syncs=syncs,
         )
+        self._finished: SealedIndex | None = None
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
+        self.notes: list[tuple[str, dict[str, object]]] = []
+        self._pages.on_rebuilt = lambda path, problem: self.notes.append(
+            ("index-rebuilt", {"path": path, "reason": problem})
+        )
 
     @classmethod
     def open(
@@ -102,7 +114,7 @@ class SegmentedLog:
         return cls(
             disk,
             paths,
-            open_log(disk, paths),
+            open_log(disk, paths, PageCache()),
             segment_size_bytes=segment_size_bytes,
             cache_bytes_max=cache_bytes_max,
             syncs=syncs,
@@ -302,9 +314,47 @@ class SegmentedLog:
 
         Entries of the batch that were truncated meanwhile do not count.
         """
-        self._writer.written(batch)
+        finished = self._writer.written(batch)
+        if finished is not None:
+            assert batch.segment is not None, "a segment is finished for the entries of another one"
+            self._finished = self._sealed(finished, batch.segment)
+            self._index.finish(self._finished)
         self._cache.shrink(self._writer.durable_index)
         return self.durable_id
+
+    def _sealed(self, finished: Segment, following: Segment) -> SealedIndex:
+        """Return the entries of a finished segment, for the look-ups to come."""
+        layout, index = self._layout, self._index
+        first, last = finished.first_index, Index(following.first_index - 1)
+        prev_term, last_term = layout.term_of(Index(first - 1)), layout.term_of(last)
+        assert prev_term is not None, f"entry {first} has none before it"
+        assert last_term is not None, f"entry {last} left the log"
+        before = ChainEnd(
+            Index(first - 1), prev_term, finished.first_position, index.chain_crc_before(first)
+        )
+        end = ChainEnd(last, last_term, following.first_position, index.chain_crc_of(last))
+        return SealedIndex(Examination(self._disk, self._paths, before, end), self._pages)
+
+    def take_finished(self) -> FinishedEntries | None:
+        """Return the segment that the last batch finished, once: whoever has a copy of `layout` finishes it there."""
+        taken, self._finished = self._finished, None
+        return taken
+
+    # Verifying finished segments.
+
+    def unverified(self) -> SealedIndex | None:
+        """Return the newest finished segment whose index was not read whole since the start; None: all were."""
+        parts = reversed(self._index.sealed.parts())
+        return next((part for part in parts if not part.is_verified), None)
+
+    def examined(self, part: SealedIndex, found: Finding) -> None:
+        """Take what an examination of a finished segment has found, if it is still one.
+
+        Raises:
+            DiskFailedError: it and its index are both damaged; the node must stop.
+        """
+        if part in self._index.sealed.parts() and not part.is_verified:
+            part.take(found)
 
     def flush_index(self) -> None:
         """Make data and index durable, at an orderly end. No batch may be out.

@@ -19,7 +19,28 @@ STARTS = st.sampled_from(
 )
 APPEND = st.tuples(st.just("append"), st.integers(0, 2), st.integers(1, 100))
 TRUNCATE = st.tuples(st.just("truncate"), st.integers(0, 99), st.just(0))
-MOVES = st.lists(st.one_of(APPEND, APPEND, APPEND, TRUNCATE), max_size=40)
+FINISH = st.tuples(st.just("finish"), st.integers(0, 99), st.just(0))
+FORGET = st.tuples(st.just("forget"), st.integers(0, 99), st.just(0))
+MOVES = st.lists(st.one_of(APPEND, APPEND, APPEND, APPEND, FINISH, TRUNCATE, FORGET), max_size=40)
+
+
+class Part:
+    """A finished part that has everything in memory."""
+
+    def __init__(self, entries: list[tuple[int, int, int, int]]) -> None:
+        self.first_index = Index(entries[0][0])
+        self.end_index = Index(entries[-1][0] + 1)
+        self.first_position = Position(entries[0][2])
+        self.end_position = Position(entries[-1][2] + entries[-1][3])
+        self._positions = array("q", [position for _, _, position, _ in entries])
+
+    def index_at(self, position: Position) -> Index:
+        assert self.first_position <= position < self.end_position
+        return Index(self.first_index + sum(each <= position for each in self._positions) - 1)
+
+    def positions(self, first: Index, end: Index) -> array[int]:
+        assert self.first_index <= first <= end <= self.end_index
+        return self._positions[first - self.first_index : end - self.first_index]
 
 
 class PlainLog:
@@ -39,6 +60,12 @@ class PlainLog:
     def truncate_from(self, index: int) -> None:
         del self.entries[index - self.start.prev_index - 1 :]
 
+    def forget_before(self, index: int) -> None:
+        count = index - self.start.prev_index - 1
+        term = self.entries[count - 1][0] if count else self.start.prev_term
+        self.start = LogBase(Index(index - 1), Term(term), Position(self.entries[count][1]))
+        del self.entries[:count]
+
     def indexed(self) -> list[tuple[int, int, int, int]]:
         first = self.start.prev_index + 1
         return [(first + place, *entry) for place, entry in enumerate(self.entries)]
@@ -53,8 +80,15 @@ def build(start: LogBase, moves: list[tuple[str, int, int]]) -> tuple[LogLayout,
             plain.append(term, b)
         elif plain.entries:
             first = Index(layout.first_index + a % len(plain.entries))
-            layout.truncate_from(first)
-            plain.truncate_from(first)
+            if what == "truncate":
+                layout.truncate_from(first)
+                plain.truncate_from(first)
+            elif what == "forget":
+                layout.forget_before(first)
+                plain.forget_before(first)
+            elif first >= layout.open_index:
+                rows = [row for row in plain.indexed() if layout.open_index <= row[0] <= first]
+                layout.finish(Part(rows))
     return layout, plain
 
 
@@ -78,7 +112,8 @@ def test_it_answers_like_a_plain_list(start: LogBase, moves: list[tuple[str, int
     assert layout.last_index - layout.first_index + 1 == len(entries)
     assert layout.end_position == plain.end_position
     assert layout.position_of(Index(layout.last_index + 1)) == plain.end_position
-    assert layout.term_of(start.prev_index) == start.prev_term
+    assert layout.term_of(plain.start.prev_index) == plain.start.prev_term
+    assert layout.first_position == plain.start.position
     assert layout.term_of(Index(layout.last_index + 1)) is None
     for index, term, position, size in entries:
         assert layout.term_of(Index(index)) == term
@@ -135,7 +170,7 @@ def test_many_at_once_are_as_many_one_by_one(
 ) -> None:
     layout, plain = build(start, moves)
     split = at % (len(plain.entries) + 1)
-    twin = LogLayout(start)
+    twin = LogLayout(plain.start)
     for term, _, size in plain.entries[:split]:
         twin.append(Term(term), size)
     after = plain.entries[split:]
@@ -150,5 +185,34 @@ def test_many_at_once_are_as_many_one_by_one(
         layout.last_id,
         layout.end_position,
     )
+    check_same(twin, plain)
+
+
+def check_same(twin: LogLayout, plain: PlainLog) -> None:
     for index, term, position, _ in plain.indexed():
         assert (twin.term_of(Index(index)), twin.position_of(Index(index))) == (term, position)
+
+
+@given(STARTS, MOVES, st.data())
+def test_finished_parts_are_as_good_as_entries(
+    start: LogBase, moves: list[tuple[str, int, int]], data: st.DataObject
+) -> None:
+    layout, plain = build(start, moves)
+    rows = plain.indexed()
+    twin = LogLayout(plain.start)
+    while rows:
+        count = data.draw(st.integers(1, len(rows)))
+        part, rows = rows[:count], rows[count:]
+        runs = [
+            (Index(index), Term(term))
+            for place, (index, term, _, _) in enumerate(part)
+            if not place or part[place - 1][1] != term
+        ]
+        twin.extend_finished(Part(part), runs)
+    assert (twin.runs(), twin.last_id, twin.end_position) == (
+        layout.runs(),
+        layout.last_id,
+        layout.end_position,
+    )
+    assert twin.open_index == twin.last_index + 1
+    check_same(twin, plain)

@@ -33,7 +33,8 @@ class LogModel:
 
     `versions` are the logs that the disk may hold: the present one is the last; one from before a
     truncation stays possible until a batch with that truncation has run. Whatever a crash leaves must
-    be the start of one of them, and at least as long as what was reported durable.
+    be the start of one of them, and at least as long as what was reported durable. `core` is the layout
+    as a member's core has it: a copy that hears of everything.
     """
 
     def __init__(self, random: Random, *, segment_size_bytes: int, syncs: bool = True) -> None:
@@ -47,6 +48,7 @@ class LogModel:
         self.batch: WriteBatch | None = None
         self.batch_version = 0
         self.log = self.open()
+        self.core = self.log.layout.copy()
 
     def open(self) -> SegmentedLog:
         return SegmentedLog.open(
@@ -72,10 +74,13 @@ class LogModel:
             made.append(entry)
             position = Position(entry.end_position)
         self.entries.extend(self.log.append(made))
+        for entry in made:
+            self.core.append(entry.term, entry.size_bytes)
 
     def truncate(self, keep: float) -> None:
         if self.entries:
             count = int(keep * len(self.entries))
+            self.core.truncate_from(Index(count + 1))
             self.log.truncate_from(Index(count + 1))
             self.versions.append(self.entries[:count])
             self.durable_count = min(self.durable_count, count)
@@ -94,6 +99,9 @@ class LogModel:
         self.run()
         if self.batch is not None:
             durable = self.log.written(self.batch)
+            finished = self.log.take_finished()
+            if finished is not None:
+                self.core.finish(finished)
             self.batch = None
             del self.versions[: self.batch_version]
             self.durable_count = durable.index
@@ -160,6 +168,7 @@ class LogModel:
 
     def _come_back(self) -> None:
         self.log = self.open()
+        self.core = self.log.layout.copy()
         self.batch = None
         count = self.log.last_id.index
         found = self.log.entries(Index(1), Index(count + 1))
@@ -172,6 +181,10 @@ class LogModel:
 
     def check_reads(self) -> None:
         entries = self.entries
+        bounds = Index(1), Index(len(entries) + 1)
+        assert self.core.columns(*bounds) == self.log.layout.columns(*bounds)
+        assert self.core.open_index == self.log.layout.open_index
+        assert self.log.notes == [], "an index is damaged, and nobody damaged it"
         assert self.log.entries(Index(1), Index(len(entries) + 1)) == entries
         if entries:
             first = self.random.randint(1, len(entries))
