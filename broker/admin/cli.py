@@ -5,9 +5,11 @@
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
+    dledger-admin import     SOURCE --store TARGET        take over a store of Apache RocketMQ
 
-Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, or some dead letters could not be sent
-again; 2 wrong usage; 3 not all of the group could be asked, or it was interrupted.
+Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, some dead letters could not be sent
+again, or a store cannot be imported as it is; 2 wrong usage; 3 not all of the group could be asked, or it was
+interrupted.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from rich.table import Table
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
+from broker.admin.import_store import add_import, run_import
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
 from broker.admin.verify import Comparison, compare
@@ -43,11 +46,11 @@ LAG_NAMES: Final = ("lag", "consumerProgress")
 _EPILOG: Final = """\
 exit codes:
   0  done, and nothing is wrong
-  1  a group has no leader (status; with --strict: anything to look into), the replicas differ, or some dead
-     letters could not be sent again
-  2  the command line is wrong
+  1  a group has no leader (status; with --strict: anything to look into), the replicas differ, some dead
+     letters could not be sent again, or a store cannot be imported as it is (import)
+  2  the command line is wrong; import: there is no such store, or the target is not empty
   3  not all of the group could be asked: what the others say is printed; status: nobody could be asked;
-     or it was interrupted
+     import: reading or writing failed; or it was interrupted
 """
 
 _SNAPSHOT_COLUMNS: Final = (
@@ -290,6 +293,7 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="one JSON object for scripts")
     _add_lag(commands)
     _add_resend_dlq(commands)
+    add_import(commands)
     return parser
 
 
@@ -397,6 +401,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "verify": partial(_ask_and_show, _verify),
     "snapshots": partial(_ask_and_show, _snapshots),
     "resend-dlq": _resend_dlq,
+    "import": run_import,
     **dict.fromkeys(LAG_NAMES, _lag),
 }
 """Every subcommand and what carries it out: an unknown one cannot be taken for another."""

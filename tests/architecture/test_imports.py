@@ -39,6 +39,7 @@ LAYERS = {
     "dledger.repair": {"codec", "config", "errors", "raft", "storage"},
     "dledger.engine": {"codec", "config", "errors", "held_sends", "raft", "repair", "storage"},
     "dledger.forgetting": {"codec", "engine", "raft", "storage"},
+    "dledger.founding_store": {"codec", "raft", "state_machine", "storage"},
     "dledger.starting_state": {"engine", "errors", "raft", "state_machine", "storage"},
     "dledger.runtime": {
         "codec",
@@ -90,7 +91,8 @@ LAYERS = {
     },
     "broker.node": {"command_line", "processes", "server", "settings"},
     "broker.namesrv": {"command_line", "net", "properties", "settings"},
-    "broker.admin": set(),
+    "broker.importing": {"store"},
+    "broker.admin": {"importing", "store"},
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
     "broker.server.links": set(),

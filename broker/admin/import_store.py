@@ -1,0 +1,267 @@
+"""`dledger-admin import`: take over a store of Apache RocketMQ, or say what would become of it (docs/migration.md).
+
+The work is that of `broker/importing`; here are the options, the report and the exit codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
+from broker.importing.check import QueueDifference, check_store
+from broker.importing.copying import StoreCopy, check_target
+from broker.importing.errors import ImportFailedError, SourceError, TargetError
+from broker.importing.plan import ImportPlan, make_plan
+from broker.importing.survey import Source, SourceSurvey, survey
+from broker.importing.waiting import TooManyWaitError
+from broker.store.schedule import parse_delay_levels
+from dledger_mq.message.numbers import PhysicalOffset
+
+_Progress = Callable[[int, int], None]
+
+_NEXT = """\
+Put copies of {target} in the store folders of all nodes of the new group, and start them; or start one node with it as
+a group of one (docs/migration.md)."""
+
+
+def add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add `import`; without `--store` or with `--dry-run` it only says what would be imported."""
+    text = "take over a store of Apache RocketMQ 4.9 or 5.3 into a new group"
+    command = commands.add_parser("import", help=text, description=text)
+    command.add_argument(
+        "source",
+        type=Path,
+        metavar="SOURCE",
+        help="RocketMQ's storePathRootDir; its broker is stopped",
+    )
+    command.add_argument(
+        "--commitlog",
+        type=Path,
+        action="append",
+        metavar="DIR",
+        help="storePathCommitLog, where it is not SOURCE/commitlog; may be given several times",
+    )
+    command.add_argument(
+        "-s", "--store", type=Path, metavar="TARGET", help="folder of the new store"
+    )
+    command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+    _add_judgements(command)
+
+
+def _add_judgements(command: argparse.ArgumentParser) -> None:
+    """Add the options by which whoever imports says what the store itself does not tell."""
+    command.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="read everything, say what would be imported, write nothing",
+    )
+    command.add_argument(
+        "--leave-out",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="do not import this topic (POP, %%LMQ%%: what pop consumers have in flight, light queues)",
+    )
+    command.add_argument(
+        "--until",
+        type=int,
+        metavar="OFFSET",
+        help="take the commit log for ended at this physical offset, where it is damaged",
+    )
+    command.add_argument(
+        "--after-crash",
+        action="store_true",
+        help="the broker was not stopped in order, and cannot be",
+    )
+    command.add_argument(
+        "--delay-levels",
+        type=_delay_levels,
+        default=[],
+        metavar="LEVELS",
+        help="messageDelayLevel of the broker.conf, if it has one",
+    )
+
+
+def _delay_levels(text: str) -> list[int]:
+    """Read delay levels in milliseconds.
+
+    Raises:
+        argparse.ArgumentTypeError: one is no time.
+    """
+    try:
+        return parse_delay_levels(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def run_import(options: argparse.Namespace) -> int:
+    """Import, or say what would be imported; return the exit code."""
+    if options.store is None and not options.dry_run:
+        return _print_error(
+            "import: --store names the folder of the new store, or say --dry-run", EXIT_USAGE
+        )
+    try:
+        return _import(options)
+    except (SourceError, TargetError) as error:
+        return _print_error(error, EXIT_USAGE)
+    except TooManyWaitError as error:
+        return _print_error(error, EXIT_DIFFERENT)
+    except ImportFailedError as error:
+        return _print_error(error, EXIT_UNKNOWN)
+
+
+def _import(options: argparse.Namespace) -> int:
+    """Read, plan, write and compare; raises what keeps it from that."""
+    folders = options.commitlog or [options.source / "commitlog"]
+    until = None if options.until is None else PhysicalOffset(options.until)
+    with _progress("reading", is_shown=not options.json) as progress:
+        found = survey(Source(options.source, folders, until), progress)
+    plan = make_plan(
+        found,
+        leave_out=options.leave_out,
+        after_crash=options.after_crash,
+        is_until=until is not None,
+    )
+    report = _report(found, plan)
+    if plan.problems or options.dry_run:
+        if options.store is not None:
+            check_target(options.store, plan)
+        return _finish(options, report, plan, [])
+    now_ms = time.time_ns() // 1_000_000
+    copy = StoreCopy(found, plan, options.store, now_ms=now_ms, delays_ms=options.delay_levels)
+    with _progress("writing", is_shown=not options.json) as progress:
+        copy.run(progress)
+    with _progress("comparing", is_shown=not options.json) as progress:
+        differences = check_store(options.store, plan, copy.digests, progress)
+    report["imported"] = not differences
+    return _finish(options, report, plan, differences)
+
+
+def _finish(
+    options: argparse.Namespace,
+    report: dict[str, Any],
+    plan: ImportPlan,
+    differences: list[QueueDifference],
+) -> int:
+    """Print the report, and return the exit code."""
+    report["differences"] = [asdict(each) for each in differences]
+    if options.json:
+        json.dump(report, sys.stdout, indent=2)
+        sys.stdout.write("\n")
+    else:
+        _print_report(report, plan)
+        if differences:
+            _print_rows("[bold red]the new store differs: do not use it[/]", report["differences"])
+        elif report["imported"]:
+            Console().print(escape(_NEXT.format(target=options.store)), soft_wrap=True)
+    return EXIT_DIFFERENT if plan.problems or differences else EXIT_OK
+
+
+@contextmanager
+def _progress(text: str, *, is_shown: bool) -> Iterator[_Progress]:
+    """Show how far one reading of the log has come, on the standard error."""
+    columns = (TextColumn(text), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)
+    ) as bar:
+        task = bar.add_task(text, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _report(found: SourceSurvey, plan: ImportPlan) -> dict[str, Any]:
+    """Return everything that a script may want to know."""
+    queues: dict[str, list[dict[str, int]]] = defaultdict(list)
+    for (topic, queue_id), queue in plan.queues.items():
+        queues[topic.decode(errors="replace")].append(
+            {
+                "queue": queue_id,
+                "min": queue.min_offset,
+                "max": queue.max_offset,
+                "messages": queue.message_count,
+                "bytes": queue.message_bytes,
+            }
+        )
+    return {
+        "imported": False,
+        "files": len(found.files),
+        "begin": found.files[0].first_offset,
+        "end": found.end.physical_offset,
+        "records": found.message_count,
+        "recordBytes": found.message_bytes,
+        "position": plan.position,
+        "messages": plan.message_count,
+        "topics": {topic.name: queues.pop(topic.name, []) for topic in plan.topics} | queues,
+        "openTransactions": plan.half_count,
+        "timers": plan.timer_count,
+        "groups": [group.name for group in plan.groups],
+        "offsets": len(plan.offsets),
+        "leftOut": [asdict(each) for each in plan.left_out],
+        "warnings": plan.warnings,
+        "problems": [asdict(each) for each in plan.problems],
+    }
+
+
+def _print_report(report: dict[str, Any], plan: ImportPlan) -> None:
+    """Print the report as tables."""
+    console = Console()
+    title = f"{report['records']} records, physical offsets {report['begin']} to {report['end']}"
+    table = Table(title=title)
+    for heading in ("topic", "queues", "messages", "bytes", "queue offsets"):
+        table.add_column(
+            heading, justify="left" if heading in {"topic", "queue offsets"} else "right"
+        )
+    for topic, queues in sorted(report["topics"].items()):
+        table.add_row(
+            escape(topic),
+            str(len(queues)),
+            str(sum(each["messages"] for each in queues)),
+            str(sum(each["bytes"] for each in queues)),
+            _offsets_text(queues),
+        )
+    console.print(table)
+    console.print(
+        f"{report['openTransactions']} open transactions, {report['timers']} timers, {len(plan.groups)} consumer "
+        f"groups, {report['offsets']} consumer offsets"
+    )
+    _print_rows("not imported", report["leftOut"])
+    for warning in plan.warnings:
+        console.print(f"[yellow]{escape(warning)}[/]")
+    _print_rows("[bold red]nothing can be imported[/]", report["problems"])
+
+
+def _offsets_text(queues: list[dict[str, int]]) -> str:
+    """Return the offsets of the first queues, in words."""
+    shown = [f"{each['min']}..{each['max']}" for each in queues[:4]]
+    return ", ".join(shown) + (", ..." if len(queues) > len(shown) else "")
+
+
+def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+    """Print rows of the same fields as a table; nothing if there are none."""
+    if not rows:
+        return
+    table = Table(title=title)
+    for heading in rows[0]:
+        table.add_column(heading, overflow="fold")
+    for row in rows:
+        table.add_row(*(escape(str(value)) for value in row.values()))
+    Console().print(table)
+
+
+def _print_error(error: Exception | str, exit_code: int) -> int:
+    sys.stderr.write(f"dledger-admin: {error}\n")
+    return exit_code

@@ -1,0 +1,249 @@
+"""RocketMQ's config/*.json: topics, consumer groups, consumer offsets, progress of delay levels and timers.
+
+fastjson writes maps with bare integer keys, which is no JSON; they are quoted first. A file that is empty or cannot be
+read means its copy `.bak`, as RocketMQ does it. Fields that are not known are passed over, since each release has more.
+
+Nothing here decides what becomes of a table.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeVar
+
+import msgspec
+
+from broker.importing.errors import SourceError
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.topics import TopicConfig
+from dledger_mq.message.numbers import QueueId, QueueOffset
+
+_T = TypeVar("_T")
+
+_TEXT_OR_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)')
+_TIMER_CHECK: Final = struct.Struct(">qqq")
+
+
+class _TopicRow(msgspec.Struct, rename="camel"):
+    topic_name: str
+    read_queue_nums: int = 16
+    write_queue_nums: int = 16
+    perm: int = 6
+    order: bool = False
+    topic_filter_type: str = "SINGLE_TAG"
+    topic_sys_flag: int = 0
+    attributes: dict[str, str] | None = None
+
+
+class _TopicsFile(msgspec.Struct, rename="camel"):
+    topic_config_table: dict[str, _TopicRow]
+
+
+class _GroupRow(msgspec.Struct, rename="camel"):
+    group_name: str
+    consume_enable: bool = True
+    consume_from_min_enable: bool = True
+    consume_broadcast_enable: bool = True
+    consume_message_orderly: bool = False
+    retry_queue_nums: int = 1
+    retry_max_times: int = 16
+    broker_id: int = 0
+    which_broker_when_consume_slowly: int = 1
+    notify_consumer_ids_changed_enable: bool = True
+    group_sys_flag: int = 0
+    consume_timeout_minute: int = 15
+    attributes: dict[str, str] | None = None
+
+
+class _GroupsFile(msgspec.Struct, rename="camel"):
+    subscription_group_table: dict[str, _GroupRow]
+    forbidden_table: dict[str, dict[str, int]] | None = None
+
+
+class _OffsetsFile(msgspec.Struct, rename="camel"):
+    offset_table: dict[str, dict[str, int]]
+
+
+class _DelaysFile(msgspec.Struct, rename="camel"):
+    offset_table: dict[str, int]
+
+
+class TimerProgress(msgspec.Struct, frozen=True):
+    """The progress of RocketMQ's timers (config/timercheck).
+
+    Attributes:
+        read_ms: messages that were due before were delivered.
+        queue_offset: messages of the timer topic from here on are in no wheel yet, whenever they are due.
+    """
+
+    read_ms: int = 0
+    queue_offset: QueueOffset = QueueOffset(0)
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTables:
+    """The tables of a store.
+
+    Attributes:
+        topics: by name.
+        groups: by name.
+        forbidden: bits by group and topic.
+        offsets: next offset to consume by topic and group, then by queue id.
+        delay_offsets: first message that is not delivered, by delay level.
+        timers: of 5.x.
+        others: files with something in them that has no counterpart here.
+    """
+
+    topics: Mapping[str, TopicConfig]
+    groups: Mapping[str, SubscriptionGroupConfig]
+    forbidden: Mapping[tuple[str, str], int]
+    offsets: Mapping[tuple[str, str], Mapping[QueueId, QueueOffset]]
+    delay_offsets: Mapping[int, QueueOffset]
+    timers: TimerProgress = TimerProgress()
+    others: Mapping[str, str] = field(default_factory=dict)
+
+
+_OTHERS: Final = {
+    "topicQueueMapping.json": ("topicQueueMappingInfoMap", "static topics are not known here"),
+    "messageRequestMode.json": ("messageRequestModeMap", "which groups pop is for clients to say"),
+    "consumerOrderInfo.json": ("table", "what pop consumers in order have in flight is forgotten"),
+    "lmqConsumerOffset.json": ("lmqOffsetTable", "offsets of light queues (LMQ)"),
+    "consumerFilter.json": (
+        "filterDataByTopic",
+        "consumers send their filters with each heartbeat",
+    ),
+}
+"""Files of which only a note is made: the field that has to have something in it, and what is to be known."""
+
+
+def quote_keys(data: bytes) -> bytes:
+    """Return fastjson's text with quotes around its bare integer keys, as JSON has them."""
+    return _TEXT_OR_KEY.sub(
+        lambda found: b'"%b"' % found[1] if found[1] is not None else found[0], data
+    )
+
+
+def read_tables(folder: Path) -> SourceTables:
+    """Read all tables of a store's folder `config`.
+
+    Raises:
+        SourceError: topics or groups are missing, or a file is damaged and has no good copy.
+    """
+    topics = _read(folder, "topics.json", _TopicsFile)
+    groups = _read(folder, "subscriptionGroup.json", _GroupsFile)
+    if topics is None:
+        raise SourceError(
+            f"{folder / 'topics.json'} is missing: without it nobody knows which messages are of topics that were "
+            "deleted"
+        )
+    offsets = _read(folder, "consumerOffset.json", _OffsetsFile) or _OffsetsFile({})
+    delays = _read(folder, "delayOffset.json", _DelaysFile) or _DelaysFile({})
+    group_rows = groups.subscription_group_table if groups else {}
+    forbidden = (groups.forbidden_table if groups else None) or {}
+    return SourceTables(
+        topics={name: _topic(name, row) for name, row in topics.topic_config_table.items()},
+        groups={name: _group(name, row) for name, row in group_rows.items()},
+        forbidden={
+            (group, topic): bits for group, row in forbidden.items() for topic, bits in row.items()
+        },
+        offsets={
+            _topic_and_group(key): {QueueId(int(q)): QueueOffset(o) for q, o in row.items()}
+            for key, row in offsets.offset_table.items()
+        },
+        delay_offsets={
+            int(level): QueueOffset(offset) for level, offset in delays.offset_table.items()
+        },
+        timers=_read_timers(folder),
+        others={
+            name: reason
+            for name, (key, reason) in _OTHERS.items()
+            if (_read(folder, name, dict[str, object]) or {}).get(key)
+        },
+    )
+
+
+def _topic_and_group(key: str) -> tuple[str, str]:
+    topic, _, group = key.partition("@")
+    return topic, group
+
+
+def _topic(name: str, row: _TopicRow) -> TopicConfig:
+    return TopicConfig(
+        name,
+        row.read_queue_nums,
+        row.write_queue_nums,
+        row.perm,
+        row.order,
+        row.topic_filter_type,
+        row.topic_sys_flag,
+        row.attributes or {},
+    )
+
+
+def _group(name: str, row: _GroupRow) -> SubscriptionGroupConfig:
+    """Return a group as it is kept here."""
+    return SubscriptionGroupConfig(
+        name,
+        row.consume_enable,
+        row.consume_from_min_enable,
+        row.consume_broadcast_enable,
+        row.consume_message_orderly,
+        row.retry_queue_nums,
+        row.retry_max_times,
+        row.broker_id,
+        row.which_broker_when_consume_slowly,
+        row.notify_consumer_ids_changed_enable,
+        row.group_sys_flag,
+        row.consume_timeout_minute,
+        row.attributes or {},
+    )
+
+
+def _read(folder: Path, name: str, kind: type[_T]) -> _T | None:
+    """Read one file, or its copy if it is empty, missing or damaged; None if there is neither.
+
+    Raises:
+        SourceError: there is one, and no good one.
+    """
+    problems: list[str] = []
+    for path in (folder / name, folder / f"{name}.bak"):
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            problems.append(f"{path}: {error.strerror}")
+            continue
+        if not data.strip():
+            problems.append(f"{path} is empty")
+            continue
+        try:
+            return msgspec.json.decode(quote_keys(data), type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            problems.append(f"{path}: {error}")
+    if problems:
+        raise SourceError("; ".join(problems))
+    return None
+
+
+def _read_timers(folder: Path) -> TimerProgress:
+    """Read how far the timers have come; RocketMQ 4.9 has none.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    path = folder / "timercheck"
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return TimerProgress()
+    except OSError as error:
+        raise SourceError(f"{path}: {error.strerror}") from error
+    if len(data) < _TIMER_CHECK.size:
+        raise SourceError(f"{path} has {len(data)} bytes: it is cut")
+    read_ms, _, queue_offset = _TIMER_CHECK.unpack_from(data)
+    return TimerProgress(read_ms, QueueOffset(queue_offset))
