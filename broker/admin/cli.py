@@ -3,6 +3,7 @@
     dledger-admin status     -n NAMESRV [--watch]         who leads, who is away, who is behind, in all groups
     dledger-admin verify     -n NAMESRV [--group NAME]    do all replicas have the same state?
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
+    dledger-admin retention  -n NAMESRV [--group NAME]    where the log begins, and what keeps it
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
     dledger-admin import     SOURCE --store TARGET        take over a store of Apache RocketMQ
@@ -32,6 +33,7 @@ from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from broker.admin.import_store import add_import, run_import
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
+from broker.admin.retention import run_retention
 from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
 from broker.admin.verify import Comparison, compare
 from dledger.version import __version__
@@ -99,9 +101,12 @@ def _ask_and_show(
     return show(answers, options.json)
 
 
-def _status(options: argparse.Namespace) -> int:
+def _run(work: Callable[[argparse.Namespace], int], options: argparse.Namespace) -> int:
+    """Carry out a command that asks by itself, and say why it could not."""
     try:
-        return run_status(options)
+        return work(options)
+    except ClientUsageError as error:
+        return _print_error(error, EXIT_USAGE)
     except NobodyAnsweredError as error:
         return _print_error(error, EXIT_UNKNOWN)
 
@@ -284,6 +289,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (
         ("verify", "compare the digests of all replicas at the same applied index"),
         ("snapshots", "each node's snapshot: index, size, pause"),
+        ("retention", "where each node's log begins, what keeps what is due, and the pins"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         _add_namesrv_or_brokers(command)
@@ -291,6 +297,12 @@ def _parser() -> argparse.ArgumentParser:
             "-g", "--group", help="broker name; needed when the name servers know several"
         )
         command.add_argument("--json", action="store_true", help="one JSON object for scripts")
+        if name == "retention":
+            command.add_argument(
+                "--drop-pin",
+                metavar="NAME",
+                help="remove this pin first: retention goes on without it",
+            )
     _add_lag(commands)
     _add_resend_dlq(commands)
     add_import(commands)
@@ -397,7 +409,8 @@ def _add_resend_dlq(commands: argparse._SubParsersAction[argparse.ArgumentParser
 
 
 _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
-    "status": _status,
+    "status": partial(_run, run_status),
+    "retention": partial(_run, run_retention),
     "verify": partial(_ask_and_show, _verify),
     "snapshots": partial(_ask_and_show, _snapshots),
     "resend-dlq": _resend_dlq,

@@ -21,6 +21,7 @@ from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.members import Members
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.offsets import Offsets
+from broker.server.handlers.pins import PinRequests
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.handlers.row_sends import RowSends
@@ -299,6 +300,7 @@ class Services:
                 self._state.queues,
                 ask_retention=self.retention.ask,
             ),
+            PinRequests(self.commits, self.router, self._state),
             self.link_server,
         ):
             self.dispatch.register(service.handlers())

@@ -87,6 +87,7 @@ class LogFacts:
         end: where the log ends.
         segment_bytes: size of the log's segments.
         needed_from: the oldest place that something needs; None: nothing needs any.
+        pinned_from: the oldest place that is to be kept while there is room on the disks; None: there is none.
         is_asked: an operator wants what is due to go now.
     """
 
@@ -99,6 +100,7 @@ class LogFacts:
     end: Position
     segment_bytes: int
     needed_from: PhysicalOffset | None = None
+    pinned_from: PhysicalOffset | None = None
     is_asked: bool = False
 
 
@@ -122,12 +124,17 @@ class Decision:
     Attributes:
         start: the entry; None: nothing is to go.
         cause: the reason.
-        is_held_up: more is due, and something needs it.
+        held_up_at: the place for which more that is due is kept; None: there is none.
     """
 
     start: SegmentStart | None = None
     cause: ForgetCause = "time"
-    is_held_up: bool = False
+    held_up_at: PhysicalOffset | None = None
+
+    @property
+    def is_held_up(self) -> bool:
+        """True if more is due, and something needs it."""
+        return self.held_up_at is not None
 
 
 def decide(rules: RetentionRules, facts: LogFacts, next_start: NextStart) -> Decision:
@@ -140,8 +147,10 @@ def decide(rules: RetentionRules, facts: LogFacts, next_start: NextStart) -> Dec
         cause = _why(rules, facts, beginning, start, is_first=not count)
         if cause is None:
             break
-        if facts.needed_from is not None and facts.needed_from < start.position:
-            return replace(decision, is_held_up=True)
+        kept_for = (facts.needed_from, None if cause == "disk" else facts.pinned_from)
+        in_the_way = [at for at in kept_for if at is not None and at < start.position]
+        if in_the_way:
+            return replace(decision, held_up_at=min(in_the_way))
         decision, beginning = Decision(start, cause), start.position
     return decision
 
@@ -179,10 +188,10 @@ def _why(
 
 def _cause_of_age(rules: RetentionRules, facts: LogFacts) -> ForgetCause | None:
     """Return why what is old is to go now; None: it is not to."""
-    if rules.is_any_hour or facts.hour in rules.delete_hours:
-        return "time"
     if _is_above(facts.used_percent, rules.used_percent_max):
         return "disk"
+    if rules.is_any_hour or facts.hour in rules.delete_hours:
+        return "time"
     return "operator" if facts.is_asked else None
 
 

@@ -14,8 +14,9 @@ from broker.store.group_settings import GroupSettings
 from broker.store.groups import Groups
 from broker.store.key_index import KeyIndex
 from broker.store.locks import QueueLockTable
-from broker.store.needs import oldest_need
+from broker.store.needs import oldest_need, oldest_pin
 from broker.store.offsets import ConsumerOffsets
+from broker.store.pins import Pin
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import RefusalKind
 from broker.store.retention import Retention
@@ -83,8 +84,8 @@ def carry_out(
             _change_transactions(state, command)
         case control.TakeRows() | control.PutSettings():
             return _put_whole(state, command, now_ms)
-        case control.ForgetBefore():
-            return _forget(state, command, now_ms, physical_offset)
+        case control.ForgetBefore() | control.PutPin() | control.DropPin():
+            return _change_retention(state, command, now_ms, physical_offset)
         case _:
             assert_never(command)
     return None
@@ -97,6 +98,27 @@ def _put_whole(
     if isinstance(command, control.TakeRows):
         return state.sinks.take(command.sink_id, command.batch_id, command.keys, now_ms)
     return state.settings.put(command.values, command.by, now_ms)
+
+
+def _change_retention(
+    state: Tables,
+    command: control.ForgetBefore | control.PutPin | control.DropPin,
+    now_ms: StoreTimeMs,
+    physical_offset: PhysicalOffset,
+) -> RefusalKind | None:
+    """Forget the beginning of the log, put a pin at a place that the log has, or remove one."""
+    retention = state.retention
+    match command:
+        case control.ForgetBefore():
+            return _forget(state, command, now_ms, physical_offset)
+        case control.PutPin():
+            if not retention.position <= command.position <= physical_offset:
+                return RefusalKind.OUT_OF_RANGE
+            pin = Pin(command.position, now_ms, command.keep_ms, command.keep_bytes, command.by)
+            return retention.pins.put(command.name, pin)
+        case control.DropPin():
+            retention.pins.drop(command.name)
+    return None
 
 
 def _forget(
@@ -112,8 +134,10 @@ def _forget(
     # The entry of this record is not applied yet.
     if index > state.applied_index + 1 or position > physical_offset:
         return RefusalKind.OUT_OF_RANGE
-    need = oldest_need(state, now_ms, end=physical_offset)
-    if need is not None and need.physical_offset < position:
+    needs = [oldest_need(state, now_ms, end=physical_offset)]
+    if command.cause != "disk":  # a full disk does not wait for an archive
+        needs.append(oldest_pin(state.retention.pins, now_ms, end=physical_offset))
+    if any(need is not None and need.physical_offset < position for need in needs):
         return RefusalKind.STILL_NEEDED
     state.retention.move(index, position, command.cause, now_ms)
     state.recent_sends.forget_before(position)

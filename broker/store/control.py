@@ -16,6 +16,7 @@ from msgspec import Meta
 
 from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.pins import NAME_CHARS_MAX
 from broker.store.retention import ForgetCause
 from broker.store.topics import CONTROL_TOPICS, TopicConfig
 from dledger.raft.ids import NO_INDEX, Index, Position
@@ -214,6 +215,27 @@ class ForgetBefore(_Command, frozen=True, tag="forget_before"):
     v: int = VERSION
 
 
+_PinName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
+
+
+class PutPin(_Command, frozen=True, tag="put_pin"):
+    """Keep the log from a position on, for a time after this record and up to a size; `by` is who asks for it."""
+
+    name: _PinName
+    position: _Position
+    keep_ms: _Long
+    keep_bytes: _Long
+    by: Annotated[str, Meta(max_length=256)]
+    v: int = VERSION
+
+
+class DropPin(_Command, frozen=True, tag="drop_pin"):
+    """Remove a pin."""
+
+    name: _PinName
+    v: int = VERSION
+
+
 SETTING_KEY_CHARS_MAX: Final = 128
 SETTING_CHARS_MAX: Final = 4096
 
@@ -251,6 +273,8 @@ Command = (
     | RecallTimer
     | TakeRows
     | ForgetBefore
+    | PutPin
+    | DropPin
     | PutSettings
 )
 
@@ -273,6 +297,8 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     RecallTimer: SCHEDULE,
     TakeRows: SINKS,
     ForgetBefore: RETENTION,
+    PutPin: RETENTION,
+    DropPin: RETENTION,
     PutSettings: SETTINGS,
 }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from broker.store.pins import Pins
 from broker.store.recent_sends import RecentSends
 from broker.store.schedule import Schedule
 from broker.store.timers import Timers
@@ -48,3 +49,9 @@ def oldest_need(tables: NeedingTables, now_ms: StoreTimeMs, *, end: PhysicalOffs
     )
     needs = (Need(place, what) for place, what in places if place is not None)
     return min(needs, default=None)
+
+
+def oldest_pin(pins: Pins, now_ms: StoreTimeMs, *, end: PhysicalOffset) -> Need | None:
+    """Return the oldest place that is pinned, as `oldest_need` does; a disk that is fairly full overrules it."""
+    held = pins.oldest(now_ms, end)
+    return None if held is None else Need(held.position, f"the pin {held.name!r}")

@@ -18,6 +18,7 @@ from typing import Final, Literal, NamedTuple
 import msgspec
 from crc32c import crc32c
 
+from broker.store.pins import Pin, Pins
 from dledger.raft.ids import Index, Position
 from dledger_mq.message.numbers import StoreTimeMs
 
@@ -45,7 +46,7 @@ class TimeJump(NamedTuple):
 
 
 class _SavedRetention(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """The table in a snapshot; the jump came later, and is left out while there is none."""
+    """The table in a snapshot; the jump and the pins came later, and are left out while there are none."""
 
     index: Index
     position: Position
@@ -54,6 +55,7 @@ class _SavedRetention(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     move_count: int
     digest: int
     jump: TimeJump | None = None
+    pins: tuple[list[tuple[str, Pin]], int] | None = None
 
 
 class Retention:
@@ -65,6 +67,7 @@ class Retention:
         cause: the reason of the last move; empty: there was none.
         moved_ms: store time at which it was moved last.
         move_count: of all moves.
+        pins: what others have asked to be kept for a while.
         jump: the last leap of the log's time, as long as anything from before it is kept.
         digest: CRC32C chained over every move and every jump.
     """
@@ -75,6 +78,7 @@ class Retention:
         self.cause: ForgetCause | Literal[""] = ""
         self.moved_ms = StoreTimeMs(0)
         self.move_count = 0
+        self.pins = Pins()
         self.jump: TimeJump | None = None
         self.digest: int = 0
 
@@ -88,6 +92,7 @@ class Retention:
         self.move_count += 1
         if self.jump is not None and self.jump.position <= position:
             self.jump = None
+        self.pins.overrun(position)
         change = _CHANGE.pack(index, position, now_ms)
         self.digest = crc32c(cause.encode(), crc32c(change, self.digest))
 
@@ -100,15 +105,19 @@ class Retention:
 
     def dump(self) -> bytes:
         """Return the table as a snapshot keeps it."""
-        saved = (
+        saved: tuple[object, ...] = (
             self.index,
             self.position,
             self.cause,
             self.moved_ms,
             self.move_count,
             self.digest,
+            self.jump,
+            self.pins.saved(),
         )
-        return msgspec.msgpack.encode(saved if self.jump is None else (*saved, self.jump))
+        while saved[-1] is None:
+            saved = saved[:-1]
+        return msgspec.msgpack.encode(saved)
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.
@@ -120,3 +129,4 @@ class Retention:
         self.index, self.position, self.cause = saved.index, saved.position, saved.cause
         self.moved_ms, self.move_count = saved.moved_ms, saved.move_count
         self.jump, self.digest = saved.jump, saved.digest
+        self.pins.take(saved.pins)

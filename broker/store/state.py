@@ -226,6 +226,7 @@ class BrokerState:
             "timers": self.timers.digest,
             "sinks": self.sinks.digest,
             "retention": self.retention.digest,
+            "pins": self.retention.pins.digest,
             "settings": self.settings.digest,
             "refusals": self.refusals.digest,
         }

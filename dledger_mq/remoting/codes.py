@@ -108,6 +108,8 @@ class RequestCode(IntEnum):
     SET_MESSAGE_REQUEST_MODE = 401
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    PIN_LOG = 50201
+    UNPIN_LOG = 50202
 
 
 class ResponseCode(IntEnum):
@@ -334,6 +336,8 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: "pull or pop for a group and topic (5.x)",
     RequestCode.GET_BROKER_MEMBER_GROUP: "name server: the addresses of a broker name",
     RequestCode.BROKER_HEARTBEAT: "name server: a broker is alive (5.x)",
+    RequestCode.PIN_LOG: "ours: keep the log from a position on, for a while",
+    RequestCode.UNPIN_LOG: "ours: remove such a pin",
 }
 
 

@@ -17,6 +17,7 @@ from pipeline.jobs.tables import new_table
 
 if TYPE_CHECKING:
     from pipeline.archive.manifests import Manifest
+    from pipeline.archive.pinning import ArchivePin
     from pipeline.archive.writing import Archive
     from pipeline.scan.stores import Store
 
@@ -27,6 +28,9 @@ summary = (
 
 OLDER_THAN: Final = "72h"
 MIB: Final = 1024 * 1024
+GIB: Final = 1024 * MIB
+KEEP: Final = "7d"
+KEEP_GIB: Final = 256
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +46,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--stretch-mib", type=int, default=1024, help="MiB of log in one manifest; default: 1024"
+    )
+    parser.add_argument(
+        "--pin",
+        metavar="NAME",
+        help="have the group (-n) keep what is not archived yet, under this name, until the next run; at most "
+        "for --pin-for and --pin-gib",
+    )
+    parser.add_argument(
+        "--pin-for",
+        metavar="DURATION",
+        help=f"how long the pin holds after the run; default: {KEEP}",
+    )
+    parser.add_argument(
+        "--pin-gib",
+        type=int,
+        default=KEEP_GIB,
+        help=f"GiB of log that it may keep; default: {KEEP_GIB}",
     )
     parser.add_argument(
         "--check",
@@ -60,6 +81,7 @@ class ArchiveResult(TypedDict):
     lastIndex: int
     endPosition: int
     addedBytes: int
+    pinnedFrom: int
     seconds: float
 
 
@@ -68,16 +90,21 @@ def run(context: JobContext) -> int:
     from pipeline.archive.writing import Archive
 
     options = context.options
-    store = store_of(options.store)
     if options.stretch_mib < 1:
         raise PipelineUsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
+    pin = _pin(options)
     started = time.monotonic()
     added_bytes = 0
     if options.check:
+        store_of(options.store)
         manifests = checked(options.archive)
     else:
         with Archive(options.archive) as archive:
-            added_bytes = _add_all(context, archive, store)
+            if (
+                pin is not None
+            ):  # before the store is looked at, which loses nothing of it from here on
+                pin.begin(archive.manifests[-1].end_position if archive.manifests else None)
+            added_bytes = _add_all(context, archive, store_of(options.store), pin)
             manifests = archive.manifests
     result: ArchiveResult = {
         "archive": str(Path(options.archive).absolute()),
@@ -87,10 +114,34 @@ def run(context: JobContext) -> int:
         "lastIndex": manifests[-1].last_index if manifests else 0,
         "endPosition": manifests[-1].end_position if manifests else 0,
         "addedBytes": added_bytes,
+        "pinnedFrom": -1 if pin is None else pin.position,
         "seconds": round(time.monotonic() - started, 3),
     }
     context.report(result, lambda: _table(result))
     return EXIT_FINE
+
+
+def _pin(options: argparse.Namespace) -> ArchivePin | None:
+    """Return the pin that the options ask for; None: they ask for none.
+
+    Raises:
+        PipelineUsageError: they contradict each other.
+    """
+    from broker.admin.pins import PinBounds
+    from pipeline.archive.pinning import ArchivePin, pin_at_group
+    from pipeline.options import OptionReader
+
+    if options.pin is None or options.check:
+        return None
+    if options.namesrv is None:
+        raise PipelineUsageError("--pin needs --namesrv: the group has to be asked")
+    if options.pin_gib < 1:
+        raise PipelineUsageError(f"--pin-gib {options.pin_gib} must be above 0")
+    keep_ms = OptionReader({"pin-for": options.pin_for or KEEP}, "archive").duration_ms(
+        "pin-for", 0
+    )
+    bounds = PinBounds(keep_ms, options.pin_gib * GIB)
+    return ArchivePin(pin_at_group(options.namesrv, options.group, options.pin, bounds))
 
 
 def checked(archive: str) -> list[Manifest]:
@@ -109,8 +160,10 @@ def checked(archive: str) -> list[Manifest]:
     return manifests
 
 
-def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
-    """Archive stretch by stretch; returns the bytes of log that were added."""
+def _add_all(
+    context: JobContext, archive: Archive, store: Store, pin: ArchivePin | None = None
+) -> int:
+    """Archive stretch by stretch, each of which the pin releases; returns the bytes of log that were added."""
     from pipeline.archive.writing import expired_index
     from pipeline.options import OptionReader
     from pipeline.scan.plan import CommittedBound
@@ -137,6 +190,8 @@ def _add_all(context: JobContext, archive: Archive, store: Store) -> int:
                 broker_name=options.broker_name or options.group or "",
                 known_by=committed.known_by,
             )
+            if pin is not None:
+                pin.move(stretch.end.position)
             added += stretch.size_bytes
             progress.update(task, completed=added // MIB)
     if found:

@@ -175,6 +175,7 @@ class RuntimeInfo:
             "raftKeptFromIndex": str(state.keep_from),
             "raftForgotten": self._forgotten_text(),
             "raftForgettingHeldUp": self._held_up_text(),
+            "raftPins": self._pins_text(),
             "raftMembers": ",".join(peer.node_id for peer in self._config.peers),
             "snapshotIndex": str(snapshotter.index if snapshotter is not None else 0),
             "snapshotBytes": str(snapshotter.size_bytes if snapshotter is not None else 0),
@@ -209,6 +210,28 @@ class RuntimeInfo:
         since_s = max(0, self._wall_ms() - held_up.since_ms) // 1000
         place = "" if held_up.position is None else f", at position {held_up.position}"
         return f"{held_up.what}{place}, since {since_s} s"
+
+    def _pins_text(self) -> str:
+        """Return the pins as JSON, by name."""
+        now_ms, end = self._state.last_store_ms, self._log.reader.applied_position
+        return json.dumps(
+            {
+                name: {
+                    "position": pin.position,
+                    "bytes": max(0, end - pin.position),
+                    "ageMs": max(0, now_ms - pin.put_ms),
+                    "keepMs": pin.keep_ms,
+                    "keepBytes": pin.keep_bytes,
+                    "by": pin.by,
+                    "state": "overrun"
+                    if pin.is_overrun
+                    else "holds"
+                    if pin.holds(now_ms, end)
+                    else "over",
+                }
+                for name, pin in self._state.retention.pins.items()
+            }
+        )
 
 
 def _uptime_text(seconds: int) -> str:

@@ -23,7 +23,7 @@ from broker.service.retention import (
 )
 from broker.store.control import ForgetBefore
 from broker.store.lookups import earliest_store_ms, position_by_time
-from broker.store.needs import Need, oldest_need
+from broker.store.needs import Need, oldest_need, oldest_pin
 from broker.store.retention import ForgetCause
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -106,6 +106,7 @@ class RetentionWatch:
         self._next_look_ms = self._next_round_ms = 0
         self._next_complaint_ms = 0
         self._asked_rounds = 0
+        self._overrun: set[str] = set()
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._is_leading = self._is_waiting = self._is_refusing = False
         self._starts: dict[Position, SegmentStart] = {}
@@ -180,7 +181,8 @@ class RetentionWatch:
         now_ms = max(wall_ms, last_ms)
         end = PhysicalOffset(self._log.reader.applied_position)
         need = oldest_need(self._state, StoreTimeMs(now_ms), end=end)
-        facts = self._facts(now_ms, need)
+        pin = oldest_pin(self._state.retention.pins, StoreTimeMs(now_ms), end=end)
+        facts = self._facts(now_ms, need, pin)
         hold = self._doubt.reason(
             steady_ms,
             wall_ms=wall_ms,
@@ -191,8 +193,10 @@ class RetentionWatch:
         decision = decide(self.rules, facts, partial(self._ageless, facts)) if hold else freely
         if hold and decision != freely:
             self._complain(hold, None, steady_ms)
-        elif decision.is_held_up and need is not None:
-            self._complain(need.what, need.physical_offset, steady_ms)
+        elif keepers := [
+            each for each in (need, pin) if each and each.physical_offset == decision.held_up_at
+        ]:
+            self._complain(keepers[0].what, keepers[0].physical_offset, steady_ms)
         else:
             self.held_up = None
         if decision.start is not None:
@@ -230,7 +234,7 @@ class RetentionWatch:
         due_bytes = due_to - facts.beginning
         return DueByAge(due_bytes if due_bytes >= segment_bytes else 0, facts.end - facts.beginning)
 
-    def _facts(self, now_ms: int, need: Need | None) -> LogFacts:
+    def _facts(self, now_ms: int, need: Need | None, pin: Need | None) -> LogFacts:
         """Return the stand of the log, and of the fullest disk."""
         reader = self._log.reader
         percents = [*self._follower_percents().values()]
@@ -246,6 +250,7 @@ class RetentionWatch:
             end=reader.applied_position,
             segment_bytes=self._log.config.segment_size_bytes,
             needed_from=None if need is None else need.physical_offset,
+            pinned_from=None if pin is None else pin.physical_offset,
             is_asked=self._asked_rounds > 0,
         )
 
@@ -297,6 +302,17 @@ class RetentionWatch:
             before_position=retention.position,
             cause=retention.cause,
         )
+        self._report_overrun()
+
+    def _report_overrun(self) -> None:
+        """Say once which pins were not waited for any longer."""
+        pins = {name: pin for name, pin in self._state.retention.pins.items() if pin.is_overrun}
+        for name, pin in pins.items():
+            if name not in self._overrun:
+                self._log_event(
+                    logging.WARNING, "pin-overrun", name=name, position=pin.position, by=pin.by
+                )
+        self._overrun = set(pins)
 
     def failed(self, error: DLedgerError) -> None:
         """See `Waiter`: whoever leads decides anew."""

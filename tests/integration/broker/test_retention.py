@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+import trio
+
+from broker.admin.ask import ask_all
+from broker.admin.pins import PinBounds, PinRefusedError, pin_log, unpin_log
 from broker.server.broker import Broker
 from broker.service.retention import RetentionRules
 from dledger_mq.message.numbers import QueueId
@@ -24,6 +29,39 @@ def sees_old_sends_as_old(broker: Broker) -> None:
 def min_offset(broker: Broker) -> int:
     low, _ = broker.state.queues.min_max("T", QueueId(0))
     return low
+
+
+async def test_a_pin_holds_the_log_and_every_member_may_be_asked_for_it(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(
+        1, segment_size_bytes=SEGMENT, snapshot_log_bytes=SEGMENT, retention=RULES
+    )
+    broker = await cluster.leader()
+    sees_old_sends_as_old(broker)
+    address = [str(broker.service_address)]
+    bounds = PinBounds(keep_ms=3_600_000, keep_bytes=1 << 30)
+    async with cluster.wire(broker) as wire:
+        assert await pin_log(address, "archive", bounds) == 0
+        for _ in range(600):
+            await wire.send("T", b"x" * 1000)
+        for _ in range(50):  # rounds of 100 ms
+            (answer,) = await ask_all(address)
+            if answer.table["raftForgettingHeldUp"]:
+                break
+            await trio.sleep(0.1)
+        assert answer.table["raftForgettingHeldUp"].startswith("the pin 'archive', at position 0")
+        assert broker.state.retention.position == 0
+        end = broker.log.reader.applied_position
+        assert await pin_log(address, "archive", bounds, end) == end
+        await cluster.wait(lambda: end - broker.state.retention.position <= KEPT)
+        with pytest.raises(PinRefusedError, match="is forgotten: the log begins with entry"):
+            await pin_log(address, "archive", bounds, 0)
+        await unpin_log(address, "archive")
+        with pytest.raises(PinRefusedError, match="there is no pin 'archive'; there are: none"):
+            await unpin_log(address, "archive")
+        (answer,) = await ask_all(address)
+        assert answer.table["raftPins"] == "{}"
 
 
 async def number(wire: Wire, code: RequestCode, field: str) -> int:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
+from broker.admin.pins import PinBounds, PinRefusedError
+from broker.store.control import ForgetBefore, PutPin
+from broker.store.recent_sends import AGE_MAX_MS
 from broker.store.state import BrokerState
 from dledger.codec.entry import chain_crc
 from dledger.codec.log_start import LogStart, encode_log_start
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, Position
+from dledger_mq.message.numbers import PhysicalOffset
 from pipeline.archive.manifests import (
     ArchiveError,
     Manifest,
@@ -21,6 +28,7 @@ from pipeline.archive.manifests import (
     note_beginning,
     write_manifest,
 )
+from pipeline.archive.pinning import ArchivePin, pin_at_group
 from pipeline.archive.writing import Archive, expired_index
 from pipeline.audit import chain_difference, last_lost_index
 from pipeline.derived.fold import fold
@@ -153,3 +161,100 @@ def test_an_archive_that_came_too_late_says_what_is_in_neither(tmp_path: Path) -
         ),
     ):
         archive.stretches(Store(store_folder), ALL)
+
+
+# Pins.
+
+KEEP_MS = 7 * 86_400_000
+BOUNDS = PinBounds(KEEP_MS, 1 << 30)
+
+
+class PinnedGroup:
+    """A broker whose log is pinned and forgotten, and a store that loses what is forgotten at once."""
+
+    def __init__(self, folder: Path) -> None:
+        self.broker = orders(60)
+        self.folder = folder
+        self.pin = ArchivePin(self.put)
+        self.sealed: list[Entry] = []
+
+    def put(self, position: Position | None) -> int:
+        state = self.broker.state
+        where = state.retention.position if position is None else position
+        command = PutPin("a", where, KEEP_MS, 1 << 30, "test")
+        refusal = state.refusals.at(PhysicalOffset(self.broker.command(command)))
+        if refusal is not None:
+            raise PinRefusedError(refusal.kind.name)
+        return where
+
+    def forget_all(self) -> Index:
+        """Forget entry after entry as far as the group lets it; return the first one that is kept."""
+        self.broker.now_ms += AGE_MAX_MS + 1
+        for entry in self.broker.log.entries[self.broker.state.keep_from - 1 :]:
+            self.broker.command(ForgetBefore(entry.index, entry.position, "time"))
+        return self.broker.state.keep_from
+
+    def store(self) -> Store:
+        """The store of a member, with segments that begin where the log begins."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.sealed = sealed = write_store(self.folder, self.broker.log.entries, segment_bytes=600)
+        kept = next(each for each in sealed if each.index >= self.broker.state.keep_from)
+        files = Store(self.folder).segments
+        segment = max(
+            number for number, each in enumerate(files) if each.first_position <= kept.position
+        )
+        if segment:
+            drop_before(self.folder, sealed, segment)
+        return Store(self.folder)
+
+
+def archive_some(group: PinnedGroup, folder: Path, up_to: int) -> list[Manifest]:
+    """A run of the archive, without Spark: what its manifests would list."""
+    with Archive(folder) as archive:
+        group.pin.begin(archive.manifests[-1].end_position if archive.manifests else None)
+        store = group.store()
+        for stretch in archive.stretches(store, CommittedBound(Index(up_to), "test"), 2000):
+            first, last = group.sealed[stretch.before.index], group.sealed[stretch.end.index - 1]
+            crc = stretch.before.crc or 0
+            write_manifest(folder, replace(manifest(first, last), first_chain_crc=crc))
+            group.pin.move(stretch.end.position)
+    return load_manifests(folder)
+
+
+def test_a_pinned_log_loses_what_is_archived_and_nothing_else(tmp_path: Path) -> None:
+    group = PinnedGroup(tmp_path / "store")
+    found: list[Manifest] = []
+    for _ in range(4):
+        end = len(group.broker.log.entries)
+        found = archive_some(group, tmp_path / "archive", end)
+        for _ in range(20):
+            group.broker.send()
+        kept = group.forget_all()
+        assert kept == found[-1].last_index + 1, "the log begins exactly where the archive ends"
+    assert found[0].first_index == 1
+    assert all(b.first_index == a.last_index + 1 for a, b in pairwise(found))
+    assert len(found) > 4
+
+
+def test_a_pin_that_was_overrun_is_put_where_the_log_begins_now(tmp_path: Path) -> None:
+    group = PinnedGroup(tmp_path / "store")
+    archive_some(group, tmp_path / "archive", 20)
+    group.broker.now_ms += KEEP_MS + 1
+    assert group.forget_all() > 21
+    ((_, pin),) = group.broker.state.retention.pins.items()
+    assert pin.is_overrun
+    with pytest.raises(ArchiveError, match="what stood between is deleted, and in neither"):
+        archive_some(group, tmp_path / "archive", 60)
+    assert group.pin.position == group.broker.state.retention.position
+
+
+def test_a_pin_that_is_not_taken_is_told() -> None:
+    def refuse(position: Position | None) -> int:
+        raise PinRefusedError("there are 16 pins already")
+
+    with pytest.raises(InconclusiveError, match="does not take the pin: there are 16"):
+        ArchivePin(refuse).begin(None)
+    with pytest.raises(PipelineUsageError):
+        pin_at_group("no address", None, "a", BOUNDS)
+    with pytest.raises(InconclusiveError, match="the pin 'a' could not be put: no name server"):
+        pin_at_group("127.0.0.1:1", None, "a", BOUNDS)(None)

@@ -198,6 +198,7 @@ def test_digests_name_the_components() -> None:
         "timers",
         "sinks",
         "retention",
+        "pins",
         "settings",
         "refusals",
     ]
