@@ -82,35 +82,46 @@ def find_leader(group: Group, topic: str) -> Process:
     return group.by_address[json.loads(body)["brokerDatas"][0]["brokerAddrs"]["0"]]
 
 
+def made_topic(group: Group, topic: str) -> Process:
+    """Create a topic in a group that was just started; return the node that leads.
+
+    Raises:
+        TimeoutError: nobody leads.
+        RuntimeError: the topic was refused.
+    """
+    found: list[Process] = []
+
+    def has_leader() -> bool:
+        with contextlib.suppress(LookupError, OSError):
+            found[:] = [find_leader(group, "TBW102")]
+        return bool(found)
+
+    if not poll(has_leader, 20):
+        raise TimeoutError(f"no leader after 20 s; logs are in {group.folder}")
+    create = {
+        "topic": topic,
+        "defaultTopic": "TBW102",
+        "readQueueNums": str(QUEUE_COUNT),
+        "writeQueueNums": str(QUEUE_COUNT),
+        "perm": "6",
+        "topicFilterType": "SINGLE_TAG",
+        "topicSysFlag": "0",
+        "order": "false",
+    }
+    header, _ = call(("127.0.0.1", found[0].port), FrameTemplate(17, create))
+    if header["code"] != 0:
+        raise RuntimeError(f"the topic was not created: {header}")
+    return found[0]
+
+
 @contextlib.contextmanager
 def broker_group(folder: Path, topic: str) -> Iterator[tuple[Group, Process, list[Process]]]:
     """Start a fresh group with one topic; yields the group, its leader, its followers."""
     with Group(folder, settings="") as group:
         group.start()
         group.wait_listening()
-        found: list[Process] = []
-
-        def has_leader() -> bool:
-            with contextlib.suppress(LookupError, OSError):
-                found[:] = [find_leader(group, "TBW102")]
-            return bool(found)
-
-        if not poll(has_leader, 20):
-            raise TimeoutError(f"no leader after 20 s; logs are in {folder}")
-        create = {
-            "topic": topic,
-            "defaultTopic": "TBW102",
-            "readQueueNums": str(QUEUE_COUNT),
-            "writeQueueNums": str(QUEUE_COUNT),
-            "perm": "6",
-            "topicFilterType": "SINGLE_TAG",
-            "topicSysFlag": "0",
-            "order": "false",
-        }
-        header, _ = call(("127.0.0.1", found[0].port), FrameTemplate(17, create))
-        if header["code"] != 0:
-            raise RuntimeError(f"the topic was not created: {header}")
-        yield group, found[0], [node for node in group.nodes if node is not found[0]]
+        leader = made_topic(group, topic)
+        yield group, leader, [node for node in group.nodes if node is not leader]
 
 
 class CpuMeter:

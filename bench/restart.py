@@ -20,33 +20,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.broker import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT, broker_group, call, find_leader
-from bench.loadgen import batch_template, run_load, send_template
-from jepsen.processes import Group, Process, poll
-
-
-def _fill(leader: Process, requests: int) -> int:
-    """Send at least so many batches; return how many were sent.
-
-    Raises:
-        RuntimeError: one was refused.
-    """
-    templates = [
-        batch_template("Restart", queue, b"x" * BODY_BYTES, BATCH_COUNT)
-        for queue in range(QUEUE_COUNT)
-    ]
-    written = 0
-    while written < requests:
-        result = run_load(
-            ("127.0.0.1", leader.port),
-            lambda number: templates[number % QUEUE_COUNT].frame(number),
-            in_flight=16,
-            seconds=2,
-        )
-        written += result.requests
-        if result.refused:
-            raise RuntimeError(f"{result.refused} batches were refused")
-    return written
+from bench.broker import BODY_BYTES, broker_group, call, find_leader
+from bench.filling import fill, mib_of
+from bench.loadgen import send_template
+from jepsen.processes import Group, poll
 
 
 def _is_served(group: Group) -> bool:
@@ -75,9 +52,8 @@ def main() -> int:
     folder = Path(tempfile.mkdtemp(prefix="dledger-restart-"))
     try:
         with broker_group(folder, "Restart") as (group, leader, _):
-            requests = options.mib * 1024 * 1024 // ((BODY_BYTES + 150) * BATCH_COUNT)
-            console.print(f"writing {requests * BATCH_COUNT:,} messages of {BODY_BYTES} bytes ...")
-            written = _fill(leader, requests)
+            console.print(f"writing {options.mib:,} MiB of messages of {BODY_BYTES} bytes ...")
+            written = fill(leader, "Restart", options.mib)
             for node in group.nodes:
                 node.kill()
             if options.without_snapshots:
@@ -93,10 +69,9 @@ def main() -> int:
             served_s = time.monotonic() - began
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    log_mib = written * BATCH_COUNT * (BODY_BYTES + 150) / (1 << 20)
     answer = {
-        "log_mib": round(log_mib),
-        "messages": written * BATCH_COUNT,
+        "log_mib": round(mib_of(written)),
+        "messages": written,
         "listening_s": round(listening_s, 2),
         "served_s": round(served_s, 2),
     }

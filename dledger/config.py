@@ -156,6 +156,8 @@ class LogConfig:
         snapshot_interval_s: after this time a sixteenth of that growth is enough.
         catch_up_bytes_max: a leader keeps what a connected follower lacks, though the group has forgotten it, up to so
             much behind the log's end; one that lacks more gets a snapshot.
+        catch_up_bytes_per_s: how fast a leader reads from its disk what a member lacks, for each such member; at least
+            twice as fast as the log grows, and without a bound where the group waits for it. 0: without one.
         snapshot_fetch_bytes_per_s: how fast another member's snapshot is fetched; 0: as fast as it comes.
         scrub_bytes_per_s: how much of the log is read in the background to find silent damage; 0: nothing.
         service_attributes: facts about this node that the other members learn (`service_address`, ...).
@@ -174,6 +176,7 @@ class LogConfig:
     snapshot_log_bytes: int = 256 * 1024 * 1024
     snapshot_interval_s: float = 600.0
     catch_up_bytes_max: int = 1024 * 1024 * 1024
+    catch_up_bytes_per_s: int = 64 * 1024 * 1024
     snapshot_fetch_bytes_per_s: int = 32 * 1024 * 1024
     scrub_bytes_per_s: int = 4 * 1024 * 1024
     service_attributes: Mapping[str, str] = field(default_factory=dict)

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, assert_never
 
+from dledger.catch_up import EntriesLoad
 from dledger.codec.chain import expected_chain_crc
 from dledger.codec.entry import chain_crc
 from dledger.config import LogConfig
@@ -41,6 +42,7 @@ from dledger.raft.effects import (
     EntriesCut,
     Failed,
     HandsOver,
+    LoadEntries,
     MembersChanged,
     News,
     Outcome,
@@ -54,6 +56,7 @@ from dledger.raft.effects import (
 )
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
+    EntriesLoaded,
     Event,
     MembersRequested,
     Persisted,
@@ -169,7 +172,14 @@ class Engine:
             # Whether this member ever had a store, and promised anything, nobody knows here.
             state = replace(state, is_voter=False)
         self._node_id = config.raft.node_id
-        self.node = self.node_type(config.raft, state, self.log.layout, draw=draw, now_ms=now_ms)
+        self.node = self.node_type(
+            config.raft,
+            state,
+            self.log.layout,
+            draw=draw,
+            now_ms=now_ms,
+            first_in_memory=self.log.first_in_memory,
+        )
         self.failure: DLedgerError | None = None
         others = self._others(self.node.configuration)
         self._damage = DamagePolicy(config.raft.node_id, others, self.log)
@@ -183,6 +193,8 @@ class Engine:
         self._is_dropping = False
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
+        self.loads: list[EntriesLoad] = []
+        self._loaded: tuple[Entry, ...] = ()
         self._resolved: list[tuple[int, Outcome]] = []
         self._news: list[News] = []
 
@@ -453,6 +465,24 @@ class Engine:
             self._latch(error)
             raise
 
+    def take_loads(self) -> list[EntriesLoad]:
+        """Return the reads for members that lack old entries: to be run in any thread, and given to `loaded`."""
+        taken, self.loads = self.loads, []
+        return taken
+
+    def loaded(self, load: EntriesLoad, now_ms: int) -> None:
+        """Let the node send what a load has read. What it could not read is read here, as damaged entries are.
+
+        Raises:
+            OSError, DLedgerError: as `step`.
+        """
+        want = load.want
+        self._loaded = load.entries
+        try:
+            self.step(EntriesLoaded(want.to, want.term, want.first, load.plan.end_index), now_ms)
+        finally:
+            self._loaded = ()
+
     def next_deadline_ms(self) -> int:
         """Return when the next `Tick` is due at the latest."""
         if self.failure is not None:
@@ -622,6 +652,8 @@ class Engine:
                     f"entry {index} is committed after entry {self._committed_index}"
                 )
                 self._committed_index = index
+            case LoadEntries():
+                self.loads.append(EntriesLoad.planned(self.log, effect))
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
             case RoleChanged() | MembersChanged() | HandsOver():
@@ -631,16 +663,19 @@ class Engine:
                     self._held.saves_hard_state()
                     self._hard_state = HardState(term, vote, is_voter, notes)
             case TruncateLog(first=first):
-                assert first > self._committed_index, (
-                    f"entry {first} would be cut, {self._committed_index} is committed"
-                )
-                if self.failure is None:
-                    self._news.append(EntriesCut(first, self.log.last_id))
-                    self.live_repair.forget_from(first)
-                    self.log.truncate_from(first)
-                    self._held.saves_log(Index(first - 1))
+                self._truncate(first)
             case _:
                 assert_never(effect)
+
+    def _truncate(self, first: Index) -> None:
+        assert first > self._committed_index, (
+            f"entry {first} would be cut, {self._committed_index} is committed"
+        )
+        if self.failure is None:
+            self._news.append(EntriesCut(first, self.log.last_id))
+            self.live_repair.forget_from(first)
+            self.log.truncate_from(first)
+            self._held.saves_log(Index(first - 1))
 
     def _note_news(self, news: RoleChanged | MembersChanged | HandsOver) -> None:
         if isinstance(news, MembersChanged):
@@ -664,7 +699,7 @@ class Engine:
         if self.failure is not None:
             return
         is_heartbeat = effect.first == effect.end
-        entries = () if is_heartbeat else tuple(self._damage.read(effect.first, effect.end))
+        entries = () if is_heartbeat else self._entries_to_send(effect.first, effect.end)
         if len(entries) < effect.end - effect.first:
             self._damage.cannot_send()
             return
@@ -688,6 +723,12 @@ class Engine:
                 members=effect.members,
             )
         self._outbox.append((effect.to, request))
+
+    def _entries_to_send(self, first: Index, end: Index) -> tuple[Entry, ...]:
+        loaded = self._loaded
+        if loaded and loaded[0].index == first and loaded[-1].index == end - 1:
+            return loaded
+        return tuple(self._damage.read(first, end))
 
     def _latch(self, error: OSError | DLedgerError) -> None:
         """Never send or save again."""

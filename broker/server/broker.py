@@ -133,6 +133,7 @@ class Broker:
             scrub_bytes_per_s=config.scrub_bytes_per_s,
             part_cache_bytes_max=config.read_cache_bytes_max,
             catch_up_bytes_max=config.catch_up_bytes_max,
+            catch_up_bytes_per_s=config.catch_up_bytes_per_s,
             snapshot_fetch_bytes_per_s=config.snapshot_fetch_bytes_per_s,
             fsync=config.fsync,
             service_attributes={

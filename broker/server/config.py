@@ -117,6 +117,7 @@ class BrokerConfig:
     scrub_bytes_per_s: int = 4 * 1024 * 1024
     read_cache_bytes_max: int = 32 * 1024 * 1024
     catch_up_bytes_max: int = 1024 * 1024 * 1024
+    catch_up_bytes_per_s: int = 64 * 1024 * 1024
     snapshot_fetch_bytes_per_s: int = 32 * 1024 * 1024
     message_bytes_max: int = 4 * 1024 * 1024
     auto_create_topics: bool = True
@@ -358,6 +359,9 @@ def _with_log(config: BrokerConfig, values: Values) -> BrokerConfig:
             "readCacheBytesMax", 32 * 1024 * 1024, low=0, high=2**36
         ),
         catch_up_bytes_max=values.number("catchUpBytesMax", 1024 * 1024 * 1024, low=0, high=2**44),
+        catch_up_bytes_per_s=values.number(
+            "catchUpBytesPerSecond", 64 * 1024 * 1024, low=0, high=2**36
+        ),
         snapshot_fetch_bytes_per_s=values.number(
             "snapshotFetchBytesPerSecond", 32 * 1024 * 1024, low=0, high=2**36
         ),

@@ -31,6 +31,9 @@ Draw = Callable[[int, int], int]
 
 NEW_STORE_MAX = (1 << 53) - 1
 
+FirstInMemory = Callable[[], Index]
+"""The first entry from which on all are in memory; one after the last if none is."""
+
 STANDSTILLS_MAX = 3
 """Standstills within one silence after which a node still gives the others more time. One that hardly ever runs
 and has looked so often in vain may believe that nobody is there."""
@@ -43,6 +46,7 @@ class Core:
     nobody to somebody; commit_index and durable_index <= log.last_index.
 
     Attributes:
+        first_in_memory: tells which entries can be sent without reading the disk.
         configurations: the members that the log names.
         peers: the other members, voters first, in the configured order.
         other_voters: those of them that vote.
@@ -78,6 +82,7 @@ class Core:
         "durable_index",
         "election_deadline_ms",
         "election_timeout_ms",
+        "first_in_memory",
         "handed_over_by",
         "handed_over_ms",
         "is_counted",
@@ -105,6 +110,7 @@ class Core:
         *,
         draw: Draw,
         now_ms: int,
+        first_in_memory: FirstInMemory,
     ) -> None:
         assert config.node_id in config.voters or config.joins, f"{config.node_id} is not a voter"
         assert log.last_term <= hard_state.term, (
@@ -113,6 +119,7 @@ class Core:
         self.config = config
         self.node_id = config.node_id
         self.draw = draw
+        self.first_in_memory = first_in_memory
         self.log = log.copy()
         first = Configuration(config.voters)
         self.configurations = ConfigurationLog(first, hard_state.notes, self.log)

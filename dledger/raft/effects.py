@@ -86,6 +86,23 @@ class SendEntries:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadEntries:
+    """Read the entries first..end-1, which are not in memory, for a member that lacks them; then give `EntriesLoaded`.
+
+    Nothing waits for it but that member, and there is one at a time for each.
+
+    Attributes:
+        is_urgent: the group commits nothing without this member, so that it is not to be held down to a rate.
+    """
+
+    to: NodeId
+    term: Term
+    first: Index
+    end: Index
+    is_urgent: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Commit:
     """Apply everything up to and with `index`: it is committed."""
 
@@ -189,6 +206,7 @@ Effect = (
     | TruncateLog
     | Send
     | SendEntries
+    | LoadEntries
     | Commit
     | Resolve
     | RoleChanged

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dledger.raft.configuration import MemberChange
-from dledger.raft.ids import EntryId, NodeId
+from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import Message
 
 
@@ -50,6 +50,19 @@ class Persisted:
     """
 
     last: EntryId
+
+
+@dataclass(frozen=True, slots=True)
+class EntriesLoaded:
+    """The entries first..end-1, or some of them, can be sent to a member at once, or could not be read beside the loop.
+
+    The answer to `LoadEntries`: with its term, its first entry, and no later end.
+    """
+
+    peer: NodeId
+    term: Term
+    first: Index
+    end: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +116,7 @@ Event = (
     | Received
     | Propose
     | Persisted
+    | EntriesLoaded
     | ReadRequested
     | TransferRequested
     | MembersRequested

@@ -17,10 +17,11 @@ from dledger.errors import NotLeaderError, PeerProtocolError
 from dledger.raft import election, follower
 from dledger.raft.candidate import Campaign
 from dledger.raft.configuration import Configuration
-from dledger.raft.core import Core, Draw
+from dledger.raft.core import Core, Draw, FirstInMemory
 from dledger.raft.effects import Effect, Failed, Resolve, Role
 from dledger.raft.entry import EntryKind
 from dledger.raft.events import (
+    EntriesLoaded,
     Event,
     GiveUpVote,
     MembersRequested,
@@ -36,7 +37,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.finished_row import FinishedEntries
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NO_TERM, Index, NodeId, Term
+from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Term
 from dledger.raft.leader import Leader
 from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.messages import (
@@ -71,6 +72,7 @@ class RaftNode:
         log: layout of the durable log; copied.
         draw: a random integer between two bounds, both included.
         now_ms: the time; never decreases from here on.
+        first_in_memory: tells from which entry on all are in memory; others are loaded before they are sent.
         commit_rule: how matches become a commit index; tests of the simulator plant a wrong one.
     """
 
@@ -82,9 +84,12 @@ class RaftNode:
         *,
         draw: Draw,
         now_ms: int,
+        first_in_memory: FirstInMemory = lambda: NO_INDEX,
         commit_rule: CommitRule = commit_by_count,
     ) -> None:
-        self._core = Core(config, hard_state, log, draw=draw, now_ms=now_ms)
+        self._core = Core(
+            config, hard_state, log, draw=draw, now_ms=now_ms, first_in_memory=first_in_memory
+        )
         self._commit_rule = commit_rule
         self._campaign: Campaign | None = None
         self._candidacy: Campaign | None = None
@@ -246,9 +251,8 @@ class RaftNode:
             return core.take_effects()
         core.now_ms = max(core.now_ms, now_ms)
         match event:
-            case Persisted(last):
-                if core.persisted(last) and self._leader is not None:
-                    self._leader.persisted()
+            case Persisted() | EntriesLoaded():
+                self._disk_answered(event)
             case Propose() | ReadRequested() | TransferRequested() | MembersRequested():
                 self._request(event)
             case Tick():
@@ -372,6 +376,14 @@ class RaftNode:
                 leader.changes.request(event)
             case _:
                 assert_never(event)
+
+    def _disk_answered(self, event: Persisted | EntriesLoaded) -> None:
+        core, leader = self._core, self._leader
+        if isinstance(event, Persisted):
+            if core.persisted(event.last) and leader is not None:
+                leader.persisted()
+        elif leader is not None and event.term == core.term:
+            leader.replication.loaded(event)
 
     def _tick(self) -> None:
         if self._leader is not None:

@@ -67,6 +67,7 @@ class Progress:
         inflight: (end, sent at ms, bytes) of each request with entries that are not confirmed; `end` is after
             the last of them.
         saving: how long it takes until it confirms entries.
+        is_loading: entries are being read that are to be sent to it next. There is one such read at a time.
         admission: whether it is counted.
     """
 
@@ -80,6 +81,7 @@ class Progress:
     acked_round: int = 0
     rejects_after_round: int = 0
     inflight_bytes: int = 0
+    is_loading: bool = False
     inflight: deque[tuple[Index, int, int]] = field(default_factory=deque)
     admission: Admission = field(default_factory=Admission)
 

@@ -4,6 +4,9 @@ Every request is numbered and timed (rounds.py). A heartbeat is a request withou
 prev_index is next_index - 1: a member that misses something rejects it, so a lost request is noticed
 one heartbeat later, and a lost answer is repaired by the heartbeat's own. Source: Raft paper 5.3,
 thesis 10.2.1.
+
+Entries that are not in memory are asked for, one request after the other for each member, and sent when they were read
+(`LoadEntries`, docs/adr/0187); until then the member gets heartbeats, as one that has everything does.
 """
 
 from __future__ import annotations
@@ -11,16 +14,17 @@ from __future__ import annotations
 from typing import Final
 
 from dledger.raft.core import Core
-from dledger.raft.effects import SendEntries
+from dledger.raft.effects import LoadEntries, SendEntries
+from dledger.raft.events import EntriesLoaded
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.messages import AppendResponse
 from dledger.raft.progress import Progress, ProgressState
-from dledger.raft.quorum import reached_by_majority
+from dledger.raft.quorum import majority, reached_by_majority
 from dledger.raft.rounds import RoundClock
 from dledger.raft.slow_disk import SaveTimer
 
 SLICE_REQUESTS: Final = 2
-"""Full requests that follow one answer: what a member lacks is read from the disk, and nobody else is served meanwhile.
+"""Full requests that follow one answer: nobody else is served while they are made and sent.
 
 With one a window would never fill; with two it doubles from answer to answer.
 """
@@ -144,14 +148,58 @@ class Replication:
                 and len(peer.inflight) < config.inflight_requests_max
                 and peer.inflight_bytes < config.inflight_bytes_max
             ):
+                if self._is_old(peer):
+                    self._load(peer)
+                    return
                 self._send_entries(peer)
         elif peer.state is ProgressState.PROBE and not peer.is_waiting:
             if log.term_of(Index(peer.next_index - 1)) is None:
                 peer.need_snapshot()
-            elif peer.next_index <= last_index:
+            elif peer.next_index <= last_index and not self._is_old(peer):
                 self._send_entries(peer)
             else:
-                self.heartbeat(peer)
+                self.heartbeat(peer)  # tells as well where the logs agree, and reads nothing
+
+    def loaded(self, event: EntriesLoaded) -> None:
+        """Send a member the entries that were read for it, if they still are what it needs next, and go on."""
+        peer = self.peers.get(event.peer)
+        if peer is None:
+            return  # it was removed
+        peer.is_loading = False
+        if (
+            peer.state is ProgressState.REPLICATE
+            and peer.next_index == event.first >= self._core.log.first_index
+        ):
+            self._send_up_to(peer, event.end)
+        self.fill(peer)
+
+    def _is_old(self, peer: Progress) -> bool:
+        """Return whether what a member needs next is not in memory. What is not durable always is."""
+        core, first = self._core, peer.next_index
+        return first <= core.durable_index and first < core.first_in_memory()
+
+    def _load(self, peer: Progress) -> None:
+        """Ask for the entries of a member's next request, unless they are being read."""
+        if peer.is_loading:
+            return
+        peer.is_loading = True
+        core = self._core
+        end = min(self._end_of_request(peer), core.first_in_memory())
+        is_urgent = self._is_waited_for(peer)
+        core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end, is_urgent))
+
+    def _is_waited_for(self, peer: Progress) -> bool:
+        """Return whether nothing is committed until a member has caught up: too few other voters are there."""
+        core = self._core
+        if peer.node_id not in core.other_voters:
+            return False
+        others = [each for each in self.voters() if each is not peer]
+        alive_after_ms = core.now_ms - self._lost_after_ms
+        count = sum(
+            each.match_index >= core.commit_index and each.answered_ms > alive_after_ms
+            for each in others
+        )
+        return count + core.is_counted < majority(core.voter_count)
 
     def heartbeat_all(self) -> None:
         """Send every member a request without entries."""
@@ -241,18 +289,22 @@ class Replication:
                 next_index = Index(last + 1)
         return Index(max(1, min(next_index, log.last_index + 1)))
 
-    def _send_entries(self, peer: Progress) -> None:
-        """Send one request that fits both bounds: bytes of one request, and bytes in flight to this member."""
-        log = self._core.log
+    def _end_of_request(self, peer: Progress) -> Index:
+        """Return where the next request ends: it fits the bytes of one request, and of what is in flight."""
         config = self._core.config
-        first = peer.next_index
-        end = log.end_within(
-            first,
-            bytes_max=min(
-                config.entries_bytes_max, config.inflight_bytes_max - peer.inflight_bytes
-            ),
+        room = config.inflight_bytes_max - peer.inflight_bytes
+        return self._core.log.end_within(
+            peer.next_index,
+            bytes_max=min(config.entries_bytes_max, room),
             count_max=config.entries_count_max,
         )
+
+    def _send_entries(self, peer: Progress) -> None:
+        self._send_up_to(peer, self._end_of_request(peer))
+
+    def _send_up_to(self, peer: Progress, end: Index) -> None:
+        """Send one request with the entries that a member needs next, up to `end`."""
+        log, first = self._core.log, peer.next_index
         self._send(peer, first, end)
         size_bytes = log.position_of(end) - log.position_of(first)
         peer.sent(end, size_bytes=size_bytes, now_ms=self._core.now_ms)

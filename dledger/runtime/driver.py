@@ -22,6 +22,7 @@ from typing import Final
 
 import trio
 
+from dledger.catch_up import EntriesLoad
 from dledger.config import RaftConfig
 from dledger.engine import Engine
 from dledger.errors import (
@@ -49,6 +50,7 @@ from dledger.raft.ids import EntryId, Index, NodeId
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
 from dledger.runtime.announcer import Announcer
 from dledger.runtime.callers import Answered, Callers, Done
+from dledger.runtime.catch_up import CatchUpReads
 from dledger.runtime.clock import now_ms
 from dledger.runtime.disk_writer import DiskWriter, raise_latched
 from dledger.runtime.events_log import LimitedLog
@@ -75,6 +77,7 @@ class Driver:
 
     Attributes:
         callers: who waits for what was asked of the engine.
+        catch_up: reads old entries for members that lack them.
         pace: of the own syncs.
         announcer: says to people and watchers what becomes of the node.
         applied_index: the last entry that the state machine contains.
@@ -95,6 +98,7 @@ class Driver:
         obstacles: Obstacles,
     ) -> None:
         self.engine = engine
+        self.catch_up = CatchUpReads(engine.log.layout, self._entries_loaded)
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
         self.announcer = Announcer(config.node_id, engine, obstacles)
@@ -291,7 +295,7 @@ class Driver:
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         async with open_task_group() as tasks:
-            self._writer.tasks = tasks
+            self._writer.tasks = self.catch_up.tasks = tasks
             tasks.start(self._run_on_sockets, name="driver sockets")
             tasks.start(self._run_on_wake, name="driver")
 
@@ -401,6 +405,16 @@ class Driver:
             for to, message in outbox:
                 post(to, message)
             self._links.flush()
+        if self.engine.loads:
+            self.catch_up.begin(self.engine.take_loads())
+
+    def _entries_loaded(self, load: EntriesLoad) -> None:
+        """Send a member what was read for it, with the next pass."""
+        try:
+            self.engine.loaded(load, now_ms())
+        except OSError as error:
+            raise_latched(self.engine, error)
+        self.wake()
 
     def close(self) -> None:
         """Fail all waiting callers and close the store; called after the last pass.

@@ -32,6 +32,10 @@ SEND_BYTES: Final = 256 * 1024
 """Frames are joined up to this size for one call of the kernel."""
 
 
+FLUSH_BYTES_MAX: Final = 1024 * 1024
+"""Handed to the kernel in one go, or a little more; then everybody else has a turn, however fast the member reads."""
+
+
 class BlobCache:
     """A cache of the last encoded blob: the same entries go to every follower and are joined only once.
 
@@ -164,15 +168,18 @@ class PeerLink:
         return oldest if oldest is not None and oldest.entries else None
 
     def flush(self) -> bool:
-        """Send as much as the kernel takes; return whether something still waits.
+        """Send what the kernel takes, up to a bound; return whether something still waits.
 
         Raises:
             OSError: the connection is gone; call `close`.
         """
         if self.sock is None:
             return False
+        end_bytes = self.sent_bytes + FLUSH_BYTES_MAX
         while True:
             if self._partial is None:
+                if self.sent_bytes >= end_bytes:
+                    return self.has_waiting
                 data = self._next_bytes()
                 if not data:
                     return False

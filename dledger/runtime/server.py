@@ -215,6 +215,7 @@ class LogServer:
             links=self._transport.links,
             obstacles=self._standing.obstacles,
         )
+        driver.catch_up.bytes_per_s = self.config.catch_up_bytes_per_s
         driver.announcer.role_watchers = self._role_watchers
         driver.applied_watchers = self.reader.applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)

@@ -419,6 +419,10 @@ class SegmentedLog:
         """Return the entry if it is in memory."""
         return self._cache.get(index)
 
+    def first_in_memory(self) -> Index:
+        """Return the entry from which on all are in memory; one after the last if none is."""
+        return self._cache.first_index if len(self._cache) else Index(self._layout.last_index + 1)
+
     def damaged(self, first: Index, end: Index) -> list[Index]:
         """Return which of the durable entries first..end-1 the disk does not give as they were written."""
         first = max(first, self._layout.first_index)

@@ -28,6 +28,7 @@ from dledger.storage.member_file import MemberFile
 from dledger.testing.core_trace import effect_line, message_line, outcome_line, span_line
 from dledger.testing.sim_config import log_config
 from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_loads import Loads
 from dledger.testing.sim_loop import SimLoop
 from dledger.testing.sim_meetings import Meetings
 from dledger.testing.sim_network import SimNetwork, through_wire
@@ -44,6 +45,7 @@ HANDED_OUT_BYTES_MAX = 4096
 
 STATES = (
     "died-in-save",
+    "entries-loaded",
     "lost-unsynced",
     "learner-added",
     "leader-removed",
@@ -120,6 +122,7 @@ class SimCluster(SimLoop):
         self._meetings = Meetings(self, meetings.randint) if has_old_copies else None
         self._engine_type = engine_type
         self._saves = Saves(self)
+        self._loads = Loads(self)
         self._repairs = Repairs(self)
         self._standstills = Standstills(self)
         self.leaders_allowed: int | None = None
@@ -336,6 +339,7 @@ class SimCluster(SimLoop):
             checker.sent(node.node_id, to, message, engine)
             self.post(node, to, message)
             self.on_sent(node, message)
+        self._loads.begin(node, engine)
         if not engine.is_persisting and engine.has_unsaved:
             self._saves.begin(node, engine)
         self.arm(node, engine)

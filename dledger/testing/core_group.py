@@ -18,6 +18,7 @@ from dledger.raft.effects import (
     Commit,
     Effect,
     HandsOver,
+    LoadEntries,
     MembersChanged,
     ReadAt,
     Resolve,
@@ -30,7 +31,7 @@ from dledger.raft.effects import (
     Waits,
 )
 from dledger.raft.entry import Entry
-from dledger.raft.events import Event, Persisted, ReadRequested, Received
+from dledger.raft.events import EntriesLoaded, Event, Persisted, ReadRequested, Received
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.log_layout import LogLayout
@@ -138,6 +139,8 @@ class CoreMember:
         durable_entries, durable_state: what a crash leaves.
         saves: not durable yet, in order.
         checked_commit: commit index up to which the checker has looked.
+        first_in_memory: entries before it have to be loaded before they are sent.
+        loads: those that the core has asked for.
     """
 
     def __init__(self, group: CoreGroup, name: NodeId, draw: Draw) -> None:
@@ -151,6 +154,8 @@ class CoreMember:
         self.entries: list[Entry] = []
         self.saves: list[Save] = []
         self.checked_commit = NO_INDEX
+        self.first_in_memory = NO_INDEX
+        self.loads: list[LoadEntries] = []
         self.is_up = True
         self.node = self._start()
 
@@ -164,6 +169,7 @@ class CoreMember:
         """Lose everything that is not durable."""
         self.is_up = False
         self.saves.clear()
+        self.loads.clear()
         self._held.clear()
         self.entries = list(self.durable_entries)
 
@@ -213,7 +219,13 @@ class CoreMember:
             return self.step(Persisted(self.durable_entries[-1].id))
         return []
 
+    def load(self) -> list[Effect]:
+        """Give the core what it asked for first."""
+        load = self.loads.pop(0)
+        return self.step(EntriesLoaded(load.to, load.term, load.first, load.end))
+
     def _start(self) -> RaftNode:
+        """Return a core over what is durable."""
         layout = LogLayout()
         for entry in self.durable_entries:
             layout.append(entry.term, entry.size_bytes)
@@ -223,6 +235,7 @@ class CoreMember:
             layout,
             draw=self._draw,
             now_ms=self._group.now_ms,
+            first_in_memory=lambda: self.first_in_memory,
             commit_rule=self._group.commit_rule,
         )
 
@@ -246,17 +259,23 @@ class CoreMember:
                 self._send(effect)
             case SendEntries():
                 self._group.mail.append(Mail(effect.to, self._append_request(effect)))
+            case LoadEntries():
+                self.loads.append(effect)
             case Commit():
                 checker.committed(self, effect.index)
             case Resolve():
-                checker.resolved(effect.token)
-                if isinstance(effect.outcome, ReadAt):
-                    checker.read_answered(effect.token, effect.outcome.index)
+                self._resolved(effect)
             case RoleChanged():
                 if effect.role is Role.LEADER:
                     checker.leads(self)
             case HandsOver() | MembersChanged():
                 pass
+
+    def _resolved(self, effect: Resolve) -> None:
+        checker = self._group.checker
+        checker.resolved(effect.token)
+        if isinstance(effect.outcome, ReadAt):
+            checker.read_answered(effect.token, effect.outcome.index)
 
     def _send(self, effect: Send) -> None:
         mail = Mail(effect.to, effect.message)

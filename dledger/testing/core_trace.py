@@ -17,6 +17,7 @@ from dledger.raft.effects import (
     EntriesCut,
     Failed,
     HandsOver,
+    LoadEntries,
     MembersChanged,
     News,
     Outcome,
@@ -181,6 +182,9 @@ def effect_line(effect: Effect | News) -> str:
                 f"prev={effect.prev_index}@{effect.prev_term} commit={effect.commit_index}"
                 f"{_admits(effect.admits)}{_first_kept(effect.first_kept)}"
             )
+        case LoadEntries():
+            urgently = " urgently" if effect.is_urgent else ""
+            return f"load {effect.first}..{effect.end - 1} for {effect.to}{urgently}"
         case Commit():
             return f"commit {effect.index}"
         case Resolve():

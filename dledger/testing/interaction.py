@@ -10,6 +10,8 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     quiet / loud                      stop and resume printing (datadriven.py)
     disk NODE manual|auto             whether saves become durable at once (auto, the default)
     sync NODE [COUNT]                 make the oldest saves durable
+    memory NODE FIRST                 its entries before this one have to be loaded before they are sent
+    load NODE                         load what it asked for first
     time MS                           let time pass; members act at their deadlines, in order
     run MS                            the same, and stabilize after each
     stand-still MS [NODE...]          the same for the others; these (or all) do nothing, and notice it after
@@ -99,6 +101,8 @@ class Interaction:
                 "group": self._start,
                 "disk": self._disk,
                 "sync": self._sync,
+                "memory": self._memory,
+                "load": self._load,
                 "time": lambda given: self._pass_time(_duration_ms(given)),
                 "run": lambda given: self._pass_time(_duration_ms(given), is_running=True),
                 "stand-still": self._stand_still,
@@ -220,6 +224,15 @@ class Interaction:
     def _sync(self, given: Arguments) -> None:
         member = self._member(given)
         self._show(member, member.sync(given.number_at(1, "a count") if given.words[1:] else None))
+
+    def _memory(self, given: Arguments) -> None:
+        self._member(given).first_in_memory = Index(given.number_at(1, "an index"))
+
+    def _load(self, given: Arguments) -> None:
+        member = self._member(given)
+        if not member.loads:
+            raise ScriptError(f"{member.name} loads nothing")
+        self._show(member, member.load())
 
     def _pass_time(
         self, duration_ms: int, *, is_running: bool = False, standing: Sequence[CoreMember] = ()

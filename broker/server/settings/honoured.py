@@ -194,6 +194,12 @@ _OF_THE_LOG: Final = (
         unit="bytes",
     ),
     HonouredKey(
+        number("catchUpBytesPerSecond"),
+        "how fast this node, leading, reads from its disk what a member lacks, for each such member; at least twice as "
+        "fast as the log grows, and without a bound where the group can commit nothing before; 0: as fast as it can",
+        unit="bytes",
+    ),
+    HonouredKey(
         number("snapshotFetchBytesPerSecond"),
         "how fast this member takes another one's snapshot; 0: as fast as it comes",
         unit="bytes",

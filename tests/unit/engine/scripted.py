@@ -36,7 +36,14 @@ class ScriptedNode:
     """Stands in for the core: gives the effects that the test put there, and notes the events."""
 
     def __init__(
-        self, config: RaftConfig, hard_state: HardState, log: LogLayout, draw: Any, now_ms: int
+        self,
+        config: RaftConfig,
+        hard_state: HardState,
+        log: LogLayout,
+        *,
+        draw: Any,
+        now_ms: int,
+        first_in_memory: Any,
     ) -> None:
         self.hard_state = hard_state
         self.log = log.copy()

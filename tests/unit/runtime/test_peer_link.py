@@ -13,7 +13,14 @@ from dledger.codec.rpc import decode_message
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, NodeId, Position, Term
 from dledger.raft.messages import AppendRequest, Message, VoteRequest
-from dledger.runtime.peer_link import QUEUE_BYTES_MAX, SMALL_COUNT_MAX, BlobCache, PeerLink
+from dledger.runtime.peer_link import (
+    FLUSH_BYTES_MAX,
+    QUEUE_BYTES_MAX,
+    SEND_BYTES,
+    SMALL_COUNT_MAX,
+    BlobCache,
+    PeerLink,
+)
 
 N0 = NodeId("n0")
 MEBI = 1024 * 1024
@@ -108,6 +115,44 @@ def test_votes_and_heartbeats_overtake_a_large_body(wire: Wire) -> None:
     # It claims only what the member may already have: what stands before the large entry.
     assert (twin.prev_index, twin.entries, twin.round) == (4, (), 7)
     assert found[2:] == [large, behind, heartbeat]
+
+
+class Greedy:
+    """A socket whose other end reads as fast as anybody can send."""
+
+    def __init__(self) -> None:
+        self.taken: list[bytes] = []
+
+    def send(self, data: memoryview) -> int:
+        self.taken.append(bytes(data))
+        return len(data)
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+def test_a_member_that_reads_fast_is_sent_no_more_than_a_slice_at_a_time() -> None:
+    link, sock = PeerLink(BlobCache()), Greedy()
+    link.open(sock)  # type: ignore[arg-type]  # what a link uses of a socket
+    for index in range(8):
+        link.post(append_request(index, bytes(MEBI)))
+    sizes: list[int] = []
+    waits = True
+    while waits:
+        before = link.sent_bytes
+        waits = link.flush()
+        sizes.append(link.sent_bytes - before)
+        assert waits == link.has_waiting
+        if len(sizes) == 2:
+            link.post(VOTE)
+    assert max(sizes) <= FLUSH_BYTES_MAX + 2 * SEND_BYTES
+    assert len(sizes) >= 7
+    decoder = FrameDecoder(blob_bytes_max=256 * MEBI)
+    found = [
+        decode_message(each.header, each.blob) for data in sock.taken for each in decoder.feed(data)
+    ]
+    assert found.index(VOTE) < 4, "it overtakes what waits"
+    assert len(found) == 9
 
 
 def test_waiting_heartbeats_do_not_pile_up(wire: Wire) -> None:

@@ -188,10 +188,13 @@ def test_settings_of_transactions_that_cannot_be(key: str, value: str) -> None:
 
 def test_settings_of_reading_and_catching_up() -> None:
     config, warnings = build(
-        readCacheBytesMax="0", catchUpBytesMax="1", snapshotFetchBytesPerSecond="2"
+        readCacheBytesMax="0",
+        catchUpBytesMax="1",
+        snapshotFetchBytesPerSecond="2",
+        catchUpBytesPerSecond="3",
     )
     assert (config.read_cache_bytes_max, config.catch_up_bytes_max) == (0, 1)
-    assert config.snapshot_fetch_bytes_per_s == 2
+    assert (config.snapshot_fetch_bytes_per_s, config.catch_up_bytes_per_s) == (2, 3)
     assert warnings == []
 
 
