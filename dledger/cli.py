@@ -15,7 +15,7 @@ from pathlib import Path
 
 import trio
 
-from dledger.config import LogConfig, RaftConfig, parse_peers
+from dledger.config import LogConfig, RaftConfig, parse_peers, voters_of
 from dledger.errors import ConfigError, DLedgerError, UsageError
 from dledger.raft.ids import NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
@@ -32,6 +32,8 @@ from dledger.runtime.commands import (
     status,
     transfer,
 )
+from dledger.runtime.members_command import DESCRIPTION as MEMBERS_DESCRIPTION
+from dledger.runtime.members_command import describe_members, members
 from dledger.runtime.serve_command import serve
 from dledger.storage.restored import mark_restored
 from dledger.version import __version__
@@ -93,7 +95,8 @@ def _exit_with(error: BaseException, options: argparse.Namespace) -> int:
             return EXIT_REFUSED if is_local else exit_code_of(error)
         case KeyboardInterrupt():
             print_error("interrupted")
-            return EXIT_UNKNOWN if options.command in {"append", "transfer"} else EXIT_REFUSED
+            changes = {"append", "transfer", "members"}
+            return EXIT_UNKNOWN if options.command in changes else EXIT_REFUSED
         case BrokenPipeError():
             # Whoever read our output has seen enough; Python must not complain about it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -139,6 +142,8 @@ async def _run(options: argparse.Namespace) -> int:
                 )
             case "status":
                 return await status(client, as_json=options.json)
+            case "members":
+                return await members(client, options)
             case _:
                 target = NodeId(options.to) if options.to else None
                 return await transfer(client, target, as_json=options.json)
@@ -163,9 +168,10 @@ def _log_config(options: argparse.Namespace) -> LogConfig:
             )
     raft = RaftConfig(
         NodeId(options.id),
-        tuple(peer.node_id for peer in peers),
+        voters_of(peers, NodeId(options.id), joins=options.join),
         entry_body_bytes_max=BODY_BYTES_MAX,
         preferred_leaders=preferred,
+        joins=options.join,
     )
     return LogConfig(
         group=options.group,
@@ -281,6 +287,14 @@ def _add_administration(
         description="Hand leadership to a member, or to the one with most of the log.",
     )
     handing.add_argument("--to", metavar="ID", help="the new leader, for example n1")
+    describe_members(
+        commands.add_parser(
+            "members",
+            help="show who the members are, and change them",
+            description=MEMBERS_DESCRIPTION,
+        ),
+        of_clients,
+    )
     _describe_restored(
         commands.add_parser(
             "restored",
@@ -334,6 +348,12 @@ def _describe_server(server: argparse.ArgumentParser) -> None:
         required=True,
         metavar="FOLDER",
         help="where this member keeps its log; made when missing",
+    )
+    server.add_argument(
+        "--join",
+        action="store_true",
+        help="the group exists, and --peers names members to find it by, and this node: wait to be added "
+        "(dledger members add), and begin none; also for a member whose store was lost after the members had changed",
     )
     server.add_argument(
         "--preferred-leader-id",

@@ -104,7 +104,19 @@ class Peer:
     port: int
 
     def __str__(self) -> str:
-        return f"{self.node_id}-{self.host}:{self.port}"
+        return f"{self.node_id}-{self.address}"
+
+    @property
+    def address(self) -> str:
+        """The `host:port` that it listens on."""
+        return f"{self.host}:{self.port}"
+
+
+def peer_at(node_id: NodeId, address: str) -> Peer | None:
+    """Return the member that listens at `host:port`; None if that is no address."""
+    host, colon, port = address.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+    return Peer(node_id, host, int(port)) if host and colon and is_port else None
 
 
 def parse_peers(text: str) -> tuple[Peer, ...]:
@@ -120,14 +132,13 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
         if not item:
             continue
         node_id, dash, address = item.partition("-")
-        host, colon, port = address.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
-        if not (node_id and dash and host and colon and is_port):
+        peer = peer_at(NodeId(node_id), address)
+        if not (node_id and dash) or peer is None:
             raise ConfigError(
                 f"peers: {item!r} is not of the form id-host:port with a port from 1 to 65535 (for example "
                 "n0-127.0.0.1:20911)"
             )
-        peers.append(Peer(NodeId(node_id), host, int(port)))
+        peers.append(peer)
     if not peers:
         raise ConfigError("peers: at least one member is needed, for example n0-127.0.0.1:20911")
     if len({peer.node_id for peer in peers}) != len(peers):
@@ -137,13 +148,28 @@ def parse_peers(text: str) -> tuple[Peer, ...]:
     return tuple(peers)
 
 
+def voters_of(peers: tuple[Peer, ...], node_id: NodeId, *, joins: bool) -> tuple[NodeId, ...]:
+    """Return the voters that a node begins with: its peers, and not itself where it joins a group that exists.
+
+    Raises:
+        ConfigError: it is to join a group, and nobody of it is named.
+    """
+    voters = tuple(peer.node_id for peer in peers if not joins or peer.node_id != node_id)
+    if not voters:
+        raise ConfigError(
+            f"{node_id} is to join a group, but --peers (dLegerPeers) names only itself: name members of the group, too"
+        )
+    return voters
+
+
 @dataclass(frozen=True, slots=True)
 class LogConfig:
     """One node of a group: its identity, its disk and its bounds.
 
     Attributes:
         group: name of the group; members and clients of another group are turned away.
-        peers: all members with their addresses.
+        peers: the members that the group begins with, and their addresses. Once the log has changed the members, no
+            more than addresses (docs/adr/0185); of a member that joins a group, those that it finds it by, and itself.
         store_path: folder of this node's log; created when missing, locked while in use.
         secret: shared by all members and log clients of the group; None: no authentication.
         segment_size_bytes: a segment file is closed before it would grow beyond this.
@@ -217,6 +243,10 @@ class LogConfig:
             raise ConfigError("assertions guard the log: Python must not run with -O")
         self.raft.validate()
         members = tuple(peer.node_id for peer in self.peers)
+        if self.raft.node_id not in members:
+            raise ConfigError(
+                f"node {self.raft.node_id} is not among the peers {', '.join(members)}, which say where it listens"
+            )
         if set(members) != {*self.raft.voters, self.raft.node_id}:
             raise ConfigError(
                 f"the peers {', '.join(members)} are not the voters {', '.join(self.raft.voters)}"

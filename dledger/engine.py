@@ -44,6 +44,7 @@ from dledger.raft.effects import (
     HandsOver,
     LoadEntries,
     MembersChanged,
+    MembersCommitted,
     News,
     Outcome,
     Resolve,
@@ -197,6 +198,8 @@ class Engine:
         self._loaded: tuple[Entry, ...] = ()
         self._resolved: list[tuple[int, Outcome]] = []
         self._news: list[News] = []
+        self._uncommitted: MembersChanged | None = None
+        self._follow_members(MembersChanged(self.node.configuration, self.node.configuration_index))
 
     def _others(self, configuration: Configuration) -> tuple[NodeId, ...]:
         return tuple(name for name in configuration.members if name != self._node_id)
@@ -565,7 +568,9 @@ class Engine:
         return taken
 
     def take_news(self) -> list[News]:
-        """Return changes of role, term or known leader, hand-overs for a slow disk and cuts, in order."""
+        """Return changes of role, term, known leader or members, hand-overs for a slow disk and cuts, in order."""
+        if self._uncommitted is not None:
+            self._note_committed_members()
         taken, self._news = self._news, []
         return taken
 
@@ -680,9 +685,21 @@ class Engine:
     def _note_news(self, news: RoleChanged | MembersChanged | HandsOver) -> None:
         if isinstance(news, MembersChanged):
             self.live_repair.peers_changed(self._others(news.configuration))
+            self._follow_members(news)
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
             self.live_repair.became_leader()
         self._news.append(news)
+
+    def _follow_members(self, news: MembersChanged) -> None:
+        """Remember a configuration that may still be undone."""
+        self._uncommitted = news if news.index > self._committed_index else None
+
+    def _note_committed_members(self) -> None:
+        """Report that the configuration in force is committed, once it is."""
+        news = self._uncommitted
+        if news is not None and news.index <= self._committed_index:
+            self._uncommitted = None
+            self._news.append(MembersCommitted(news.configuration, news.index))
 
     def _send(self, effect: Send) -> None:
         """Send a message at once if everything that it waits for is saved, else hold it back."""

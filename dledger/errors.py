@@ -47,12 +47,20 @@ class RefusedError(DLedgerError):
 
 
 class NotLeaderError(RefusedError):
-    """This node does not lead; `leader_id` names who does, as far as it knows."""
+    """This node does not lead; `leader_id` names who does, and `leader_address` where, as far as it knows."""
 
     code = "not_leader"
 
-    def __init__(self, leader_id: str | None = None, term: int = 0, detail: str = "") -> None:
+    def __init__(
+        self,
+        leader_id: str | None = None,
+        term: int = 0,
+        detail: str = "",
+        *,
+        leader_address: str = "",
+    ) -> None:
         self.leader_id = leader_id
+        self.leader_address = leader_address
         self.term = term
         known = (
             f"the leader of term {term} is {leader_id}"
@@ -140,7 +148,7 @@ class HandshakeRefusedError(RefusedError):
     """One side turned the other away before anything was asked: group, member, secret or version.
 
     Attributes:
-        kind: version, group, member, secret, duplicate or busy.
+        kind: version, group, member, stranger, secret, duplicate or busy.
     """
 
     code = "handshake_refused"
@@ -199,6 +207,12 @@ class AckTimeoutError(OutcomeUnknownError):
     """No majority answered in time; the entry may still be committed."""
 
     code = "ack_timeout"
+
+
+class MembersPendingError(OutcomeUnknownError):
+    """A change of the members has begun, and what it is to lead to has yet to happen; asking again changes nothing."""
+
+    code = "members_pending"
 
 
 class ShutdownError(OutcomeUnknownError):

@@ -7,10 +7,13 @@ member answers every call: what it cannot decide ends with its leadership. Blobs
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import msgspec
 
 from dledger.codec.wire_types import (
     Header,
+    Name,
     Number,
     OptionalName,
     Text,
@@ -104,6 +107,36 @@ class StatusAnswer(Header, frozen=True, tag="status"):
     first_position: Number = 0
 
 
+class MembersCall(Header, frozen=True, tag="members"):
+    """Change the members by one, and answer who they are once that is committed; without `kind` nothing is changed.
+
+    Only the leader answers, after a read point. `joins`: of who is added, that it becomes a voter by itself.
+    """
+
+    token: Number
+    kind: Literal["", "add", "promote", "remove"] = ""
+    node_id: OptionalName = ""
+    address: Annotated[str, msgspec.Meta(max_length=300)] = ""
+    joins: bool = False
+
+
+class MembersAnswer(Header, frozen=True, tag="members"):
+    """The configuration in force at the leader, by the entry `index`, and how far each other member is."""
+
+    token: Number
+    leader_id: Name
+    term: Number
+    index: Number
+    is_committed: bool
+    voters: list[str]
+    learners: list[str]
+    joining: list[str]
+    addresses: dict[str, str]
+    last_index: Number
+    match_indexes: dict[str, int]
+    silent: list[str]
+
+
 class TransferAnswer(Header, frozen=True, tag="transferred"):
     """This member no longer leads."""
 
@@ -137,8 +170,16 @@ class Failure(Header, frozen=True, tag="failed"):
     last_index: Number = 0
 
 
-Call = AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall
-Answer = AppendAnswer | EntriesAnswer | StatusAnswer | TransferAnswer | SnapshotAnswer | Failure
+Call = AppendCall | GetCall | StatusCall | TransferCall | SnapshotCall | MembersCall
+Answer = (
+    AppendAnswer
+    | EntriesAnswer
+    | StatusAnswer
+    | TransferAnswer
+    | SnapshotAnswer
+    | MembersAnswer
+    | Failure
+)
 
 _CALLS: msgspec.msgpack.Decoder[Call] = msgspec.msgpack.Decoder(Call)
 _ANSWERS: msgspec.msgpack.Decoder[Answer] = msgspec.msgpack.Decoder(Answer)
@@ -198,7 +239,12 @@ def error_of(failure: Failure) -> DLedgerError:
     if kind is NotLeaderError:
         # What stands after the known part is for people.
         detail = failure.reason.partition("; ")[2]
-        return NotLeaderError(failure.leader_id or None, failure.term, detail)
+        return NotLeaderError(
+            failure.leader_id or None,
+            failure.term,
+            detail,
+            leader_address=failure.leader_address,
+        )
     if kind is CompactedError:
         return CompactedError(failure.index, failure.first_index)
     if kind is OutOfRangeError:

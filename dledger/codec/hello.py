@@ -29,7 +29,9 @@ PROTOCOL_VERSION: Final = 1
 HELLO_FRAME_BYTES_MAX: Final = 48 * 1024
 """Largest frame before a side is trusted: a hello with the most and longest attributes fits."""
 
-RefusalCode = Literal["version", "group", "member", "secret", "busy", "duplicate"]
+RefusalCode = Literal["version", "group", "member", "secret", "busy", "duplicate", "stranger"]
+"""`stranger`: the dialer is none of the members, or none any more. Sent only by a group whose members were changed,
+and to who states that it joins: versions before know neither."""
 
 
 class Hello(Header, frozen=True, tag="hello"):

@@ -15,8 +15,9 @@ from crc32c import crc32c
 from dledger.codec.format_error import FormatError
 from dledger.codec.wire_types import UNDECODABLE, Name, Number, OptionalName
 from dledger.errors import PeerProtocolError
-from dledger.raft.ids import NodeId
+from dledger.raft.ids import Index, NodeId
 from dledger.raft.member_record import MemberRecord, Start
+from dledger.raft.membership import MembershipFormatError, decode_membership, encode_membership
 
 MEMBER_ATTRIBUTE: Final = "dledger.member"
 """Among the attributes of a handshake: older versions ignore it."""
@@ -58,6 +59,7 @@ class _Saved(msgspec.Struct, frozen=True, array_like=True):
     seen: _Starts
     members: list[Name] = []
     missed: _Pair = (0, 0)
+    changed: tuple[bool, Number, bytes] = (False, 0, b"")
 
 
 class _HandshakeRecord(msgspec.Struct, frozen=True, array_like=True):
@@ -80,8 +82,10 @@ def encode_member_record(record: MemberRecord) -> bytes:
         0  4 bytes  magic    `DLMB`
         4  uint16   version  1
         6  bytes    msgpack  [group, node id, restoration, count, process, {node id: [count, process]},
-                              [node id, ...], [missed count, missed process]]
-                             (the last element stands there only in a store that has missed a start)
+                              [node id, ...], [missed count, missed process],
+                              [has joined, index of the configuration, its entry's body]]
+                             (the last stands there only in a store that has joined a group, or knows of a change of
+                              the members; the one before only there, and in a store that has missed a start)
         …  uint32   CRC32C of everything before
 
     Source: bytes in tests/unit/codec/test_member_record.py.
@@ -97,11 +101,12 @@ def encode_member_record(record: MemberRecord) -> bytes:
         seen=_pairs(record.seen),
         members=sorted(record.members),
         missed=(record.missed.count, record.missed.process),
+        changed=_changed(record),
     )
     fields = msgspec.structs.astuple(saved)
-    data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(
-        fields if record.missed.count else fields[:-1]
-    )
+    if not record.has_joined and record.configuration is None:
+        fields = fields[:-1] if record.missed.count else fields[:-2]
+    data = _HEAD.pack(_MAGIC, _VERSION) + msgspec.msgpack.encode(fields)
     return data + _CRC.pack(crc32c(data))
 
 
@@ -127,6 +132,11 @@ def decode_member_record(data: bytes) -> MemberRecord:
         saved = _SAVED.decode(data[_HEAD.size : crc_at])
     except UNDECODABLE as error:
         raise MemberRecordFormatError(_HEAD.size, str(error)) from error
+    has_joined, index, body = saved.changed
+    try:
+        configuration = decode_membership(body) if body else None
+    except MembershipFormatError as error:
+        raise MemberRecordFormatError(_HEAD.size, f"the configuration: {error}") from error
     return MemberRecord(
         group=saved.group,
         node_id=NodeId(saved.node_id),
@@ -135,6 +145,9 @@ def decode_member_record(data: bytes) -> MemberRecord:
         seen=_starts(saved.seen),
         members=frozenset(map(NodeId, saved.members)),
         missed=Start(*saved.missed),
+        has_joined=has_joined,
+        configuration=configuration,
+        configuration_index=Index(index if configuration is not None else 0),
     )
 
 
@@ -170,6 +183,12 @@ def _encoded(record: MemberRecord, seen: Mapping[NodeId, Start]) -> str:
     start = record.start
     sent = _HandshakeRecord(record.restoration, start.count, start.process, _pairs(seen))
     return msgspec.json.encode(sent).decode()
+
+
+def _changed(record: MemberRecord) -> tuple[bool, int, bytes]:
+    configuration = record.configuration
+    body = b"" if configuration is None else encode_membership(configuration)
+    return record.has_joined, int(record.configuration_index), body
 
 
 def _pairs(seen: Mapping[NodeId, Start]) -> dict[str, _Pair]:

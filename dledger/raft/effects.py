@@ -172,6 +172,14 @@ class MembersChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class MembersCommitted:
+    """The configuration in force is known to be committed: it is not undone any more."""
+
+    configuration: Configuration
+    index: Index
+
+
+@dataclass(frozen=True, slots=True)
 class HandsOver:
     """The leader has begun to hand over to `target`, because its own disk is too slow.
 
@@ -197,7 +205,7 @@ class EntriesCut:
     last: EntryId
 
 
-News = RoleChanged | MembersChanged | HandsOver | EntriesCut
+News = RoleChanged | MembersChanged | MembersCommitted | HandsOver | EntriesCut
 """Facts for people, and for what stands around the log."""
 
 Effect = (

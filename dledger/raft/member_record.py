@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 
-from dledger.raft.ids import NodeId
+from dledger.raft.configuration import Configuration
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,13 @@ class MemberRecord:
             empty: never. None: a new store, which takes over what the others say.
         start: the latest.
         seen: the latest start that was heard of, by member.
-        members: of the group, this one included; empty: not known (a store of an older version).
+        members: that this store was first started with, this one included; empty: not known (a store of an older
+            version). Unless it `has_joined`, the group began with them.
         missed: a later start of this very store that it has heard of and not overtaken: it is an older copy, which
             has to give up its vote, also after a crash that came before it had. Count 0: there is none.
+        has_joined: it was started to join a group that existed.
+        configuration: the last change of the members that is known to be committed; None: they never changed.
+        configuration_index: of its entry.
     """
 
     group: str = ""
@@ -56,6 +61,14 @@ class MemberRecord:
     seen: Mapping[NodeId, Start] = field(default_factory=dict)
     members: frozenset[NodeId] = frozenset()
     missed: Start = Start()
+    has_joined: bool = False
+    configuration: Configuration | None = None
+    configuration_index: Index = NO_INDEX
+
+    @property
+    def founders(self) -> frozenset[NodeId] | None:
+        """The members that the group began with; None: not known here."""
+        return None if self.has_joined or not self.members else self.members
 
     def started(self, process: int) -> MemberRecord:
         """Count one more start."""

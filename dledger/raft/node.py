@@ -125,6 +125,16 @@ class RaftNode:
         return self._core.configurations.in_force
 
     @property
+    def configuration_index(self) -> Index:
+        """The entry that put the configuration in force; 0: it is the first one."""
+        return self._core.configurations.index
+
+    def configuration_at(self, index: Index) -> Configuration | None:
+        """Return the configuration that was in force at an entry of the log; None: it is not known here."""
+        core = self._core
+        return core.configurations.at(core.log, index) if core.knows_members else None
+
+    @property
     def is_configuration_committed(self) -> bool:
         """True once the configuration in force is known to be committed."""
         return self._core.configurations.index <= self._core.commit_index
@@ -303,7 +313,7 @@ class RaftNode:
         if not any(entry.kind is EntryKind.CONFIGURATION for entry in plan.new):
             return
         prev_index = Index(plan.new[0].index - 1)
-        before = core.configurations.at(core.log, prev_index) if core.knows_members else None
+        before = self.configuration_at(prev_index)
         prev_term = core.log.term_of(prev_index)
         follower.check_writers(
             source, plan.new, before, NO_TERM if prev_term is None else prev_term

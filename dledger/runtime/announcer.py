@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from dledger.engine import Engine
-from dledger.raft.effects import EntriesCut, HandsOver, MembersChanged, News, Role, RoleChanged
+from dledger.raft.effects import (
+    EntriesCut,
+    HandsOver,
+    MembersChanged,
+    MembersCommitted,
+    News,
+    Role,
+    RoleChanged,
+)
 from dledger.raft.ids import NodeId, Term
 from dledger.runtime.events_log import log_event
 from dledger.runtime.obstacles import Obstacles
@@ -34,10 +42,12 @@ class Announcer:
 
     Attributes:
         role_watchers: called with every new `RoleView`.
+        members_watchers: called after the configuration has changed, or is known to be committed.
     """
 
     def __init__(self, node_id: NodeId, engine: Engine, obstacles: Obstacles) -> None:
         self.role_watchers: list[Callable[[RoleView], None]] = []
+        self.members_watchers: list[Callable[[], None]] = []
         self._node_id = node_id
         self._engine = engine
         self._obstacles = obstacles
@@ -47,6 +57,9 @@ class Announcer:
         """Announce changes of role, and the moment in which a leader begins to serve."""
         for news in self._engine.take_news():
             self._log_news(news)
+            if isinstance(news, MembersChanged | MembersCommitted):
+                for changed in self.members_watchers:
+                    changed()
         view = self._view_now(is_serving=is_serving)
         before = self._view
         if view == before:
@@ -79,6 +92,8 @@ class Announcer:
                 self.log(logging.INFO, "role-changed", role=role.value, leader=leader_id)
             case MembersChanged(configuration=configuration, index=index):
                 self.log(logging.WARNING, "members-changed", members=configuration, entry=index)
+            case MembersCommitted(configuration=configuration, index=index):
+                self.log(logging.INFO, "members-committed", members=configuration, entry=index)
             case EntriesCut(first=first, last=last):
                 self.log(
                     logging.WARNING,

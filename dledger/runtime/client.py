@@ -20,13 +20,15 @@ from dledger.codec.client_rpc import (
     AppendCall,
     EntriesAnswer,
     GetCall,
+    MembersAnswer,
+    MembersCall,
     StatusAnswer,
     StatusCall,
     TransferAnswer,
     TransferCall,
 )
 from dledger.codec.rpc import decode_entries
-from dledger.config import Peer, parse_peers
+from dledger.config import Peer, parse_peers, peer_at
 from dledger.errors import (
     DeadlineError,
     DLedgerError,
@@ -41,6 +43,7 @@ from dledger.errors import (
     UnreachableError,
     UsageError,
 )
+from dledger.raft.configuration import MemberChange
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.runtime.handshake import Identity
@@ -57,6 +60,15 @@ ANSWER_BYTES_MAX: Final = 128 * 1024 * 1024
 """Largest answer: one entry of the largest configurable body."""
 
 GET_BYTES_MAX: Final = 4 * 1024 * 1024
+
+MEMBERS_TIMEOUT_S: Final = 6.0
+"""A leader has answered by then, or leads no longer."""
+
+MEMBERS_ATTEMPT_S: Final = 0.2
+"""A request that would have less than this to be answered is not sent."""
+
+KNOWN_MAX: Final = 16
+"""Members that a client knows; who was never named to it is forgotten first."""
 
 Answered = TypeVar("Answered")
 
@@ -92,6 +104,7 @@ class Client:
         self._by_id = {peer.node_id: peer for peer in self.peers}
         self._identity = Identity.of_client(group, frozenset(self._by_id), secret)
         self._connections: dict[NodeId, MemberConnection] = {}
+        self._given = frozenset(self._by_id)
         self._locks = {node_id: trio.Lock() for node_id in self._by_id}
         self._leader_id = self.peers[0].node_id
         self._nursery: trio.Nursery | None = None
@@ -269,7 +282,71 @@ class Client:
 
         return await self._at_leader(attempt, self._search(timeout_s), may_repeat=False)
 
+    async def members(self, *, timeout_s: float | None = None) -> MembersAnswer:
+        """Return who the members are, as the leader knows after a read point.
+
+        Raises:
+            RefusedError: it could not be found out in time.
+        """
+        try:
+            return await self._at_members(lambda token: MembersCall(token), timeout_s)
+        except OutcomeUnknownError as error:
+            # A read changes nothing, so its outcome is never in doubt.
+            raise RefusedError(f"nothing was read: {error}") from error
+
+    async def change_members(
+        self, change: MemberChange, *, timeout_s: float | None = None
+    ) -> MembersAnswer:
+        """Change the members by one; return who they are once that is committed.
+
+        It is asked for again where an answer is lost, or where it cannot be granted yet: a change that was made already
+        is granted, and nothing is changed then.
+
+        Raises:
+            UsageError, RefusedError: nothing was changed; the error says why.
+            OutcomeUnknownError: they may have been changed, or may yet; `members` shows it.
+        """
+        return await self._at_members(
+            lambda token: MembersCall(
+                token,
+                change.kind.value,
+                change.node_id,
+                change.addresses.get(change.node_id, ""),
+                change.is_joining,
+            ),
+            timeout_s,
+        )
+
+    async def _at_members(
+        self, call_with: Callable[[int], MembersCall], timeout_s: float | None
+    ) -> MembersAnswer:
+        """Ask the leader with what `call_with` makes of a token."""
+
+        async def attempt(connection: MemberConnection, remaining_s: float) -> MembersAnswer:
+            if remaining_s < MEMBERS_ATTEMPT_S:
+                # What is sent and not answered would be of unknown outcome, for nothing.
+                raise DeadlineError(f"{remaining_s:.3g} s are not enough to ask {connection.peer}")
+            timeout = min(remaining_s, MEMBERS_TIMEOUT_S)
+            answer, _ = await connection.ask(call_with(connection.next_token()), timeout_s=timeout)
+            if not isinstance(answer, MembersAnswer):
+                raise OutcomeUnknownError(f"{connection.peer} answered {type(answer).__name__}")
+            return answer
+
+        return await self._at_leader(attempt, self._search(timeout_s), may_repeat=True)
+
     # Finding the leader.
+
+    def know(self, peer: Peer | None) -> None:
+        """Ask this member, too, from now on: it belongs to the group, and this client was not started with it."""
+        if peer is None or peer.node_id in self._by_id:
+            return
+        while len(self._by_id) >= KNOWN_MAX:
+            names = [name for name in self._by_id if name not in self._given]
+            if not names:
+                return
+            del self._by_id[names[0]]
+        self._by_id[peer.node_id] = peer
+        self._locks[peer.node_id] = trio.Lock()
 
     def _search(self, timeout_s: float | None) -> LeaderSearch:
         return LeaderSearch(self.timeout_s if timeout_s is None else timeout_s)
@@ -331,6 +408,8 @@ class Client:
     def _follow(self, node_id: NodeId, error: NotLeaderError) -> bool:
         """Go on at the leader that a member named; return False when it knows no other."""
         leader_id = NodeId(error.leader_id or "")
+        if leader_id and leader_id not in self._by_id:
+            self.know(peer_at(leader_id, error.leader_address))
         if leader_id not in self._by_id or leader_id == node_id:
             self._try_next(node_id)
             return False

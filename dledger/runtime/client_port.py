@@ -18,6 +18,7 @@ from dledger.codec.client_rpc import (
     Call,
     EntriesAnswer,
     GetCall,
+    MembersCall,
     SnapshotAnswer,
     SnapshotCall,
     StatusCall,
@@ -37,6 +38,7 @@ from dledger.errors import (
     TooManyPendingError,
     UnsupportedError,
 )
+from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
 from dledger.raft.effects import Committed, Failed
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId
@@ -80,10 +82,17 @@ class ClientService(Protocol):
         """Hand leadership over."""
         ...
 
+    async def change_members(
+        self, change: MemberChange, *, timeout_s: float
+    ) -> tuple[Configuration, Index]:
+        """Change the members by one."""
+        ...
+
 
 READ_TIMEOUT_S: Final = 5.0
 TRANSFER_TIMEOUT_S: Final = 5.0
-"""Both end earlier by themselves: a leader without its majority steps down."""
+MEMBERS_TIMEOUT_S: Final = 5.0
+"""All end earlier by themselves: a leader without its majority steps down."""
 
 MEND_TIMEOUT_S: Final = 1.5
 """The time for which a read waits for a damaged entry: less than clients wait, more than one silent member costs."""
@@ -181,6 +190,8 @@ class ClientPort:
                 self._start(connection, call, partial(self._snapshot, connection, call), tasks)
             case TransferCall():
                 self._start(connection, call, partial(self._transfer, connection, call), tasks)
+            case MembersCall():
+                self._start(connection, call, partial(self._members, connection, call), tasks)
             case _:
                 assert_never(call)
 
@@ -262,6 +273,21 @@ class ClientPort:
         target = NodeId(call.target) if call.target else None
         reached = await self._member.transfer(target, timeout_s=TRANSFER_TIMEOUT_S)
         self._answer(connection, TransferAnswer(call.token, reached))
+
+    async def _members(self, connection: ClientConnection, call: MembersCall) -> None:
+        """Change the members, or see to it that this node still leads; answer who they are."""
+        if call.kind:
+            node_id = NodeId(call.node_id)
+            change = MemberChange(
+                ChangeKind(call.kind),
+                node_id,
+                is_joining=call.joins,
+                addresses={node_id: call.address} if call.address else {},
+            )
+            await self._member.change_members(change, timeout_s=MEMBERS_TIMEOUT_S)
+        else:
+            await self._member.reader.barrier(timeout_s=READ_TIMEOUT_S)
+        self._answer(connection, self._member.status.members_answer(call.token))
 
     def _answer_error(self, connection: ClientConnection, token: int, error: DLedgerError) -> None:
         address = ""

@@ -32,11 +32,13 @@ from dledger.errors import (
     TooLargeError,
     TooManyPendingError,
 )
+from dledger.raft.configuration import MemberChange
 from dledger.raft.effects import Failed, Role
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
     Event,
     GiveUpVote,
+    MembersRequested,
     PeerUnreachable,
     Propose,
     ReadRequested,
@@ -197,6 +199,20 @@ class Driver:
             raise
         self.wake()
 
+    def request_members(self, change: MemberChange, answered: Answered) -> None:
+        """Ask for a change of the members.
+
+        Raises:
+            UsageError, RefusedError: refused at once; `answered` is not called.
+        """
+        token = self.callers.add(answered)
+        try:
+            self._ask(MembersRequested(change, token))
+        except DLedgerError:
+            self.callers.remove(token)
+            raise
+        self.wake()
+
     @property
     def is_serving(self) -> bool:
         """True while this node leads and the first entry of its term is applied."""
@@ -260,7 +276,7 @@ class Driver:
         ):
             self._vote_given_up = None
 
-    def _ask(self, event: Propose | ReadRequested | TransferRequested) -> None:
+    def _ask(self, event: Propose | ReadRequested | TransferRequested | MembersRequested) -> None:
         """Step the engine with a caller's event; raises the refusal if it is resolved at once.
 
         When the engine fails in this very step the outcome is unknown: the next pass raises the

@@ -35,6 +35,11 @@ class FullDisks:
         self._has_leader = False
         self._wanted = trio.Event()
 
+    def voters_changed(self, voters: tuple[NodeId, ...]) -> None:
+        """Count these from now on: the group's voters have changed."""
+        self._members = voters
+        self._others.intersection_update(voters)
+
     def own_changed(self, reason: str) -> None:
         """Note that the own disk has no room, with the reason, or has it again."""
         self.own = reason

@@ -56,7 +56,7 @@ class Identity:
     Attributes:
         node_id: None for a client.
         process: drawn anew by every process.
-        members: ids of the whole group.
+        members: ids of the whole group, of a side without `group_check`, which knows them better.
         clock: the wall clock that it shows; None: it shows none.
         store_identity: the facts of a member's store, and the check of others' stores against them.
         obstacles: what keeps it from helping a leader; None: it reports none.
@@ -110,6 +110,29 @@ class Identity:
         if reason is None and self.group_check is not None:
             reason = self.group_check.why_not(node_id, process, attributes)
         return reason
+
+    def why_stranger(
+        self, node_id: str, attributes: Mapping[str, str]
+    ) -> tuple[RefusalCode, str] | None:
+        """Return why a node is none of the group's members, as code and text; None if it may be one.
+
+        Raises:
+            PeerProtocolError: what it says of the members is not to be understood.
+        """
+        check = self.group_check
+        if check is None:
+            is_known = node_id in self.members
+            return (
+                None
+                if is_known
+                else ("member", f"{node_id!r} is no member of group {self.group!r}")
+            )
+        reason = check.why_stranger(node_id, attributes)
+        if reason is None:
+            return None
+        if check.may_say_stranger(attributes):
+            return "stranger", reason
+        return "member", f"{node_id!r} is no member of group {self.group!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,5 +350,5 @@ async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None
         )
     if (reason := me.why_foreign(hello.node_id, hello.process, hello.attributes)) is not None:
         await _refuse(stream, "group", reason)
-    if hello.node_id not in me.members:
-        await _refuse(stream, "member", f"{hello.node_id!r} is no member of group {hello.group!r}")
+    if (why_none := me.why_stranger(hello.node_id, hello.attributes)) is not None:
+        await _refuse(stream, *why_none)

@@ -16,14 +16,18 @@ from dledger.errors import LeaderNotReadyError, NotLeaderError, TooLargeError
 from dledger.raft.ids import EntryId
 from dledger.runtime.client import Client
 from dledger.runtime.log_appender import LogAppender
+from dledger.runtime.roster import Roster
 from dledger.runtime.standing import Standing
 
 
 class LogForwarder:
     """Appends here while this member leads, else as a client of the group."""
 
-    def __init__(self, config: LogConfig, standing: Standing, appender: LogAppender) -> None:
+    def __init__(
+        self, config: LogConfig, standing: Standing, appender: LogAppender, roster: Roster
+    ) -> None:
         self._config = config
+        self._roster = roster
         self._standing = standing
         self._appender = appender
         self._client: Client | None = None
@@ -34,9 +38,17 @@ class LogForwarder:
         config = self._config
         async with Client(config.peers, group=config.group, secret=config.secret) as client:
             self._client = client
+
+            def follow() -> None:
+                for peer in self._roster.peers():
+                    client.know(peer)
+
+            self._roster.watchers.append(follow)
+            follow()
             try:
                 yield
             finally:
+                self._roster.watchers.remove(follow)
                 self._client = None
 
     async def append(self, body: bytes, *, timeout_s: float) -> EntryId:

@@ -56,6 +56,12 @@ class LostVotes:
         self._report_counts: dict[NodeId, int] = {}
         self._has_leader = False
 
+    def voters_changed(self, voters: tuple[NodeId, ...]) -> None:
+        """Count these from now on: the group's voters have changed."""
+        self._members = voters
+        for gone in self._report_counts.keys() - set(voters):
+            del self._report_counts[gone]
+
     def leader_changed(self, leader_id: NodeId | None) -> None:
         """Note who leads, as far as this node knows."""
         self._has_leader = leader_id is not None

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from dledger.codec.client_rpc import StatusAnswer
+from dledger.codec.client_rpc import MembersAnswer, StatusAnswer
 from dledger.config import LogConfig
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import now_ms
 from dledger.runtime.peer_clocks import ClockWatch
+from dledger.runtime.roster import Roster
 from dledger.runtime.standing import Standing
 from dledger.runtime.statistics import Statistics, nothing_yet
 from dledger.runtime.store_identity import StoreIdentity
@@ -30,12 +31,14 @@ class MemberStatus:
         config: LogConfig,
         standing: Standing,
         *,
+        roster: Roster,
         transport: Transport,
         store_identity: StoreIdentity,
         clock: ClockWatch | None,
     ) -> None:
         self._config = config
         self._standing = standing
+        self._roster = roster
         self._transport = transport
         self._store_identity = store_identity
         self._clock = clock
@@ -64,19 +67,18 @@ class MemberStatus:
             "repair": self._repair(),
             "clock_ahead_ms": str(self._clock.ahead_ms or "") if self._clock is not None else "",
             "disk": self._disk_trouble(),
+            "membership": self._membership(),
         }
         own |= {name: fact[:ATTRIBUTE_LENGTH_MAX] for name, fact in facts.items() if fact}
         return own
 
     def address_of(self, node_id: str) -> str:
         """Return `host:port` of a member; empty when there is no such member."""
-        for peer in self._config.peers:
-            if peer.node_id == node_id:
-                return f"{peer.host}:{peer.port}"
-        return ""
+        peer = self._roster.peer(node_id)
+        return "" if peer is None else peer.address
 
     def peers_connected(self) -> list[NodeId]:
-        """Return the members that this node can send to, in the order of the configuration."""
+        """Return the members that this node can send to."""
         return self._transport.links.connected()
 
     def statistics(self) -> Statistics:
@@ -132,10 +134,49 @@ class MemberStatus:
             first_position=now.first_position,
         )
 
+    def members_answer(self, token: int) -> MembersAnswer:
+        """Return who the members are, and how far they are, as this leader knows.
+
+        Raises:
+            NotLeaderError: it does not lead (any more).
+        """
+        node = self._standing.check_leads().engine.node
+        configuration = node.configuration
+        progress = node.progress()
+        names = (name for name in configuration.members if name != node.leader_id)
+        return MembersAnswer(
+            token=token,
+            leader_id=str(self._standing.node_id),
+            term=node.term,
+            index=node.configuration_index,
+            is_committed=node.is_configuration_committed,
+            voters=sorted(configuration.voters),
+            learners=sorted(configuration.learners),
+            joining=sorted(configuration.joining),
+            addresses={name: self.address_of(name) for name in configuration.members},
+            last_index=node.log.last_index,
+            match_indexes={str(name): int(view.match_index) for name, view in progress.items()},
+            silent=sorted(name for name in names if not self._transport.links.is_connected(name)),
+        )
+
     def _store_trouble(self) -> str:
         driver = self._standing.driver
         is_old = driver is not None and driver.store_is_old and not self._standing.is_voter
         return "an older copy: no vote until a leader has admitted it" if is_old else ""
+
+    def _membership(self) -> str:
+        """Return why this node is no member as far as it knows; empty of a member."""
+        roster = self._roster
+        if not roster.knows_members:
+            return f"not added yet{': ' + roster.refusal if roster.refusal else ''}"
+        if roster.refusal:
+            return f"removed: {roster.refusal}"
+        if roster.has_left:
+            return f"removed by entry {roster.index}: the members are {roster.in_force}"
+        if self._standing.node_id in roster.in_force.learners:
+            joins = self._standing.node_id in roster.in_force.joining
+            return "learner, to become a voter" if joins else "learner"
+        return ""
 
     def _repair(self) -> str:
         if self._standing.repair is not None:

@@ -33,6 +33,11 @@ class Obstacles:
         self.full_disks = FullDisks(node_id, members)
         self.lost_votes = LostVotes(node_id, members, has_vote=has_vote, has_begun=has_begun)
 
+    def voters_changed(self, voters: tuple[NodeId, ...]) -> None:
+        """Count these from now on: the group's voters have changed."""
+        self.full_disks.voters_changed(voters)
+        self.lost_votes.voters_changed(voters)
+
     def leader_changed(self, leader_id: NodeId | None) -> None:
         """Note who leads, as far as this node knows."""
         self.full_disks.leader_changed(leader_id)

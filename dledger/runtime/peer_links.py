@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -70,7 +70,6 @@ class PeerLinks:
     def __init__(
         self,
         node_id: NodeId,
-        others: Iterable[NodeId],
         *,
         group_check: GroupCheck | None,
         outsiders: LimitedLog,
@@ -79,7 +78,6 @@ class PeerLinks:
 
         Args:
             node_id: this member.
-            others: the other ones, in the order of the configuration.
             group_check: remembers which member leads with another history.
             outsiders: the log of what others may cause.
         """
@@ -88,8 +86,8 @@ class PeerLinks:
         self._outsiders = outsiders
         self._epoll = select.epoll()
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
-        cache = BlobCache()
-        self._outgoing = {other: Outgoing(other, cache) for other in others}
+        self._cache = BlobCache()
+        self._outgoing: dict[NodeId, Outgoing] = {}
         self._incoming: dict[NodeId, Incoming] = {}
         self._by_descriptor: dict[int, Outgoing | Incoming] = {}
         self._lost: list[NodeId] = []
@@ -111,8 +109,10 @@ class PeerLinks:
                     pass
 
     def post(self, to: NodeId, message: PeerMessage) -> None:
-        """Queue a message; `flush` sends it."""
-        self._outgoing[to].link.post(message)
+        """Queue a message; `flush` sends it. To who is no contact it is lost, as on a connection that breaks."""
+        outgoing = self._outgoing.get(to)
+        if outgoing is not None:
+            outgoing.link.post(message)
 
     def flush(self) -> None:
         """Send what is queued, as far as the kernel takes it."""
@@ -131,8 +131,23 @@ class PeerLinks:
 
     # Connections.
 
+    def add(self, node_id: NodeId) -> None:
+        """Keep a place for the connection to a node, which may be opened from here on."""
+        self._outgoing.setdefault(node_id, Outgoing(node_id, self._cache))
+
+    def drop(self, node_id: NodeId) -> None:
+        """Close the connections to and from a node that is no contact any more."""
+        outgoing = self._outgoing.get(node_id)
+        if outgoing is not None:
+            if outgoing.link.sock is not None:
+                self._end_outgoing(outgoing, "it is no member any more")
+            del self._outgoing[node_id]
+        incoming = self._incoming.get(node_id)
+        if incoming is not None:
+            self._end_incoming(incoming)
+
     def connected(self) -> list[NodeId]:
-        """Return the members that we can send to, in the order of the configuration."""
+        """Return the members that we can send to, in the order in which they became contacts."""
         return [
             node_id
             for node_id, outgoing in self._outgoing.items()
@@ -146,7 +161,8 @@ class PeerLinks:
 
     def is_connected(self, node_id: NodeId) -> bool:
         """Return whether this node can send to a member."""
-        return self._outgoing[node_id].link.sock is not None
+        outgoing = self._outgoing.get(node_id)
+        return outgoing is not None and outgoing.link.sock is not None
 
     def open(self, node_id: NodeId, sock: socket.socket) -> None:
         """Send to a member on this connection from here on."""

@@ -10,17 +10,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
 import trio
 
-from dledger.config import LogConfig
+from dledger.config import LogConfig, peer_at
 from dledger.engine import Engine
-from dledger.errors import DLedgerError
-from dledger.raft.effects import Role, TransferDone
+from dledger.errors import DLedgerError, UsageError
+from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
+from dledger.raft.effects import Committed, Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES
-from dledger.raft.ids import NodeId, Term
+from dledger.raft.ids import Index, NodeId, Term
 from dledger.runtime.announcer import RoleView
 from dledger.runtime.callers import wait_outcome
 from dledger.runtime.client_port import ClientPort
@@ -36,6 +38,7 @@ from dledger.runtime.log_forwarder import LogForwarder
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.peer_clocks import ClockWatch
+from dledger.runtime.roster import Roster
 from dledger.runtime.scrubbing import scrub
 from dledger.runtime.standing import Standing
 from dledger.runtime.store_identity import StoreIdentity
@@ -63,6 +66,7 @@ class LogServer:
         appender: appends while this member leads, and else says who does.
         forwarder: appends through whoever leads.
         reader: reads what is committed here, and knows how new that is.
+        roster: the members, as this node knows them.
         status: this member's report of itself, and the others' of themselves.
         full_disks: whose disks are known to be full.
         lost_votes: who is known to have no vote.
@@ -99,31 +103,29 @@ class LogServer:
         self.full_disks = obstacles.full_disks
         self.lost_votes = obstacles.lost_votes
         self.appender = LogAppender(self._standing)
-        self.forwarder = LogForwarder(config, self._standing, self.appender)
+        self.roster = Roster(self.node_id, config.peers, joins=config.raft.joins)
+        self.forwarder = LogForwarder(config, self._standing, self.appender, self.roster)
         self.reader = LogReader(self._standing, machine)
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
-        members = frozenset(peer.node_id for peer in config.peers)
         process = draw_process_number()
-        self._store_identity = StoreIdentity(config.group, self.node_id, process, members)
+        self._store_identity = StoreIdentity(config.group, process, self.roster)
         self._transport = self._make_transport(
-            self._make_identity(process, members, clock), accepts_appends=accepts_appends
+            self._make_identity(process, clock), accepts_appends=accepts_appends
         )
         self.status = MemberStatus(
             config,
             self._standing,
+            roster=self.roster,
             transport=self._transport,
             store_identity=self._store_identity,
             clock=clock,
         )
 
-    def _make_identity(
-        self, process: int, members: frozenset[NodeId], clock: ClockWatch | None
-    ) -> Identity:
+    def _make_identity(self, process: int, clock: ClockWatch | None) -> Identity:
         """Return what this member reports of itself in handshakes, and what it demands of the other side."""
         config = self.config
         group_check = GroupCheck(
-            self.node_id,
-            members,
+            self.roster,
             lambda: self.reader.commit_index,
             self.reader.committed_fingerprint,
             lease_ms=config.raft.lease_ms,
@@ -132,7 +134,7 @@ class LogServer:
             group=config.group,
             node_id=self.node_id,
             process=process,
-            members=members,
+            members=frozenset(),
             secret=config.secret.encode() if config.secret else None,
             attributes=dict(config.service_attributes),
             clock=clock,
@@ -147,7 +149,8 @@ class LogServer:
         entry_bytes_max = raft.entry_body_bytes_max + ENTRY_HEADER_BYTES
         return Transport(
             identity,
-            config.peers,
+            next(peer for peer in config.peers if peer.node_id == self.node_id),
+            roster=self.roster,
             blob_bytes_max=max(raft.entries_bytes_max, entry_bytes_max),
             client_blob_bytes_max=(
                 raft.entry_body_bytes_max if accepts_appends else REFUSED_BODY_BYTES_MAX
@@ -170,6 +173,7 @@ class LogServer:
             Exception: what the state machine or a callback raised.
         """
         assert self._standing.driver is None, "a LogServer runs once"
+        self.roster.watchers.append(self._voters_changed)
         with ExitStack() as stack:
             disk = self._disk or take_store(self.config.store_path, stack)
             # Left in reverse order: whoever gets the lock next finds the port free.
@@ -181,8 +185,11 @@ class LogServer:
                 disk,
                 store_identity=self._store_identity,
                 standing=self._standing,
+                roster=self.roster,
             )
             await trio.to_thread.run_sync(opening.count_start)
+            self._store_identity.follow_record()
+            opening.follow_roster()
             async with open_task_group() as tasks:
                 tasks.start(self._live, opening, tasks, stack, task_status, name="member")
 
@@ -217,6 +224,8 @@ class LogServer:
         )
         driver.catch_up.bytes_per_s = self.config.catch_up_bytes_per_s
         driver.announcer.role_watchers = self._role_watchers
+        driver.announcer.members_watchers.append(partial(self._follow_members, engine))
+        self._follow_members(engine)
         driver.applied_watchers = self.reader.applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
         self._standing.driver = driver
@@ -244,17 +253,40 @@ class LogServer:
             )
             tasks.start(cold.run, name="cold reads")
             tasks.start(driver.run, name="driver")
-            if store.snapshotter is not None:
-                tasks.start(store.snapshotter.run, name="snapshots")
-            tasks.start(check_indexes, driver, name="index checks")
-            if self.config.scrub_bytes_per_s and len(self.config.peers) > 1:
-                tasks.start(scrub, driver, self.config.scrub_bytes_per_s, name="scrub")
-            if store.forgetting is not None:
-                tasks.start(store.forgetting.run, name="forgetting")
-            if store.make_fetch is not None:
-                fetch = store.make_fetch(driver)
-                tasks.start(partial(fetch.run, is_new=engine.is_new_store), name="fetch snapshot")
+            self._start_watching(store, driver, tasks)
             task_status.started()
+
+    def _start_watching(self, store: OpenStore, driver: Driver, tasks: TaskGroup) -> None:
+        """Start what goes on beside the driver for as long as the member lives."""
+        if store.snapshotter is not None:
+            tasks.start(store.snapshotter.run, name="snapshots")
+        tasks.start(check_indexes, driver, name="index checks")
+        if self.config.scrub_bytes_per_s:
+            tasks.start(self._scrub, driver, name="scrub")
+        tasks.start(self._store_identity.keep_members, name="members")
+        if store.forgetting is not None:
+            tasks.start(store.forgetting.run, name="forgetting")
+        if store.make_fetch is not None:
+            fetch = store.make_fetch(driver)
+            tasks.start(partial(fetch.run, is_new=store.engine.is_new_store), name="fetch snapshot")
+
+    def _follow_members(self, engine: Engine) -> None:
+        """Let everybody know who the members are by the log."""
+        node = engine.node
+        self.roster.change(
+            node.configuration,
+            node.configuration_index,
+            is_committed=node.is_configuration_committed,
+        )
+
+    def _voters_changed(self) -> None:
+        self._standing.obstacles.voters_changed(self.roster.in_force.voters)
+
+    async def _scrub(self, driver: Driver) -> None:
+        """Look for silent damage, once there is another member that can mend it."""
+        while self.roster.is_alone:
+            await self.roster.wait_changed()
+        await scrub(driver, self.config.scrub_bytes_per_s)
 
     def _stop(self, engine: Engine) -> None:
         """Answer everybody, and close the store."""
@@ -280,7 +312,7 @@ class LogServer:
 
         The new leader does not give it back for a minute, even if this node is preferred.
         """
-        if self.is_leader and len(self.config.peers) > 1:
+        if self.is_leader and not self.roster.is_alone:
             with trio.move_on_after(DRAIN_TIMEOUT_S):
                 try:
                     await self.transfer(None, timeout_s=DRAIN_TIMEOUT_S)
@@ -350,3 +382,41 @@ class LogServer:
         )
         assert isinstance(outcome, TransferDone), f"a transfer ended as {outcome}"
         return outcome.target
+
+    # Who belongs to the group.
+
+    async def change_members(
+        self, change: MemberChange, *, timeout_s: float
+    ) -> tuple[Configuration, Index]:
+        """Change the members by one; return them, and the entry that made them so, once that is committed.
+
+        The addresses that this node knows go into the log with the change, for members that do not know them.
+
+        Raises:
+            UsageError, RefusedError: nothing was changed; the error says why.
+            OutcomeUnknownError: they may have been changed, or may yet.
+        """
+        driver = self._standing.check_leads()
+        if change.kind is ChangeKind.ADD:
+            self._check_address(change)
+            change = replace(change, addresses={**self.roster.addresses(), **change.addresses})
+        outcome = await wait_outcome(
+            lambda answered: driver.request_members(change, answered), timeout_s
+        )
+        assert isinstance(outcome, Committed), f"a change of members ended as {outcome}"
+        node = driver.engine.node
+        return node.configuration, node.configuration_index
+
+    def _check_address(self, change: MemberChange) -> None:
+        """Refuse to add who could not be reached.
+
+        Raises:
+            UsageError: no address is named or known, or it is another member's.
+        """
+        name = change.node_id
+        address = change.addresses.get(name) or self.status.address_of(name)
+        if peer_at(name, address) is None:
+            raise UsageError(f"no address is named for {name}, such as {name}-127.0.0.1:20914")
+        others = {at: other for other, at in self.roster.addresses().items() if other != name}
+        if address in others:
+            raise UsageError(f"{address} is the address of {others[address]}, not of {name}")

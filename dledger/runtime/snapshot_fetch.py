@@ -16,6 +16,7 @@ so a state of another log stops the node (docs/adr/0062).
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -77,15 +78,14 @@ class SnapshotFetch:
         *,
         store: SnapshotStore,
         snapshotter: Snapshotter,
+        peer_of: Callable[[NodeId], Peer | None],
     ) -> None:
         self._config = config
         self._driver = driver
         self._machine = machine
         self._store = store
         self._snapshotter = snapshotter
-        self._by_id = {peer.node_id: peer for peer in config.peers}
-        own = config.raft.node_id
-        self._others = {peer.node_id: peer for peer in config.peers if peer.node_id != own}
+        self._peer_of = peer_of
         self._has_lost_state = False
         self._copy: SnapshotCopy | None = None
         self._source: NodeId | None = None
@@ -110,14 +110,17 @@ class SnapshotFetch:
         """
         engine = self._driver.engine
         leader_id = engine.needs_snapshot_of
-        if leader_id is None or leader_id != engine.node.leader_id or leader_id not in self._others:
+        if leader_id is None or leader_id != engine.node.leader_id:
             return
+        leader = self._peer_of(leader_id)
+        if leader is None:
+            return  # where it listens comes with the handshake
         if not engine.may_begin_anew:
             return  # the step before is still being saved
         if self._begin_anew():
             return  # the state was there already
         try:
-            await self._has_fetched_from(self._others[leader_id])
+            await self._has_fetched_from(leader)
         except (OSError, CorruptionError) as error:
             if engine.failure is not None or self._has_lost_state:
                 raise
@@ -132,10 +135,9 @@ class SnapshotFetch:
         try:
             while not self._driver.engine.node.is_voter:
                 leader_id = self._driver.engine.node.leader_id
-                if leader_id is None or leader_id == self._config.raft.node_id:
-                    await trio.sleep(PAUSE_S)
-                    continue
-                if await self._has_fetched_from(self._by_id[leader_id]):
+                is_other = leader_id is not None and leader_id != self._config.raft.node_id
+                leader = self._peer_of(leader_id) if leader_id is not None and is_other else None
+                if leader is not None and await self._has_fetched_from(leader):
                     return
                 await trio.sleep(PAUSE_S)
         except (OSError, CorruptionError) as error:
@@ -163,7 +165,7 @@ class SnapshotFetch:
     async def _fetch_from(self, peer: Peer) -> None:
         """Copy the snapshot over its own connection; the state is replaced only once the file is whole and verified."""
         config = self._config
-        identity = Identity.of_client(config.group, frozenset(self._by_id), config.secret)
+        identity = Identity.of_client(config.group, frozenset({peer.node_id}), config.secret)
         connection = await open_member_connection(peer, identity, blob_bytes_max=PART_BYTES_MAX)
         snapshot: SnapshotFile | None = None
         async with open_task_group() as tasks:

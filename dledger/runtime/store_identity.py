@@ -22,6 +22,7 @@ from dledger.errors import DiskFullError
 from dledger.raft.ids import NodeId
 from dledger.raft.member_record import MemberRecord, Start, learn
 from dledger.runtime.events_log import log_event
+from dledger.runtime.roster import Roster
 from dledger.storage.api import Disk
 from dledger.storage.member_file import MemberFile, check_members, check_owner
 
@@ -35,16 +36,22 @@ class StoreIdentity:
         on_missed: called with it whenever it is set.
     """
 
-    def __init__(
-        self, group: str, node_id: NodeId, process: int, members: frozenset[NodeId]
-    ) -> None:
+    def __init__(self, group: str, process: int, roster: Roster) -> None:
+        """Set up the identity; nothing is read yet.
+
+        Args:
+            group: of the member.
+            process: the number of its process.
+            roster: the members as it knows them.
+        """
         self.missed: str | None = None
         self.on_missed: Callable[[str], None] = lambda _reason: None
         self._group = group
-        self._node_id = node_id
+        self._node_id = roster.node_id
         self._process = process
-        self._members = members
-        self._record = MemberRecord()
+        self._given = roster.given
+        self._roster = roster
+        self._record = self._found = MemberRecord()
         self._file: MemberFile | None = None
         self._saving = trio.Lock()
 
@@ -59,7 +66,7 @@ class StoreIdentity:
         if file.problem is not None:
             log_event(logging.WARNING, "member-file-lost", node=self._node_id, reason=file.problem)
         check_owner(file.record, group=self._group, node_id=self._node_id, store_path=store_path)
-        check_members(file.record, self._members, store_path)
+        check_members(file.record, self._given, store_path)
         is_new = file.record.restoration is None
         record = MemberRecord(
             group=self._group,
@@ -68,13 +75,17 @@ class StoreIdentity:
             start=file.record.start,
             seen=file.record.seen,
             # A store of an older version waits for what its log says.
-            members=self._members if is_new else file.record.members,
+            members=self._given if is_new else file.record.members,
             missed=file.record.missed,
+            has_joined=self._roster.joins if is_new else file.record.has_joined,
+            configuration=file.record.configuration,
+            configuration_index=file.record.configuration_index,
         ).started(self._process)
         if record.missed.count:
             self.missed = _is_older(
                 record, "before it was started again, this store heard of", record.missed
             )
+        self._found = record
         try:
             file.save(record)
         except DiskFullError as error:
@@ -88,15 +99,39 @@ class StoreIdentity:
         self._file = file
         self._record = record
 
+    def follow_record(self) -> None:
+        """Let the roster go on with what the store remembers of the members, once the record is open."""
+        record = self._found
+        self._roster.joins = self._roster.joins or record.has_joined
+        if record.members or record.configuration is not None:
+            self._roster.restore(record.founders, record.configuration, record.configuration_index)
+
     def adopt_members(self) -> None:
         """Record the members that the log names: an older store, or one that lost its record, knows them from here.
 
         Raises:
             DiskFailedError: the disk failed; the node must stop.
         """
-        if self._file is not None and self._record.members != self._members:
-            self._record = replace(self._record, members=self._members)
+        if self._file is not None and not self._record.members:
+            self._record = replace(self._record, members=self._given)
             self._save(self._record)
+
+    async def keep_members(self) -> None:
+        """Record each change of the members once it is committed, until cancelled.
+
+        Raises:
+            DiskFailedError: the disk failed; the node must stop.
+        """
+        roster = self._roster
+        while True:
+            while self._record.configuration_index < roster.committed_index:
+                self._record = replace(
+                    self._record,
+                    configuration=roster.committed,
+                    configuration_index=roster.committed_index,
+                )
+                await self._keep()
+            await roster.wait_changed()
 
     @property
     def restoration(self) -> str:
@@ -135,7 +170,9 @@ class StoreIdentity:
         said = self._decoded_record(node_id, attributes)
         if said is None or self._file is None:
             return
-        heard = learn(self._record, said, self._members)
+        roster = self._roster
+        members = {*roster.in_force.members, *roster.committed.members, node_id}
+        heard = learn(self._record, said, members)
         self._record = heard.record
         if heard.missed_by_source is not None:
             log_event(
@@ -149,6 +186,16 @@ class StoreIdentity:
         if heard.missed is not None:
             self.missed = _is_older(self._record, f"{node_id} remembers", heard.missed)
             self.on_missed(self.missed)
+        await self._keep()
+
+    async def _keep(self) -> None:
+        """Save the record if it differs from what is saved.
+
+        Raises:
+            DiskFailedError: the disk failed; the node must stop.
+        """
+        if self._file is None:
+            return
         async with self._saving:
             if self._record != self._file.record:
                 # A write that was begun is finished, whatever becomes of the connection.

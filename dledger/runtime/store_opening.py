@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -23,6 +23,7 @@ from dledger.runtime.events_log import log_event
 from dledger.runtime.forgetting import Forgetting
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.repairing import repair_on
+from dledger.runtime.roster import Roster
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.standing import Standing
@@ -44,7 +45,7 @@ class OpenStore:
         engine: with the log, recovered and whole.
         snapshotter: of a machine that has snapshots.
         forgetting: of such a machine that says what nobody needs any more.
-        make_fetch: of such a machine in a group of several, which takes a state from another member.
+        make_fetch: of such a machine, which takes a state from another member.
     """
 
     engine: Engine
@@ -80,6 +81,7 @@ class StoreOpening:
         *,
         store_identity: StoreIdentity,
         standing: Standing,
+        roster: Roster,
     ) -> None:
         """Set up the opening; nothing is read from the disk yet.
 
@@ -89,12 +91,25 @@ class StoreOpening:
             disk: where the store is.
             store_identity: what the member remembers.
             standing: shows what is being repaired.
+            roster: the members, as the store's record knows them.
         """
         self._config = config
         self._machine = machine
         self._disk = disk
         self._store_identity = store_identity
         self._standing = standing
+        self._roster = roster
+
+    def follow_roster(self) -> None:
+        """Go by the members that the store remembers; what the member was started with is a beginning only.
+
+        A store that remembers others than the first ones belongs to a group that exists: it founds none.
+        """
+        roster, config = self._roster, self._config
+        if not roster.is_changed and not roster.joins:
+            return
+        raft = replace(config.raft, voters=roster.in_force.voters, joins=True)
+        self._config = replace(config, peers=roster.peers(), raft=raft)
 
     def count_start(self) -> None:
         """Count this start, before anybody hears of it. Blocks.
@@ -180,9 +195,13 @@ class StoreOpening:
         if found is None:
             return  # a log of an older version, or an empty one
         entry_id, writers = found
-        members = frozenset(self._config.raft.voters)
-        check_log_members(writers, entry_id, members, self._config.store_path)
-        self._store_identity.adopt_members()
+        known = engine.node.configuration_at(entry_id.index)
+        if known is None and self._config.raft.joins:
+            return  # a leader tells whose log it is before this store counts
+        members = self._config.raft.voters if known is None else known.voters
+        check_log_members(writers, entry_id, frozenset(members), self._config.store_path)
+        if not self._config.raft.joins and not engine.node.configuration_index:
+            self._store_identity.adopt_members()
 
     def _restore(self, machine: SnapshotMachine, engine: Engine) -> OpenStore:
         """Bring the state machine to the newest good snapshot, and let the engine go on after it."""
@@ -196,14 +215,17 @@ class StoreOpening:
             if isinstance(machine, ForgettingMachine)
             else None
         )
-        if len(config.peers) == 1:
-            return OpenStore(engine, snapshotter, forgetting)
         return OpenStore(
             engine,
             snapshotter,
             forgetting,
             lambda driver: SnapshotFetch(
-                config, driver, machine, store=store, snapshotter=snapshotter
+                config,
+                driver,
+                machine,
+                store=store,
+                snapshotter=snapshotter,
+                peer_of=self._roster.peer,
             ),
         )
 

@@ -1,8 +1,7 @@
-"""Connections between members, and the port on which all of them and log clients come in.
+"""The port of a node, on which members and log clients come in, and the owner of all its connections.
 
-Every node dials every other node, and serves whoever dials it. Here are the tasks for that: listening, dialling,
-handshakes, asking connected members how they are. What is sent and read once a member is connected stands in
-peer_links.py; it needs no task.
+Every node dials every other node (dialing.py), and serves whoever dials it: here are listening and the handshakes of
+those that come. What is sent and read once a member is connected stands in peer_links.py; it needs no task.
 """
 
 from __future__ import annotations
@@ -10,7 +9,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
 import trio
@@ -19,15 +17,9 @@ from dledger.codec.frame import FRAME_BYTES_MAX
 from dledger.codec.hello import HELLO_FRAME_BYTES_MAX
 from dledger.codec.member_record import MEMBER_ATTRIBUTE
 from dledger.config import Peer
-from dledger.errors import (
-    DiskFailedError,
-    DLedgerError,
-    HandshakeRefusedError,
-    PeerProtocolError,
-    UnreachableError,
-)
+from dledger.errors import DLedgerError, HandshakeRefusedError, PeerProtocolError
 from dledger.raft.ids import NodeId
-from dledger.runtime.clock import draw, draw_process_number, now_s
+from dledger.runtime.dialing import Dialing, level_of
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
 from dledger.runtime.group_check import OWN_ATTRIBUTES
@@ -36,11 +28,10 @@ from dledger.runtime.handshake import (
     Identity,
     Remote,
     accept,
-    dial_member,
     opening_decoder,
 )
-from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_links import PeerLinks
+from dledger.runtime.roster import Roster
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
 from dledger.runtime.task_group import TaskGroup, open_task_group
 
@@ -49,20 +40,6 @@ UNTRUSTED_COUNT_MAX: Final = 64
 
 CONNECTION_COUNT_MAX: Final = 1024
 """Connections that came in, members and clients together."""
-
-REDIAL_MIN_MS: Final = 50
-REDIAL_MAX_MS: Final = 500
-"""Pause between two attempts to reach a member; it doubles."""
-
-CLOCK_INTERVAL_S: Final = 60.0
-"""A connected member's clock is read again after this; clocks that drift part by milliseconds meanwhile."""
-
-OBSTACLES_INTERVAL_S: Final = 0.5
-"""As long as there is no leader, or no room here, members are asked for their obstacles again after this: it begins
-after an election that goes well."""
-
-REPEAT_LINE_S: Final = 10.0
-"""The same failure to reach a member is logged again after this."""
 
 ClientHandler = Callable[[FrameStream, Remote], Awaitable[None]]
 
@@ -79,8 +56,9 @@ class Transport:
     def __init__(
         self,
         me: Identity,
-        peers: tuple[Peer, ...],
+        own: Peer,
         *,
+        roster: Roster,
         blob_bytes_max: int,
         client_blob_bytes_max: int,
         serve_client: ClientHandler,
@@ -89,22 +67,21 @@ class Transport:
 
         Args:
             me: this member.
-            peers: all members, this one included.
+            own: where it listens.
+            roster: the members, to which connections are kept.
             blob_bytes_max: largest blob that a member may send.
             client_blob_bytes_max: largest blob that a client may send.
             serve_client: talks to an accepted log client until it goes.
         """
         self._me = me
-        self._peers = peers
+        self._own = own
         self._blob_bytes_max = blob_bytes_max
         self._client_blob_bytes_max = client_blob_bytes_max
         self._serve_client = serve_client
-        others = [peer.node_id for peer in peers if peer.node_id != me.node_id]
         self._outsiders = LimitedLog()
         assert me.node_id is not None, "only a member has a transport"
-        self.links = PeerLinks(
-            me.node_id, others, group_check=me.group_check, outsiders=self._outsiders
-        )
+        self.links = PeerLinks(me.node_id, group_check=me.group_check, outsiders=self._outsiders)
+        self._dialing = Dialing(me, roster, self.links, self._meet)
         self._attributes: dict[NodeId, Mapping[str, str]] = {}
         self._listener: socket.socket | None = None
         self._untrusted_count = 0
@@ -126,8 +103,7 @@ class Transport:
         Raises:
             ListenError: it is taken.
         """
-        own = next(peer for peer in self._peers if peer.node_id == self._me.node_id)
-        self._listener = await listen(own.host, own.port)
+        self._listener = await listen(self._own.host, self._own.port)
 
     async def run(self) -> None:
         """Accept and dial until cancelled."""
@@ -135,18 +111,7 @@ class Transport:
         async with open_task_group() as tasks:
             tasks.start(self._accept_all, self._listener, tasks, name="accept")
             tasks.start(self._room.keep_pace, self._log_cut_off, name="pace")
-            for peer in self._peers:
-                if peer.node_id != self._me.node_id:
-                    tasks.start(self._keep_dialing, peer, name=f"dial {peer.node_id}")
-                    if self._me.clock is not None:
-                        tasks.start(self._keep_reading_clock, peer, name=f"clock {peer.node_id}")
-                    if self._me.obstacles is not None:
-                        tasks.start(
-                            self._keep_asking_for_obstacles,
-                            peer,
-                            self._me.obstacles,
-                            name=f"obstacles {peer.node_id}",
-                        )
+            tasks.start(self._dialing.run, name="dialing")
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""
@@ -237,7 +202,7 @@ class Transport:
         )
 
     def _log_outsider(self, event: str, stream: FrameStream, reason: object) -> None:
-        level = _level_of(reason) if isinstance(reason, HandshakeRefusedError) else logging.WARNING
+        level = level_of(reason) if isinstance(reason, HandshakeRefusedError) else logging.WARNING
         self._outsiders.log_event(
             level,
             event,
@@ -255,105 +220,13 @@ class Transport:
         """
         if self._me.store_identity is not None:
             await self._me.store_identity.learn(node_id, remote.attributes)
+        if self._me.group_check is not None:
+            self._me.group_check.learn(node_id, remote.attributes)
         self._attributes[node_id] = {
             name: value
             for name, value in remote.attributes.items()
             if name != MEMBER_ATTRIBUTE and name not in OWN_ATTRIBUTES
         }
-
-    async def _keep_dialing(self, peer: Peer) -> None:
-        """Hold a connection to a member for as long as this node lives."""
-        pause_ms = REDIAL_MIN_MS
-        last_reason, last_line_s = "", 0.0
-        while True:
-            try:
-                await self._dial(peer)
-            except DiskFailedError:
-                raise
-            except DLedgerError as error:
-                reason = str(error)
-                if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
-                    last_reason, last_line_s = reason, now_s()
-                    log_event(
-                        _level_of(error),
-                        "peer-not-reached",
-                        node=self._me.node_id,
-                        peer=peer,
-                        reason=reason,
-                    )
-            else:
-                pause_ms = REDIAL_MIN_MS
-                last_reason = ""
-                await self.links.wait_broken(peer.node_id)
-            await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
-            pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
-
-    async def _dial(self, peer: Peer) -> None:
-        """Try once to reach a member.
-
-        Raises:
-            UnreachableError: nobody answers there.
-            DLedgerError: who answers is not that member, or does not want us.
-        """
-        stream, remote = await dial_member(peer, self._me)
-        try:
-            await self._meet(peer.node_id, remote)
-        except BaseException:
-            stream.close()
-            raise
-        # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
-        self._learn_clock(peer.node_id, remote)
-        self.links.open(peer.node_id, stream.sock)
-
-    def _learn_clock(self, node_id: NodeId, remote: Remote) -> None:
-        if self._me.clock is not None and remote.clock is not None:
-            self._me.clock.learn(node_id, remote.clock)
-
-    async def _keep_reading_clock(self, peer: Peer) -> None:
-        """Read the clock of a connected member now and then."""
-        while True:
-            await trio.sleep(CLOCK_INTERVAL_S)
-            remote = await self._look_at(peer)
-            if remote is not None:
-                self._learn_clock(peer.node_id, remote)
-
-    async def _keep_asking_for_obstacles(self, peer: Peer, obstacles: Obstacles) -> None:
-        """Ask a connected member for its obstacles, as long as these may be why nobody leads."""
-        while True:
-            await obstacles.wait_wanted()
-            await trio.sleep(OBSTACLES_INTERVAL_S)
-            remote = await self._look_at(peer)
-            obstacles.learn(peer.node_id, None if remote is None else remote.attributes)
-
-    async def _look_at(self, peer: Peer) -> Remote | None:
-        """Return a member's current attributes, by a second handshake as a client that then disconnects."""
-        if not self.links.is_connected(peer.node_id):
-            return None
-        reader = replace(
-            self._me,
-            node_id=None,
-            process=draw_process_number(),
-            attributes={},
-            clock=None,
-            store_identity=None,
-            obstacles=None,
-            group_check=None,
-        )
-        try:
-            stream, remote = await dial_member(peer, reader)
-        except DLedgerError:
-            # A member that cannot be reached is logged where its own connection breaks.
-            return None
-        stream.close()
-        return remote
-
-
-def _level_of(error: BaseException) -> int:
-    """Return the log level: a member that is down is a matter of course, one of another group is an error."""
-    if isinstance(error, UnreachableError):
-        return logging.INFO
-    is_foreign = isinstance(error, HandshakeRefusedError) and error.kind == "group"
-    return logging.ERROR if is_foreign else logging.WARNING
 
 
 def _trust(stream: FrameStream, blob_bytes_max: int) -> None:

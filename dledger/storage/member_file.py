@@ -28,6 +28,11 @@ from dledger.storage.write_batch import FailureLatch
 MEMBER_NAME = "member"
 _FILE_BYTES_MAX = 64 * 1024
 
+CHANGED_BY_COMMAND = (
+    "A group's members are changed by `dledger members` or `dledger-admin members` "
+    "(docs/members.md), not here"
+)
+
 
 class MemberFile:
     """Keeps one record. `save` does I/O only and may run in another thread, one at a time.
@@ -97,20 +102,30 @@ def check_owner(record: MemberRecord, *, group: str, node_id: NodeId, store_path
 
 
 def check_members(record: MemberRecord, members: frozenset[NodeId], store_path: str) -> None:
-    """Refuse to run a store with other members than those of its group.
+    """Refuse to run a store that was started with other members than it, or its group, ever had.
 
-    A store of an older version names no members; it remembers those that it has met.
+    Once the members were changed it may be started as before, or with those of now; quorums are the log's to say
+    (docs/adr/0185). A store of an older version names no members; it remembers those that it has met.
 
     Raises:
         ConfigError: names both, and what to do.
     """
-    if record.members:
+    now = record.configuration
+    if now is not None and record.members:
+        present = frozenset(now.members)
+        if members not in {record.members, present, present | {NodeId(record.node_id)}}:
+            raise ConfigError(
+                f"the store in {store_path} belongs to a group of {now}, by entry {record.configuration_index}; it was "
+                f"first started with {names_of(record.members)}; --peers (dLegerPeers) names {names_of(members)}, "
+                f"neither of them. {CHANGED_BY_COMMAND}"
+            )
+    elif record.members:
         if record.members != members:
             raise ConfigError(
                 f"the store in {store_path} belongs to a group of {names_of(record.members)}; "
                 + other_members(members, record.members)
             )
-    elif missing := record.seen.keys() - members:
+    elif now is None and (missing := record.seen.keys() - members):
         raise ConfigError(
             f"the store in {store_path} belongs to a group in which it has met {names_of(missing)}; "
             + other_members(members, members | missing)
@@ -145,7 +160,7 @@ def check_log_members(
 def other_members(given: Collection[str], wanted: Collection[str]) -> str:
     """Return the error text for a configuration with other members than the group's, and how to change them."""
     return (
-        f"--peers (dLegerPeers) names {names_of(given)}. A group's members cannot be changed yet: start with "
+        f"--peers (dLegerPeers) names {names_of(given)}. {CHANGED_BY_COMMAND}: start with "
         f"the members of the store, {names_of(wanted)} (their addresses may change). A store that was begun with "
         "mistyped members and never had a leader can be removed instead. Nothing was changed"
     )

@@ -6,13 +6,14 @@ from before the restoring must never mix with those from after it (docs/adr/0103
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from dledger.codec.hard_state import HardStateFormatError, decode_hard_state
 from dledger.codec.member_record import RESTORATION_LENGTH_MAX
 from dledger.errors import ConfigError
 from dledger.raft.ids import NodeId
-from dledger.raft.member_record import MemberRecord
+from dledger.raft.member_record import Start
 from dledger.raft.membership import names_of
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.lock import StoreLock
@@ -55,14 +56,15 @@ def mark_restored(store_path: str, *, group: str, node_id: NodeId, name: str) ->
                 f"{store_path} is a copy of {was}, which had no vote: a group of such copies would wait for "
                 "ever. Take a copy of a member that had one"
             )
-        members = file.record.members
+        changed = file.record.configuration
+        members = file.record.members if changed is None else frozenset(changed.members)
         if members and node_id not in members:
             raise ConfigError(
-                f"{store_path} is a store of a group of {names_of(members)}; {node_id} is none of them, and a "
-                "group's members cannot be changed yet"
+                f"{store_path} is a store of a group of {names_of(members)}; {node_id} is none of them"
             )
         if name == file.record.restoration:
             raise ConfigError(
                 f"{store_path} was restored as {name} already: give this restoring a new name"
             )
-        file.save(MemberRecord(group, node_id, name, members=members))
+        begun = replace(file.record, group=group, node_id=node_id, restoration=name)
+        file.save(replace(begun, start=Start(), seen={}, missed=Start()))

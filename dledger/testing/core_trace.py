@@ -19,6 +19,7 @@ from dledger.raft.effects import (
     HandsOver,
     LoadEntries,
     MembersChanged,
+    MembersCommitted,
     News,
     Outcome,
     ReadAt,
@@ -153,6 +154,8 @@ def _news_line(news: News) -> str:
     match news:
         case RoleChanged():
             return f"{news.role.value} term={news.term} leader={news.leader_id or '-'}"
+        case MembersCommitted():
+            return f"members of {news.index} are committed"
         case MembersChanged():
             return f"members from {news.index} on: {news.configuration}"
         case EntriesCut():
@@ -189,5 +192,5 @@ def effect_line(effect: Effect | News) -> str:
             return f"commit {effect.index}"
         case Resolve():
             return f"token {effect.token}: {outcome_line(effect.outcome)}"
-        case RoleChanged() | MembersChanged() | EntriesCut() | HandsOver():
+        case RoleChanged() | MembersChanged() | MembersCommitted() | EntriesCut() | HandsOver():
             return _news_line(effect)

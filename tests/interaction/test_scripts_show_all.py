@@ -37,6 +37,7 @@ CORE = Path(dledger.raft.__file__).parent
 
 UNSHOWN = {
     "EntriesCut": "news of the engine, made of the core's TruncateLog",
+    "MembersCommitted": "news of the engine, made of the core's Commit",
     "RepairRequest": "between disks, not between cores (adr/0100): tests/unit/repair",
     "RepairAnswer": "the same",
     "AppendRequest.first_kept": "no log of a script loses its beginning: tests/unit/raft/test_node.py",

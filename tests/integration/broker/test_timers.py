@@ -237,7 +237,7 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
 async def test_clocks_are_read_again_while_members_are_connected(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dledger.runtime.transport.CLOCK_INTERVAL_S", 0.05)
+    monkeypatch.setattr("dledger.runtime.dialing.CLOCK_INTERVAL_S", 0.05)
     clocks = {NodeId(name): WrongClock(0) for name in ("n0", "n1", "n2")}
     monkeypatch.setattr(
         "broker.server.broker.SteadyWallClock",

@@ -45,7 +45,7 @@ def test_a_node_with_edited_peers_does_not_start_and_the_group_stays_whole(clust
     for peers in (own, f"{own};{others[0]}", f"{cluster.peers};n3-127.0.0.1:1"):
         said = refusal(cluster, "n0", peers)
         assert "belongs to a group of n0, n1, n2" in said
-        assert "cannot be changed yet: start with the members of the store, n0, n1, n2" in said
+        assert "start with the members of the store, n0, n1, n2" in said
     # Not the file alone says so: the log does, too.
     (cluster.folder / "n0" / "member").unlink()
     assert "by a group of n0, n1, n2" in refusal(cluster, "n0", own)

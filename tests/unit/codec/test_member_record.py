@@ -16,7 +16,8 @@ from dledger.codec.member_record import (
     encode_member_record,
 )
 from dledger.errors import PeerProtocolError
-from dledger.raft.ids import NodeId
+from dledger.raft.configuration import Configuration
+from dledger.raft.ids import Index, NodeId
 from dledger.raft.member_record import MemberRecord, Start
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
@@ -44,6 +45,25 @@ def test_a_start_that_the_store_has_missed_stands_at_the_end() -> None:
     data = encode_member_record(old)
     assert decode_member_record(data) == old
     assert data[6:-4].hex() == "98" + GOLDEN[7:-4].hex() + "92044e"
+
+
+def test_a_change_of_the_members_stands_at_the_end() -> None:
+    """Versions that do not know it pass over it; a store of a group that never changed any is written as before."""
+    configuration = Configuration((N0, N1), (N2,), frozenset({N2}), {N2: "h:1"})
+    changed = replace(RECORD, configuration=configuration, configuration_index=Index(7))
+    data = encode_member_record(changed)
+    assert decode_member_record(data) == changed
+    body = "9492a26e30a26e3191a26e3291a26e3281a26e32a3683a31"
+    assert data[6:-4].hex() == "99" + GOLDEN[7:-4].hex() + "920000" + "93c207c418" + body
+    joined = replace(RECORD, has_joined=True)
+    assert decode_member_record(encode_member_record(joined)) == joined
+    assert (joined.founders, RECORD.founders) == (None, {N0, N1})
+
+
+def test_a_configuration_that_is_none_is_not_guessed() -> None:
+    body = ["g", "n0", "", 3, 77, {}, [], [0, 0], [False, 7, b"no members"]]
+    with pytest.raises(MemberRecordFormatError, match="the configuration: no members are named"):
+        decode_member_record(sealed(body))
 
 
 def test_golden_bytes_both_ways() -> None:
@@ -78,7 +98,8 @@ def sealed(body: object, version: int = 1) -> bytes:
 
 def test_fields_of_a_later_version_are_passed_over_and_another_version_is_not_guessed() -> None:
     body = ["g", "n0", "", 3, 77, {"n1": [2, 5]}, ["n0", "n1"], [0, 0]]
-    assert decode_member_record(sealed([*body, "more"])) == RECORD
+    changed = [False, 0, b""]
+    assert decode_member_record(sealed([*body, changed, "more"])) == RECORD
     with pytest.raises(MemberRecordFormatError, match="version 2 is unknown"):
         decode_member_record(sealed(body, version=2))
     with pytest.raises(MemberRecordFormatError, match="byte 6"):

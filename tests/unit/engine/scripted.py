@@ -19,7 +19,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.finished_row import FinishedEntries
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import Index, NodeId, Position, Term
+from dledger.raft.ids import NO_INDEX, Index, NodeId, Position, Term
 from dledger.raft.log_layout import LogLayout
 from dledger.raft.membership import encode_membership
 from dledger.raft.messages import (
@@ -48,6 +48,7 @@ class ScriptedNode:
         self.hard_state = hard_state
         self.log = log.copy()
         self.configuration = Configuration(config.voters)
+        self.configuration_index = NO_INDEX
         self.role = Role.FOLLOWER
         self.effects: list[Effect] = []
         self.events: list[Event] = []

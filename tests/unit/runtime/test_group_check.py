@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from dledger import ConfigError
+from dledger import ConfigError, Peer
 from dledger.codec.frame import encode_frames
 from dledger.codec.rpc import encode_message
 from dledger.errors import HandshakeRefusedError, PeerProtocolError
@@ -19,6 +19,7 @@ from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import AppendRequest
 from dledger.runtime.group_check import EntryFingerprint, GroupCheck
 from dledger.runtime.handshake import Identity, dial_member
+from dledger.runtime.roster import Roster
 from dledger.storage.member_file import MEMBER_NAME
 from tests.unit.runtime.conftest import Group, wait_until
 from tests.unit.runtime.test_handshake import shake
@@ -44,9 +45,9 @@ def group_check(
     lease_ms: int = 300,
 ) -> GroupCheck:
     last = Index(max(committed, default=0))
-    return GroupCheck(
-        node_id, members, lambda: last, lambda index: committed.get(index), lease_ms=lease_ms
-    )
+    peers = tuple(Peer(name, "127.0.0.1", 1) for name in sorted(members | {node_id}))
+    roster = Roster(node_id, peers, joins=False)
+    return GroupCheck(roster, lambda: last, lambda index: committed.get(index), lease_ms=lease_ms)
 
 
 def identity(node_id: NodeId, part: GroupCheck) -> Identity:

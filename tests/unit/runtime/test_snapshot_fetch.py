@@ -83,6 +83,7 @@ class Fetching:
             self.machine,
             store=self.store,
             snapshotter=self.snapshotter,  # type: ignore[arg-type]
+            peer_of=lambda name: next((peer for peer in peers if peer.node_id == name), None),
         )
 
     async def run(self) -> None:

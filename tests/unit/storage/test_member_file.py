@@ -8,6 +8,7 @@ from random import Random
 import pytest
 
 from dledger.errors import ConfigError, DiskFailedError, DiskFullError
+from dledger.raft.configuration import Configuration
 from dledger.raft.hard_state import HardState
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, NodeId, Term
 from dledger.raft.member_record import MemberRecord, Start
@@ -98,7 +99,22 @@ def test_other_members_than_those_of_the_store_are_refused_with_what_to_do() -> 
         said = str(refused.value)
         assert "data/n0 belongs to a group of n0, n1, n2" in said
         assert f"--peers (dLegerPeers) names {', '.join(sorted(given))}" in said
-        assert "cannot be changed yet: start with the members of the store, n0, n1, n2" in said
+        assert "`dledger members`" in said
+        assert "start with the members of the store, n0, n1, n2" in said
+
+
+def test_a_store_of_a_changed_group_takes_the_peers_of_its_first_start_and_those_of_now() -> None:
+    now = Configuration((NodeId("n1"), NodeId("n3")), (NodeId("n4"),))
+    known = replace(OLD, members=MEMBERS, configuration=now, configuration_index=Index(9))
+    for given in ({"n0", "n1", "n2"}, {"n1", "n3", "n4"}, {"n0", "n1", "n3", "n4"}):
+        check_members(known, frozenset(map(NodeId, given)), "data/n0")
+    for given in ({"n0"}, {"n0", "n1"}, {"n0", "n1", "n2", "n3"}, {"n1", "n3"}):
+        with pytest.raises(ConfigError) as refused:
+            check_members(known, frozenset(map(NodeId, given)), "data/n0")
+        said = str(refused.value)
+        assert "data/n0 belongs to a group of n1, n3; learners n4, by entry 9" in said
+        assert "first started with n0, n1, n2" in said
+        assert f"names {', '.join(sorted(given))}" in said
 
 
 def test_a_store_of_before_knows_those_that_it_has_met() -> None:

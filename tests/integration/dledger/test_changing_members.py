@@ -1,0 +1,142 @@
+"""The members of a group of real processes, changed by `dledger members`, as its operator sees it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+from jepsen.ports import free_ports
+from jepsen.processes import poll
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+PATIENCE_S = 60
+
+
+def order(
+    cluster: Any, verb: str, *words: str, peers: str = ""
+) -> subprocess.CompletedProcess[bytes]:
+    """Run `dledger members VERB ...`."""
+    command = [
+        *(sys.executable, "-m", "dledger", "members", verb, "--peers", peers or cluster.peers),
+        *("--secret-file", str(cluster.secret_file), "--timeout", str(PATIENCE_S // 2), *words),
+    ]
+    return subprocess.run(command, capture_output=True, timeout=2 * PATIENCE_S, check=False)
+
+
+def done(ended: subprocess.CompletedProcess[bytes]) -> dict[str, Any]:
+    """What a command with `--json` printed that has succeeded."""
+    assert ended.returncode == 0, ended.stderr.decode()
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def kinds(seen: dict[str, Any]) -> dict[str, str]:
+    return {each["id"]: each["kind"] for each in seen["members"]}
+
+
+def start_joining(cluster: Any, node_id: str, known: str) -> str:
+    """Start a node that joins the group of these; where it is."""
+    peer = f"{node_id}-127.0.0.1:{free_ports(1)[0]}"
+    restart_joined(cluster, node_id, f"{known};{peer}")
+    return peer
+
+
+def restart_joined(cluster: Any, node_id: str, peers: str) -> None:
+    before, cluster.peers = cluster.peers, peers
+    cluster.start(node_id, "--join")
+    cluster.peers = before
+
+
+def test_one_node_grows_to_three_without_a_stop_and_back(cluster: Any) -> None:
+    cluster.peers = cluster.peers.split(";")[0]
+    cluster.start("n0")
+    with cluster.client() as client:
+        client.append(b"alone", retry_unknown=True)
+    assert kinds(done(order(cluster, "list", "--json"))) == {"n0": "voter"}
+    one, peers = cluster.peers, {}
+    for name in ("n1", "n2"):
+        peer = peers[name] = start_joining(cluster, name, one)
+        assert kinds(done(order(cluster, "add", peer, "--json")))[name] == "voter"
+        # Ordered twice, done once.
+        again = done(order(cluster, "add", peer, "--json"))
+        assert again["index"] == done(order(cluster, "list", "--json"))["index"]
+    table = order(cluster, "list").stdout.decode()
+    assert all(name in table for name in ("n0", "n1", "n2", "voter", "since entry"))
+    # The first one alone is no majority any more, also if it is started as it was at first.
+    for name in ("n0", "n1", "n2"):
+        cluster.kill(name)
+    cluster.start("n0")
+    refused = cluster.run("append", "--data", "by a minority", "--timeout", "3")
+    assert refused.returncode in {1, 3}
+    restart_joined(cluster, "n2", f"{one};{peers['n2']}")
+    assert cluster.run("append", "--data", "by two of three").returncode == 0
+    for name in ("n1", "n2"):
+        assert name not in kinds(done(order(cluster, "remove", name, "--json")))
+    cluster.kill("n2")
+    assert cluster.run("append", "--data", "alone again").returncode == 0
+    assert b"alone" in cluster.run("get", "--index", "2").stdout
+
+
+def test_a_dead_member_is_replaced_and_the_new_one_counts(cluster: Any) -> None:
+    cluster.start_all()
+    leader_id = cluster.leader_id()
+    dead = next(name for name in ("n0", "n1", "n2") if name != leader_id)
+    cluster.kill(dead)
+    n3 = start_joining(cluster, "n3", cluster.peers)
+    seen = done(order(cluster, "replace", dead, n3, "--json"))
+    alive = {"n0", "n1", "n2", "n3"} - {dead}
+    assert kinds(seen) == dict.fromkeys(sorted(alive), "voter")
+    cluster.kill(next(name for name in alive if name not in {leader_id, "n3"}))
+    assert cluster.run("append", "--data", "with the new one").returncode == 0
+    # What was dead comes back: it learns that it is no member, and disturbs nobody.
+    cluster.start(dead)
+    assert poll(lambda: "is no member any more: the members are" in cluster.log(dead), PATIENCE_S)
+    assert "removed" in cluster.log(dead)
+    assert cluster.run("append", "--data", "undisturbed").returncode == 0
+
+
+def test_the_leader_is_removed_and_hands_over(cluster: Any) -> None:
+    cluster.start_all()
+    leader_id = cluster.leader_id()
+    seen = done(order(cluster, "remove", leader_id, "--json"))
+    assert leader_id not in kinds(seen)
+    assert cluster.run("append", "--data", "after").returncode == 0
+    assert cluster.leader_id() != leader_id
+    assert done(order(cluster, "remove", leader_id, "--json"))["index"] >= seen["index"]
+
+
+def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
+    cluster.start_all()
+    cluster.leader_id()
+    n3 = start_joining(cluster, "n3", cluster.peers)
+    assert kinds(done(order(cluster, "add", n3, "--learner", "--json")))["n3"] == "learner"
+    for name in ("n0", "n1"):
+        cluster.kill(name)
+    assert cluster.run("append", "--data", "by a minority", "--timeout", "3").returncode in {1, 3}
+    cluster.start("n0")
+    assert cluster.run("append", "--data", "by two of three").returncode == 0
+    assert kinds(done(order(cluster, "promote", "n3", "--json")))["n3"] == "voter"
+
+
+def test_what_makes_no_sense_is_refused_with_the_reason(cluster: Any) -> None:
+    cluster.peers = cluster.peers.split(";")[0]
+    cluster.start("n0")
+    assert cluster.run("append").returncode == 0
+    for words, code, reason in (
+        (("remove", "n0"), 2, "n0 is the group's last voter"),
+        (("promote", "n7"), 2, "n7 is no learner of the group (n0): add it first"),
+        (("add", "n7"), 2, "is not of the form id-host:port"),
+        (("add", cluster.peers.replace("n0", "n7")), 2, "is the address of n0, not of n7"),
+        (("replace", "n5", "n7-127.0.0.1:1"), 2, "n5 is no member: n0"),
+        (("add", "n7-127.0.0.1:1", "--wait", "0"), 3, "becomes a voter by itself once it has"),
+        (("promote", "n7", "--timeout", "1"), 1, "n7 does not answer"),
+    ):
+        ended = order(cluster, *words)
+        assert (ended.returncode, reason in ended.stderr.decode()) == (code, True), ended.stderr
+    assert cluster.run("append", "--data", "one suffices still").returncode == 0
+    assert kinds(done(order(cluster, "remove", "n7", "--json"))) == {"n0": "voter"}

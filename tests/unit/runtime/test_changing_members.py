@@ -1,0 +1,240 @@
+"""Members that come and go while the group runs: connections, handshakes, stores and clients follow the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dledger import Client, ConfigError, LogConfig, NodeId, Peer, Role, UsageError
+from dledger.codec.member_record import decode_member_record
+from dledger.raft.configuration import ChangeKind, MemberChange
+from dledger.storage.member_file import MEMBER_NAME
+from jepsen.ports import free_ports
+from tests.unit.runtime.conftest import Group, Member, wait_until
+
+pytestmark = pytest.mark.slow
+
+N0, N1, N2, N3 = (NodeId(f"n{number}") for number in range(4))
+S = 30.0
+OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
+
+
+def new_peer(name: NodeId) -> Peer:
+    return Peer(name, "127.0.0.1", next(iter(free_ports(1))))
+
+
+def joining_config(group: Group, peer: Peer, known: tuple[Peer, ...]) -> LogConfig:
+    """What a node is started with that joins the group which it finds by these members."""
+    config = group.config(peer.node_id)
+    voters = tuple(each.node_id for each in known)
+    raft = replace(config.raft, voters=voters, joins=True)
+    return replace(config, peers=(*known, peer), raft=raft)
+
+
+async def start_with(group: Group, config: LogConfig) -> Member:
+    member = Member(config, None, None)
+    group.members[config.raft.node_id] = member
+    await group._nursery.start(member.run)
+    return member
+
+
+def add(peer: Peer, *, is_joining: bool = True) -> MemberChange:
+    return MemberChange(ChangeKind.ADD, peer.node_id, is_joining, {peer.node_id: peer.address})
+
+
+def remove(name: NodeId) -> MemberChange:
+    return MemberChange(ChangeKind.REMOVE, name)
+
+
+def client_of(group: Group, peers: tuple[Peer, ...]) -> Client:
+    return Client(peers, group="g", secret=group.secret, timeout_s=S)
+
+
+async def wait_voter(group: Group, name: NodeId) -> None:
+    """Wait until all that run know that it is committed that this one votes."""
+    rosters = [member.server.roster for member in group.members.values()]
+    await wait_until(lambda: all(name in roster.committed.voters for roster in rosters))
+
+
+async def grow(group: Group, client: Client, name: NodeId, known: tuple[Peer, ...]) -> Peer:
+    """Start a node that joins, and wait until it votes."""
+    peer = new_peer(name)
+    await start_with(group, joining_config(group, peer, known))
+    await client.change_members(add(peer))
+    await wait_voter(group, name)
+    return peer
+
+
+async def wait_removed(member: Member) -> str:
+    """Wait until a node knows that it is no member any more; what it says."""
+    name, status = member.server.node_id, member.server.status
+    await wait_until(lambda: "removed" in status.attributes(name).get("membership", ""))
+    return status.attributes(name)["membership"]
+
+
+async def test_one_node_grows_to_three_and_any_two_of_them_go_on(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            first = await client.append(b"alone")
+            n1 = await grow(group, client, N1, group.peers)
+            n2 = await grow(group, client, N2, (*group.peers, n1))
+            seen = await client.members()
+            assert (seen.voters, seen.learners, seen.is_committed) == (["n0", "n1", "n2"], [], True)
+            assert seen.addresses == {each.node_id: each.address for each in (*group.peers, n1, n2)}
+            last = await client.append(b"three")
+            await group.wait_applied(last.index)
+            await group.members.pop(N0).stop()
+        async with client_of(group, (n1, n2)) as client:
+            assert [each.body for each in await client.get(first.index)] == [b"alone"]
+            await client.append(b"two", retry_unknown=True)
+        # The store knows the others: started as at first, alone, it waits for them and does not lead by itself.
+        again = await group.start("n0")
+        await wait_until(lambda: again.machine.bodies[-1:] == [b"two"])
+        assert not again.server.is_leader or len(again.server.roster.in_force.voters) == 3
+
+
+async def test_a_group_shrinks_to_one_and_who_was_removed_learns_it_and_stays_quiet(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader = await group.leader()
+        others = [each for each in group.members if each != leader.server.node_id]
+        async with client_of(group, group.peers) as client:
+            for name in others:
+                await client.change_members(remove(name))
+            term = leader.server.term
+            for name in others:
+                await wait_removed(group.members[name])
+            await client.append(b"alone")
+            roles = [group.members[name].server for name in others]
+            # They have waited in vain for a leader, and asked; nobody was disturbed.
+            await wait_until(lambda: all(each.role is Role.PRE_CANDIDATE for each in roles))
+            await client.append(b"undisturbed")
+            assert (leader.server.is_serving, leader.server.term) == (True, term)
+            assert leader.server.status.peers_connected() == []
+
+
+async def test_the_leader_is_removed_and_another_one_leads(open_group: OpenGroup) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader = await group.leader()
+        name = leader.server.node_id
+        async with client_of(group, group.peers) as client:
+            seen = await client.change_members(remove(name))
+            assert name not in seen.voters
+            await wait_until(lambda: leader.server.leader_id != name)
+            await client.append(b"without it", retry_unknown=True)
+            assert (await client.members()).leader_id != name
+            await wait_removed(leader)
+
+
+async def test_a_dead_member_is_replaced_and_comes_back_as_a_stranger(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        dead = await group.follower()
+        name = dead.server.node_id
+        await dead.stop()
+        del group.members[name]
+        alive = tuple(peer for peer in group.peers if peer.node_id != name)
+        async with client_of(group, alive) as client:
+            n3 = await grow(group, client, N3, alive)
+            await client.change_members(remove(name))
+            last = await client.append(b"three again")
+            await group.wait_applied(last.index)
+            # With another one down, the new one is needed: it counts.
+            leader_id = (await client.members()).leader_id
+            victim = next(each for each in alive if each.node_id != leader_id)
+            await group.members.pop(victim.node_id).stop()
+            await client.append(b"by the new one", retry_unknown=True)
+        said = await wait_removed(await group.start(name))
+        assert n3.node_id in said
+
+
+async def test_who_was_removed_is_added_again_with_the_store_that_it_has(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        follower = await group.follower()
+        name = follower.server.node_id
+        peer = next(each for each in group.peers if each.node_id == name)
+        async with client_of(group, group.peers) as client:
+            await client.change_members(remove(name))
+            await wait_removed(follower)
+            await client.append(b"without it")
+            await client.change_members(add(peer))
+            await wait_voter(group, name)
+            last = await client.append(b"with it")
+            await group.wait_applied(last.index)
+            assert "membership" not in follower.server.status.attributes(name)
+
+
+async def test_a_learner_follows_and_is_never_counted(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            peer = new_peer(N1)
+            await start_with(group, joining_config(group, peer, group.peers))
+            await client.change_members(add(peer, is_joining=False))
+            last = await client.append(b"followed")
+            await group.wait_applied(last.index)
+            learner = group.members[N1]
+            assert learner.server.status.attributes(N1)["membership"] == "learner"
+            seen = await client.members()
+            assert (seen.voters, seen.learners) == (["n0"], ["n1"])
+            await group.members.pop(N1).stop()
+            await client.append(b"without it")
+            with pytest.raises(Exception, match="n1 does not answer"):
+                await client.change_members(MemberChange(ChangeKind.PROMOTE, N1), timeout_s=1)
+
+
+async def test_the_members_are_kept_in_the_store_and_other_peers_are_refused(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            n1 = await grow(group, client, N1, group.peers)
+        store = Path(group.config("n1").store_path)
+
+        def is_kept() -> bool:
+            kept = decode_member_record((store / MEMBER_NAME).read_bytes()).configuration
+            return kept is not None and N1 in kept.voters
+
+        await wait_until(is_kept)
+        joined = group.members.pop(N1)
+        await joined.stop()
+        other = new_peer(N3)
+        raft = replace(joined.config.raft, voters=(N3,))
+        with pytest.raises((ConfigError, RuntimeError)):
+            await start_with(group, replace(joined.config, peers=(n1, other), raft=raft))
+        said = str(group.members.pop(N1).failure)
+        assert "belongs to a group of n0, n1, by entry" in said
+        assert "--peers (dLegerPeers) names n1, n3, neither of them" in said
+        # With those of now, without saying that it joins.
+        now = replace(joined.config, raft=replace(joined.config.raft, joins=False, voters=(N0, N1)))
+        again = await start_with(group, now)
+        async with client_of(group, group.peers) as client:
+            last = await client.append(b"back")
+            await wait_until(lambda: again.machine.applied_index >= last.index)
+
+
+async def test_who_cannot_be_reached_is_not_added(open_group: OpenGroup) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            with pytest.raises(UsageError, match="no address is named for n1"):
+                await client.change_members(MemberChange(ChangeKind.ADD, N1))
+            with pytest.raises(UsageError, match="is the address of n0, not of n1"):
+                await client.change_members(
+                    MemberChange(ChangeKind.ADD, N1, False, {N1: group.peers[0].address})
+                )
+            assert (await client.members()).index == 0
