@@ -30,6 +30,7 @@ def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> WireTopicConfig:
         topic_name=config.name,
         topic_sys_flag=config.sys_flag,
         write_queue_nums=config.write_queue_count,
+        attributes=config.attributes or msgspec.UNSET,
     )
 
 

@@ -84,7 +84,7 @@ def carry_out(
             _change_transactions(state, command)
         case control.TakeRows() | control.PutSettings():
             return _put_whole(state, command, now_ms)
-        case control.ForgetBefore() | control.PutPin() | control.DropPin():
+        case control.ForgetBefore() | control.HideBefore() | control.PutPin() | control.DropPin():
             return _change_retention(state, command, now_ms, physical_offset)
         case _:
             assert_never(command)
@@ -102,15 +102,17 @@ def _put_whole(
 
 def _change_retention(
     state: Tables,
-    command: control.ForgetBefore | control.PutPin | control.DropPin,
+    command: control.ForgetBefore | control.HideBefore | control.PutPin | control.DropPin,
     now_ms: StoreTimeMs,
     physical_offset: PhysicalOffset,
 ) -> RefusalKind | None:
-    """Forget the beginning of the log, put a pin at a place that the log has, or remove one."""
+    """Forget the beginning of the log, hide that of topics, put a pin at a place that the log has, or remove one."""
     retention = state.retention
     match command:
         case control.ForgetBefore():
             return _forget(state, command, now_ms, physical_offset)
+        case control.HideBefore():
+            return _hide(state, command, physical_offset)
         case control.PutPin():
             if not retention.position <= command.position <= physical_offset:
                 return RefusalKind.OUT_OF_RANGE
@@ -118,6 +120,22 @@ def _change_retention(
             return retention.pins.put(command.name, pin)
         case control.DropPin():
             retention.pins.drop(command.name)
+    return None
+
+
+def _hide(
+    state: Tables, command: control.HideBefore, physical_offset: PhysicalOffset
+) -> RefusalKind | None:
+    """Hide the beginning of topics, none of them if one cannot be; it never moves back."""
+    if not all(is_deletable(name) for name, _ in command.topics):
+        return RefusalKind.SYSTEM_NAME  # what waits there is read by its queue offset
+    if any(position > physical_offset for _, position in command.topics):
+        return RefusalKind.OUT_OF_RANGE
+    for name, position in command.topics:
+        if name in state.topics and position > state.retention.beginning_of(name):
+            state.retention.hide(name, position)
+            state.queues.hide(name, position)
+    state.queues.sweep()
     return None
 
 
@@ -226,6 +244,7 @@ def _change_topics(
         return RefusalKind.SYSTEM_NAME
     state.topics.delete(command.name, now_ms)
     state.queues.drop_topic(command.name)
+    state.retention.show(command.name)
     state.offsets.remove_topic(command.name)
     state.locks.remove_topic(command.name)
     left = state.queues.of_topic(command.name)

@@ -357,11 +357,13 @@ class ConsumeQueues:
     Attributes:
         by_key: for the fold and for staging, which look queues up once per message; their min offsets may be old.
         beginning: messages that stand before it are forgotten.
+        hidden: topics of which less is shown, and where that begins; others have no entry here.
     """
 
     def __init__(self, store: UnitStore, is_special: Callable[[bytes], bool]) -> None:
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self.beginning = Position(0)
+        self.hidden: dict[bytes, Position] = {}
         self._unswept: list[ConsumeQueue] = []
         self._unreleased: list[ConsumeQueue] = []
         self._readings: WeakSet[UnitReading] = WeakSet()
@@ -378,8 +380,8 @@ class ConsumeQueues:
     def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
         """Return the queue, or None before its first message."""
         queue = self.by_key.get((topic.encode(), queue_id))
-        if queue is not None and queue.trimmed_to < self.beginning:
-            queue.trim(self.beginning)
+        if queue is not None and (queue.trimmed_to < self.beginning or self.hidden):
+            self._trimmed(queue)
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
@@ -410,6 +412,7 @@ class ConsumeQueues:
         for queue in self.by_key.values():
             self._store.drop(queue.key)
         self.beginning = Position(0)
+        self.hidden.clear()
         self._unswept.clear()
         self._unreleased.clear()
         self._sorted.clear()
@@ -424,6 +427,7 @@ class ConsumeQueues:
 
     def drop_topic(self, topic: str) -> None:
         """Forget all queues of a topic (rule B13)."""
+        self.hidden.pop(topic.encode(), None)
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
             self._store.drop(queue.key)
@@ -445,7 +449,13 @@ class ConsumeQueues:
             f"{beginning} is to begin what begins at {self.beginning}"
         )
         self.beginning = beginning
+        self.hidden = {topic: at for topic, at in self.hidden.items() if at > beginning}
         self._unswept = list(self.by_key.values())
+
+    def hide(self, topic: str, beginning: Position) -> None:
+        """Forget the messages of one topic that stand before a position, which lies behind `beginning`."""
+        self.hidden[topic.encode()] = beginning
+        self._unswept += self._by_topic.get(topic.encode(), ())
 
     def sweep(self, count: int = SWEEP_QUEUES) -> None:
         """Drop the forgotten units of the next `count` queues; none are dropped while a snapshot is read."""
@@ -461,8 +471,11 @@ class ConsumeQueues:
                 queue.release()
 
     def _trimmed(self, queue: ConsumeQueue) -> ConsumeQueue:
-        if queue.trimmed_to < self.beginning:
-            queue.trim(self.beginning)
+        beginning = self.beginning
+        if self.hidden:
+            beginning = self.hidden.get(queue.key[0], beginning)
+        if queue.trimmed_to < beginning:
+            queue.trim(beginning)
         return queue
 
     def sort(self) -> None:

@@ -215,6 +215,17 @@ class ForgetBefore(_Command, frozen=True, tag="forget_before"):
     v: int = VERSION
 
 
+HIDDEN_TOPICS_MAX: Final = 256
+"""Topics in one record: each may have many queues."""
+
+
+class HideBefore(_Command, frozen=True, tag="hide_before"):
+    """Messages of these topics that stand before a position, one for each, are shown no more."""
+
+    topics: Annotated[list[tuple[str, _Position]], Meta(max_length=HIDDEN_TOPICS_MAX)]
+    v: int = VERSION
+
+
 _PinName = Annotated[str, Meta(min_length=1, max_length=NAME_CHARS_MAX)]
 
 
@@ -273,6 +284,7 @@ Command = (
     | RecallTimer
     | TakeRows
     | ForgetBefore
+    | HideBefore
     | PutPin
     | DropPin
     | PutSettings
@@ -297,6 +309,7 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     RecallTimer: SCHEDULE,
     TakeRows: SINKS,
     ForgetBefore: RETENTION,
+    HideBefore: RETENTION,
     PutPin: RETENTION,
     DropPin: RETENTION,
     PutSettings: SETTINGS,

@@ -146,9 +146,10 @@ def query_by_key(
     count_max = min(count_max, QUERY_COUNT_MAX)
     wanted = key.encode()
     found: list[memoryview] = []
+    beginning = state.retention.beginning_of(topic)
     for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms):
-        if len(found) >= count_max:
-            break
+        if len(found) >= count_max or physical_offset < beginning:
+            break  # older ones stand before it, too
         try:
             record = reader.read_at(physical_offset)
         except MessageGoneError:

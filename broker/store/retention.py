@@ -56,10 +56,11 @@ class _SavedRetention(msgspec.Struct, frozen=True, array_like=True, forbid_unkno
     digest: int
     jump: TimeJump | None = None
     pins: tuple[list[tuple[str, Pin]], int] | None = None
+    topics: list[tuple[str, Position]] | None = None
 
 
 class Retention:
-    """The beginning of what is kept. `move` and `note_jump` are for the fold; everybody else reads.
+    """The beginning of what is kept. Everything that changes it is for the fold; everybody else reads.
 
     Attributes:
         index: the first entry that is kept.
@@ -69,7 +70,8 @@ class Retention:
         move_count: of all moves.
         pins: what others have asked to be kept for a while.
         jump: the last leap of the log's time, as long as anything from before it is kept.
-        digest: CRC32C chained over every move and every jump.
+        topics: by name, where messages begin to be shown, of topics of which less is shown than the log has.
+        digest: CRC32C chained over every move, jump and hiding.
     """
 
     def __init__(self) -> None:
@@ -80,6 +82,7 @@ class Retention:
         self.move_count = 0
         self.pins = Pins()
         self.jump: TimeJump | None = None
+        self.topics: dict[str, Position] = {}
         self.digest: int = 0
 
     def move(
@@ -93,8 +96,23 @@ class Retention:
         if self.jump is not None and self.jump.position <= position:
             self.jump = None
         self.pins.overrun(position)
+        self.topics = {name: at for name, at in self.topics.items() if at > position}
         change = _CHANGE.pack(index, position, now_ms)
         self.digest = crc32c(cause.encode(), crc32c(change, self.digest))
+
+    def beginning_of(self, topic: str) -> Position:
+        """Return where the messages of a topic begin to be shown."""
+        return self.topics.get(topic, self.position)
+
+    def hide(self, topic: str, position: Position) -> None:
+        """Show the messages of a topic from a later position on."""
+        assert position > self.beginning_of(topic), f"{topic} is shown from {position} on already"
+        self.topics[topic] = position
+        self.digest = crc32c(topic.encode(), crc32c(_CHANGE.pack(0, position, 0), self.digest))
+
+    def show(self, topic: str) -> None:
+        """Forget what was hidden of a topic, which is deleted."""
+        self.topics.pop(topic, None)
 
     def note_jump(self, before_ms: StoreTimeMs, after_ms: StoreTimeMs, position: Position) -> None:
         """Note that the log's time leaps at the entry that begins at a position."""
@@ -114,6 +132,7 @@ class Retention:
             self.digest,
             self.jump,
             self.pins.saved(),
+            list(self.topics.items()) or None,
         )
         while saved[-1] is None:
             saved = saved[:-1]
@@ -130,3 +149,4 @@ class Retention:
         self.moved_ms, self.move_count = saved.moved_ms, saved.move_count
         self.jump, self.digest = saved.jump, saved.digest
         self.pins.take(saved.pins)
+        self.topics = dict(saved.topics or ())

@@ -103,6 +103,8 @@ def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
     for row in head.queues:
         _load_queue(state, row, source, keep_units_max)
     state.queues.forget(state.retention.position)
+    for name, position in state.retention.topics.items():
+        state.queues.hide(name, position)
     state.key_index.load(head.key_index, source)
     state.timers.load_units(source)
     source.check_end()

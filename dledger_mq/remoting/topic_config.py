@@ -27,6 +27,7 @@ class WireTopicConfig(msgspec.Struct, frozen=True, rename="camel"):
     topic_name: str = ""
     topic_sys_flag: int = 0
     write_queue_nums: int = 16
+    attributes: dict[str, str] | msgspec.UnsetType = msgspec.UNSET
 
 
 class WireDataVersion(msgspec.Struct, frozen=True, rename="camel"):

@@ -147,17 +147,21 @@ def _log_end(store: str | Path) -> int:
 
 
 def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None, int]:
-    """Compare unit files as far as file and queue both go: the node may be writing, and may have written more."""
+    """Compare unit files as far as file and queue both go: the node may be writing, and may have written more.
+
+    What the queue has forgotten may still stand in the file with its first unit.
+    """
     equal_bytes = 0
     for path in _unit_files(folder):
-        start = int(path.name)
+        start = int(path.name) // UNIT_BYTES
         kept = _content(path)[:QUEUE_FILE_BYTES]
-        first = QueueOffset(start // UNIT_BYTES)
-        count = min(len(kept) // UNIT_BYTES, max(queue.max_offset - first, 0))
-        kept = kept[: count * UNIT_BYTES]
-        if not count:
+        first = QueueOffset(max(start, queue.held_first))
+        count = min(start + len(kept) // UNIT_BYTES, queue.max_offset) - first
+        if count <= 0:
             continue
-        wanted = bytes(queue.units(first, count))
+        skipped = (first - start) * UNIT_BYTES
+        kept = kept[skipped : skipped + count * UNIT_BYTES]
+        wanted = bytes(queue.units(first, count, with_held=True))
         place = first_byte(wanted, kept)
         if place is not None:
             offset = first + place // UNIT_BYTES
@@ -165,7 +169,7 @@ def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None
             return (
                 Difference(
                     "queues",
-                    f"{path}, byte {place} (queue offset {offset})",
+                    f"{path}, byte {skipped + place} (queue offset {offset})",
                     wanted[at : at + UNIT_BYTES].hex(),
                     kept[at : at + UNIT_BYTES].hex(),
                 ),

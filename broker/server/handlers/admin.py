@@ -15,6 +15,7 @@ from broker.service import tables
 from broker.service.conclusions import RequestKind
 from broker.service.connections import consumer_connections, producer_connections
 from broker.service.refusal import Refusal
+from broker.service.topic_attributes import TopicAttributeError, alter
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.kept_log import KeptLog
 from broker.store.lookups import query_by_key, store_time_at
@@ -25,8 +26,10 @@ from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger import Index, LogServer
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
+from dledger_mq.message.record import decode_record
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.registrant import (
@@ -149,6 +152,7 @@ class AdminHandlers:
             fields.boolean(ext, "order", default=False),
             ext.get("topicFilterType") or "SINGLE_TAG",
             fields.int32(ext, "topicSysFlag", 0),
+            self._attributes(ext),
         )
         problem = names.topic_problem(config.name) or names.system_topic_problem(config.name)
         counts = (config.read_queue_count, config.write_queue_count)
@@ -157,6 +161,19 @@ class AdminHandlers:
         if problem is None and not 0 <= config.perm <= 7:
             problem = f"perm {config.perm} is not from 0 to 7"
         self._change(request, problem, PutTopic(config))
+
+    def _attributes(self, ext: Mapping[str, str]) -> dict[str, str]:
+        """Return a topic's attributes after a change, which a request may lack.
+
+        Raises:
+            FieldError: the change makes no sense.
+        """
+        topic = self._state.topics.get(fields.text(ext, "topic"))
+        current = {} if topic is None else topic.attributes
+        try:
+            return alter(ext.get("attributes") or "", current, is_new=topic is None)
+        except TopicAttributeError as error:
+            raise FieldError("attributes", f"cannot be: {error}") from error
 
     def delete_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out DELETE_TOPIC_IN_BROKER; a topic that does not exist is a success.
@@ -340,6 +357,10 @@ class AdminHandlers:
             record = RecordReader(KeptLog(self._log.reader, self._state.retention)).read_at(offset)
         except MessageGoneError as error:
             text = f"can not find message by the offset, {offset}: {error}"
+            return Refusal(ResponseCode.SYSTEM_ERROR, text)
+        topic = decode_record(bytes(record), check_crc=False).topic
+        if offset < self._state.retention.beginning_of(topic):
+            text = f"can not find message by the offset, {offset}: it is older than its topic shows"
             return Refusal(ResponseCode.SYSTEM_ERROR, text)
         return _Found(bytes(record))
 

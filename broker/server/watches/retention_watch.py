@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.server.requests.commits import Commits
 from broker.server.watches.age_holds import ClockDoubt, DueByAge, FirstForgetting
+from broker.server.watches.topic_retention import TopicRetention
 from broker.service.retention import (
     LogFacts,
     RetentionRules,
@@ -107,6 +108,7 @@ class RetentionWatch:
         self._next_complaint_ms = 0
         self._asked_rounds = 0
         self._overrun: set[str] = set()
+        self._topics = TopicRetention(log, state, commits)
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._is_leading = self._is_waiting = self._is_refusing = False
         self._starts: dict[Position, SegmentStart] = {}
@@ -115,6 +117,7 @@ class RetentionWatch:
     def ask(self) -> None:
         """Let what is due go in the next rounds, whatever the hour; an operator wants it."""
         self._asked_rounds = ASKED_ROUNDS
+        self._topics.ask()
         self._next_look_ms = self._next_round_ms = 0
 
     def tick(self, now_ms: int) -> None:
@@ -201,6 +204,8 @@ class RetentionWatch:
             self.held_up = None
         if decision.start is not None:
             self._write(decision.start, decision.cause)
+        if not hold:
+            self._topics.tick(steady_ms, now_ms)
 
     def _ageless(self, facts: LogFacts, beginning: Position) -> SegmentStart | None:
         """Return where the next segment begins, as if nobody knew when."""

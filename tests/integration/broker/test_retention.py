@@ -116,3 +116,58 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
     assert min_offset(again) >= low
     async with cluster.wire(again) as wire:
         assert (await wire.send("T", b"x")).ext["queueOffset"] == "601"
+
+
+TOPIC = {"topic": "Short", "readQueueNums": "4", "writeQueueNums": "4", "perm": "6"}
+
+
+async def test_a_topic_has_a_time_of_its_own_as_an_attribute(make_cluster: ClusterMaker) -> None:
+    cluster = await make_cluster(1)
+    broker = await cluster.leader()
+    code = RequestCode.UPDATE_AND_CREATE_TOPIC
+    async with cluster.wire(broker) as wire:
+
+        async def attributes() -> bytes:
+            told = await wire.ask(RequestCode.GET_ALL_TOPIC_CONFIG)
+            assert told.code == ResponseCode.SUCCESS
+            return told.body
+
+        made = await wire.ask(code, {**TOPIC, "attributes": "+reserve.time=24,+message.type=FIFO"})
+        assert made.code == ResponseCode.SUCCESS
+        expected = b'"attributes":{"reserve.time":"24","message.type":"FIFO"}'
+        assert expected in await attributes()
+        assert (await wire.ask(code, TOPIC)).code == ResponseCode.SUCCESS
+        assert expected in await attributes(), "what a request does not name stays"
+        wrong = await wire.ask(code, {**TOPIC, "attributes": "+retention.ms=5"})
+        assert wrong.code == ResponseCode.SYSTEM_ERROR
+        assert "unsupported key: retention.ms" in (wrong.remark or "")
+        await wire.ask(code, {**TOPIC, "attributes": "-reserve.time,-message.type"})
+        assert b"attributes" not in await attributes()
+
+
+async def test_the_commands_of_mqadmin_do_what_they_print(make_cluster: ClusterMaker) -> None:
+    """`cleanUnusedTopic`, `deleteExpiredCommitLog` and `cleanExpiredCQ` print `success` for the answers here."""
+    rules = RetentionRules(reserved_ms=1, delete_hours=frozenset(), round_ms=100)
+    cluster = await make_cluster(1, segment_size_bytes=SEGMENT, retention=rules)
+    broker = await cluster.leader()
+    sees_old_sends_as_old(broker)
+    queues = broker.state.queues
+    async with cluster.wire(broker) as wire:
+        await wire.send("Gone", b"late", properties="DELAY\x011\x02")
+        assert (
+            await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+        ).code == ResponseCode.SUCCESS
+        await cluster.wait(lambda: "Gone" in queues.topics(), timeout_s=20)
+        cleaned = await wire.ask(RequestCode.CLEAN_UNUSED_TOPIC)
+        assert cleaned.code == ResponseCode.SUCCESS
+        assert "Gone" not in queues.topics()
+        for _ in range(200):
+            await wire.send("T", b"x" * 1000)
+        assert broker.state.keep_from == 1, "there is no hour for it"
+        assert (await wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
+        await cluster.wait(lambda: min_offset(broker) > 0)
+        assert broker.state.retention.cause == "operator"
+        swept = await wire.ask(RequestCode.CLEAN_EXPIRED_CONSUMEQUEUE)
+        assert swept.code == ResponseCode.SUCCESS
+        queue = queues.by_key[b"T", QueueId(0)]
+        assert queue.held_first == queue.min_offset > 0

@@ -14,12 +14,13 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)"
 from broker.admin.pins import PinBounds, PinRefusedError
 from broker.store.control import ForgetBefore, PutPin
 from broker.store.recent_sends import AGE_MAX_MS
-from broker.store.state import BrokerState
+from broker.store.state import BrokerState, StateLimits
+from broker.store.unit_files import UnitFiles
 from dledger.codec.entry import chain_crc
 from dledger.codec.log_start import LogStart, encode_log_start
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, Position
-from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from pipeline.archive.manifests import (
     ArchiveError,
     Manifest,
@@ -32,12 +33,14 @@ from pipeline.archive.pinning import ArchivePin, pin_at_group
 from pipeline.archive.writing import Archive, expired_index
 from pipeline.audit import chain_difference, last_lost_index
 from pipeline.derived.fold import fold
+from pipeline.derived.kept import DERIVED, queue_file_differences
 from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import RangeScan
 from pipeline.scan.stores import Store
 from tests.unit.pipeline.stores import orders, write_store
+from tests.unit.store.lone_broker import LoneBroker
 
 ALL = CommittedBound(None, "as asked")
 
@@ -161,6 +164,34 @@ def test_an_archive_that_came_too_late_says_what_is_in_neither(tmp_path: Path) -
         ),
     ):
         archive.stretches(Store(store_folder), ALL)
+
+
+def test_files_that_still_have_what_the_queue_has_forgotten_are_equal(tmp_path: Path) -> None:
+    """A node gives the bytes of its log back later, and a unit file goes when all of it is forgotten."""
+    limits = StateLimits(resident_units_max=8, keep_units_max=1, spill_interval=1)
+    units = UnitFiles(tmp_path / DERIVED, file_bytes=200)
+    broker = LoneBroker(BrokerState(units, limits=limits))
+    for _ in range(40):
+        broker.send()
+    broker.now_ms += AGE_MAX_MS + 1
+    entry = broker.log.entries[16]  # offset 15 of a queue whose files have 10 units each
+    broker.command(ForgetBefore(entry.index, entry.position, "time"))
+    write_store(tmp_path, broker.log.entries, segment_bytes=2048)
+    folder = tmp_path / DERIVED / "consumequeue" / "T" / "0"
+    assert sorted(int(each.name) for each in folder.iterdir())[0] == 10 * 20
+    folded = BrokerState()
+    folded.apply(broker.log.entries)
+    folded.queues.sweep()
+    assert folded.queues.min_max("T", QueueId(0)) == (15, 40)
+    found, equal_bytes = queue_file_differences(tmp_path, folded, broker.log.end_position)
+    assert (found, equal_bytes >= 15 * 20) == ([], True)
+    victim = folder / f"{200:020}"
+    data = bytearray(victim.read_bytes())
+    data[7 * 20 + 3] ^= 1  # offset 17
+    victim.write_bytes(data)
+    (difference,), _ = queue_file_differences(tmp_path, folded, broker.log.end_position)
+    assert difference.where == f"{victim}, byte 143 (queue offset 17)"
+    units.close()
 
 
 # Pins.
