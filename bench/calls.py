@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.loadgen import FrameTemplate, pull_template, send_template
+from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.settings import BrokerSimSettings
 from broker.testing.sim_broker import SimBroker
@@ -84,7 +85,7 @@ class BenchClient:
             self._buffer = self._buffer[size_bytes:]
 
 
-def make_group() -> tuple[Alone, BenchClient]:
+def make_group(state_type: type[BrokerState] = BrokerState) -> tuple[Alone, BenchClient]:
     """Start a leader with a topic, and a client of it."""
     settings = BrokerSimSettings(
         1,
@@ -95,7 +96,7 @@ def make_group() -> tuple[Alone, BenchClient]:
         queue_count=QUEUE_COUNT,
         entries_bytes_max=1 << 20,
     )
-    cluster = Alone(settings)
+    cluster = Alone(settings, state_type=state_type)
     node = cluster.nodes[cluster.voters[0]]
     cluster.start(node)
     broker = cluster.brokers[node.node_id]

@@ -365,6 +365,7 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self.hidden: dict[bytes, Position] = {}
         self._unswept: list[ConsumeQueue] = []
+        self._unlooked: list[ConsumeQueue] = []
         self._unreleased: list[ConsumeQueue] = []
         self._readings: WeakSet[UnitReading] = WeakSet()
         self._sorted: list[ConsumeQueue] = []
@@ -414,6 +415,7 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self.hidden.clear()
         self._unswept.clear()
+        self._unlooked.clear()
         self._unreleased.clear()
         self._sorted.clear()
         self.by_key.clear()
@@ -438,10 +440,37 @@ class ConsumeQueues:
 
         A queue is left alone until it holds twice what it may keep, so that writes are not tiny.
         """
-        keep = min(keep_max, resident_max // (2 * max(1, len(self.by_key))))
+        keep = self._keep(resident_max, keep_max)
         for queue in self.by_key.values():
             if queue.max_offset - queue.tail_first > 2 * keep:
                 queue.spill(keep)
+
+    def spill_some(self, resident_max: int, keep_max: int, *, records: int, interval: int) -> None:
+        """Do a share of what `spill` does: many queues may come to hold too much at once, each a file to be written.
+
+        Args:
+            resident_max: units of all queues in memory.
+            keep_max: units of one queue that stay.
+            records: that came since the last call.
+            interval: records in which each queue is looked at once.
+        """
+        keep = self._keep(resident_max, keep_max)
+        if not self._unlooked:
+            self._unlooked = list(self.by_key.values())
+        # A queue that spills gives up more than `keep` units: twice as many leave memory as came, if need be.
+        spills_left = 1 + 2 * records // max(1, keep)
+        look_count = -(-len(self.by_key) * records // interval)
+        for _ in range(min(look_count, len(self._unlooked))):
+            queue = self._unlooked.pop()
+            is_full = queue.max_offset - queue.tail_first > 2 * keep
+            if is_full and self.by_key.get(queue.key) is queue:
+                queue.spill(keep)
+                spills_left -= 1
+                if not spills_left:
+                    return
+
+    def _keep(self, resident_max: int, keep_max: int) -> int:
+        return min(keep_max, resident_max // (2 * max(1, len(self.by_key))))
 
     def forget(self, beginning: Position) -> None:
         """Forget the messages that stand before a position; `sweep` brings back the room that their units take."""

@@ -66,6 +66,9 @@ from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.message.properties import split_keys
 from dledger_mq.message.record import StoredMessage, decode_record
 
+SPILL_SHARES: Final = 64
+"""Looks are spread so: 1024 records, then 80 queues of 80 000 at most that have much write a file each, 2 to 5 ms."""
+
 _CONTROL_KEYS: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
 _SPECIAL_KEYS: Final = _CONTROL_KEYS | TRANSACTION_KEYS | {SCHEDULE_KEY, TIMER_KEY}
 
@@ -91,7 +94,7 @@ class StateLimits:
     Attributes:
         resident_units_max: consume queue units in memory, of all queues together; 20 bytes each.
         keep_units_max: units of one queue that stay when others must go.
-        spill_interval: records between two looks at how much is in memory.
+        spill_interval: records between two looks at how much a queue has in memory; the looks are spread over them.
         index_segment_units: keys per segment of the key index, a power of two.
         near_timers_max: pending timers in memory; about 100 bytes each.
     """
@@ -136,7 +139,7 @@ class BrokerState:
     ) -> None:
         self.applied_index: Index = NO_INDEX
         self._limits = limits
-        self._records_until_spill = limits.spill_interval
+        self._unlooked_records = 0
         self._known: dict[EntryId, list[ParsedRecord]] = {}
         self.queues = ConsumeQueues(unit_store or MemoryUnitStore(), _SPECIAL_KEYS.__contains__)
         self.key_index = KeyIndex(segment_store or MemorySegmentStore(), limits.index_segment_units)
@@ -389,10 +392,16 @@ class BrokerState:
         )
         self.put_count += len(records)
         self.put_bytes += end - start
-        self._records_until_spill -= len(records)
-        if self._records_until_spill <= 0:
-            self._records_until_spill = self._limits.spill_interval
-            self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
+        self._unlooked_records += len(records)
+        if self._unlooked_records >= self._limits.spill_interval // SPILL_SHARES:
+            limits, came = self._limits, self._unlooked_records
+            self._unlooked_records = 0
+            self.queues.spill_some(
+                limits.resident_units_max,
+                limits.keep_units_max,
+                records=came,
+                interval=limits.spill_interval,
+            )
 
     def _fold_unusual(
         self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: _Keys

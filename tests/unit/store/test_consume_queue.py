@@ -7,11 +7,17 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, MemoryUnitStore, QueueKey
+from broker.store.consume_queue import (
+    UNIT_BYTES,
+    ConsumeQueue,
+    ConsumeQueues,
+    MemoryUnitStore,
+    QueueKey,
+)
 from broker.store.errors import NoRoomError
 from broker.store.queue_gathering import STEP_QUEUES, QueueGathering
 from broker.store.saved import QueueRow
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 
 
 def queue_of(count: int, store: MemoryUnitStore | None = None) -> ConsumeQueue:
@@ -175,6 +181,58 @@ def test_spilling_bounds_what_is_in_memory() -> None:
     before = [queue.tail_first for queue in queues]
     queues.spill(resident_max=100, keep_max=1000)
     assert [queue.tail_first for queue in queues] == before
+
+
+class CountingStore(MemoryUnitStore):
+    """A store that counts what is written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write_count = 0
+
+    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
+        super().append(key, first, units)
+        self.write_count += 1
+
+
+def test_many_queues_that_are_full_at_once_spill_a_few_at_a_time_and_stay_bounded() -> None:
+    """The fold stands still while units are written, so it must not be all of them in one go."""
+    store = CountingStore()
+    queues = ConsumeQueues(store, lambda topic: False)
+    count, interval, records = 1000, 8192, 128
+    limits = {"resident_max": 8000, "keep_max": 65536}  # four units of each queue stay
+    filled = [queues.create((b"T", QueueId(number))) for number in range(count)]
+    for queue in filled:
+        for _ in range(8):
+            queue.append(0, 1, 0)
+    most = 0
+    for number in range(400):
+        for place in range(records):
+            filled[(number * records + place) % count].append(0, 1, 0)
+        before = store.write_count
+        queues.spill_some(**limits, records=records, interval=interval)
+        most = max(most, store.write_count - before)
+        held = sum(len(queue.tail) for queue in filled) // UNIT_BYTES
+        assert held <= limits["resident_max"] + 2 * interval, f"{held} units after {number} calls"
+    assert 0 < most <= 1 + 2 * records // 4
+    assert all(queue.tail_first for queue in filled), "a queue was never looked at"
+
+
+def test_a_queue_that_is_gone_when_its_turn_comes_writes_nothing() -> None:
+    store = CountingStore()
+    queues = ConsumeQueues(store, lambda topic: False)
+    for topic in (b"A", b"B"):
+        queue = queues.create((topic, QueueId(0)))
+        for _ in range(9):
+            queue.append(0, 1, 0)
+    limits = {"resident_max": 4, "keep_max": 2}
+    queues.spill_some(**limits, records=1, interval=2)
+    assert store.write_count == 1
+    queues.drop_topic("A")
+    queues.drop_topic("B")
+    for _ in range(4):
+        queues.spill_some(**limits, records=1, interval=2)
+    assert store.write_count == 1
 
 
 def plain_digest(queues: ConsumeQueues) -> int:

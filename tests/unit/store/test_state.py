@@ -6,7 +6,7 @@ import pytest
 
 from broker.store.errors import MisplacedRecordError, OutOfOrderError
 from broker.store.refusals import FoldRefusal, RefusalKind
-from broker.store.state import BrokerState, StateLimits
+from broker.store.state import SPILL_SHARES, BrokerState, StateLimits
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
 from dledger_mq.message.errors import RecordError
@@ -224,7 +224,8 @@ def test_the_tables_of_a_snapshot_keep_the_names_of_its_format() -> None:
 
 
 def test_once_in_an_interval_old_units_leave_memory() -> None:
-    broker = LoneBroker(BrokerState(limits=StateLimits(resident_units_max=4, spill_interval=6)))
+    limits = StateLimits(resident_units_max=4, spill_interval=6 * SPILL_SHARES)
+    broker = LoneBroker(BrokerState(limits=limits))
     for _ in range(5):
         broker.send("T")
     queue = broker.state.queues.get("T", 0)
