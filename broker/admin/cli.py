@@ -6,6 +6,7 @@
     dledger-admin retention  -n NAMESRV [--group NAME]    where the log begins, and what keeps it
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
+    dledger-admin upgrade-check -n NAMESRV [--node NAME]  may members of a new version vote?
     dledger-admin import     SOURCE --store TARGET        take over a store of Apache RocketMQ
 
 Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, some dead letters could not be sent
@@ -35,6 +36,7 @@ from broker.admin.import_store import add_import, run_import
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 from broker.admin.retention import run_retention
 from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
+from broker.admin.upgrade_check import add_upgrade_options, show_upgrade_check
 from broker.admin.verify import Comparison, compare
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
@@ -168,6 +170,13 @@ def _snapshots(answers: list[NodeAnswer], as_json: bool) -> int:
     return EXIT_UNKNOWN if problems else EXIT_OK
 
 
+def _upgrade_check(options: argparse.Namespace) -> int:
+    def show(answers: list[NodeAnswer], as_json: bool) -> int:
+        return show_upgrade_check(answers, options.node, options.entries, as_json=as_json)
+
+    return _ask_and_show(show, options)
+
+
 def _lag(options: argparse.Namespace) -> int:
     """Print a row per topic, or with --json one per queue, since scripts can add up and people should not have to."""
     ask = partial(
@@ -276,7 +285,7 @@ def _add_namesrv(command: argparse._ActionsContainer, *, required: bool = False)
 
 
 def _parser() -> argparse.ArgumentParser:
-    """Build the parser; `verify` and `snapshots` share their options, since both ask each node for itself."""
+    """Build the parser; what asks each node for itself shares its options."""
     parser = argparse.ArgumentParser(
         prog="dledger-admin",
         description="Questions to a broker group, and repairs.",
@@ -290,6 +299,7 @@ def _parser() -> argparse.ArgumentParser:
         ("verify", "compare the digests of all replicas at the same applied index"),
         ("snapshots", "each node's snapshot: index, size, pause"),
         ("retention", "where each node's log begins, what keeps what is due, and the pins"),
+        ("upgrade-check", "may members of a new version vote? digests and versions of all members"),
     ):
         command = commands.add_parser(name, help=text, description=text)
         _add_namesrv_or_brokers(command)
@@ -303,6 +313,8 @@ def _parser() -> argparse.ArgumentParser:
                 metavar="NAME",
                 help="remove this pin first: retention goes on without it",
             )
+        if name == "upgrade-check":
+            add_upgrade_options(command)
     _add_lag(commands)
     _add_resend_dlq(commands)
     add_import(commands)
@@ -414,6 +426,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "verify": partial(_ask_and_show, _verify),
     "snapshots": partial(_ask_and_show, _snapshots),
     "resend-dlq": _resend_dlq,
+    "upgrade-check": _upgrade_check,
     "import": run_import,
     **dict.fromkeys(LAG_NAMES, _lag),
 }

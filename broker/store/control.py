@@ -315,6 +315,9 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     PutSettings: SETTINGS,
 }
 
+COMMAND_NAMES: Final = frozenset(str(each.__struct_config__.tag) for each in _TOPIC_OF)
+"""The names in `op` of all commands that this version carries out."""
+
 assert _TOPIC_OF.keys() == set(get_args(Command)), "each command stands on one topic"
 
 

@@ -124,6 +124,7 @@ class BrokerState:
 
     Attributes:
         applied_index: the last entry that the state contains.
+        restored_index: the last entry that it took over with a snapshot; what came after it was folded here.
         queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
             timers, sinks, retention, settings, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
@@ -137,7 +138,7 @@ class BrokerState:
         limits: StateLimits = StateLimits(),
         far_timers: FarTimers | None = None,
     ) -> None:
-        self.applied_index: Index = NO_INDEX
+        self.applied_index = self.restored_index = NO_INDEX
         self._limits = limits
         self._unlooked_records = 0
         self._known: dict[EntryId, list[ParsedRecord]] = {}
@@ -295,6 +296,7 @@ class BrokerState:
         try:
             state_snapshot.load(self, ByteSource(chunks), self._limits.keep_units_max)
             self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
+            self.restored_index = self.applied_index
             is_whole = True
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SnapshotRefusedError(f"a table of the state: {error}") from error
@@ -308,7 +310,7 @@ class BrokerState:
         self.key_index.clear()
         self._known.clear()
         self._prepared = None
-        self.applied_index = NO_INDEX
+        self.applied_index = self.restored_index = NO_INDEX
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = self.put_bytes = 0
         for name, table in self.tables().items():

@@ -10,6 +10,7 @@ from broker.server.config import BrokerConfig
 from broker.server.handlers.disk_room import DiskRoom, room_table
 from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.pull_answers import PullCounts
+from broker.server.handlers.version_info import version_table
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp
@@ -111,7 +112,11 @@ class RuntimeInfo:
     def table(self) -> dict[str, str]:
         """Return the names that `mqadmin clusterList` and dashboards read, and what the group knows of itself."""
         return (
-            self._of_rocketmq() | room_table(self._room()) | self._of_log() | self._member.table()
+            self._of_rocketmq()
+            | room_table(self._room())
+            | self._of_log()
+            | self._member.table()
+            | version_table(self._state)
         )
 
     def _of_rocketmq(self) -> dict[str, str]:

@@ -120,6 +120,7 @@ def test_restored_into_files_the_answers_are_those_of_memory(history: History) -
         on_disk.restore(state.snapshot())
         on_disk.restore(state.snapshot())
         assert answers(on_disk) == answers(state)
+        assert (on_disk.restored_index, state.restored_index) == (state.applied_index, 0)
         unit_files.close()
         segment_files.close()
 
