@@ -96,6 +96,9 @@ def overlay(
     right = {key: value for key, value in given.items() if key not in wrong}
     if wrong:  # what was wrong was read as its default, and stands in an attribute beside others
         fresh = read_parts(config, Values({**texts, **right}))
+    # What stands beside them in an attribute, and cannot change, was not read.
+    rules = replace(fresh.retention, round_ms=config.retention.round_ms)
+    fresh = replace(fresh, retention=rules)
     fields = {FIELDS[key]: getattr(fresh, FIELDS[key]) for key in right}
     return replace(config, **fields, texts={**config.texts, **right}), wrong
 

@@ -22,6 +22,7 @@ from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
 from broker.testing.probes import Probe
 from broker.testing.producers import SimProducer, SimTransactionProducer
+from broker.testing.setters import Setter
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
 from dledger.engine import Engine
 from dledger.testing.cluster import SimCluster
@@ -51,6 +52,7 @@ class BrokerClients:
             (SimConsumer, "c", settings.consumer_count),
             (Keeper, "k", settings.keeper_count),
             (Juggler, "j", settings.juggler_count),
+            (Setter, "s", settings.setter_count),
         ]
         self._clients = [
             kind(cluster, settings, f"{letter}{number}", self.done)
@@ -89,6 +91,16 @@ class BrokerClients:
         """Stop the producers: the queue has enough messages, and offset commits should not wait for sends."""
         for client in self._clients:
             client.is_stopped = client.is_stopped or not isinstance(client, Keeper)
+
+    def check_settings(self, state: BrokerState) -> None:
+        """Demand that a replica that has applied everything has the settings that operators were told it has.
+
+        Raises:
+            Violation: it has others.
+        """
+        for client in self._clients:
+            if isinstance(client, Setter):
+                client.check(state.settings)
 
     def probe(self) -> None:
         """Send a message that must get through."""
@@ -161,6 +173,7 @@ class BrokerSimulation(Simulation):
         for node in brokers.running():
             state = brokers.brokers[node.node_id].state
             brokers.model.compare_with_replay(state)
+            self._broker_clients.check_settings(state)
             if state.marks.divergences:
                 raise Violation(f"{node.node_id}: the marks differ: {state.marks.divergences[0]}")
             # A timer that came while the record was on its way may keep what was to be forgotten.

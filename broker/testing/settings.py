@@ -47,6 +47,7 @@ class BrokerSimSettings(SimSettings):
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
         due_ms_max: time after which messages with a due time are to come, at most.
         forget_bytes: size to which the group holds its log; 0: it forgets nothing.
+        setter_count: operators who change that size.
     """
 
     producer_count: int = 2
@@ -76,6 +77,7 @@ class BrokerSimSettings(SimSettings):
     twin_permille: int = 0
     due_ms_max: int = 1500
     forget_bytes: int = 0
+    setter_count: int = 0
 
 
 FORGET_PERMILLE = 200
@@ -203,6 +205,7 @@ def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
         juggler_count=0,
         twin_permille=0,
         snapshot_interval_ms=rng.choice((200, 600)),
+        setter_count=Random(f"setters/{settings.seed}").choice((0, 1)),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import count, islice
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from broker.store import commands
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.group_settings import GroupSettings
 from broker.store.needs import Need, oldest_need
+from broker.store.refusals import RefusalKind
 from broker.store.timers import Timers
 from broker.testing.broker_simulation import BrokerSimulation, silence
 from broker.testing.settings import (
@@ -19,6 +22,7 @@ from broker.testing.settings import (
 )
 from dledger.raft.ids import Position
 from dledger.testing.simulation import SimResult, SimVerdict
+from dledger_mq.message.numbers import StoreTimeMs
 
 SEEDS_MAX = 300
 
@@ -51,6 +55,7 @@ def test_groups_that_forget_keep_their_promises() -> None:
     work = [each.work for each in results]
     assert sum(each.get("forgotten", 0) for each in work) > 10
     assert sum(each.get("pulled", 0) for each in work) > 10
+    assert sum(each.get("set", 0) for each in work) > 10
 
 
 def test_only_their_share_of_the_runs_forgets() -> None:
@@ -87,3 +92,18 @@ def test_replicas_that_judge_needs_by_their_own_past_are_found(
 
     monkeypatch.setattr(commands, "oldest_need", first_answer)
     assert first_finding() != "nothing"
+
+
+def test_a_setting_that_is_acknowledged_and_not_kept_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    put = GroupSettings.put
+
+    def put_sometimes(
+        self: GroupSettings, values: Mapping[str, str], by: str, now_ms: StoreTimeMs
+    ) -> RefusalKind | None:
+        kept = {key: value for key, value in values.items() if now_ms % 3}
+        return put(self, kept, by, now_ms)
+
+    monkeypatch.setattr(GroupSettings, "put", put_sometimes)
+    assert "retentionBytes is " in first_finding()

@@ -112,6 +112,15 @@ def test_a_time_that_no_calendar_has_is_shown_all_the_same() -> None:
     assert time_text(2**62) == f"{2**62} ms"
 
 
+def test_a_change_leaves_alone_what_stands_beside_it_and_cannot_change() -> None:
+    given = {"brokerName": "a", "storePathRootDir": "/d", "cleanResourceInterval": "500"}
+    base, _ = read_config(given, {})
+    assert base.retention.round_ms == 500
+    config, wrong = overlay(base, {"fileReservedTime": "48"})
+    assert (config.retention.reserved_ms, wrong) == (48 * 3_600_000, {})
+    assert config.retention.round_ms == 500
+
+
 class Adopted:
     """A broker's settings, with every configuration that was adopted."""
 
