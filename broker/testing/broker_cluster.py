@@ -80,6 +80,7 @@ class BrokerCluster(SimCluster):
         self._broker_settings = settings
         self._chance = Random(f"brokers/{settings.seed}")
         self._newest: dict[NodeId, SnapshotFile | None] = {}
+        self._older: dict[NodeId, SnapshotFile | None] = {}
         self._stores: dict[NodeId, SnapshotStore] = {}
 
     # What the brokers ask.
@@ -142,7 +143,7 @@ class BrokerCluster(SimCluster):
         if newest is not None:
             self.counts["snapshot-restored"] += 1
             self.model.compare_with_replay(state)
-        self._newest[node.node_id] = newest
+        self._newest[node.node_id], self._older[node.node_id] = newest, found.older
         self.brokers[node.node_id] = SimBroker(
             self, node, engine, state=state, config=self._broker_config(node.node_id)
         )
@@ -260,7 +261,7 @@ class BrokerCluster(SimCluster):
             if chunk is not None:
                 writer.add([chunk])
             elif self._is_durable(node, writer.meta.index):
-                self._newest[node.node_id] = taken = writer.finish()
+                self._has_written(node, taken := writer.finish())
                 self._check_taken(node, taken)
                 self.counts["snapshots_taken"] += 1
                 self._schedule_snapshot(node, life)
@@ -286,6 +287,12 @@ class BrokerCluster(SimCluster):
             ) from error
         except CorruptionError:
             return  # the disk gives it back damaged
+
+    def _has_written(self, node: SimNode, snapshot: SnapshotFile) -> None:
+        """Note a member's newest snapshot, which is durable."""
+        node_id = node.node_id
+        self._older[node_id], self._newest[node_id] = self._newest[node_id], snapshot
+        self._stores[node_id].kept_index = snapshot.meta.index
 
     @staticmethod
     def _is_durable(node: SimNode, index: Index) -> bool:
@@ -333,5 +340,5 @@ class BrokerCluster(SimCluster):
         self.counts["snapshot-fetched"] += 1
         self.model.compare_with_replay(broker.state)
         self.checker.restored(node.node_id, snapshot.meta.index)
-        self._newest[node.node_id] = snapshot
+        self._has_written(node, snapshot)
         broker.driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)

@@ -17,6 +17,7 @@ from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
 from broker.testing.client import SimClient
 from broker.testing.consumers import SimConsumer
+from broker.testing.dropping import DroppingBrokers
 from broker.testing.jugglers import Juggler
 from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
@@ -136,7 +137,8 @@ class BrokerSimulation(Simulation):
         super().__init__(settings, engine_type=engine_type, trace=trace)
 
     def _make_cluster(self, engine_type: type[Engine]) -> SimCluster:
-        self._brokers = BrokerCluster(
+        cluster_type = DroppingBrokers if self._broker_settings.drops_log else BrokerCluster
+        self._brokers = cluster_type(
             self._broker_settings,
             engine_type=engine_type,
             state_type=self._state_type,

@@ -47,6 +47,7 @@ class BrokerSimSettings(SimSettings):
         hand_over_interval_ms: mean pause between an operator's orders to hand over; 0: there are none.
         due_ms_max: time after which messages with a due time are to come, at most.
         forget_bytes: size to which the group holds its log; 0: it forgets nothing.
+        drops_log: members give back the bytes of what is forgotten, and bring each other up by snapshots.
         setter_count: operators who change that size.
     """
 
@@ -77,6 +78,7 @@ class BrokerSimSettings(SimSettings):
     twin_permille: int = 0
     due_ms_max: int = 1500
     forget_bytes: int = 0
+    drops_log: bool = False
     setter_count: int = 0
 
 
@@ -185,9 +187,16 @@ def is_forgetful_run(seed: int, draws: int = DRAWS_NOW) -> bool:
 
 
 def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
-    """Let the group keep little of its log; clients try briefly and clocks are right, so that sends are soon old."""
+    """Let the group keep little of its log; clients try briefly and clocks are right, so that sends are soon old.
+
+    Where bytes are given back nothing is damaged on all stores at once: nobody could give it back.
+    """
     rng = Random(f"forgetting-broker/{settings.seed}")
     weights = {**settings.fault_weights, "jump-wall-clock": 0}
+    drops = Random(f"drops-log/{settings.seed}")
+    drops_log = drops.choice((False, True))
+    if drops_log:
+        weights |= {"damage-all": 0, "flip-snapshot": 0}
     return replace(
         settings,
         fault_weights=weights,
@@ -205,6 +214,8 @@ def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
         juggler_count=0,
         twin_permille=0,
         snapshot_interval_ms=rng.choice((200, 600)),
+        drops_log=drops_log,
+        catch_up_bytes_max=drops.choice((0, 2000, 20_000)),
         setter_count=Random(f"setters/{settings.seed}").choice((0, 1)),
     )
 

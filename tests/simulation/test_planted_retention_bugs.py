@@ -14,13 +14,14 @@ from broker.store.group_settings import GroupSettings
 from broker.store.needs import Need, oldest_need
 from broker.store.refusals import RefusalKind
 from broker.store.timers import Timers
+from broker.testing import dropping
 from broker.testing.broker_simulation import BrokerSimulation, silence
 from broker.testing.settings import (
     BrokerSimSettings,
     draw_broker_settings,
     is_forgetful_run,
 )
-from dledger.raft.ids import Position
+from dledger.raft.ids import Index, Position
 from dledger.testing.simulation import SimResult, SimVerdict
 from dledger_mq.message.numbers import StoreTimeMs
 
@@ -56,6 +57,7 @@ def test_groups_that_forget_keep_their_promises() -> None:
     assert sum(each.get("forgotten", 0) for each in work) > 10
     assert sum(each.get("pulled", 0) for each in work) > 10
     assert sum(each.get("set", 0) for each in work) > 10
+    assert sum(each.get("dropped", 0) for each in work) > 10
 
 
 def test_only_their_share_of_the_runs_forgets() -> None:
@@ -107,3 +109,13 @@ def test_a_setting_that_is_acknowledged_and_not_kept_is_found(
 
     monkeypatch.setattr(GroupSettings, "put", put_sometimes)
     assert "retentionBytes is " in first_finding()
+
+
+def test_a_member_that_drops_what_its_clients_may_still_read_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def first_covered(engine: Any, keep_from: Any, *, covered: Index, **_: Any) -> Index:
+        return Index(covered + 1)
+
+    monkeypatch.setattr(dropping, "first_to_keep", first_covered)
+    assert ", and shows what stands from " in first_finding()
