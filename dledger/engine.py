@@ -190,6 +190,7 @@ class Engine:
         self._hard_state: HardState | None = None
         self._committed_index = NO_INDEX
         self._anchor: tuple[Index, int] | None = None
+        self._lacks_state = False
         self._behind: AppendRequest | None = None
         self._is_dropping = False
         self._handed_out_index = applied_index
@@ -208,6 +209,17 @@ class Engine:
         """Hand out committed entries after this one, which the state machine has. Before the first step only."""
         assert self._committed_index == NO_INDEX, "entries may have been handed out"
         self._handed_out_index = applied_index
+        self._look_at_state()
+
+    @property
+    def lacks_state(self) -> bool:
+        """True while the state machine has not even what stood before this log: it needs another member's state."""
+        return self._lacks_state
+
+    def _look_at_state(self) -> None:
+        """Note whether the log goes on where the state ends; without that this node does not come to lead."""
+        self._lacks_state = self._handed_out_index + 1 < self.log.layout.first_index
+        self.node.let_lead(may_lead=not self._lacks_state)
 
     def start_committed(self, index: Index) -> None:
         """Regard this entry of the own log as committed, since a snapshot contains it. Before the first step only.
@@ -229,13 +241,14 @@ class Engine:
         """
         self._handed_out_index = applied_index
         self._anchor = None if chain_crc is None else (applied_index, chain_crc)
+        self._look_at_state()
 
     # The beginning of the log (docs/adr/0180).
 
     @property
     def needs_snapshot_of(self) -> NodeId | None:
-        """The leader whose log begins after what this member needs next; None: nobody's does."""
-        if self.live_repair.is_forgotten(Index(self._handed_out_index + 1)):
+        """The leader whose snapshot this member needs, since its log, or the own one, begins after what comes next."""
+        if self._lacks_state or self.live_repair.is_forgotten(Index(self._handed_out_index + 1)):
             return self.node.leader_id
         return self._behind.source if self._behind is not None else None
 
@@ -584,7 +597,7 @@ class Engine:
         """
         first = Index(self._handed_out_index + 1)
         end = Index(self._committed_index + 1)
-        if first >= end:
+        if first >= end or self._lacks_state:
             return []
         if self._anchor is not None:
             self._check_anchor(*self._anchor)
@@ -625,8 +638,10 @@ class Engine:
     @property
     def has_committed(self) -> bool:
         """True while `take_committed` has something to give."""
-        return self._handed_out_index < self._committed_index and not self.live_repair.has_hole(
-            Index(self._handed_out_index + 1)
+        return (
+            self._handed_out_index < self._committed_index
+            and not self._lacks_state
+            and not self.live_repair.has_hole(Index(self._handed_out_index + 1))
         )
 
     @property

@@ -7,14 +7,19 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import dataclass
+from typing import Final
 
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
-from dledger.storage.log_start import START_EMPTY
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SNAPSHOTS_FOLDER, SnapshotFile, SnapshotStore
+
+BRING_BACK: Final = (
+    "put a copy of this store's folder `snapshots` back, or that of another member (docs/repair.md)"
+)
+"""The way out for who has nobody to fetch a state from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +30,13 @@ class StartingState:
         newest: the one that the state machine was brought to; None: to none.
         older: one before it from which this log could go on as well, so far as its head says.
         refused: a sentence per snapshot that was not used, with its place.
+        lacks: what this member has to get from another one, in a sentence; empty: nothing.
     """
 
     newest: SnapshotFile | None
     older: SnapshotFile | None
     refused: tuple[str, ...]
+    lacks: str = ""
 
     def let_go_on(self, engine: Engine, applied_index: Index) -> None:
         """Let an engine that has just opened its log go on after this state."""
@@ -44,15 +51,21 @@ class StartingState:
 
 
 def restore_newest(
-    store: SnapshotStore, machine: SnapshotMachine, log: SegmentedLog
+    store: SnapshotStore, machine: SnapshotMachine, log: SegmentedLog, *, may_fetch: bool = False
 ) -> StartingState:
     """Bring the machine to the newest snapshot that is whole and of this log.
 
     A log that was begun anew may end before the snapshot for which that was done: if there is no other one, the state
     is ahead of the log.
 
+    Args:
+        store: the snapshots.
+        machine: it is empty if there is none that will do.
+        log: of this member.
+        may_fetch: whether another member may give it a state, where no snapshot reaches a log without its beginning.
+
     Raises:
-        CorruptionError: the log does not start with the first entry, and no snapshot reaches it.
+        CorruptionError: the log does not start with the first entry, no snapshot reaches it, and none may be fetched.
         OSError: the disk failed.
     """
     found, damaged = store.newest_first()
@@ -69,8 +82,10 @@ def restore_newest(
             continue
         fitting.append(snapshot)
     if not fitting:
-        check_reaches(log, machine.applied_index)
-        return StartingState(None, None, tuple(refused))
+        lacks = _lacking(log, machine.applied_index)
+        if not may_fetch:
+            check_reaches(log, machine.applied_index)
+        return StartingState(None, None, tuple(refused), lacks)
     newest = fitting[0]
     store.kept_index = newest.meta.index
     older = next((each for each in fitting[1:] if each.meta.index < newest.meta.index), None)
@@ -83,13 +98,17 @@ def check_reaches(log: SegmentedLog, applied_index: Index) -> None:
     Raises:
         CorruptionError: with what to do.
     """
+    lacks = _lacking(log, applied_index)
+    if lacks:
+        raise CorruptionError(SNAPSHOTS_FOLDER, 0, f"{lacks}: {BRING_BACK}")
+
+
+def _lacking(log: SegmentedLog, applied_index: Index) -> str:
+    """Return a sentence if a state is not even where the log begins; else nothing."""
     first_index = log.layout.first_index
-    if first_index > applied_index + 1:
-        raise CorruptionError(
-            SNAPSHOTS_FOLDER,
-            0,
-            f"the log begins with entry {first_index}, and no whole snapshot reaches it: {START_EMPTY}",
-        )
+    if first_index <= applied_index + 1:
+        return ""
+    return f"the log begins with entry {first_index}, and no whole snapshot reaches it"
 
 
 def _is_ahead(snapshot: SnapshotFile, log: SegmentedLog) -> bool:

@@ -60,6 +60,8 @@ class Core:
         is_voter: whether its store may vote and be counted; False for one that began empty, or turned out
             to be an older copy, until the group is founded or a leader admits it (docs/adr/0061, 0103). Whether the
             group counts this member at all is another question.
+        may_lead: False while its state machine lacks what stands before its log: it votes and confirms, and asks for no
+            votes.
         standstill_count: how often this node stood still in the present silence.
         paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
@@ -89,6 +91,7 @@ class Core:
         "is_voter",
         "leader_id",
         "log",
+        "may_lead",
         "node_id",
         "now_ms",
         "other_voters",
@@ -127,6 +130,7 @@ class Core:
         self.term = hard_state.term
         self.vote = hard_state.vote
         self.is_voter = hard_state.is_voter
+        self.may_lead = True
         self.role = Role.FOLLOWER
         self.leader_id: NodeId | None = None
         # Only what is committed is ever removed from a log's front.
@@ -163,6 +167,8 @@ class Core:
 
         A leader that removes itself may be the only one whose log is whole until that is committed (thesis 4.2.2).
         """
+        if not self.may_lead:
+            return False
         if self.is_counted or self.configurations.index <= self.commit_index:
             return self.is_counted
         return self.node_id in self.configurations.before(self.log).voters

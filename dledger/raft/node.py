@@ -179,6 +179,10 @@ class RaftNode:
         """The member to which leadership is being handed; None while it is not."""
         return self._leader.handover.target if self._leader else None
 
+    def let_lead(self, *, may_lead: bool) -> None:
+        """Let this node campaign from now on, or not: it could not serve. Who does already has to step down first."""
+        self._core.may_lead = may_lead
+
     def start_committed(self, index: Index) -> None:
         """Regard everything up to this entry as committed, since a snapshot contains it. Before the first step only."""
         self._core.start_committed(index)

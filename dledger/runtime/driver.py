@@ -239,6 +239,8 @@ class Driver:
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
         """Go on from this entry, to which the state machine was restored; see `Engine.state_replaced`."""
         self.engine.state_replaced(index, chain_crc)
+        if self.engine.lacks_state and self.engine.node.role is not Role.FOLLOWER:
+            self._step(StepDown(f"the state of {self._config.node_id} is lost"))
         self.applied_index = index
         self.callers.wake_applied(index)
         self.wake()

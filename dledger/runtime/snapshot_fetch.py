@@ -33,7 +33,7 @@ from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.task_group import open_task_group
-from dledger.starting_state import check_restored
+from dledger.starting_state import BRING_BACK, check_restored
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
 from dledger.storage.snapshots import (
     PART_BYTES_MAX,
@@ -50,6 +50,8 @@ RETRY_S: Final = 5.0
 """After a snapshot that came damaged, or a disk that took none."""
 
 ASK_TIMEOUT_S: Final = 5.0
+WAITING_LINE_S: Final = 10.0
+"""Between two lines that say that no leader gives a state."""
 
 
 class TransferPace:
@@ -86,27 +88,24 @@ class SnapshotFetch:
         self._store = store
         self._snapshotter = snapshotter
         self._peer_of = peer_of
-        self._has_lost_state = False
+        self._next_line_s = 0.0
         self._copy: SnapshotCopy | None = None
         self._source: NodeId | None = None
 
     async def run(self, *, is_new: bool) -> None:
-        """Fetch whenever this member needs a snapshot, until cancelled; first for a store that began empty.
-
-        Raises:
-            CorruptionError: the state is lost, and the log does not reach back far enough to fold it again.
-        """
+        """Fetch whenever this member needs a snapshot, until cancelled; first for a store that began empty."""
         if is_new:
             await self.spare_fold()
         while True:
             await trio.sleep(BEHIND_PAUSE_S)
             await self.catch_up()
+            if self._driver.engine.lacks_state:
+                self._log_waiting()
 
     async def catch_up(self) -> None:
         """Fetch a snapshot if this member is behind the leader's start, and begin the log anew behind it.
 
-        Raises:
-            CorruptionError: as `run`.
+        Also if it has lost its state, and its log does not reach back far enough to fold it again: the log stays then.
         """
         engine = self._driver.engine
         leader_id = engine.needs_snapshot_of
@@ -122,7 +121,7 @@ class SnapshotFetch:
         try:
             await self._has_fetched_from(leader)
         except (OSError, CorruptionError) as error:
-            if engine.failure is not None or self._has_lost_state:
+            if engine.failure is not None:
                 raise
             self._log(logging.WARNING, "snapshot-not-fetched", reason=error)
             await trio.sleep(RETRY_S)
@@ -195,7 +194,7 @@ class SnapshotFetch:
             answer, blob = await connection.ask(call, timeout_s=ASK_TIMEOUT_S)
             if not isinstance(answer, SnapshotAnswer):
                 raise PeerProtocolError(f"{connection.peer} answers with {type(answer).__name__}")
-            if not answer.index or answer.index <= self._driver.applied_index:
+            if not answer.index or answer.index <= self._least_index():
                 return None
             if copy is None or copy.index != answer.index:
                 if copy is not None:
@@ -208,6 +207,27 @@ class SnapshotFetch:
                 return await trio.to_thread.run_sync(copy.finish)
             await pace.after(len(blob))
 
+    def _least_index(self) -> Index:
+        """Return the entry after which a snapshot must end to be worth anything here."""
+        driver = self._driver
+        if not driver.engine.lacks_state:
+            return driver.applied_index
+        return Index(driver.engine.log.layout.first_index - 2)
+
+    def _log_waiting(self) -> None:
+        """Say so, now and then, and what to do if it never comes."""
+        engine = self._driver.engine
+        if now_s() < self._next_line_s:
+            return
+        self._next_line_s = now_s() + WAITING_LINE_S
+        self._log(
+            logging.WARNING,
+            "waits-for-a-state",
+            leader=engine.node.leader_id or "-",
+            reason=f"the log begins with entry {engine.log.layout.first_index}, no snapshot here reaches it, and no "
+            f"leader has given one yet; if no member has one, {BRING_BACK}",
+        )
+
     def _give_up_copy(self) -> None:
         """Forget what was copied so far, if anything; whole, it is a snapshot and stays."""
         if self._copy is not None:
@@ -217,8 +237,7 @@ class SnapshotFetch:
     def _take_in(self, snapshot: SnapshotFile) -> bool:
         """Replace the state, between two passes, if it is still behind; return whether it is that of the snapshot now.
 
-        Raises:
-            CorruptionError: it is none at all now, and cannot be folded again.
+        If not, there is none at all: it is folded again, or fetched again where the log does not reach back far enough.
         """
         driver, machine = self._driver, self._machine
         if snapshot.meta.index <= driver.applied_index:
@@ -228,15 +247,7 @@ class SnapshotFetch:
             check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
-            if machine.applied_index + 1 < driver.engine.log.layout.first_index:
-                # A start goes on from the own snapshot, if it is whole, and says what to do if it is not.
-                self._has_lost_state = True
-                raise CorruptionError(
-                    snapshot.path,
-                    0,
-                    f"the state could not be replaced: {error}; start this member again",
-                ) from error
-            driver.state_replaced(machine.applied_index, None)  # empty: fold from the start
+            driver.state_replaced(machine.applied_index, None)  # empty
             return False
         driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)
         self._snapshotter.fetched(snapshot)

@@ -232,10 +232,14 @@ class StoreOpening:
     def _restore_newest(
         self, store: SnapshotStore, machine: SnapshotMachine, engine: Engine
     ) -> StartingState:
+        """Bring the machine to a snapshot, and log which; the only voter has nobody to fetch a state from."""
         node_id = self._standing.node_id
-        found = restore_newest(store, machine, engine.log)
+        may_fetch = any(voter != node_id for voter in engine.node.configuration.voters)
+        found = restore_newest(store, machine, engine.log, may_fetch=may_fetch)
         for reason in found.refused:
             log_event(logging.ERROR, "snapshot-refused", node=node_id, reason=reason)
+        if found.lacks:
+            log_event(logging.ERROR, "state-lost", node=node_id, reason=found.lacks)
         if found.newest is not None:
             index = found.newest.meta.index
             log_event(logging.INFO, "snapshot-restored", node=node_id, index=index)

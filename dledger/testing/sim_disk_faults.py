@@ -58,6 +58,7 @@ class DiskFaults:
             "flip-index": partial(self._flip, "index/"),
             "flip-hard-state": partial(self._flip, HARD_STATE_NAME),
             "flip-snapshot": self._flip_snapshot,
+            "flip-all-snapshots": self._flip_all_snapshots,
             "damage-all": self._damage_all,
         }
 
@@ -225,6 +226,19 @@ class DiskFaults:
         if path is not None:
             node.flipped_snapshots[path] = node.disk.content(path)
         return path is not None
+
+    def _flip_all_snapshots(self) -> bool:
+        """Flip a bit of each snapshot of a member, which starts anew: its log may not reach back far enough."""
+        node = self._victims.any()
+        if not self._victims.may_lie(node):
+            return False
+        count = 0
+        while (path := self._flip_bit(node, "snapshots/")) is not None:
+            node.flipped_snapshots[path] = node.disk.content(path)
+            count += 1
+        node.is_damaged = count > 0
+        self._crash(node, power_loss=False)
+        return count > 0
 
     def _damage_all(self) -> bool:
         """Damage entries of every log at once, each on all members but one; some members start anew.

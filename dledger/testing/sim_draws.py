@@ -173,6 +173,7 @@ def _forget(settings: SimSettings) -> SimSettings:
         "damage-all": 0,
         "flip-snapshot": rng.choice((0, 0, 1, 3)),
     }
+    weights["flip-all-snapshots"] = Random(f"all-snapshots/{settings.seed}").choice((0, 0, 1, 3))
     return replace(
         settings,
         fault_weights=weights,

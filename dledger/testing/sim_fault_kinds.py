@@ -53,7 +53,7 @@ STORE_KINDS = GROWN_KINDS[2:]
 SHARED_KINDS = ("damage-all",)
 """Faults of some grown runs that strike all stores at once."""
 
-MACHINE_KINDS = ("flip-snapshot", "jump-wall-clock")
+MACHINE_KINDS = ("flip-snapshot", "flip-all-snapshots", "jump-wall-clock")
 """Faults of groups with a state machine, whose own simulator draws them: the log takes no snapshots, and reads no
 wall clock."""
 

@@ -43,6 +43,7 @@ FORGETTING_STATES = (
     "snapshot-restored",
     "snapshot-taken",
     "started-ahead",
+    "started-without-state",
 )
 """The states that runs of such groups are to lead to (docs/testing.md explains each)."""
 
@@ -113,7 +114,11 @@ class ForgettingCluster(SimCluster):
         """Bring a member to its newest snapshot, and plan what it does from time to time."""
         fold = SimFold(self.settings.keep_entries)
         store = SnapshotStore(node.disk)
-        found = restore_newest(store, fold, engine.log)
+        may_fetch = len(self.voters) > 1
+        found = restore_newest(store, fold, engine.log, may_fetch=may_fetch)
+        if found.lacks:
+            self._check_struck(node, found.lacks)
+            self.reached["started-without-state"] += 1
         for reason in found.refused:
             self.trace_line(node, f"does not use a snapshot: {reason}")
         found.let_go_on(engine, fold.applied_index)
@@ -136,10 +141,13 @@ class ForgettingCluster(SimCluster):
 
     def refuse_start(self, node: SimNode, error: Exception) -> None:
         """See `SimCluster`; a store that nothing has damaged must start."""
+        self._check_struck(node, str(error))
+        super().refuse_start(node, error)
+
+    def _check_struck(self, node: SimNode, problem: str) -> None:
         is_struck = node.is_damaged or node.flipped_snapshots or node.disk.fired["fail-read"]
         if not is_struck:
-            raise Violation(f"{node.node_id} has a sound store, and cannot start: {error}")
-        super().refuse_start(node, error)
+            raise Violation(f"{node.node_id} has a sound store, and cannot start: {problem}")
 
     def stop(self, node: SimNode, *, power_loss: bool) -> None:
         """See `SimCluster`; what was under way on the disk is left as far as it has come."""
@@ -349,9 +357,7 @@ class ForgettingCluster(SimCluster):
         try:
             fold.restore(keeping.store.chunks(taken))
             check_restored(taken, fold)
-        except (CorruptionError, SnapshotRefusedError, OSError) as error:
-            if fold.applied_index + 1 < engine.log.layout.first_index:
-                raise OSError(5, f"the state could not be replaced: {error}") from error
+        except (CorruptionError, SnapshotRefusedError, OSError):
             self.checker.restored(node.node_id, fold.applied_index)
             engine.state_replaced(fold.applied_index, None)
             return

@@ -20,6 +20,9 @@ from dledger.testing.simulation import SimVerdict, run_seed
 SEEDS_MAX = 300
 """A planted mistake is found among so many of the first seeds, of which about every fourth forgets."""
 
+RARE_SEEDS_MAX = 900
+"""Among so many a member starts with a state that is ahead of its log, and with none at all."""
+
 FORGETTING = [seed for seed in range(1, SEEDS_MAX + 1) if draw_settings(seed).keep_entries]
 
 begin_log_after = Engine.begin_log_after
@@ -55,7 +58,9 @@ def test_older_seeds_forget_nothing_and_mean_what_they_meant(seed: int) -> None:
 @pytest.mark.slow
 def test_groups_that_forget_are_fine_and_come_to_all_that_forgetting_leads_to() -> None:
     reached: Counter[str] = Counter()
-    for seed in FORGETTING:
+    for seed in range(1, RARE_SEEDS_MAX + 1):
+        if not draw_settings(seed).keep_entries:
+            continue
         result = run_seed(seed)
         assert result.verdict is SimVerdict.FINE, f"seed {seed}: {result.problem}"
         reached.update(result.reached)

@@ -64,6 +64,9 @@ class ScriptedNode:
     def next_deadline_ms(self) -> int:
         return 42
 
+    def let_lead(self, *, may_lead: bool) -> None:
+        assert may_lead
+
 
 class ScriptedEngine(Engine):
     node_type = ScriptedNode  # type: ignore[assignment]  # it has what the engine uses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 
@@ -9,13 +10,13 @@ import pytest
 import trio
 
 from dledger.engine import Engine
-from dledger.errors import CompactedError
+from dledger.errors import CompactedError, DLedgerError
 from dledger.raft.ids import Index
 from dledger.runtime import snapshot_fetch
 from dledger.runtime.snapshot_fetch import TransferPace
 from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_snapshot_fetch import empty
-from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take
+from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
 
 pytestmark = pytest.mark.slow
 
@@ -82,6 +83,72 @@ async def test_who_was_away_too_long_or_has_lost_its_store_is_brought_up(
         await group.wait_applied(entry_id.index)
         assert once_more.machine.bodies == leader.machine.bodies
         assert engine_of(once_more).log.layout.first_index == first
+
+
+async def without_snapshots(group: Group) -> tuple[Member, Member]:
+    """Return the leader, and a follower that was stopped, whose log begins late and whose snapshots are gone."""
+    for peer in group.peers:
+        await start(group, peer.node_id)
+    leader = await fill_and_take(group, 60)
+    away = await group.follower()
+    snapshotter = away.server.reader.snapshotter
+    assert snapshotter is not None
+    await wait_until(lambda: away.machine.applied_index == leader.machine.applied_index)
+    assert await snapshotter.take()
+    assert forget(away) > 1
+    await away.stop()
+    for path in snapshot_files(away):
+        path.unlink()
+    return leader, away
+
+
+async def test_who_has_lost_all_snapshots_keeps_its_log_and_vote_and_gets_the_state(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group() as group:
+        leader, away = await without_snapshots(group)
+        await leader.server.appender.append(b"meanwhile", timeout_s=S)
+        with caplog.at_level(logging.ERROR):
+            again = await start(group, away.server.node_id)
+        assert "state-lost" in caplog.text
+        assert "the log begins with entry" in caplog.text
+        assert engine_of(again).node.is_voter
+        first = engine_of(again).log.layout.first_index
+        entry_id = await leader.server.appender.append(b"after", timeout_s=S)
+        await group.wait_applied(entry_id.index)
+        assert again.machine.bodies == leader.machine.bodies
+        assert engine_of(again).log.layout.first_index == first > 1, "it was not begun anew"
+        await again.stop()
+        once_more = await start(group, away.server.node_id)
+        assert once_more.machine.applied_index >= first
+
+
+async def test_without_a_state_a_member_confirms_and_does_not_lead_and_says_what_it_waits_for(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """No leader has a snapshot to give for a while."""
+    monkeypatch.setattr(snapshot_fetch, "BEHIND_PAUSE_S", 0.01)
+    async with open_group() as group:
+        leader, away = await without_snapshots(group)
+        other = next(each for each in group.members.values() if each not in {leader, away})
+        given = leader.server.reader.snapshotter
+        assert given is not None
+        newest, given.newest = given.newest, None
+        with caplog.at_level(logging.WARNING):
+            again = await start(group, away.server.node_id)
+            await wait_until(lambda: "waits-for-a-state" in caplog.text)
+        assert "put a copy" in caplog.text
+        await other.stop()
+        entry_id = await leader.server.appender.append(b"confirmed by its log", timeout_s=S)
+        assert engine_of(again).log.layout.last_index >= entry_id.index
+        assert again.machine.applied_index == 0
+        with pytest.raises(DLedgerError):
+            await leader.server.transfer(again.server.node_id, timeout_s=S)
+        given.newest = newest
+        await wait_until(lambda: again.machine.applied_index >= entry_id.index)
+        assert again.machine.bodies == leader.machine.bodies
+        await leader.server.transfer(again.server.node_id, timeout_s=S)
+        await wait_until(lambda: again.server.is_serving)
 
 
 async def test_a_group_goes_on_with_a_member_that_was_brought_up(open_group: OpenGroup) -> None:

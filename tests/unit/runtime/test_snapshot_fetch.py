@@ -40,7 +40,7 @@ class FakeDriver:
     @property
     def engine(self) -> Any:
         log = SimpleNamespace(layout=LogLayout())
-        return SimpleNamespace(node=self, log=log, start_of_leader=None)
+        return SimpleNamespace(node=self, log=log, start_of_leader=None, lacks_state=False)
 
     leader_id = NodeId("n0")
 

@@ -299,7 +299,7 @@ async def test_a_log_without_its_beginning_and_without_a_snapshot_is_refused_wit
         path.unlink()
     disk = PosixDisk(member.config.store_path)
     log = SegmentedLog.open(disk)
-    with pytest.raises(CorruptionError, match=r"no whole snapshot reaches it: .* empty folder"):
+    with pytest.raises(CorruptionError, match=r"no whole snapshot reaches it: put a copy"):
         restore_newest(SnapshotStore(disk), KeptBodies(), log)
     log.close()
 
