@@ -216,7 +216,12 @@ class BrokerState:
         self._known.clear()
 
     def digests(self) -> dict[str, int]:
-        """Return a CRC32C per component; equal on all replicas at the same applied index."""
+        """Return a CRC32C per component; equal on all replicas at the same applied index.
+
+        Pins came later: they have none as long as there never was one, so that the state has the digest with which
+        older versions wrote it down.
+        """
+        pins = self.retention.pins.digest
         return {
             "queues": self.queues.digest(),
             "key_index": self.key_index.digest(),
@@ -230,7 +235,7 @@ class BrokerState:
             "timers": self.timers.digest,
             "sinks": self.sinks.digest,
             "retention": self.retention.digest,
-            "pins": self.retention.pins.digest,
+            **({"pins": pins} if pins else {}),
             "settings": self.settings.digest,
             "refusals": self.refusals.digest,
         }

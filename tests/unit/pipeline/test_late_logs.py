@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from argparse import Namespace
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +37,7 @@ from pipeline.audit import chain_difference, last_lost_index
 from pipeline.derived.fold import fold
 from pipeline.derived.kept import DERIVED, queue_file_differences
 from pipeline.errors import InconclusiveError, PipelineUsageError
+from pipeline.jobs import archive as archive_job
 from pipeline.scan.errors import DamagedLogError
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import RangeScan
@@ -289,3 +292,23 @@ def test_a_pin_that_is_not_taken_is_told() -> None:
         pin_at_group("no address", None, "a", BOUNDS)
     with pytest.raises(InconclusiveError, match="the pin 'a' could not be put: no name server"):
         pin_at_group("127.0.0.1:1", None, "a", BOUNDS)(None)
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({}, "--pin needs --namesrv"),
+        ({"namesrv": "127.0.0.1:1", "pin_gib": 0}, "--pin-gib 0 must be above 0"),
+        ({"namesrv": "127.0.0.1:1", "pin_for": "a week"}, "not a duration"),
+    ],
+)
+def test_a_pin_that_cannot_be_is_a_wrong_usage(given: dict[str, Any], text: str) -> None:
+    plain = {"pin": "a", "namesrv": None, "group": None, "pin_gib": 1, "pin_for": None}
+    with pytest.raises(PipelineUsageError, match=text):
+        archive_job._pin(Namespace(**plain | {"check": False} | given))
+
+
+def test_a_run_that_asks_for_no_pin_or_archives_nothing_puts_none() -> None:
+    none = Namespace(pin=None, check=False)
+    only_looks = Namespace(pin="a", check=True)
+    assert archive_job._pin(none) is archive_job._pin(only_looks) is None

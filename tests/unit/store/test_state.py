@@ -198,7 +198,6 @@ def test_digests_name_the_components() -> None:
         "timers",
         "sinks",
         "retention",
-        "pins",
         "settings",
         "refusals",
     ]
