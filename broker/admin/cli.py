@@ -5,13 +5,14 @@
     dledger-admin snapshots  -n NAMESRV [--group NAME]    what each node has written down of it
     dledger-admin retention  -n NAMESRV [--group NAME]    where the log begins, and what keeps it
     dledger-admin lag        -n NAMESRV [--group NAME]    how far are consumer groups behind? (consumerProgress)
+    dledger-admin members    -n NAMESRV VERB ...          who belongs to it; changes
     dledger-admin resend-dlq -n NAMESRV GROUP ...         give dead letters another chance
     dledger-admin upgrade-check -n NAMESRV [--node NAME]  may members of a new version vote?
     dledger-admin import     SOURCE --store TARGET        take over a store of Apache RocketMQ
 
 Exit codes: 0 nothing is wrong; 1 a group has no leader, the replicas differ, some dead letters could not be sent
-again, or a store cannot be imported as it is; 2 wrong usage; 3 not all of the group could be asked, or it was
-interrupted.
+again, the members surely were not changed, or a store cannot be imported as it is; 2 wrong usage; 3 not all of the
+group could be asked, or it was interrupted.
 """
 
 from __future__ import annotations
@@ -33,11 +34,13 @@ from rich.table import Table
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from broker.admin.import_store import add_import, run_import
+from broker.admin.members import add_members, run_members
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 from broker.admin.retention import run_retention
 from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
 from broker.admin.upgrade_check import add_upgrade_options, show_upgrade_check
 from broker.admin.verify import Comparison, compare
+from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.lag import by_topic, consumer_lags
@@ -51,7 +54,7 @@ _EPILOG: Final = """\
 exit codes:
   0  done, and nothing is wrong
   1  a group has no leader (status; with --strict: anything to look into), the replicas differ, some dead
-     letters could not be sent again, or a store cannot be imported as it is (import)
+     letters could not be sent again, the members surely were not changed, or a store cannot be imported as it is
   2  the command line is wrong; import: there is no such store, or the target is not empty
   3  not all of the group could be asked: what the others say is printed; status: nobody could be asked;
      import: reading or writing failed; or it was interrupted
@@ -111,6 +114,19 @@ def _run(work: Callable[[argparse.Namespace], int], options: argparse.Namespace)
         return _print_error(error, EXIT_USAGE)
     except NobodyAnsweredError as error:
         return _print_error(error, EXIT_UNKNOWN)
+
+
+def _members(options: argparse.Namespace) -> int:
+    """Ask the brokers where the members are, and carry out one verb there."""
+    try:
+        answers = trio.run(_ask, options)
+        return run_members(options, answers)
+    except (ClientUsageError, ConfigError, UsageError) as error:
+        return _print_error(error, EXIT_USAGE)
+    except NobodyAnsweredError as error:
+        return _print_error(error, EXIT_UNKNOWN)
+    except DLedgerError as error:
+        return _print_error(error, EXIT_DIFFERENT if error.definite else EXIT_UNKNOWN)
 
 
 def _verify(answers: list[NodeAnswer], as_json: bool) -> int:
@@ -315,6 +331,7 @@ def _parser() -> argparse.ArgumentParser:
             )
         if name == "upgrade-check":
             add_upgrade_options(command)
+    add_members(commands, _add_namesrv_or_brokers)
     _add_lag(commands)
     _add_resend_dlq(commands)
     add_import(commands)
@@ -425,6 +442,7 @@ _COMMANDS: Final[Mapping[str, Callable[[argparse.Namespace], int]]] = {
     "retention": partial(_run, run_retention),
     "verify": partial(_ask_and_show, _verify),
     "snapshots": partial(_ask_and_show, _snapshots),
+    "members": _members,
     "resend-dlq": _resend_dlq,
     "upgrade-check": _upgrade_check,
     "import": run_import,

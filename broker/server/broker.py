@@ -192,7 +192,7 @@ class Broker:
         A client that is refused tries another group at once; one that is let in waits for its answer, and the log may
         take long to recover.
         """
-        if not self.log.term or len(self.config.peers) == 1:
+        if not self.log.term or self.log.roster.is_alone:
             return
         useful = trio.Event()
         controller.link.watch(opened=useful.set)
@@ -262,6 +262,7 @@ class Broker:
         )
         self._controller.services.live.look()
         self.log.watch_role(self._role_changed)
+        self.log.roster.watchers.append(self._members_changed)
         self.log.reader.watch_applied(self._applied)
         return self._controller
 
@@ -329,6 +330,13 @@ class Broker:
         self._controller.applied()
         self._registrar.applied()
         self._outputs.flush()
+
+    def _members_changed(self) -> None:
+        roster = self.log.roster
+        self._clock.members_changed(
+            [name for name in roster.in_force.members if name != self.log.node_id]
+        )
+        self._registrar.announce()
 
     def _role_changed(self, view: RoleView) -> None:
         if view.is_serving and not self._is_leading:

@@ -118,6 +118,11 @@ def _parser() -> argparse.ArgumentParser:
         "--peers", metavar="LIST", help='all members: "n0-host:port;n1-host:port;..."'
     )
     parser.add_argument(
+        "--join",
+        action="store_true",
+        help="the group exists: wait to be added to it (dledger-admin members add), and begin none",
+    )
+    parser.add_argument(
         "--listen",
         metavar="[HOST:]PORT",
         help="where RocketMQ clients connect (default: port 10911 on the host of the own peer)",
@@ -149,6 +154,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="LEVEL",
         help=f"what is written to standard error: {', '.join(LOG_LEVELS)} (default: info)",
     )
+    _add_dev(parser)
+    return parser
+
+
+def _add_dev(parser: argparse.ArgumentParser) -> None:
+    """Add what is for trying a group on one machine."""
     dev = parser.add_argument_group("a whole group on this machine")
     dev.add_argument("--dev", action="store_true", help="name server and three nodes on 127.0.0.1")
     dev.add_argument(
@@ -165,7 +176,6 @@ def _parser() -> argparse.ArgumentParser:
         metavar="PORT",
         help="port of the name server (default: 9876)",
     )
-    return parser
 
 
 def _dev_options(options: argparse.Namespace) -> DevOptions:
@@ -175,9 +185,9 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
             raise ConfigError(
                 f"--dev chooses --{name.replace('_', '-')} itself: leave one of the two out"
             )
-    if options.check or options.lenient:
+    if options.check or options.lenient or options.join:
         raise ConfigError(
-            "--check and --lenient are for a broker.conf or a command line without --dev"
+            "--check, --lenient and --join are for a broker.conf or a command line without --dev"
         )
     return DevOptions(
         # Absolute, since the processes of a lost --dev are found by their commands, which name it.
@@ -241,6 +251,7 @@ def _flags(options: argparse.Namespace) -> dict[str, str]:
         "namesrvAddr": options.namesrv,
         "storePathRootDir": options.store,
         "brokerClusterName": options.cluster,
+        "raftJoin": "true" if options.join else None,
     }
     if options.listen:
         try:

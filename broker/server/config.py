@@ -31,6 +31,7 @@ from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
+from dledger.config import voters_of
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -85,6 +86,7 @@ class BrokerConfig:
         transaction_timeout_ms: age of a half message at its first check, unless it asks for more.
         transaction_check_max: checks before an open transaction is given up.
         delay_levels_ms: delay of level 1, 2, ... .
+        joins: whether the group exists, and this node waits to be added to it.
         recognise_repeats: whether a send that was stored before, and whose answer was lost, is answered
             with the earlier result instead of being stored again.
         timers, timer_delay_max_ms: whether messages may have due times, and how far ahead.
@@ -106,6 +108,7 @@ class BrokerConfig:
     store_path: str
     broker_name: str
     cluster: str = "DefaultCluster"
+    joins: bool = False
     listen: Address = Address("127.0.0.1", 10911)
     advertised_host: str = "127.0.0.1"
     namesrvs: tuple[Address, ...] = ()
@@ -162,7 +165,7 @@ class BrokerConfig:
         """Return the settings of the consensus core."""
         return RaftConfig(
             node_id=NodeId(self.node_id),
-            voters=tuple(peer.node_id for peer in self.peers),
+            voters=voters_of(self.peers, NodeId(self.node_id), joins=self.joins),
             preferred_leaders=tuple(NodeId(node) for node in self.preferred_leaders),
             heartbeat_interval_ms=self.times.heartbeat_ms,
             lease_ms=self.times.lease_ms,
@@ -170,17 +173,13 @@ class BrokerConfig:
             election_timeout_max_ms=self.times.election_max_ms,
             transfer_timeout_ms=self.times.transfer_ms,
             slow_disk_ms=self.times.slow_disk_ms,
+            joins=self.joins,
         )
 
     @property
     def broker_id_as_follower(self) -> int:
         """The stable id of this node in routes while it follows."""
-        return self.follower_ids[self.node_id]
-
-    @property
-    def follower_ids(self) -> dict[str, int]:
-        """The stable ids of followers in routes, by node id: the number in that + 1, as DLedger does."""
-        return {str(peer.node_id): _follower_id(str(peer.node_id)) for peer in self.peers}
+        return follower_id(self.node_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -304,6 +303,7 @@ def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
         preferred_leaders=tuple(preferred.replace(",", ";").split(";")) if preferred else (),
         secret=values.text("secret", "") or None,
         times=read_times(values),
+        joins=values.boolean("raftJoin", default=False),
     )
 
 
@@ -515,14 +515,14 @@ def _contradictions(config: BrokerConfig) -> list[str]:
 
 def _problems_of_log(config: BrokerConfig) -> list[str]:
     """Return what the log itself refuses, and would refuse at the start: names and counts."""
-    log = LogConfig(
-        group=config.group,
-        peers=config.peers,
-        store_path=config.store_path,
-        raft=config.raft_config(),
-        secret=config.secret,
-    )
     try:
+        log = LogConfig(
+            group=config.group,
+            peers=config.peers,
+            store_path=config.store_path,
+            raft=config.raft_config(),
+            secret=config.secret,
+        )
         log.validate()
     except ConfigError as error:
         return [str(error)]
@@ -549,7 +549,8 @@ def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:
     raise ConfigError(f"--id {node_id} is not among the members {names} (dLegerPeers)")
 
 
-def _follower_id(node_id: str) -> int:
+def follower_id(node_id: str) -> int:
+    """Return the stable id of a follower in routes: the number in its node id + 1, as DLedger does."""
     digits = "".join(re.findall("[0-9]", node_id))
     return (int(digits) if digits else 0) + 1
 

@@ -124,6 +124,7 @@ class Registrar:
             self._loss_watch.judge,
             self._contested.take_answer,
             is_leading=lambda: self._log.is_serving,
+            is_member=lambda: self._log.roster.is_accepted,
             tried=self._waits.look,
         )
 
@@ -152,7 +153,7 @@ class Registrar:
         return all(map(_NameServer.has_taken, self._servers, numbers))
 
     def announce(self) -> None:
-        """Register at once: the role changed."""
+        """Register at once: the role changed, or who belongs to the group."""
         for server in self._servers:
             server.wake(urgent=True)
 
@@ -233,6 +234,7 @@ class _NameServer:
         contested: Callable[[Address, str], None],
         *,
         is_leading: Callable[[], bool],
+        is_member: Callable[[], bool],
         tried: Callable[[], None],
     ) -> None:
         """Set up a name server that was not reached yet; `run` registers with it.
@@ -243,6 +245,7 @@ class _NameServer:
             judge: judges the furthest place of the group's log that it remembers.
             contested: takes the address of a rival, or an empty text, from each answer.
             is_leading: whether what is registered now makes routes.
+            is_member: whether this node belongs to its group; else it registers nowhere.
             tried: called after each try, with or without success.
         """
         self._address = address
@@ -250,6 +253,7 @@ class _NameServer:
         self._judge = judge
         self._contested = contested
         self._is_leading = is_leading
+        self._is_member = is_member
         self._tried = tried
         self.token = secrets.token_hex(16)
         self._nonce = ""
@@ -288,6 +292,10 @@ class _NameServer:
         async with trio.open_nursery() as nursery:
             while not self._has_left:
                 self._bell, self._is_urgent = trio.Event(), False
+                if not self._is_member():
+                    self._withdraw()
+                    await self._bell.wait()
+                    continue
                 self._begun_count += 1
                 is_done = await self._register(nursery)
                 if is_done and self._has_led:
@@ -299,6 +307,11 @@ class _NameServer:
                     await self._bell.wait()
                 if not self._is_urgent:
                     await trio.sleep(DEBOUNCE_S)
+
+    def _withdraw(self) -> None:
+        """End the connection: the name server takes this node out of the routes."""
+        if self._connection is not None and self._is_connected:
+            self._connection.close("this node is no member of its group")
 
     async def leave(self, frame: Callable[[int], bytes]) -> None:
         """Unregister, and register no more."""

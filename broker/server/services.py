@@ -6,7 +6,7 @@ They decide and answer, without sockets, files and clocks of their own; what hap
 from __future__ import annotations
 
 from broker.server.changes import LiveSettings
-from broker.server.config import BrokerConfig
+from broker.server.config import BrokerConfig, follower_id
 from broker.server.deliveries.delays import Delays
 from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.deliveries.transaction_checks import TransactionChecks
@@ -100,7 +100,7 @@ class Services:
         linear = environment.make_linear(log, outputs, environment.nursery)
         self.router = self._make_router(linear)
         self.points = self._make_points(linear)
-        self._followers = Followers(config.follower_ids, environment.monotonic_ms)
+        self._followers = Followers(self._follower_id, environment.monotonic_ms)
         self.members = self._make_members()
         self._committers = Committers(state.locks, self.members.members)
         self.offsets = Offsets(
@@ -243,12 +243,16 @@ class Services:
             now_ms=self._log_ms,
         )
 
+    def _follower_id(self, node_id: str) -> int | None:
+        """Return the stable id of a member in routes; None: it is no member."""
+        return follower_id(node_id) if self._log.roster.is_known(node_id) else None
+
     def _make_link_server(self) -> LinkServer:
         """Build the end of other nodes' links; `sends`, `members` and `points` have to exist by then."""
         config = self._config
         return LinkServer(
             group=config.group,
-            node_ids=frozenset(str(peer.node_id) for peer in config.peers),
+            is_member=self._log.roster.is_known,
             secret=config.secret,
             nonce=self._environment.link_nonce,
             frame_bytes_max=config.limits.frame_bytes_max,

@@ -119,7 +119,7 @@ class OrderlyStop:
     async def _serve_on(self) -> None:
         """Pass requests on for clients that have yet to learn of the new leader, as long as there is one."""
         used_s = [each for each in (self._led_s, self._passed_on_s()) if each is not None]
-        if not used_s or len(self._log.config.peers) == 1:
+        if not used_s or self._log.roster.is_alone:
             return
         end_s = self._serves_until_s = max(used_s) + self.forward_s
         leader_seen_s = self._now_s()

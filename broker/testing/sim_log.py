@@ -24,6 +24,7 @@ from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.obstacles import Obstacles
+from dledger.runtime.roster import Roster
 from dledger.runtime.server import LogServer
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
@@ -135,6 +136,7 @@ class SimLog(LogServer):
         self.full_disks = driver.obstacles.full_disks
         self.lost_votes = driver.obstacles.lost_votes
         self.appender = LogAppender(standing)
+        self.roster = Roster(config.raft.node_id, config.peers, joins=config.raft.joins)
         self.reader = SimReader(standing, driver, config.part_cache_bytes_max, threads)
         self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.announcer.role_watchers

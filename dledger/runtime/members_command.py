@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Callable
 
 from rich.console import Console
 from rich.table import Table
@@ -33,7 +34,7 @@ given again: what was done already is not done twice (docs/members.md).
 def describe_members(
     members: argparse.ArgumentParser, of_clients: list[argparse.ArgumentParser]
 ) -> None:
-    """Add the verbs of `members` to its parser."""
+    """Add the verbs of `members` to its parser, each with the options of `of_clients`."""
     verbs = members.add_subparsers(dest="verb", required=True, metavar="VERB")
     verbs.add_parser("list", parents=of_clients, help="show who they are, and how far each is")
     adding = verbs.add_parser("add", parents=of_clients, help="add a node that runs with --join")
@@ -76,13 +77,25 @@ def new_member(text: str) -> Peer:
     return peers[0]
 
 
-async def members(client: Client, options: argparse.Namespace) -> int:
-    """Carry out one verb, and print who the members are then."""
+async def members(
+    client: Client, options: argparse.Namespace, *, report: Callable[[str], None] = print_error
+) -> int:
+    """Carry out one verb, and print who the members are then; return the exit code.
+
+    Args:
+        client: of the group.
+        options: of the command line.
+        report: prints what went wrong, and each step while the order is under way.
+
+    Raises:
+        UsageError, ConfigError: it makes no sense.
+        DLedgerError: of `list` only: nobody could say who they are.
+    """
     as_json = bool(options.json)
     orders = OperatorOrders(
         client,
         wait_s=getattr(options, "wait", 0.0),
-        report=_print_step if not as_json else lambda _: None,
+        report=report if not as_json else lambda _: None,
     )
     try:
         seen = await _carry_out(client, orders, options)
@@ -91,7 +104,7 @@ async def members(client: Client, options: argparse.Namespace) -> int:
             raise
         code = exit_code_of(error)
         unknown = "; `dledger members list` shows what holds" if code == EXIT_UNKNOWN else ""
-        print_error(f"{error}{unknown}")
+        report(f"{error}{unknown}")
         return code
     print_members(client.group, seen, as_json=as_json)
     return EXIT_DONE
@@ -112,10 +125,6 @@ async def _carry_out(
             return await orders.promote(NodeId(options.id))
         case _:
             return await client.members()
-
-
-def _print_step(text: str) -> None:
-    sys.stderr.write(f"dledger: {text}\n")
 
 
 def print_members(group: str, seen: MembersAnswer, *, as_json: bool) -> None:

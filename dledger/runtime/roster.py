@@ -121,6 +121,11 @@ class Roster:
         return self.node_id in self.in_force.members
 
     @property
+    def is_accepted(self) -> bool:
+        """True of a member that no other one takes for none: its log may lack that it was removed."""
+        return self.is_member and not self.refusal
+
+    @property
     def has_left(self) -> bool:
         """True once it is committed that this node is no member (any more), as far as its own log says."""
         names = {*self.in_force.members, *self.committed.members}
@@ -216,12 +221,16 @@ class Roster:
 
     def taken_in(self) -> None:
         """Note that a member takes this one for one of the group."""
-        self.refusal = ""
+        if self.refusal:
+            self.refusal = ""
+            self._notify()
 
     def turned_away(self, reason: str) -> bool:
         """Note that a member takes this one for none; return whether that is news."""
         is_news = not self.refusal
         self.refusal = reason
+        if is_news:
+            self._notify()
         return is_news
 
     # Following it.

@@ -132,7 +132,7 @@ class AdminHandlers:
 
     def _is_member(self, address: str) -> bool:
         """Return True if a member serves clients at this address; a node that was never heard has none."""
-        ids = [peer.node_id for peer in self._log.config.peers]
+        ids = self._log.roster.in_force.members
         return address in [self._log.status.attributes(each).get(SERVICE_ADDRESS) for each in ids]
 
     # Changes.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 from broker.server.requests.origin import ClientOrigin
@@ -14,9 +14,16 @@ FRESH_MS: Final = 2_500
 class Followers:
     """The latest report of each node."""
 
-    def __init__(self, broker_ids: Mapping[str, int], now_ms: Callable[[], int]) -> None:
-        """Know of no node yet; `broker_ids` are those that routes give followers, by node id. `now_ms` is monotonic."""
-        self._broker_ids = dict(broker_ids)
+    def __init__(
+        self, broker_id_of: Callable[[str], int | None], now_ms: Callable[[], int]
+    ) -> None:
+        """Know of no node yet.
+
+        Args:
+            broker_id_of: returns the id that routes give a follower, by its node id; None: it is no member.
+            now_ms: a clock that never goes back.
+        """
+        self._broker_id_of = broker_id_of
         self._now_ms = now_ms
         self._reports: dict[str, tuple[ClientOrigin, int, int]] = {}
         """By node: the link that it came on, when, and the byte place up to which the log is applied there."""
@@ -30,7 +37,7 @@ class Followers:
         disk_used_percent: float | None = None,
     ) -> None:
         """Take a report of a node."""
-        if node_id in self._broker_ids:
+        if self._broker_id_of(node_id) is not None:
             self._reports[node_id] = link, self._now_ms(), applied_position
             self._used_percents.pop(node_id, None)
             if disk_used_percent is not None:
@@ -42,14 +49,15 @@ class Followers:
         return {
             node_id: used
             for node_id, used in self._used_percents.items()
-            if self._reports[node_id][1] >= fresh_ms
+            if self._reports[node_id][1] >= fresh_ms and self._broker_id_of(node_id) is not None
         }
 
     def broker_ids(self, position: int) -> list[int]:
         """Return the broker ids of those that live and have applied more than a byte place, in order."""
         fresh_ms = self._now_ms() - FRESH_MS
-        return sorted(
-            self._broker_ids[node_id]
+        found = (
+            self._broker_id_of(node_id)
             for node_id, (link, seen_ms, applied_position) in self._reports.items()
             if seen_ms >= fresh_ms and applied_position > position and not link.is_closed
         )
+        return sorted(broker_id for broker_id in found if broker_id is not None)

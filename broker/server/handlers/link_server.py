@@ -37,7 +37,7 @@ class LinkServer:
         self,
         *,
         group: str,
-        node_ids: frozenset[str],
+        is_member: Callable[[str], bool],
         secret: str | None,
         nonce: str,
         frame_bytes_max: int,
@@ -50,7 +50,7 @@ class LinkServer:
 
         Args:
             group: name of the group that this node belongs to.
-            node_ids: ids of the members of `group`, this node included.
+            is_member: whether a node id is that of a member of `group`.
             secret: that the members share.
             nonce: of this process, which a HELLO must mean.
             frame_bytes_max: of what is passed on.
@@ -60,7 +60,7 @@ class LinkServer:
             read_point: READ_POINT.
         """
         self._group = group
-        self._node_ids = node_ids
+        self._is_member = is_member
         self._secret = secret
         self._nonce = nonce
         self._frame_bytes_max = frame_bytes_max
@@ -114,7 +114,7 @@ class LinkServer:
             command.ext,
             secret=self._secret,
             group=self._group,
-            node_ids=self._node_ids,
+            is_member=self._is_member,
             nonce=self._nonce,
         )
         if refusal is None:

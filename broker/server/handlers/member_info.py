@@ -66,6 +66,7 @@ class MemberInfo:
         return {
             "raftVersion": __version__,
             "raftGroup": self._config.broker_name,
+            "raftLogGroup": self._config.group,
             "raftServing": str(self._log.is_serving).lower(),
             "raftRoleMs": str(self._monotonic_ms() - self._role_since_ms),
             "raftUpMs": str(self.up_ms),
@@ -73,18 +74,22 @@ class MemberInfo:
             "raftConnected": ",".join(self._log.status.peers_connected()),
             "raftClients": str(self._client_count()),
             "raftStopping": self._stop_stage(),
-            "raftTrouble": "; ".join(own[name] for name in _TROUBLES if own.get(name)),
+            "raftTrouble": "; ".join(own[name] for name in self._troubles() if own.get(name)),
         }
+
+    def _troubles(self) -> tuple[str, ...]:
+        """Return the names of the attributes that are troubles, if they say something."""
+        return _TROUBLES if self._log.roster.is_accepted else (*_TROUBLES, "membership")
 
     def _addresses(self) -> Mapping[str, Mapping[str, str]]:
         """Return each member's address for members, and for clients if it ever connected to this one."""
         status = self._log.status
         return {
-            peer.node_id: {"log": f"{peer.host}:{peer.port}"}
+            node_id: {"log": status.address_of(node_id)}
             | (
                 {"clients": address}
-                if (address := status.attributes(peer.node_id).get(SERVICE_ADDRESS))
+                if (address := status.attributes(node_id).get(SERVICE_ADDRESS))
                 else {}
             )
-            for peer in self._config.peers
+            for node_id in self._log.roster.in_force.members
         }

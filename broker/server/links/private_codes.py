@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -88,7 +88,7 @@ def refuse_hello(
     *,
     secret: str | None,
     group: str,
-    node_ids: Collection[str],
+    is_member: Callable[[str], bool],
     nonce: str,
 ) -> HelloRefusal | None:
     """Return why a connection's HELLO does not show that a member of the group speaks; None: it does.
@@ -100,7 +100,7 @@ def refuse_hello(
         ext: of the request. Older versions do not say which nonce they mean.
         secret: of the node that is called.
         group: its group.
-        node_ids: the members of that.
+        is_member: whether a node id is that of one of its members.
         nonce: of its process.
 
     Raises:
@@ -114,7 +114,7 @@ def refuse_hello(
     problem = None
     if their_group != group:
         problem = f"this is group {group}, not {their_group[:64]}"
-    elif node_id not in node_ids:
+    elif not is_member(node_id):
         problem = f"{node_id[:64]} is not a member of group {group}"
     elif not hmac.compare_digest(proof.encode(), expected.encode()):
         problem = f"{node_id} does not know the group's secret"

@@ -31,6 +31,12 @@ _OF_MEMBERS: Final = (
         is_strict=True,
     ),
     HonouredKey(
+        flag("raftJoin"),
+        "true (`--join`): the group exists, and `dLegerPeers` names members to find it by, and this node, which waits "
+        "to be added ([members.md](members.md)) and begins no group of its own",
+        is_strict=True,
+    ),
+    HonouredKey(
         flag("enableDLegerCommitLog", "false"),
         "true: `dLegerGroup`, `dLegerSelfId` and `dLegerPeers` must be there; false: they must not be",
         shown_default="whether they are there",

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Final
 
 from broker.server.watches.group_time import PeerClock, agreed_ms, starting_ms
@@ -83,6 +83,18 @@ class SteadyWallClock:
             assert now_ms >= self._led_ms, f"the log's clock goes back {self._led_ms - now_ms} ms"
             self._led_ms = now_ms
         return now_ms
+
+    def members_changed(self, others: Collection[NodeId]) -> None:
+        """Go by these members' clocks from now on, and this node's.
+
+        What is settled stays so, but for a node that only believed to be alone.
+        """
+        was_alone = self._member_count == 1
+        self._member_count = len(others) + 1
+        if was_alone and others and not self._has_led:
+            self._is_settled = False
+        for gone in self._peers.keys() - set(others):
+            del self._peers[gone]
 
     def _agreed_ms(self, own_ms: int) -> int:
         return agreed_ms(

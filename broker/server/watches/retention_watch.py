@@ -163,8 +163,9 @@ class RetentionWatch:
         if self.used_percent is not None:
             percents[own] = self.used_percent
         full = {node for node, used in percents.items() if refuses_sends(self.rules, used)}
-        member_count = len(self._log.config.peers)
-        if own not in full and 2 * (member_count - len(full)) > member_count:
+        voters = self._log.roster.in_force.voters
+        full_count = len(full.intersection(voters))
+        if own not in full and 2 * (len(voters) - full_count) > len(voters):
             return ""
         shown = ", ".join(f"{node} {percents[node]:.0f} %" for node in sorted(full))
         return (

@@ -51,7 +51,7 @@ class Bench:
     def __init__(self) -> None:
         self.now_ms = 0
         self.node = FakeOrigin()
-        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)
+        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}.get, lambda: self.now_ms)
         self.exchange = ClientExchange(
             FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
             FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here

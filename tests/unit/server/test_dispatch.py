@@ -41,7 +41,7 @@ class Bench:
         self.delivered: list[str] = []
         server = LinkServer(
             group="g",
-            node_ids=frozenset({"n1"}),
+            is_member={"n1"}.__contains__,
             secret=None,
             nonce=NONCE,
             frame_bytes_max=1 << 20,

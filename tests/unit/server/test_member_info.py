@@ -13,6 +13,7 @@ from broker.server.handlers.member_info import MemberInfo
 from broker.server.links.private_codes import SERVICE_ADDRESS
 from dledger import NodeId, RoleView, Term, parse_peers
 from dledger.raft.effects import Role
+from dledger.runtime.roster import Roster
 
 N0, N1 = NodeId("n0"), NodeId("n1")
 
@@ -32,9 +33,8 @@ class Member:
             "n1": {SERVICE_ADDRESS: "h1:10911"},
         }
         self.status = cast("Any", self)
-        config = SimpleNamespace(
-            broker_name="broker-a", peers=parse_peers("n0-h0:1;n1-h1:2;n2-h2:3")
-        )
+        config = SimpleNamespace(broker_name="broker-a", group="group-a")
+        self.roster = Roster(N0, parse_peers("n0-h0:1;n1-h1:2;n2-h2:3"), joins=False)
         self.info = MemberInfo(
             cast("Any", config),
             cast("Any", self),
@@ -45,6 +45,10 @@ class Member:
 
     def attributes(self, node_id: str) -> dict[str, str]:
         return self.known.get(node_id, {})
+
+    def address_of(self, node_id: str) -> str:
+        peer = self.roster.peer(node_id)
+        return "" if peer is None else peer.address
 
     def peers_connected(self) -> list[str]:
         return ["n1"]
@@ -97,6 +101,10 @@ def test_clients_stops_and_troubles_are_those_of_now() -> None:
     table = member.info.table()
     assert (table["raftClients"], table["raftStopping"]) == ("7", "leaves")
     assert table["raftTrouble"] == "an older copy; 2 damaged entries"
+    member.known["n0"]["membership"] = "removed: n0 is no member any more"
+    assert "removed" not in member.info.table()["raftTrouble"], "it is one, as far as it knows"
+    member.roster.turned_away("n0 is no member any more")
+    assert member.info.table()["raftTrouble"].endswith("; removed: n0 is no member any more")
 
 
 def test_the_room_on_a_disk_is_that_of_an_ordinary_user() -> None:

@@ -63,7 +63,7 @@ class Bench:
         fakes: tuple[Any, ...] = (FakeLog(), Commits(), Catalog(topics.get, groups.get), FakeLink())
         self.members = Members(
             *fakes,
-            followers=Followers({}, lambda: self.now_ms),
+            followers=Followers({}.get, lambda: self.now_ms),
             outputs=self.outputs,
             nursery=cast("Any", None),
             auto_create_groups=True,

@@ -24,7 +24,9 @@ def refusal_of(secret: str | None = "s", **changed: str) -> HelloRefusal | None:
     meant = changed.pop("nonce", "new")
     proof = link_proof(secret, group="g", node_id="n1", nonce=meant)
     ext = {"group": "g", "node": "n1", "nonce": meant, "proof": proof, **changed}
-    return refuse_hello(ext, secret="s", group="g", node_ids={"n0", "n1"}, nonce="new")
+    return refuse_hello(
+        ext, secret="s", group="g", is_member={"n0", "n1"}.__contains__, nonce="new"
+    )
 
 
 def test_a_hello_for_the_last_process_is_told_from_one_with_a_wrong_secret() -> None:
@@ -48,4 +50,6 @@ def test_a_hello_for_the_last_process_is_told_from_one_with_a_wrong_secret() -> 
 def test_a_node_of_before_does_not_say_which_process_it_means() -> None:
     proof = link_proof("s", group="g", node_id="n1", nonce="new")
     ext = {"group": "g", "node": "n1", "proof": proof}
-    assert refuse_hello(ext, secret="s", group="g", node_ids={"n1"}, nonce="new") is None
+    assert (
+        refuse_hello(ext, secret="s", group="g", is_member={"n1"}.__contains__, nonce="new") is None
+    )

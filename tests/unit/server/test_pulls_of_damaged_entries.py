@@ -113,7 +113,7 @@ class Bench:
         self.log = self.log_type(self.broker)
         self.points = Points()
         self.checks = Rules()
-        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}, lambda: self.now_ms)
+        self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}.get, lambda: self.now_ms)
         self.committed: list[int] = []
         self.pulls = Pulls(
             self.log,  # type: ignore[arg-type]

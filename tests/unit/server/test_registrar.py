@@ -56,6 +56,7 @@ async def test_leaving_waits_for_the_answer_to_a_registration(
         judge,
         lambda *_: None,
         is_leading=lambda: True,
+        is_member=lambda: True,
         tried=lambda: None,
     )
     server._connection = cast("Connection", wire)
@@ -91,7 +92,7 @@ class Registered:
     """What one node registers with one name server."""
 
     def __init__(self) -> None:
-        self.is_leading = True
+        self.is_leading = self.is_member = True
         self.tries = 0
         self.wire = Wire()
         self.server = _NameServer(
@@ -100,6 +101,7 @@ class Registered:
             judge_nothing,
             lambda *_: None,
             is_leading=lambda: self.is_leading,
+            is_member=lambda: self.is_member,
             tried=self._tried,
         )
         self.server._connection = cast("Connection", self.wire)
@@ -133,6 +135,28 @@ async def test_only_what_a_leader_registers_after_the_call_is_waited_for(
         node.server.wake(urgent=True)
         await node.answer(3)
         assert node.server.has_taken(wanted), "what was built while it led"
+        nursery.cancel_scope.cancel()
+
+
+async def test_who_is_no_member_registers_nowhere_until_it_is_one_again(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    node = Registered()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        nursery.start_soon(node.server.run, 30.0)
+        await node.answer(1)
+        node.is_member = False
+        node.server.wake(urgent=True)
+        await trio.testing.wait_all_tasks_blocked()
+        assert node.wire.is_closed, "the name server takes it out of the routes"
+        assert len(node.wire.sent) == 1
+        node.wire = Wire()
+        node.server._connection = cast("Connection", node.wire)
+        nursery.start_soon(node.server._receive, cast("Connection", node.wire))
+        node.is_member = True
+        node.server.wake(urgent=True)
+        await node.answer(2)
         nursery.cancel_scope.cancel()
 
 

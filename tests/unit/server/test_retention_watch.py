@@ -20,13 +20,15 @@ from broker.store import recent_sends
 from broker.store.control import PutSettings
 from broker.store.recent_sends import AGE_MAX_MS
 from broker.store.retention import JUMP_MS
-from dledger import LogServer, NotLeaderError, Term
+from dledger import LogServer, NodeId, NotLeaderError, Term
+from dledger.raft.configuration import Configuration
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import DISK_FULL, ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
 
+MEMBERS = Configuration(tuple(NodeId(f"n{number}") for number in range(3)), (NodeId("n3"),))
 SEGMENT = 4096
 AGE_MS = 600_000
 RULES = RetentionRules(reserved_ms=AGE_MS, is_any_hour=True)
@@ -45,7 +47,8 @@ class Bench:
         self.steady_ms = 0
         server = SimpleNamespace(
             node_id="n0",
-            config=SimpleNamespace(segment_size_bytes=SEGMENT, peers=("n0", "n1", "n2")),
+            config=SimpleNamespace(segment_size_bytes=SEGMENT),
+            roster=SimpleNamespace(in_force=MEMBERS),
             reader=self,
             is_serving=True,
         )

@@ -26,7 +26,7 @@ class Node:
     node_id = "n0"
 
     def __init__(self, *, takes_over: str | None = "n1", members: int = 3) -> None:
-        self.config = SimpleNamespace(peers=[f"n{each}" for each in range(members)])
+        self.roster = SimpleNamespace(is_alone=members == 1)
         self.is_leader = True
         self.leader_id: str | None = "n0"
         self.clients = 1

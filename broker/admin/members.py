@@ -1,0 +1,96 @@
+"""`dledger-admin members`: who belongs to a broker group's log, and changes of that (docs/members.md).
+
+The brokers say where members speak to each other; there the leader is asked, as `dledger members` asks it. So a group
+with a secret wants it here, too. What a verb does is the log's to say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Sequence
+
+import trio
+
+from broker.admin.ask import NobodyAnsweredError, NodeAnswer
+from broker.command_line import read_secret
+from dledger import Client, ConfigError, Peer, parse_peers
+from dledger.runtime.members_command import DESCRIPTION, describe_members, members
+
+TIMEOUT_S = 10.0
+
+
+def add_members(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    add_where: Callable[[argparse.ArgumentParser], None],
+) -> None:
+    """Add `members` and its verbs; `add_where` adds the options that say where brokers are."""
+    options = argparse.ArgumentParser(add_help=False)
+    add_where(options)
+    options.add_argument(
+        "-g", "--group", help="broker name; needed when the name servers know several"
+    )
+    options.add_argument(
+        "--secret-file", metavar="FILE", help="its first line is the group's secret, if it has one"
+    )
+    options.add_argument(
+        "--timeout",
+        type=float,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help="how long to try (%(default)g)",
+    )
+    options.add_argument("--json", action="store_true", help="one JSON object for scripts")
+    text = "who the members of a group are, and changes of that"
+    describe_members(commands.add_parser("members", help=text, description=DESCRIPTION), [options])
+
+
+def run_members(options: argparse.Namespace, answers: Sequence[NodeAnswer]) -> int:
+    """Carry out one verb; return the exit code.
+
+    Args:
+        options: of the command line.
+        answers: runtime information of the group's brokers, of some at least.
+
+    Raises:
+        NobodyAnsweredError: none of them says where the members are.
+        DLedgerError: as `members`.
+    """
+    group, peers = members_in(answers)
+    secret = read_secret(options.secret_file, "--secret-file") if options.secret_file else None
+
+    async def run() -> int:
+        async with Client(peers, group=group, secret=secret, timeout_s=options.timeout) as client:
+            return await members(client, options, report=_report)
+
+    return trio.run(run)
+
+
+def _report(text: str) -> None:
+    sys.stderr.write(f"dledger-admin: {text}\n")
+
+
+def members_in(answers: Sequence[NodeAnswer]) -> tuple[str, tuple[Peer, ...]]:
+    """Return the name of the log's group, and where its members listen for each other, leaders first.
+
+    Raises:
+        NobodyAnsweredError: no broker says that.
+    """
+    found: dict[str, Peer] = {}
+    group = ""
+    for answer in sorted(answers, key=lambda each: each.table.get("raftServing") != "true"):
+        try:
+            stated = json.loads(answer.table.get("raftMemberAddresses", "{}"))
+            peers = parse_peers(";".join(f"{name}-{at['log']}" for name, at in stated.items()))
+        except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
+            continue
+        group = group or answer.table.get("raftLogGroup", "")
+        for peer in peers:
+            found.setdefault(peer.node_id, peer)
+    if not found or not group:
+        problems = "; ".join(f"{each.address}: {each.problem}" for each in answers if each.problem)
+        raise NobodyAnsweredError(
+            f"no broker says where the group's members are{': ' + problems if problems else ''}"
+        )
+    return group, tuple(found.values())

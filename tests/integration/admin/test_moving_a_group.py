@@ -1,0 +1,166 @@
+"""The runbook of docs/members.md with real brokers: a group moves to three other machines while clients send."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dledger_mq import Message
+from dledger_mq.blocking import Producer, PullConsumer
+from jepsen.ports import free_ports
+from jepsen.processes import Group, Process, poll, program, wait_listening
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+PATIENCE_S = 90.0
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with Group(tmp_path) as running:
+        running.start()
+        running.wait_listening()
+        yield running
+
+
+def order(group: Group, *words: str) -> dict[str, Any]:
+    """Run `dledger-admin members ...` to its success; what it prints."""
+    verb, *rest = words
+    ended = subprocess.run(
+        [
+            *(program("dledger-admin"), "members", verb, *rest),
+            *("--namesrv", group.namesrv, "--json", "--timeout", str(PATIENCE_S)),
+        ],
+        capture_output=True,
+        timeout=2 * PATIENCE_S,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr.decode()
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def kinds(seen: dict[str, Any]) -> dict[str, str]:
+    return {each["id"]: each["kind"] for each in seen["members"]}
+
+
+def start_joining(group: Group, name: str) -> str:
+    """Start a broker that joins, known by the group's first members; where members reach it."""
+    log_port, port = free_ports(2)
+    peer = f"{name}-127.0.0.1:{log_port}"
+    command = [
+        program("dledger-broker"),
+        *("-c", str(group.folder / "n0.conf"), "--group", group.group, "--id", name, "--join"),
+        *("--peers", f"{group.peers};{peer}", "--listen", str(port)),
+        *("--namesrv", group.namesrv, "--store", str(group.folder / name)),
+    ]
+    node = Process(name, command, log=group.folder / f"{name}.log", port=port)
+    group.nodes.append(node)
+    node.start()
+    wait_listening([node], PATIENCE_S)
+    return peer
+
+
+class Load:
+    """What was sent, and what was not, until the block ends."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.failed: list[str] = []
+
+    def run(self, namesrv: str, ends: threading.Event) -> None:
+        with Producer(namesrv, "load") as producer:
+            number = 0
+            while not ends.is_set():
+                number += 1
+                try:
+                    producer.send(Message("Load", f"m{number}".encode(), keys=(f"k{number}",)))
+                except Exception as error:  # noqa: BLE001  # what fails is what is counted
+                    self.failed.append(repr(error))
+                else:
+                    self.sent.append(f"m{number}")
+
+    def wait_more(self) -> None:
+        wanted = len(self.sent) + 20
+        assert poll(lambda: len(self.sent) >= wanted, PATIENCE_S), self.failed
+
+
+@contextmanager
+def load(group: Group) -> Iterator[Load]:
+    running, ends = Load(), threading.Event()
+    thread = threading.Thread(target=running.run, args=(group.namesrv, ends))
+    thread.start()
+    try:
+        yield running
+    finally:
+        ends.set()
+        thread.join(PATIENCE_S)
+
+
+def stored(group: Group) -> list[str]:
+    """Everything that a consumer without a past reads."""
+    with PullConsumer(group.namesrv, "reader") as consumer:
+        found: list[str] = []
+        for queue in consumer.queues("Load"):
+            offset, end = consumer.min_offset(queue), consumer.max_offset(queue)
+            while offset < end:
+                pulled = consumer.pull(queue, offset)
+                found += [message.body.decode() for message in pulled.messages]
+                offset = pulled.next_offset
+        return found
+
+
+def test_a_group_moves_to_three_other_nodes_under_load_and_no_send_fails(group: Group) -> None:
+    with load(group) as running:
+        running.wait_more()
+        for old, new in (("n0", "n3"), ("n1", "n4"), ("n2", "n5")):
+            seen = order(group, "replace", old, start_joining(group, new))
+            assert (kinds(seen)[new], old in kinds(seen)) == ("voter", False)
+            running.wait_more()
+            group.node(old).stop()
+            running.wait_more()
+    assert running.failed == []
+    assert kinds(order(group, "list")) == {"n3": "voter", "n4": "voter", "n5": "voter"}
+    found = stored(group)
+    assert sorted(found) == sorted(running.sent), "each once, none lost"
+
+    def is_equal() -> bool:
+        ended = subprocess.run(
+            [program("dledger-admin"), "verify", "--namesrv", group.namesrv, "--json"],
+            capture_output=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+        verdict = json.loads(ended.stdout)
+        assert ended.returncode != 1, verdict
+        return ended.returncode == 0 and set(verdict["nodes"]) == {"n3", "n4", "n5"}
+
+    assert poll(is_equal, PATIENCE_S, 0.5), group.nodes[-1].log_tail()
+
+
+def test_a_broker_that_joins_or_was_removed_stands_in_no_route(group: Group) -> None:
+    n3 = start_joining(group, "n3")
+    assert poll(lambda: "not-added-yet" in group.node("n3").log.read_text(), PATIENCE_S)
+    assert set(nodes_in_routes(group)) <= {"n0", "n1", "n2"}
+    assert kinds(order(group, "add", n3, "--learner"))["n3"] == "learner"
+    assert poll(lambda: "n3" in nodes_in_routes(group), PATIENCE_S)
+    order(group, "remove", "n3")
+    assert poll(lambda: "n3" not in nodes_in_routes(group), PATIENCE_S)
+    assert "removed" in group.node("n3").log.read_text()
+
+
+def nodes_in_routes(group: Group) -> list[str]:
+    ended = subprocess.run(
+        [program("dledger-admin"), "snapshots", "--namesrv", group.namesrv, "--json"],
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    return [each["node"] for each in json.loads(ended.stdout or b'{"nodes": []}')["nodes"]]
