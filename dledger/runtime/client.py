@@ -68,7 +68,7 @@ MEMBERS_ATTEMPT_S: Final = 0.2
 """A request that would have less than this to be answered is not sent."""
 
 KNOWN_MAX: Final = 16
-"""Members that a client knows; who was never named to it is forgotten first."""
+"""Members that a client knows; of those that were not named to it, some that it does not use are forgotten."""
 
 Answered = TypeVar("Answered")
 
@@ -341,12 +341,19 @@ class Client:
         if peer is None or peer.node_id in self._by_id:
             return
         while len(self._by_id) >= KNOWN_MAX:
-            names = [name for name in self._by_id if name not in self._given]
-            if not names:
+            unused = next(filter(self._is_unused, self._by_id), None)
+            if unused is None:
                 return
-            del self._by_id[names[0]]
+            del self._by_id[unused]
         self._by_id[peer.node_id] = peer
         self._locks[peer.node_id] = trio.Lock()
+
+    def _is_unused(self, node_id: NodeId) -> bool:
+        """Return whether a member may be forgotten: nobody named it to this client, and no call is on its way there."""
+        if node_id in self._given or node_id == self._leader_id or self._locks[node_id].locked():
+            return False
+        connection = self._connections.get(node_id)
+        return connection is None or connection.is_over
 
     def _search(self, timeout_s: float | None) -> LeaderSearch:
         return LeaderSearch(self.timeout_s if timeout_s is None else timeout_s)

@@ -28,7 +28,7 @@ HISTORY_MAX: Final = 32
 class Roster:
     """The members as one node knows them.
 
-    Invariant: `committed_index` <= `index`, but for a change that was cut.
+    Invariant: `committed_index` <= `index`.
 
     Attributes:
         node_id: this node.
@@ -83,9 +83,14 @@ class Roster:
             self.change(committed, index, is_committed=True)
 
     def change(self, configuration: Configuration, index: Index, *, is_committed: bool) -> None:
-        """Follow the configuration in force, or learn that it is committed."""
+        """Follow the configuration in force, or learn that it is committed.
+
+        A log that lacks what the store remembers to be committed has yet to come so far: nothing of it counts.
+        """
+        if index < self.committed_index:
+            return
         self.in_force, self.index = configuration, index
-        if is_committed and index >= self.committed_index:
+        if is_committed:
             self.committed, self.committed_index = configuration, index
             if index:
                 self._history[index] = frozenset(configuration.members)

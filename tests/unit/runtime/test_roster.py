@@ -183,6 +183,21 @@ def test_a_store_goes_on_with_what_it_remembers() -> None:
     assert again.members_at(Index(0)) is None
 
 
+def test_a_log_that_has_lost_what_the_store_remembers_to_be_committed_changes_nothing() -> None:
+    """The hard state was lost, and with it the notes: the core begins with what it was started with."""
+    known = roster()
+    known.restore(
+        frozenset({N0, N1, N2}), Configuration((N0, N1, N3), (N4,), addresses=AT), Index(8)
+    )
+    before = known.stated()
+    follow(known, (N0, N1, N2), 0)
+    follow(known, (N0, N1, N2, N3), 5)
+    assert known.stated() == before
+    assert list(known.contacts()) == [N1, N3, N4]
+    follow(known, (N0, N3), 9, committed=False)
+    assert list(known.contacts()) == [N3, N1, N4]
+
+
 def test_what_is_kept_of_others_is_bounded() -> None:
     known = roster()
     for number in range(STRANGERS_MAX * 2):
