@@ -26,7 +26,7 @@ from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
 from broker.importing.plan import ImportPlan, make_plan
-from broker.importing.survey import Source, SourceSurvey, survey
+from broker.importing.survey import Source, SourceSurvey, find_log, survey
 from broker.importing.waiting import TooManyWaitError
 from broker.store.schedule import parse_delay_levels
 from dledger_mq.message.numbers import PhysicalOffset
@@ -53,7 +53,8 @@ def add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         type=Path,
         action="append",
         metavar="DIR",
-        help="storePathCommitLog, where it is not SOURCE/commitlog; may be given several times",
+        help="the commit log, where it is neither SOURCE/commitlog nor SOURCE/dledger-ID/data; may be given several "
+        "times",
     )
     command.add_argument(
         "-s", "--store", type=Path, metavar="TARGET", help="folder of the new store"
@@ -126,7 +127,7 @@ def run_import(options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     """Read, plan, write and compare; raises what keeps it from that."""
-    folders = options.commitlog or [options.source / "commitlog"]
+    folders = options.commitlog or [find_log(options.source)]
     until = None if options.until is None else PhysicalOffset(options.until)
     with _progress("reading", is_shown=not options.json) as progress:
         found = survey(Source(options.source, folders, until), progress)

@@ -1,9 +1,12 @@
-"""RocketMQ's CommitLog files, read from the first record to the last whole one.
+"""RocketMQ's CommitLog files, plain or DLedger's, read from the first record to the last whole one.
 
 A file is named by the place of its first byte, and is filled with zeros when it is made. A record that has no room in
 it begins the next file, behind an end record of 8 bytes. The end of the log is therefore where zeros begin. Anything
 else behind the last whole record is told with its place: a torn write, damage, or what RocketMQ left when it cut the
 log's end itself. Nothing here knows what becomes of a record.
+
+DLedger's files have the same form, but each record stands in an entry behind 48 bytes, from which only place, size and
+index are used; an entry without a record (a no-op) is passed over.
 
 Source: RocketMQ store/CommitLog.java checkMessageAndReturnSize; stores of its releases in tests/golden/rocketmq_stores.
 """
@@ -35,6 +38,10 @@ READ_BYTES: Final = 4 * 1024 * 1024
 NAME_DIGITS: Final = 20
 
 _HEAD: Final = struct.Struct(">ii")
+_ENTRY: Final = struct.Struct(">iiqqqiiii")
+_RECORD_ENTRY: Final = 1
+_OTHER_ENTRIES: Final = (2, 3)
+_END_ENTRY: Final = -1
 _ZEROS: Final = bytes(READ_BYTES)
 
 
@@ -56,6 +63,17 @@ class SourceRecord(NamedTuple):
 
     message: StoredMessage
     data: bytes
+
+
+class _Frame(NamedTuple):
+    """A record with what stands before it; `record_at` is equal to `size` where there is none."""
+
+    record_at: int
+    size: int
+    entry_index: int = 0
+
+
+_END_OF_FILE: Final = _Frame(0, 0)
 
 
 class LogEnd(NamedTuple):
@@ -115,19 +133,29 @@ class SourceLogReader:
 
     Attributes:
         end: where the log ends, once all records were read.
+        last_index: of the last entry that was read, in DLedger's files.
     """
 
-    def __init__(self, files: Sequence[LogFile], until: PhysicalOffset | None = None) -> None:
+    def __init__(
+        self,
+        files: Sequence[LogFile],
+        until: PhysicalOffset | None = None,
+        *,
+        in_entries: bool = False,
+    ) -> None:
         """Set up a reading.
 
         Args:
             files: as listed.
             until: the place at which the reading ends, whatever follows; None: at the log's end.
+            in_entries: the files are DLedger's.
         """
         assert files, "a commit log has at least one file"
         self._files = files
         self._until = until
+        self._in_entries = in_entries
         self.end: LogEnd | None = None
+        self.last_index = -1
 
     def records(self) -> Iterator[SourceRecord]:
         """Yield the records, each verified with its checksum.
@@ -166,23 +194,20 @@ class SourceLogReader:
                 offset = PhysicalOffset(file.first_offset + place + at)
                 if self._until is not None and offset >= self._until:
                     return offset, ""
-                if len(data) - at < _HEAD.size:
-                    break
-                size, magic = _HEAD.unpack_from(data, at)
-                if magic == END_MAGIC:
+                left = file.size_bytes - place - at
+                frame = (_entry_frame if self._in_entries else _plain_frame)(data, at, offset, left)
+                if isinstance(frame, str):
+                    return offset, frame
+                if frame is _END_OF_FILE:
                     return None
-                problem = _head_problem(size, magic, file.size_bytes - place - at)
-                if problem is not None:
-                    return offset, problem
-                if size > len(data) - at:
+                if frame is None or frame.size > len(data) - at:
                     break
-                try:
-                    message = decode_record(data, at)
-                except RecordError as error:
-                    return offset, error.reason
-                if message.physical_offset != offset:
-                    return offset, f"a record that says physical offset {message.physical_offset}"
-                yield SourceRecord(message, data[at : at + size])
+                record_at, size, self.last_index = frame
+                if record_at < size:
+                    found = _record(data[at + record_at : at + size], offset + record_at)
+                    if isinstance(found, str):
+                        return offset, found
+                    yield found
                 at += size
             if place + len(data) >= file.size_bytes:
                 return None if place + at == file.size_bytes else (offset, "a record that is cut")
@@ -214,12 +239,51 @@ class SourceLogReader:
         return last
 
 
-def _head_problem(size: int, magic: int, left: int) -> str | None:
-    """Return what is wrong with the first 8 bytes of a record; empty for zeros, which are the log's end."""
+def _record(data: bytes, offset: int) -> SourceRecord | str:
+    """Return the one record in these bytes, or what is wrong with it."""
+    try:
+        message = decode_record(data)
+    except RecordError as error:
+        return error.reason
+    if message.size_bytes != len(data):
+        return f"a record of {message.size_bytes} bytes in an entry for {len(data)}"
+    if message.physical_offset != offset:
+        return f"a record that says physical offset {message.physical_offset}"
+    return SourceRecord(message, data)
+
+
+def _plain_frame(data: bytes, at: int, _offset: int, left: int) -> _Frame | str | None:
+    """Return the next record's frame, or what is wrong there, empty for zeros; None: more bytes are needed."""
+    if len(data) - at < _HEAD.size:
+        return None
+    size, magic = _HEAD.unpack_from(data, at)
     if magic == 0 and size == 0:
         return ""
+    if magic == END_MAGIC:
+        return _END_OF_FILE
     if magic not in (MAGIC_V1, MAGIC_V2):
         return f"no record (magic 0x{magic & 0xFFFF_FFFF:08X})"
     if not RECORD_BYTES_MIN <= size <= left:
         return f"a record of {size} bytes where {left} are left in the file"
-    return None
+    return _Frame(0, size)
+
+
+def _entry_frame(data: bytes, at: int, offset: int, left: int) -> _Frame | str | None:
+    """Return the next entry's frame likewise (DLedger DLedgerEntryCoder)."""
+    if len(data) - at < _HEAD.size:
+        return None
+    magic, size = _HEAD.unpack_from(data, at)
+    if magic == 0 and size == 0:
+        return ""
+    if magic == _END_ENTRY:
+        return _END_OF_FILE
+    if magic not in (_RECORD_ENTRY, *_OTHER_ENTRIES):
+        return f"no entry (magic {magic})"
+    if not _ENTRY.size <= size <= left:
+        return f"an entry of {size} bytes where {left} are left in the file"
+    if len(data) - at < _ENTRY.size:
+        return None
+    _, _, index, _, position, _, _, _, body_bytes = _ENTRY.unpack_from(data, at)
+    if position != offset or body_bytes != size - _ENTRY.size:
+        return f"an entry that says position {position} and {body_bytes} bytes of {size}"
+    return _Frame(_ENTRY.size if magic == _RECORD_ENTRY else size, size, index)

@@ -250,7 +250,7 @@ class StoreCopy:
         files, end = self._found.files, self._found.end
         begin, total = files[0].first_offset, end.physical_offset - files[0].first_offset
         selection = Selection(self._plan, self._found)
-        reader = SourceLogReader(files, end.physical_offset)
+        reader = SourceLogReader(files, end.physical_offset, in_entries=self._found.in_entries)
         for message, data in reader.records():
             key = (message.topic.encode(), QueueId(message.queue_id))
             treatment = treatment_of(key[0])

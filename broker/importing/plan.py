@@ -169,6 +169,15 @@ def _judge_log(plan: ImportPlan, found: SourceSurvey, *, after_crash: bool, is_u
                 f"--until {end.physical_offset}",
             )
         )
+    if found.uncommitted_count and not after_crash:
+        plan.problems.append(
+            Problem(
+                "commit log",
+                f"DLedger knew the last {found.uncommitted_count} entries of it not to be committed yet",
+                "take the store of the node that led last, stopped in order; or say --after-crash, if this is the "
+                "longest log there is: messages that were never acknowledged may be among them",
+            )
+        )
     if found.was_stopped:
         return
     if after_crash:

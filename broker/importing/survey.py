@@ -39,6 +39,9 @@ from dledger_mq.message.sys_flags import INNER_BATCH, TRANSACTION_PREPARED
 PROGRESS_MESSAGES: Final = 4096
 """Messages between two reports of progress."""
 
+DLEDGER_PREFIX: Final = "dledger-"
+"""Of the folder with a member's log, where RocketMQ runs on DLedger."""
+
 _LIGHT: Final = b"INNER_MULTI_DISPATCH"
 
 
@@ -79,6 +82,11 @@ class Source:
     log_folders: Sequence[Path]
     until: PhysicalOffset | None = None
 
+    @property
+    def in_entries(self) -> bool:
+        """Return whether the log is DLedger's."""
+        return all(folder.parent.name.startswith(DLEDGER_PREFIX) for folder in self.log_folders)
+
 
 @dataclass(slots=True)
 class SourceSurvey:
@@ -97,6 +105,8 @@ class SourceSurvey:
         batch_topics: topics with messages of several in one record.
         light_count: messages that light queues (LMQ) show too.
         was_stopped: the broker had ended in order.
+        in_entries: the log is DLedger's.
+        uncommitted_count: entries of such a log that are not known to be committed.
     """
 
     files: list[LogFile]
@@ -106,6 +116,8 @@ class SourceSurvey:
     halves: OpenHalves
     timers: WaitingTimers
     was_stopped: bool
+    in_entries: bool = False
+    uncommitted_count: int = 0
     tallies: Tallies = field(default_factory=dict)
     message_count: int = 0
     message_bytes: int = 0
@@ -166,7 +178,7 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
     files = list_log_files(source.log_folders)
     tables = read_tables(source.folder / "config")
     begin, total = files[0].first_offset, files[-1].end_offset - files[0].first_offset
-    reader = SourceLogReader(files, source.until)
+    reader = SourceLogReader(files, source.until, in_entries=source.in_entries)
     transactions = tables.offsets.get((names.HALF_TOPIC, TRANSACTION_GROUP), {})
     found = SourceSurvey(
         files=files,
@@ -176,6 +188,7 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
         halves=OpenHalves(transactions.get(QueueId(0), QueueOffset(0))),
         timers=WaitingTimers(tables.timers),
         was_stopped=not (source.folder / "abort").exists(),
+        in_entries=source.in_entries,
     )
     for message, _ in reader.records():
         found.add(message)
@@ -183,12 +196,52 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
             progress(message.physical_offset - begin, total)
     assert reader.end is not None, "all records were read"
     found.end = reader.end
+    if source.in_entries:
+        committed = read_committed_index(source.log_folders[0].parent / "checkpoint")
+        found.uncommitted_count = max(0, reader.last_index - committed)
     if source.until is not None and found.end.physical_offset != source.until:
         raise SourceError(
             f"--until {source.until}: no record ends there, the nearest ends at {found.end.physical_offset}"
         )
     progress(total, total)
     return found
+
+
+def find_log(folder: Path) -> Path:
+    """Return the folder of a store's commit log: `commitlog`, or DLedger's.
+
+    Raises:
+        SourceError: there are several, and which one counts cannot be known.
+    """
+    plain = folder / "commitlog"
+    members = sorted(folder.glob(f"{DLEDGER_PREFIX}*"))
+    if not members:
+        return plain
+    if len(members) > 1 or (plain.is_dir() and any(plain.iterdir())):
+        raise SourceError(
+            f"{folder} has {len(members)} logs of DLedger ({members[0].name}, ...), and perhaps a plain one: name the "
+            "folder with the one that counts with --commitlog; a plain one before it is not read"
+        )
+    return members[0] / "data"
+
+
+def read_committed_index(path: Path) -> int:
+    """Read which entry DLedger knew to be committed when it stopped; -1 if it does not say.
+
+    Raises:
+        SourceError: the file cannot be read.
+    """
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return -1
+    except (OSError, UnicodeDecodeError) as error:
+        raise SourceError(f"{path}: {error}") from error
+    for line in text.splitlines():
+        name, _, value = line.partition("=")
+        if name.strip() == "committedIndex" and value.strip().isdigit():
+            return int(value)
+    return -1
 
 
 def revive_pending(found: SourceSurvey) -> int:
@@ -215,10 +268,6 @@ def _check_kind(folder: Path) -> None:
     except OSError as error:
         raise SourceError(f"{folder}: {error.strerror}") from error
     for name in children:
-        if name.startswith("dledger-"):
-            raise SourceError(
-                f"{folder / name}: a store of RocketMQ with DLedger (enableDLegerCommitLog) cannot be imported"
-            )
         if name.startswith("consumequeue_rocksdb"):
             raise SourceError(
                 f"{folder / name}: a store with storeType=defaultRocksDB cannot be imported"

@@ -24,7 +24,7 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 
 STORES: Final = Path(__file__).parents[2] / "golden" / "rocketmq_stores"
-RELEASES: Final = ("4.9.7", "5.3.3")
+RELEASES: Final = ("4.9.7", "5.3.3", "4.9.7-dledger")
 INTERNAL: Final = ("RMQ_SYS_", "SCHEDULE_", "rmq_sys_")
 DELAYS_MS: Final = tuple(parse_delay_levels(DELAY_LEVELS_TEXT))
 
@@ -54,6 +54,7 @@ def old_queues(old_store: Path) -> list[OldQueue]:
 
 
 async def bodies(wire: Wire, queue: OldQueue) -> list[bytes]:
+    """Read what the old broker had in a queue."""
     found: list[bytes] = []
     offset = queue.max_offset - queue.message_count
     while offset < queue.max_offset:
@@ -64,7 +65,7 @@ async def bodies(wire: Wire, queue: OldQueue) -> list[bytes]:
         )
         found += [each.body for each in messages]
         offset += len(messages)
-    return found
+    return found[: queue.message_count]
 
 
 async def check_queues(wire: Wire, old_store: Path, *grown: str) -> None:

@@ -18,11 +18,14 @@ END_MAGIC = 0xCBD43194
 
 
 class SourceStore:
-    """A store whose broker was stopped in order."""
+    """A store whose broker was stopped in order; `in_entries`: its log is DLedger's."""
 
-    def __init__(self, folder: Path, *, begin: int = 0) -> None:
+    def __init__(self, folder: Path, *, begin: int = 0, in_entries: bool = False) -> None:
         self.folder = folder
-        self.log = folder / "commitlog"
+        self.log = folder / "dledger-n0" / "data" if in_entries else folder / "commitlog"
+        self.committed: int | None = None
+        self.next_index = 0
+        self._head_bytes = 48 if in_entries else 0
         self.log.mkdir(parents=True)
         (folder / "config").mkdir()
         self.place = begin
@@ -64,7 +67,7 @@ class SourceStore:
                 topic=topic.encode(),
                 queue_id=queue,
                 queue_offset=offset,
-                physical_offset=self.place,
+                physical_offset=self.place + self._head_bytes,
                 sys_flag=sys_flag,
                 born_timestamp_ms=STORED_MS,
                 born_host=HOST,
@@ -75,13 +78,20 @@ class SourceStore:
                 prepared_transaction_offset=prepared,
             )
             left = FILE_BYTES - self.place % FILE_BYTES
-            if len(record) + 8 <= left:
+            if self._head_bytes + len(record) + 8 <= left:
                 break
-            self.write(struct.pack(">iI", left, END_MAGIC))
+            end = (-1, left) if self._head_bytes else (left, END_MAGIC - 2**32)
+            self.write(struct.pack(">ii", *end))
             self.place += left - 8
-        place = self.place
-        self.write(record)
+        place = self.place + self._head_bytes
+        self.write_entry(1, record) if self._head_bytes else self.write(record)
         return place
+
+    def write_entry(self, magic: int, body: bytes) -> None:
+        """Write one of DLedger's entries."""
+        head = (magic, 48 + len(body), self.next_index, 1, self.place, 0, 0, 0, len(body))
+        self.next_index += 1
+        self.write(struct.pack(">iiqqqiiii", *head) + body)
 
     def write(self, data: bytes) -> None:
         """Write bytes where the log ends."""
@@ -111,6 +121,10 @@ class SourceStore:
         }
         for name, table in tables.items():
             (self.folder / "config" / name).write_text(json.dumps(table))
+        if self._head_bytes:
+            committed = self.next_index - 1 if self.committed is None else self.committed
+            text = f"#Mon Nov 23\ncommittedIndex={committed}\nendIndex={self.next_index - 1}\n"
+            (self.log.parent / "checkpoint").write_text(text)
         return self.folder
 
     def survey(self, until: int | None = None) -> SourceSurvey:
