@@ -25,7 +25,7 @@ from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_
 from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
-from broker.importing.plan import ImportPlan, make_plan
+from broker.importing.plan import DELAYS_MS_DEFAULT, ImportPlan, make_plan
 from broker.importing.survey import Source, SourceSurvey, find_log, survey
 from broker.importing.waiting import TooManyWaitError
 from broker.store.schedule import parse_delay_levels
@@ -136,6 +136,7 @@ def _import(options: argparse.Namespace) -> int:
         leave_out=options.leave_out,
         after_crash=options.after_crash,
         is_until=until is not None,
+        delays_ms=options.delay_levels or DELAYS_MS_DEFAULT,
     )
     report = _report(found, plan)
     if plan.problems or options.dry_run:

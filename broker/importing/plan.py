@@ -12,9 +12,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.importing.queue_files import KnownQueue
 from broker.importing.survey import SourceSurvey, Treatment, revive_pending, treatment_of
+from broker.importing.tallies import QueueTally
 from broker.store.consume_queue import QueueKey
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from broker.store.timers import TIMER_KEY
 from broker.store.topics import QUEUE_COUNT_MAX, SYSTEM_TOPICS, TopicConfig
 from broker.store.transactions import HALF_KEY
@@ -33,6 +36,8 @@ POSITION_STEP: Final = 1024 * 1024
 
 BLOCKING_TABLES: Final = frozenset({"topicQueueMapping.json"})
 """Files of `config` that are not left out without being asked for."""
+
+DELAYS_MS_DEFAULT: Final = tuple(parse_delay_levels(DELAY_LEVELS_TEXT))
 
 _DERIVED_BYTES: Final = 128
 """Of units and keys of a message, in files and in snapshots."""
@@ -126,7 +131,12 @@ class ImportPlan:
 
 
 def make_plan(
-    found: SourceSurvey, *, leave_out: Collection[str], after_crash: bool, is_until: bool
+    found: SourceSurvey,
+    *,
+    leave_out: Collection[str],
+    after_crash: bool,
+    is_until: bool,
+    delays_ms: Sequence[int] = DELAYS_MS_DEFAULT,
 ) -> ImportPlan:
     """Decide what becomes of a store.
 
@@ -135,12 +145,13 @@ def make_plan(
         leave_out: topics that are not wanted, and LIGHT_QUEUES or POP.
         after_crash: it is known that the broker was not stopped in order.
         is_until: it is known where the log is taken for ended.
+        delays_ms: of the delay levels, as the broker is said to have had them.
     """
     step = POSITION_STEP
     plan = ImportPlan(position=(found.files[-1].end_offset // step + 1) * step)
     plan.log_bytes = found.message_bytes
     _judge_log(plan, found, after_crash=after_crash, is_until=is_until)
-    planner = _Planner(plan, found, frozenset(leave_out))
+    planner = _Planner(plan, found, frozenset(leave_out), delays_ms)
     planner.plan_queues()
     planner.plan_waiting()
     planner.plan_tables()
@@ -198,8 +209,15 @@ def _judge_log(plan: ImportPlan, found: SourceSurvey, *, after_crash: bool, is_u
 class _Planner:
     """Goes through the parts of a survey, and fills a plan."""
 
-    def __init__(self, plan: ImportPlan, found: SourceSurvey, leave_out: frozenset[str]) -> None:
+    def __init__(
+        self,
+        plan: ImportPlan,
+        found: SourceSurvey,
+        leave_out: frozenset[str],
+        delays_ms: Sequence[int],
+    ) -> None:
         self._plan = plan
+        self._delays_ms = delays_ms
         self._found = found
         self._leave_out = leave_out
         self._topics = found.tables.topics
@@ -283,6 +301,8 @@ class _Planner:
         self._plan.queues[key] = PlannedQueue(
             first, tally.next_offset, tally.begun_at, tally.next_offset - first
         )
+        if first < tally.next_offset:
+            self._check_delay(level, tally, known)
         delivered = first - tally.first_offset
         if delivered:
             self._plan.left_out.append(
@@ -290,6 +310,21 @@ class _Planner:
                     f"{names.SCHEDULE_TOPIC}, level {level}",
                     "left out as asked" if is_unwanted else "delivered before",
                     delivered,
+                )
+            )
+
+    def _check_delay(self, level: int, tally: QueueTally, known: KnownQueue | None) -> None:
+        """Refuse delay levels other than those by which RocketMQ had a level's last message wait."""
+        if known is None or known.max_offset != tally.next_offset or level < 1:
+            return
+        was_ms = known.last_tag - tally.last_ms
+        is_ms = self._delays_ms[min(level, len(self._delays_ms)) - 1]
+        if was_ms != is_ms:
+            self._plan.problems.append(
+                Problem(
+                    f"{names.SCHEDULE_TOPIC}, level {level}",
+                    f"messages waited {was_ms} ms in RocketMQ, and would wait {is_ms} ms",
+                    "say --delay-levels with the messageDelayLevel of its broker.conf, and give the group the same",
                 )
             )
 

@@ -27,10 +27,12 @@ class KnownQueue(NamedTuple):
     Attributes:
         max_offset: of the next message.
         end_offset: where the record of its last message ends in the commit log; 0 if there is no unit.
+        last_tag: the last unit's tag hash, of a delayed message the time at which it is due.
     """
 
     max_offset: QueueOffset
     end_offset: PhysicalOffset
+    last_tag: int = 0
 
 
 def read_queues(folder: Path) -> dict[QueueKey, KnownQueue]:
@@ -70,11 +72,11 @@ def _read_queue(folder: Path) -> KnownQueue:
 
             count = bisect_left(units, True, key=is_empty)
             if count:
-                physical_offset, size, _ = _unit_at(descriptor, count - 1)
+                physical_offset, size, tag = _unit_at(descriptor, count - 1)
                 max_offset = QueueOffset(int(path.name) // _UNIT.size + count)
                 is_filler = size == 2**31 - 1
                 end = 0 if is_filler else physical_offset + size
-                return KnownQueue(max_offset, PhysicalOffset(end))
+                return KnownQueue(max_offset, PhysicalOffset(end), tag)
     first = min((int(path.name) for path in names), default=0)
     return KnownQueue(QueueOffset(first // _UNIT.size), PhysicalOffset(0))
 

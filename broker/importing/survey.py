@@ -148,7 +148,7 @@ class SourceSurvey:
             tally = self.tallies[key] = QueueTally(
                 QueueOffset(offset), QueueOffset(offset), PhysicalOffset(place)
             )
-        tally.add(QueueOffset(offset), PhysicalOffset(place), message.size_bytes)
+        tally.add(message)
         if message.sys_flag & INNER_BATCH:
             self.batch_topics.add(topic)
         if _LIGHT in message.properties and message.find(_LIGHT):

@@ -13,8 +13,8 @@ from typing import Final
 from crc32c import crc32c
 
 from broker.store.consume_queue import QueueKey
-from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
-from dledger_mq.message.record import PHYSICAL_OFFSET_AT
+from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
+from dledger_mq.message.record import PHYSICAL_OFFSET_AT, StoredMessage
 
 QUEUE_OFFSET_AT: Final = 20
 PROPERTY_CRC: Final = b"__CRC32#\x01"
@@ -36,6 +36,7 @@ class QueueTally:
         void_count: messages before.
         digest: of the records from there on, without what says where they stand.
         last_end: where the last record ends.
+        last_ms: its store time.
         gap: the first place at which offsets do not follow each other; empty: they do.
     """
 
@@ -47,10 +48,13 @@ class QueueTally:
     void_count: int = 0
     digest: int = 0
     last_end: PhysicalOffset = PhysicalOffset(0)
+    last_ms: StoreTimeMs = StoreTimeMs(0)
     gap: str = ""
 
-    def add(self, queue_offset: QueueOffset, physical_offset: PhysicalOffset, size: int) -> None:
+    def add(self, message: StoredMessage) -> None:
         """Count the next message."""
+        queue_offset = QueueOffset(message.queue_offset)
+        physical_offset, size = PhysicalOffset(message.physical_offset), message.size_bytes
         if queue_offset != self.next_offset:
             if queue_offset == 0:
                 self.void_count += self.message_count
@@ -65,6 +69,7 @@ class QueueTally:
         self.message_bytes += size
         self.next_offset = QueueOffset(queue_offset + 1)
         self.last_end = PhysicalOffset(physical_offset + size)
+        self.last_ms = message.store_timestamp_ms
 
 
 Tallies = dict[QueueKey, QueueTally]

@@ -34,7 +34,7 @@ class SourceStore:
         self.offsets: dict[str, dict[str, int]] = {}
         self.delays: dict[str, int] = {}
         self._next: dict[tuple[str, int], int] = {}
-        self._stored_ms = STORED_MS
+        self.stored_ms = STORED_MS
 
     def topic(self, name: str, queues: int = 1, **more: object) -> None:
         self.topics[name] = {
@@ -61,7 +61,7 @@ class SourceStore:
         if offset is None:
             offset = self._next.get((topic, queue), 0)
         self._next[topic, queue] = offset + 1
-        self._stored_ms += 1
+        self.stored_ms += 1
         for _ in range(2):
             record = encode_record(
                 topic=topic.encode(),
@@ -71,7 +71,7 @@ class SourceStore:
                 sys_flag=sys_flag,
                 born_timestamp_ms=STORED_MS,
                 born_host=HOST,
-                store_timestamp_ms=self._stored_ms,
+                store_timestamp_ms=self.stored_ms,
                 store_host=HOST,
                 body=body,
                 properties=encode_properties(properties) if raw is None else raw,
@@ -104,11 +104,13 @@ class SourceStore:
             file.write(data)
         self.place += len(data)
 
-    def queue_file(self, topic: str, queue: int, first: int, units: list[tuple[int, int]]) -> None:
+    def queue_file(
+        self, topic: str, queue: int, first: int, units: list[tuple[int, int]], tag: int = 0
+    ) -> None:
         """Write the last file of a consume queue."""
         folder = self.folder / "consumequeue" / topic / str(queue)
         folder.mkdir(parents=True)
-        data = b"".join(struct.pack(">qiq", place, size, 0) for place, size in units)
+        data = b"".join(struct.pack(">qiq", place, size, tag) for place, size in units)
         (folder / f"{first * 20:020}").write_bytes(data.ljust(2000, b"\0"))
 
     def save(self) -> Path:

@@ -155,6 +155,23 @@ def test_delayed_messages_that_wait_go_over_and_delivered_ones_do_not(store: Sou
     assert bounds(plan_of(store, SCHEDULE), SCHEDULE, 0) == (3, 3, 0)
 
 
+def test_other_delay_levels_than_the_usual_ones_have_to_be_told(store: SourceStore) -> None:
+    for _ in range(2):
+        store.put(SCHEDULE, queue=0, DELAY="1", REAL_TOPIC="T", REAL_QID="0")
+    due_ms = store.stored_ms + 20_000
+    store.queue_file(SCHEDULE, 0, 0, [(0, 91), (100, 91)], tag=due_ms)
+    (problem,) = plan_of(store).problems
+    assert "waited 20000 ms in RocketMQ, and would wait 1000 ms" in problem.why
+    found = store.survey()
+    for delays_ms, count in (([20_000, 5], 0), ([5, 20_000], 1)):
+        plan = make_plan(
+            found, leave_out=(), after_crash=False, is_until=False, delays_ms=delays_ms
+        )
+        assert len(plan.problems) == count
+    store.delays = {"1": 2}  # what is delivered waits no more
+    assert plan_of(store).problems == []
+
+
 def half(store: SourceStore, key: str, **more: str) -> int:
     return store.put(HALF, REAL_TOPIC="T", REAL_QID="0", UNIQ_KEY=key, TRAN_MSG="true", **more)
 
