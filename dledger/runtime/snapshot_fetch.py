@@ -114,7 +114,7 @@ class SnapshotFetch:
         leader = self._peer_of(leader_id)
         if leader is None:
             return  # where it listens comes with the handshake
-        if not engine.may_begin_anew:
+        if not engine.may_begin_anew and not engine.lacks_state:
             return  # the step before is still being saved
         if self._begin_anew():
             return  # the state was there already

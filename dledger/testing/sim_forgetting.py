@@ -303,7 +303,9 @@ class ForgettingCluster(SimCluster):
     def _catch_up(self, node: SimNode, engine: Engine, keeping: _Keeping) -> None:
         """Fetch the leader's newest snapshot, if its log begins after what the member needs."""
         leader_id = engine.needs_snapshot_of
-        if leader_id is None or leader_id != engine.node.leader_id or not engine.may_begin_anew:
+        if leader_id is None or leader_id != engine.node.leader_id:
+            return
+        if not engine.may_begin_anew and not engine.lacks_state:
             return
         if self._begin_anew(node, engine, keeping):
             return

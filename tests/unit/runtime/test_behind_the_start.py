@@ -123,6 +123,18 @@ async def test_who_has_lost_all_snapshots_keeps_its_log_and_vote_and_gets_the_st
         assert once_more.machine.applied_index >= first
 
 
+async def test_who_has_lost_its_state_gets_it_though_it_never_stops_saving(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log comes all the time, other than that of a member which is behind the leader's start."""
+    async with open_group() as group:
+        leader, away = await without_snapshots(group)
+        monkeypatch.setattr(Engine, "may_begin_anew", False)
+        again = await start(group, away.server.node_id)
+        await wait_until(lambda: again.machine.applied_index == leader.machine.applied_index > 0)
+        assert again.machine.bodies == leader.machine.bodies
+
+
 async def test_without_a_state_a_member_confirms_and_does_not_lead_and_says_what_it_waits_for(
     open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
