@@ -193,13 +193,15 @@ class Examination:
 
 @dataclass(slots=True)
 class PageCache:
-    """The pages that were used last, of all sealed indexes of a log; and what is said of damaged ones.
+    """The pages that were used last, of all sealed indexes of a log; and who hears of damaged ones.
 
     Attributes:
         on_rebuilt: called with path and problem when an index was found damaged and made again.
+        on_lost: called with the error when it could not be.
     """
 
     on_rebuilt: Callable[[str, str], None] = lambda path, problem: None
+    on_lost: Callable[[DiskFailedError], object] = lambda error: None
     _pages: OrderedDict[tuple[SealedIndex, int], EntryColumns] = field(default_factory=OrderedDict)
 
     def get(self, part: SealedIndex, number: int) -> EntryColumns | None:
@@ -228,7 +230,7 @@ class SealedIndex:
     def __init__(self, examination: Examination, cache: PageCache) -> None:
         self.examination = examination
         self._cache = cache
-        self._known: PageTable | EntryColumns | None = None
+        self._known: PageTable | EntryColumns | DiskFailedError | None = None
 
     @property
     def first_index(self) -> Index:
@@ -252,8 +254,8 @@ class SealedIndex:
 
     @property
     def is_verified(self) -> bool:
-        """True once the whole index was read."""
-        return self._known is not None
+        """True once the whole index was read, and the entries are known."""
+        return isinstance(self._known, PageTable | EntryColumns)
 
     def take(self, found: Finding) -> None:
         """Take what an examination has found. The segment must still be a finished one of the log.
@@ -266,9 +268,11 @@ class SealedIndex:
             return
         self._break_seal()
         if isinstance(found, LostIndex):
-            raise DiskFailedError(
+            self._known = error = DiskFailedError(
                 f"a finished segment and its index are both damaged; the next start reads it whole: {found.problem}"
             )
+            self._cache.on_lost(error)
+            raise error
         self._known = found.columns
         self._cache.on_rebuilt(self.examination.path, found.problem)
 
@@ -288,8 +292,11 @@ class SealedIndex:
     def _table(self) -> PageTable | EntryColumns:
         if self._known is None:
             self.take(self.examination.run())
-        assert self._known is not None, "an examination finds the entries or raises"
-        return self._known
+        known = self._known
+        if isinstance(known, DiskFailedError):
+            raise known
+        assert known is not None, "an examination finds the entries or raises"
+        return known
 
     def _page(self, number: int) -> EntryColumns:
         """Return the columns with this page's entries in it: the page, or the whole segment."""

@@ -81,6 +81,7 @@ class SegmentedLog:
         self._finished: SealedIndex | None = None
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
         self.notes: list[tuple[str, dict[str, object]]] = []
+        self._pages.on_lost = self._writer.latch.fail
         self._pages.on_rebuilt = lambda path, problem: self.notes.append(
             ("index-rebuilt", {"path": path, "reason": problem})
         )

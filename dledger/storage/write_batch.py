@@ -51,7 +51,7 @@ class FailureLatch:
         if self.reason is not None:
             raise DiskFailedError(self.reason)
 
-    def fail(self, error: OSError) -> DiskFailedError:
+    def fail(self, error: OSError | DiskFailedError) -> DiskFailedError:
         """Latch a failure and return the error to raise."""
         if self.reason is None:
             self.reason = f"the disk failed, the node must be restarted: {error}"

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from dledger import EntryDamagedError, Index
+from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.runtime import scrubbing
 from dledger.storage.hard_state import HARD_STATE_NAME
@@ -20,6 +21,7 @@ pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 S = 30.0
+SEGMENT_BYTES = 4096
 
 
 async def filled(group: Group, count: int = 40) -> list[bytes]:
@@ -100,6 +102,29 @@ async def test_three_logs_damaged_in_different_places_heal_each_other(
         await all_have(group, bodies)
         leader = await group.leader()
         await leader.server.appender.append(b"more", timeout_s=S)
+
+
+async def test_a_finished_segment_whose_index_is_damaged_too_comes_back_with_the_second_start(
+    open_group: OpenGroup,
+) -> None:
+    """A start believes the edges of finished segments; where damage of both is found, the member stops."""
+    async with open_group(size=3) as group:
+        await group.start_all(segment_size_bytes=SEGMENT_BYTES)
+        bodies = await filled(group)
+        await all_have(group, bodies)
+        member = group.members[next(iter(group.members))]
+        await member.stop()
+        data = data_files(member)[1]
+        flip(data, 3 * (303 + ENTRY_HEADER_BYTES) + 200)
+        flip(Path(member.config.store_path, "index", data.name), 5 * INDEX_UNIT_BYTES + 20)
+        stopped = await group.start(member.server.node_id, segment_size_bytes=SEGMENT_BYTES)
+        with trio.fail_after(S):
+            await stopped.has_ended.wait()
+        assert "both damaged" in str(stopped.failure)
+        await group.start(member.server.node_id, segment_size_bytes=SEGMENT_BYTES)
+        await all_have(group, bodies)
+        other = next(each for each in group.members.values() if each.server is not member.server)
+        assert data.read_bytes() in content(other)
 
 
 async def test_a_deleted_log_file_comes_back(open_group: OpenGroup) -> None:

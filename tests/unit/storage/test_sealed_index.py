@@ -148,6 +148,13 @@ def test_where_index_and_data_are_damaged_the_next_start_knows_it(disk: SimDisk)
     disk.flip_bit("data/" + SECOND, damaged_byte)
     with pytest.raises(DiskFailedError, match=f"both damaged.*index/{SECOND}.*data/{SECOND}"):
         log.layout.position_of(MIDDLE)
+    assert log.unverified() is not None, "the background task would no longer stop the node"
+    with pytest.raises(DiskFailedError, match=r"must be restarted.*both damaged"):
+        fill(log, 1)
+    disk.fail_read()
+    with pytest.raises(DiskFailedError, match="both damaged"):
+        log.layout.index_at(Position(SEGMENT_BYTES + 900 * ENTRY_BYTES // 2))  # without a read
+    disk.forget_faults()
     disk.crash(keep=0.0)
     with pytest.raises(CorruptionError, match="recovery row T"):
         open_log(disk)
