@@ -92,17 +92,15 @@ def run(context: JobContext) -> int:
     options = context.options
     if options.stretch_mib < 1:
         raise PipelineUsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
+    store_of(options.store)  # before an archive is made for one that is none
     pin = _pin(options)
     started = time.monotonic()
     added_bytes = 0
     if options.check:
-        store_of(options.store)
         manifests = checked(options.archive)
     else:
         with Archive(options.archive) as archive:
-            if (
-                pin is not None
-            ):  # before the store is looked at, which loses nothing of it from here on
+            if pin is not None:  # from here on the store loses nothing that is not archived
                 pin.begin(archive.manifests[-1].end_position if archive.manifests else None)
             added_bytes = _add_all(context, archive, store_of(options.store), pin)
             manifests = archive.manifests

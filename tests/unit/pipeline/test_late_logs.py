@@ -34,6 +34,7 @@ from pipeline.archive.manifests import (
 from pipeline.archive.pinning import ArchivePin, pin_at_group
 from pipeline.archive.writing import Archive, expired_index
 from pipeline.audit import chain_difference, last_lost_index
+from pipeline.cli import main
 from pipeline.derived.fold import fold
 from pipeline.derived.kept import DERIVED, queue_file_differences
 from pipeline.errors import InconclusiveError, PipelineUsageError
@@ -312,3 +313,8 @@ def test_a_run_that_asks_for_no_pin_or_archives_nothing_puts_none() -> None:
     none = Namespace(pin=None, check=False)
     only_looks = Namespace(pin="a", check=True)
     assert archive_job._pin(none) is archive_job._pin(only_looks) is None
+
+
+def test_no_archive_is_made_for_a_store_that_is_none(tmp_path: Path) -> None:
+    assert main(["archive", str(tmp_path / "none"), str(tmp_path / "archive")]) != 0
+    assert not (tmp_path / "archive").exists()
