@@ -222,6 +222,8 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
         if isinstance(seen, StatusAnswer):
             role = seen.role + (" (serving)" if seen.is_serving else "")
             role += " (old store, no vote)" if "store" in seen.attributes else ""
+            membership = seen.attributes.get("membership", "").partition(":")[0]
+            role += f" ({membership})" if membership else ""
             table.add_row(
                 peer.node_id,
                 address,

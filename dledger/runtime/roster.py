@@ -65,6 +65,11 @@ class Roster:
 
     # What the store and the log say.
 
+    def found(self) -> None:
+        """Go on as a member that the group began with: the store says so, whatever the node was started with."""
+        self.joins = False
+        self.in_force = self.committed = Configuration(tuple(self._given))
+
     def restore(
         self,
         founders: frozenset[NodeId] | None,

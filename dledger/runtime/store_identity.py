@@ -102,7 +102,10 @@ class StoreIdentity:
     def follow_record(self) -> None:
         """Let the roster go on with what the store remembers of the members, once the record is open."""
         record = self._found
-        self._roster.joins = self._roster.joins or record.has_joined
+        if record.has_joined:
+            self._roster.joins = True
+        elif self._roster.joins:
+            self._roster.found()
         if record.members or record.configuration is not None:
             self._roster.restore(record.founders, record.configuration, record.configuration_index)
 

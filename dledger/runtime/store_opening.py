@@ -106,7 +106,7 @@ class StoreOpening:
         A store that remembers others than the first ones belongs to a group that exists: it founds none.
         """
         roster, config = self._roster, self._config
-        if not roster.is_changed and not roster.joins:
+        if not (roster.is_changed or roster.joins or config.raft.joins):
             return
         raft = replace(config.raft, voters=roster.in_force.voters, joins=True)
         self._config = replace(config, peers=roster.peers(), raft=raft)

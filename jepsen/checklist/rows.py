@@ -579,8 +579,14 @@ OPERATIONS: Final = (
         "operations",
         "members added, removed, replaced under load and partition",
         "never two majorities",
-        "-",
-        unbuilt="membership change: a group's members are fixed at its start",
+        "`dledger members` and `dledger-admin members`, with dead members, and while clients send; the simulator, under "
+        "all its faults",
+        tests=(
+            "tests/simulation/test_members.py::test_members_change_under_all_faults",
+            "tests/unit/runtime/test_changing_members.py",
+            "tests/integration/dledger/test_changing_members.py::test_a_dead_member_is_replaced_and_the_new_one_counts",
+            "tests/integration/admin/test_moving_a_group.py",
+        ),
     ),
     ChecklistRow(
         65,

@@ -115,6 +115,9 @@ def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
     cluster.leader_id()
     n3 = start_joining(cluster, "n3", cluster.peers)
     assert kinds(done(order(cluster, "add", n3, "--learner", "--json")))["n3"] == "learner"
+    before, cluster.peers = cluster.peers, f"{cluster.peers};{n3}"
+    assert poll(lambda: b"(learner)" in cluster.run("status").stdout, PATIENCE_S)
+    cluster.peers = before
     for name in ("n0", "n1"):
         cluster.kill(name)
     assert cluster.run("append", "--data", "by a minority", "--timeout", "3").returncode in {1, 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -225,6 +226,31 @@ async def test_the_members_are_kept_in_the_store_and_other_peers_are_refused(
         async with client_of(group, group.peers) as client:
             last = await client.append(b"back")
             await wait_until(lambda: again.machine.applied_index >= last.index)
+
+
+async def test_a_member_from_the_beginning_may_be_started_as_if_it_joined(
+    open_group: OpenGroup,
+) -> None:
+    """`--join` in all command lines of a group that has begun changes nothing, also not for a store that was lost."""
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader = await group.leader()
+        await leader.server.appender.append(b"before", timeout_s=S)
+        for member in list(group.members.values()):
+            await member.stop()
+        group.members.clear()
+        shutil.rmtree(group.config("n2").store_path)
+        for own in group.peers:
+            others = tuple(each for each in group.peers if each is not own)
+            await start_with(group, joining_config(group, own, others))
+        leader = await group.leader()
+        last = await leader.server.appender.append(b"after", timeout_s=S)
+        await group.wait_applied(last.index)
+        for member in group.members.values():
+            assert sorted(member.server.roster.in_force.voters) == [N0, N1, N2]
+        await wait_until(lambda: group.members[N2].server.is_voter)
+        await group.members.pop(N0).stop()
+        await (await group.leader()).server.appender.append(b"by two", timeout_s=S)
 
 
 async def test_who_cannot_be_reached_is_not_added(open_group: OpenGroup) -> None:
