@@ -185,6 +185,14 @@ def _forget(settings: SimSettings) -> SimSettings:
     )
 
 
+def draw_forgetting_members(seed: int) -> SimSettings:
+    """Draw a run that changes members, and let its group forget the beginning of its log as well.
+
+    So members are added that have to begin behind it, with what the leader tells them of the members.
+    """
+    return _forget(draw_settings(seed))
+
+
 def _change(settings: SimSettings) -> SimSettings:
     """Draw the knobs of changing members, from a stream of their own."""
     rng = Random(f"members/{settings.seed}")
