@@ -579,8 +579,8 @@ OPERATIONS: Final = (
         "operations",
         "members added, removed, replaced under load and partition",
         "never two majorities",
-        "`dledger members` and `dledger-admin members`, with dead members, and while clients send; the simulator, under "
-        "all its faults",
+        "`dledger members` and `dledger-admin members`, with dead members, and while clients send; the simulator, "
+        "under all its faults",
         tests=(
             "tests/simulation/test_members.py::test_members_change_under_all_faults",
             "tests/unit/runtime/test_changing_members.py",
