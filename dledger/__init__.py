@@ -49,10 +49,13 @@ from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import (
     ForgettingMachine,
     PreparingMachine,
+    SealedPart,
+    SealingMachine,
     SnapshotMachine,
     SnapshotOvertakenError,
     SnapshotRefusedError,
     StateMachine,
+    StoredPart,
 )
 from dledger.version import __version__
 
@@ -115,6 +118,9 @@ __all__ = [
     "Failed",
     "ForgettingMachine",
     "PreparingMachine",
+    "SealedPart",
+    "SealingMachine",
+    "StoredPart",
     "HandshakeRefusedError",
     "Index",
     "LeaderNotReadyError",

@@ -12,7 +12,7 @@ from typing import Final
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index
-from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.state_machine import SealingMachine, SnapshotMachine, SnapshotRefusedError
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SNAPSHOTS_FOLDER, SnapshotFile, SnapshotStore
 
@@ -75,7 +75,7 @@ def restore_newest(
         try:
             _check_belongs(snapshot, log)
             if not fitting:
-                machine.restore(store.chunks(snapshot))
+                restore_from(store, snapshot, machine)
                 check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError) as error:
             refused.append(f"{snapshot.path}: {error}")
@@ -90,6 +90,20 @@ def restore_newest(
     store.kept_index = newest.meta.index
     older = next((each for each in fitting[1:] if each.meta.index < newest.meta.index), None)
     return StartingState(newest, older, tuple(refused))
+
+
+def restore_from(store: SnapshotStore, snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
+    """Replace the machine's state by that of a snapshot.
+
+    Raises:
+        CorruptionError: it is damaged; the machine is empty.
+        SnapshotRefusedError: its bytes are no state; the machine is empty.
+        OSError: the disk failed.
+    """
+    if isinstance(machine, SealingMachine):
+        machine.restore_sealed(store.sealed_chunks(snapshot))
+    else:
+        machine.restore(store.chunks(snapshot))
 
 
 def check_reaches(log: SegmentedLog, applied_index: Index) -> None:

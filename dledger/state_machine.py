@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from dledger.raft.entry import Entry
@@ -72,6 +73,63 @@ class PreparingMachine(SnapshotMachine, Protocol):
 
         False: entries may be applied before the next step. True, from then on to the end: none may be applied before
         `snapshot` was called. Where one is applied all the same, `snapshot` gathers anew, at once.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPart:
+    """A part as snapshots name it: where a member keeps some bytes of the state, durably and under checksums.
+
+    Attributes:
+        number: its file is called by it.
+        size_bytes: of the file.
+        state_bytes: bytes of the state in it.
+        crc: with which the file ends; it covers all that is in it.
+    """
+
+    number: int
+    size_bytes: int
+    state_bytes: int
+    crc: int
+
+
+class SealedPart:
+    """Bytes of a state that will never change, so that they are written once and named by each later snapshot.
+
+    The machine keeps the object as long as the bytes belong to its state, and gives it out at the same place each time.
+
+    Attributes:
+        chunks: gives the bytes, in chunks of at most some 256 KiB; called where they have to be written.
+        stored: where they are kept, once a snapshot with them is durable; set by whoever writes snapshots.
+    """
+
+    __slots__ = ("chunks", "stored")
+
+    def __init__(
+        self, chunks: Callable[[], Iterator[bytes]], stored: StoredPart | None = None
+    ) -> None:
+        self.chunks = chunks
+        self.stored = stored
+
+
+@runtime_checkable
+class SealingMachine(SnapshotMachine, Protocol):
+    """A machine large parts of whose state never change any more: its snapshots do not repeat them."""
+
+    def sealed_snapshot(self) -> Iterator[bytes | SealedPart]:
+        """Return what `snapshot` returns, with the parts that never change given as such.
+
+        Raises:
+            SnapshotOvertakenError: from a step; as in `snapshot`.
+        """
+        ...
+
+    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+        """Replace the state, as `restore`; before the bytes of a stored part stands where they are kept.
+
+        Raises:
+            SnapshotRefusedError: the bytes are no such state.
         """
         ...
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
@@ -25,13 +26,21 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
-from broker.store.saved import QueueRow
+from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
-from dledger.state_machine import SnapshotRefusedError
+from dledger.state_machine import (
+    SealedPart,
+    SnapshotOvertakenError,
+    SnapshotRefusedError,
+    StoredPart,
+)
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 UNIT: Final = struct.Struct(">qiq")
 UNIT_BYTES: Final = UNIT.size
+
+SEALED_UNITS: Final = 16_384
+"""Units that snapshots keep as a part: 320 KiB."""
 
 SWEEP_QUEUES: Final = 256
 """Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
@@ -135,6 +144,7 @@ class ConsumeQueue:
         special: whether the fold has more to do for this queue's records than to append a unit.
         line: what the digest of all queues counts of this one, as it was at `line_offset`.
         line_offset: the max offset for which `line` holds; -1: for none.
+        sealed: parts of snapshots, by the queue offset of their first unit; those from before the min offset may stay.
     """
 
     __slots__ = (
@@ -149,6 +159,7 @@ class ConsumeQueue:
         "max_offset",
         "min_offset",
         "put_bytes",
+        "sealed",
         "special",
         "tail",
         "tail_first",
@@ -165,6 +176,7 @@ class ConsumeQueue:
         self.put_bytes = 0
         self.key_seed = key_seed(key[0])
         self.special = special
+        self.sealed: dict[QueueOffset, SealedPart] | None = None
         self.line = b""
         self.line_offset = -1
         self._store = store
@@ -251,6 +263,8 @@ class ConsumeQueue:
             return
         had_spilled = self.held_first < self.tail_first
         self.held_first = first
+        if self.sealed is not None:
+            self.sealed = {at: part for at, part in self.sealed.items() if at >= first} or None
         if first < self.tail_first:
             self._store.trim(self.key, first)
             return
@@ -358,9 +372,17 @@ class ConsumeQueues:
         by_key: for the fold and for staging, which look queues up once per message; their min offsets may be old.
         beginning: messages that stand before it are forgotten.
         hidden: topics of which less is shown, and where that begins; others have no entry here.
+        sealed_units: units of one queue that are a part of snapshots.
     """
 
-    def __init__(self, store: UnitStore, is_special: Callable[[bytes], bool]) -> None:
+    def __init__(
+        self,
+        store: UnitStore,
+        is_special: Callable[[bytes], bool],
+        *,
+        sealed_units: int = SEALED_UNITS,
+    ) -> None:
+        self.sealed_units = sealed_units
         self.by_key: dict[QueueKey, ConsumeQueue] = {}
         self.beginning = Position(0)
         self.hidden: dict[bytes, Position] = {}
@@ -420,6 +442,35 @@ class ConsumeQueues:
         self._sorted.clear()
         self.by_key.clear()
         self._by_topic.clear()
+
+    def seal(
+        self, queue: ConsumeQueue, first: QueueOffset, stored: StoredPart | None
+    ) -> SealedPart:
+        """Return the part with the `sealed_units` units from an offset on, which are there; the same one each time."""
+        if queue.sealed is None:
+            queue.sealed = {}
+        part = queue.sealed.get(first)
+        if part is None:
+            end = QueueOffset(first + self.sealed_units)
+            part = queue.sealed[first] = SealedPart(
+                partial(self.read_units, queue, first, end), stored
+            )
+        return part
+
+    def read_units(
+        self, queue: ConsumeQueue, begin: QueueOffset, end: QueueOffset
+    ) -> Iterator[bytes]:
+        """Yield units for a snapshot, in bounded parts, also those before the min offset.
+
+        Raises:
+            SnapshotOvertakenError: the queue was dropped.
+        """
+        step = CHUNK_BYTES // UNIT_BYTES
+        for first in range(begin, end, step):
+            if self.by_key.get(queue.key) is not queue:
+                raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
+            count = min(step, end - first)
+            yield bytes(queue.units(QueueOffset(first), count, with_held=True))
 
     def begin_reading(self) -> UnitReading:
         """Keep all units that are here now, until what is returned is given up."""

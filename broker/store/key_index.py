@@ -22,15 +22,21 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
-from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow
+from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow, unsealed
 from dledger.raft.ids import Position
-from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.state_machine import (
+    SealedPart,
+    SnapshotOvertakenError,
+    SnapshotRefusedError,
+    StoredPart,
+)
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
@@ -105,6 +111,7 @@ class _Sealed(NamedTuple):
         begin_ms: store time of its first unit.
         end_ms: store time of its last unit.
         capacity: units that it holds, a power of two.
+        part: its bytes, as snapshots keep them.
     """
 
     number: int
@@ -112,6 +119,7 @@ class _Sealed(NamedTuple):
     end_ms: StoreTimeMs
     last_physical_offset: PhysicalOffset
     capacity: int
+    part: SealedPart
 
     def has_from(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether it may have messages stored within a time, both ends included."""
@@ -259,22 +267,42 @@ class KeyIndex:
         Raises:
             SnapshotOvertakenError: the index was cleared since.
         """
+        return unsealed(self.sealed_units())
+
+    def sealed_units(self) -> Iterator[bytes | SealedPart]:
+        """Return the same, each segment as a part.
+
+        Raises:
+            SnapshotOvertakenError: the index was cleared since.
+        """
         reading = _Reading(self._cleared_count)
         self._readings.add(reading)
         return self._read_units(self._sealed[:], self._units, len(self._units), reading)
 
     def _read_units(
         self, sealed: list[_Sealed], units: bytearray, size: int, reading: _Reading
-    ) -> Iterator[bytes]:
+    ) -> Iterator[bytes | SealedPart]:
         """Yield segments and units; as long as this is there, so is the reading, and nothing is dropped."""
         for each in sealed:
-            segment_bytes = each.capacity * _CAPACITY_BYTES
-            for start in range(0, segment_bytes, CHUNK_BYTES):
-                if self._cleared_count != reading.cleared_count:
-                    raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
-                yield self._read(each.number, start, min(CHUNK_BYTES, segment_bytes - start))
+            if self._cleared_count != reading.cleared_count:
+                raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
+            yield each.part
         for start in range(0, size, CHUNK_BYTES):
             yield bytes(units[start : min(start + CHUNK_BYTES, size)])
+
+    def _segment_chunks(self, number: int, size: int, cleared_count: int) -> Iterator[bytes]:
+        """Yield the bytes of a full segment."""
+        for start in range(0, size, CHUNK_BYTES):
+            if self._cleared_count != cleared_count:
+                raise SnapshotOvertakenError(f"segment {number} of the key index is gone")
+            yield self._read(number, start, min(CHUNK_BYTES, size - start))
+
+    def _part(self, capacity: int, stored: StoredPart | None = None) -> SealedPart:
+        """Return the part of the segment that gets the next number."""
+        size = capacity * _CAPACITY_BYTES
+        return SealedPart(
+            partial(self._segment_chunks, self._next_number, size, self._cleared_count), stored
+        )
 
     def clear(self) -> None:
         """Forget everything."""
@@ -298,7 +326,9 @@ class KeyIndex:
         assert not self._sealed, f"the index has {len(self._sealed)} segments"
         assert not self._units, f"the index has {len(self._units)} bytes of units"
         for segment in row.segments:
-            self._write(self._next_number, source.read(segment.capacity * _CAPACITY_BYTES))
+            size = segment.capacity * _CAPACITY_BYTES
+            part = self._part(segment.capacity, source.stored_part(size))
+            self._write(self._next_number, source.read(size))
             self._sealed.append(
                 _Sealed(
                     self._next_number,
@@ -306,6 +336,7 @@ class KeyIndex:
                     segment.end_ms,
                     segment.last_physical_offset,
                     segment.capacity,
+                    part,
                 )
             )
             self._next_number += 1
@@ -369,7 +400,14 @@ class KeyIndex:
         _, last_physical_offset, end_ms = _UNIT.unpack_from(self._units, last_at)
         self._write(self._next_number, data)
         self._sealed.append(
-            _Sealed(self._next_number, begin_ms, end_ms, last_physical_offset, self._capacity)
+            _Sealed(
+                self._next_number,
+                begin_ms,
+                end_ms,
+                last_physical_offset,
+                self._capacity,
+                self._part(self._capacity),
+            )
         )
         self._next_number += 1
         self._begin()

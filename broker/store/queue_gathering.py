@@ -15,10 +15,9 @@ from collections.abc import Iterator
 from operator import is_
 from typing import Final
 
-from broker.store.consume_queue import SWEEP_QUEUES, UNIT_BYTES, ConsumeQueue, ConsumeQueues
+from broker.store.consume_queue import SWEEP_QUEUES, ConsumeQueue, ConsumeQueues
 from broker.store.packing import pack
-from broker.store.saved import CHUNK_BYTES
-from dledger.state_machine import SnapshotOvertakenError
+from dledger.state_machine import SealedPart, SnapshotOvertakenError
 from dledger_mq.message.numbers import QueueOffset
 
 STEP_QUEUES: Final = 1024
@@ -69,20 +68,21 @@ class QueueGathering:
             yield
         yield from self._add(list(by_key.values())[len(self._queues) :])
 
-    def units(self) -> Iterator[bytes]:
-        """Yield the units of the rows, in bounded parts, while the fold goes on.
+    def units(self) -> Iterator[bytes | SealedPart]:
+        """Yield the units of the rows, in bounded parts, while the fold goes on; full ranges of a queue as parts.
 
         Raises:
             SnapshotOvertakenError: a queue was dropped since.
         """
-        step = CHUNK_BYTES // UNIT_BYTES
-        by_key = self._all.by_key
+        queues, step = self._all, self._all.sealed_units
         for queue, begin, end in zip(self._queues, self._firsts, self._ends, strict=True):
-            for first in range(begin, end, step):
-                if by_key.get(queue.key) is not queue:
+            for first, stop in ranges_of(begin, end, step):
+                if queues.by_key.get(queue.key) is not queue:
                     raise SnapshotOvertakenError(f"{queue.key} lost units from {first} on")
-                count = min(step, end - first)
-                yield bytes(queue.units(QueueOffset(first), count, with_held=True))
+                if stop - first == step:
+                    yield queues.seal(queue, first, None)
+                else:
+                    yield from queues.read_units(queue, first, stop)
 
     def _add(self, queues: list[ConsumeQueue]) -> Iterator[None]:
         for first in range(0, len(queues), STEP_QUEUES):
@@ -103,6 +103,17 @@ class QueueGathering:
         self._queues = [self._queues[place] for place in left]
         self._firsts = [self._firsts[place] for place in left]
         self._ends = [self._ends[place] for place in left]
+
+
+def ranges_of(
+    begin: QueueOffset, end: QueueOffset, step: int
+) -> Iterator[tuple[QueueOffset, QueueOffset]]:
+    """Yield the ranges between multiples of `step` that begin..end consists of; the first and last may be shorter."""
+    first = begin
+    while first < end:
+        stop = QueueOffset(min(first - first % step + step, end))
+        yield first, stop
+        first = stop
 
 
 def _row_of(queue: ConsumeQueue) -> bytes:

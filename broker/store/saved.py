@@ -26,7 +26,7 @@ from msgspec import Meta
 
 from broker.store.packing import STEP_ROWS, array_head, map_head, pack
 from dledger.raft.ids import Index
-from dledger.state_machine import SnapshotRefusedError
+from dledger.state_machine import SealedPart, SnapshotRefusedError, StoredPart
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 VERSION: Final = 3
@@ -158,11 +158,17 @@ def decode_head(data: bytes) -> StateHead:
         raise SnapshotRefusedError(f"the state's head: {error}") from error
 
 
-def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
+def in_chunks(parts: Iterable[bytes | SealedPart]) -> Iterator[bytes | SealedPart]:
     """Yield the same bytes in chunks of about `CHUNK_BYTES`, or less; parts are not larger themselves."""
     waiting: list[bytes] = []
     size = 0
     for part in parts:
+        if isinstance(part, SealedPart):
+            if size:
+                yield b"".join(waiting)
+                waiting, size = [], 0
+            yield part
+            continue
         waiting.append(part)
         size += len(part)
         if size >= CHUNK_BYTES or (size and len(waiting) >= CHUNK_PARTS):
@@ -170,6 +176,15 @@ def in_chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
             waiting, size = [], 0
     if size:
         yield b"".join(waiting)
+
+
+def unsealed(parts: Iterable[bytes | SealedPart]) -> Iterator[bytes]:
+    """Yield the same as nothing but bytes."""
+    for part in parts:
+        if isinstance(part, SealedPart):
+            yield from part.chunks()
+        else:
+            yield part
 
 
 def pieces(data: bytes) -> Iterator[bytes]:
@@ -181,10 +196,28 @@ def pieces(data: bytes) -> Iterator[bytes]:
 class ByteSource:
     """Reads a known number of bytes from chunks of any size."""
 
-    def __init__(self, chunks: Iterator[bytes]) -> None:
+    def __init__(self, chunks: Iterator[bytes | StoredPart]) -> None:
         self._chunks = chunks
         self._chunk = b""
         self._place = 0
+
+    def stored_part(self, size: int) -> StoredPart | None:
+        """Return where exactly the next `size` bytes are kept; None: nowhere on their own."""
+        if self._place < len(self._chunk):
+            return None
+        chunk = next(self._chunks, b"")
+        if isinstance(chunk, StoredPart):
+            self._chunk, self._place = self._next_bytes(), 0
+            return chunk if chunk.state_bytes == size else None
+        self._chunk, self._place = chunk, 0
+        return None
+
+    def _next_bytes(self) -> bytes:
+        """Return the next chunk of bytes; none at the end."""
+        for chunk in self._chunks:
+            if isinstance(chunk, bytes):
+                return chunk
+        return b""
 
     def read(self, size: int) -> bytes:
         """Read exactly `size` bytes.
@@ -202,7 +235,7 @@ class ByteSource:
         """
         while size:
             if self._place == len(self._chunk):
-                self._chunk, self._place = next(self._chunks, b""), 0
+                self._chunk, self._place = self._next_bytes(), 0
                 if not self._chunk:
                     raise SnapshotRefusedError(f"the state ends {size} bytes too early")
             part = self._chunk[self._place : self._place + size]
@@ -219,5 +252,5 @@ class ByteSource:
         Raises:
             SnapshotRefusedError: there are some.
         """
-        if self._place < len(self._chunk) or next(self._chunks, b""):
+        if self._place < len(self._chunk) or self._next_bytes():
             raise SnapshotRefusedError("there are bytes beyond the state")

@@ -21,6 +21,7 @@ from crc32c import crc32c
 from broker.store import saved, state_snapshot
 from broker.store.commands import carry_out
 from broker.store.consume_queue import (
+    SEALED_UNITS,
     UNIT,
     ConsumeQueue,
     ConsumeQueues,
@@ -61,7 +62,12 @@ from broker.store.topics import CONTROL_TOPICS, Topics
 from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index
-from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.state_machine import (
+    SealedPart,
+    SnapshotOvertakenError,
+    SnapshotRefusedError,
+    StoredPart,
+)
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.message.properties import split_keys
 from dledger_mq.message.record import StoredMessage, decode_record
@@ -84,7 +90,7 @@ class PreparedState(NamedTuple):
 
     applied_index: Index
     digest: int
-    parts: Iterator[bytes]
+    parts: Iterator[bytes | SealedPart]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +102,7 @@ class StateLimits:
         keep_units_max: units of one queue that stay when others must go.
         spill_interval: records between two looks at how much a queue has in memory; the looks are spread over them.
         index_segment_units: keys per segment of the key index, a power of two.
+        sealed_units: consume queue units of one queue that snapshots keep as a part.
         near_timers_max: pending timers in memory; about 100 bytes each.
     """
 
@@ -103,6 +110,7 @@ class StateLimits:
     keep_units_max: int = 65_536
     spill_interval: int = 65_536
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
+    sealed_units: int = SEALED_UNITS
     near_timers_max: int = NEAR_MAX
 
 
@@ -142,7 +150,11 @@ class BrokerState:
         self._limits = limits
         self._unlooked_records = 0
         self._known: dict[EntryId, list[ParsedRecord]] = {}
-        self.queues = ConsumeQueues(unit_store or MemoryUnitStore(), _SPECIAL_KEYS.__contains__)
+        self.queues = ConsumeQueues(
+            unit_store or MemoryUnitStore(),
+            _SPECIAL_KEYS.__contains__,
+            sealed_units=limits.sealed_units,
+        )
         self.key_index = KeyIndex(segment_store or MemorySegmentStore(), limits.index_segment_units)
         self.topics = Topics()
         self.groups = Groups()
@@ -273,6 +285,14 @@ class BrokerState:
     def snapshot(self) -> Iterator[bytes]:
         """Return the state as it is now, in bounded chunks; see `dledger.SnapshotMachine`.
 
+        Raises:
+            SnapshotOvertakenError: this replica's state is not to be trusted.
+        """
+        return saved.unsealed(self.sealed_snapshot())
+
+    def sealed_snapshot(self) -> Iterator[bytes | SealedPart]:
+        """Return the same, with what never changes as parts; see `dledger.SealingMachine`.
+
         A replica whose digests differ from the leader's writes no snapshot, so that its next start
         folds the log anew.
 
@@ -290,6 +310,15 @@ class BrokerState:
 
     def restore(self, chunks: Iterator[bytes]) -> None:
         """Replace the state by that of a snapshot; see `dledger.SnapshotMachine`.
+
+        Raises:
+            SnapshotRefusedError: the bytes are no state of this version; this one is empty now.
+            Exception: what `chunks` raised; this state is empty now.
+        """
+        self.restore_sealed(chunks)
+
+    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+        """Replace the state by that of a snapshot with parts; see `dledger.SealingMachine`.
 
         Raises:
             SnapshotRefusedError: the bytes are no state of this version; this one is empty now.

@@ -11,14 +11,14 @@ from itertools import chain
 from typing import Protocol
 
 from broker.store import saved
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueues
+from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues
 from broker.store.key_index import KeyIndex
-from broker.store.queue_gathering import QueueGathering
+from broker.store.queue_gathering import QueueGathering, ranges_of
 from broker.store.retention import Retention
 from broker.store.saved import ByteSource, LargeTable, QueueRow, SavedTable, StateHead
 from broker.store.timers import Timers
 from dledger.raft.ids import Index
-from dledger.state_machine import SnapshotRefusedError
+from dledger.state_machine import SealedPart, SnapshotRefusedError
 from dledger_mq.message.numbers import StoreTimeMs
 
 
@@ -60,7 +60,7 @@ class Gathering:
                 parts.append(part)
                 yield
 
-    def parts(self) -> Iterator[bytes]:
+    def parts(self) -> Iterator[bytes | SealedPart]:
         """Return the state as it is now; its units are read later, while the fold goes on."""
         state = self._state
         head = StateHead(
@@ -76,7 +76,7 @@ class Gathering:
         return chain(
             saved.head_parts(head, self._queues.rows, self._tables),
             self._queues.units(),
-            state.key_index.saved_units(),
+            state.key_index.sealed_units(),
             state.timers.saved_units(),
         )
 
@@ -118,5 +118,18 @@ def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep_units
     key = (row.topic, row.queue_id)
     if key in state.queues.by_key or row.min_offset > row.max_offset:
         raise SnapshotRefusedError(f"queue {row.topic!r}, {row.queue_id} cannot be")
-    units = source.stream((row.max_offset - row.min_offset) * UNIT_BYTES)
-    state.queues.create(key).load(row, units, keep_units_max)
+    queue = state.queues.create(key)
+    queue.load(row, _units_of(state.queues, queue, row, source), keep_units_max)
+
+
+def _units_of(
+    queues: ConsumeQueues, queue: ConsumeQueue, row: QueueRow, source: ByteSource
+) -> Iterator[bytes]:
+    """Yield the units of a row, and note which of them are kept as parts."""
+    step = queues.sealed_units
+    for first, stop in ranges_of(row.min_offset, row.max_offset, step):
+        size = (stop - first) * UNIT_BYTES
+        stored = source.stored_part(size)
+        if stored is not None and stop - first == step:
+            queues.seal(queue, first, stored)
+        yield from source.stream(size)

@@ -15,9 +15,9 @@ from broker.server.config import BrokerConfig
 from broker.server.controller import BrokerController
 from broker.service.retention import RetentionRules
 from broker.store.recent_sends import AGE_MAX_MS, RecentSends
-from broker.store.state import BrokerState, StateLimits
+from broker.store.state import BrokerState
 from broker.testing.answers import Answers
-from broker.testing.model import BrokerModel
+from broker.testing.model import LIMITS, BrokerModel
 from broker.testing.settings import REPEAT_AGE_MS, BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
 from broker.testing.wires import SimConnection, Wires
@@ -30,7 +30,8 @@ from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
 from dledger.starting_state import check_restored, restore_newest
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
-from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
+from dledger.storage.snapshot_parts import SUFFIXES, number_of
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter, Written
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_trace import Trace
@@ -132,13 +133,15 @@ class BrokerCluster(SimCluster):
 
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
-        state = self._state_type(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        state = self._state_type(limits=LIMITS)
         if self._broker_settings.forget_bytes:
             state.recent_sends = RecentSends(REPEAT_AGE_MS)
         store = self._stores[node.node_id] = SnapshotStore(node.disk)
         found = restore_newest(store, state, engine.log)
         newest = found.newest
         self._look_at_flipped(node, newest)
+        for reason in found.refused:
+            self._demand_parts(node, reason)
         found.let_go_on(engine, state.applied_index)
         if newest is not None:
             self.counts["snapshot-restored"] += 1
@@ -154,7 +157,8 @@ class BrokerCluster(SimCluster):
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
         """Demand that a damaged snapshot is noticed and not used."""
-        flipped = [path for path in node.flipped_snapshots if node.is_flipped(path)]
+        found = (path for path in node.flipped_snapshots if node.is_flipped(path))
+        flipped = [path for path in found if number_of(path.rpartition("/")[2]) is None]
         self.counts["snapshot-refused"] += len(flipped)
         if used is not None and used.path in flipped:
             raise Violation(f"{node.node_id} was restored from {used.path}, which is damaged")
@@ -242,16 +246,17 @@ class BrokerCluster(SimCluster):
             position = engine.log.layout.position_of(Index(index + 1))
             crc = engine.log.chain_crc_of(index)
             meta = SnapshotMeta(index, term, position, crc, state.digest())
-            chunks = state.snapshot()
+            store = self._stores[node.node_id]
+            chunks = store.with_parts(state.sealed_snapshot())
             try:
-                writer = self._stores[node.node_id].begin(meta)
+                writer = store.begin(meta, has_parts=True)
             except OSError:
                 self._schedule_snapshot(node, life)
                 return
             self._continue_snapshot(node, life, chunks, writer)
 
     def _continue_snapshot(
-        self, node: SimNode, life: int, chunks: Iterator[bytes], writer: SnapshotWriter
+        self, node: SimNode, life: int, chunks: Iterator[Written], writer: SnapshotWriter
     ) -> None:
         """Write a chunk, or the end once the log is durable so far; a failure costs the snapshot."""
         if not self._alive(node, life):
@@ -287,6 +292,23 @@ class BrokerCluster(SimCluster):
             ) from error
         except CorruptionError:
             return  # the disk gives it back damaged
+        self._check_kept(node)
+
+    def _check_kept(self, node: SimNode) -> None:
+        """Demand that what the snapshots on a disk name is there."""
+        store = self._stores[node.node_id]
+        for snapshot in store.newest_first()[0]:
+            try:
+                store.verify(snapshot)
+            except CorruptionError as error:
+                self._demand_parts(node, str(error))
+
+    @staticmethod
+    def _demand_parts(node: SimNode, reason: str) -> None:
+        """Demand that a snapshot was not refused for one of its parts, if nothing has damaged the disk."""
+        is_struck = node.flipped_snapshots or node.disk.fired["fail-read"]
+        if SUFFIXES[-1] in reason and not is_struck:
+            raise Violation(f"{node.node_id} has not what a snapshot names: {reason}")
 
     def _has_written(self, node: SimNode, snapshot: SnapshotFile) -> None:
         """Note a member's newest snapshot, which is durable."""
@@ -326,7 +348,8 @@ class BrokerCluster(SimCluster):
     def _copy(self, source: NodeId, snapshot: SnapshotFile, target: SimNode) -> SnapshotFile:
         given, taken = self._stores[source], self._stores[target.node_id]
         copy = taken.begin_copy(snapshot.meta.index)
-        while data := given.part(snapshot, copy.size_bytes):
+        whole = given.whole(snapshot)
+        while data := whole.part(copy.size_bytes):
             copy.add(data)
         finished = copy.finish()
         if self.nodes[source].is_flipped(snapshot.path):

@@ -47,6 +47,9 @@ from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import REAL_TOPIC
 from dledger_mq.message.record import StoredMessage, decode_records
 
+LIMITS = StateLimits(near_timers_max=8, spill_interval=64, index_segment_units=16, sealed_units=8)
+"""So small that what leaves memory, and what snapshots keep as parts, is a part of most runs."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
@@ -128,7 +131,7 @@ class BrokerModel:
 
     def compare_with_replay(self, state: BrokerState) -> None:
         """Demand that the state is what its entries give, in every byte of its snapshot."""
-        replayed = BrokerState(limits=StateLimits(near_timers_max=8, spill_interval=64))
+        replayed = BrokerState(limits=LIMITS)
         replayed.recent_sends = RecentSends(self._repeat_age_ms)
         replayed.apply(self._entries[: state.applied_index])
         assert replayed.applied_index == state.applied_index, (

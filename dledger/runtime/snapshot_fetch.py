@@ -33,14 +33,10 @@ from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.task_group import open_task_group
-from dledger.starting_state import BRING_BACK, check_restored
+from dledger.starting_state import BRING_BACK, check_restored, restore_from
 from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
-from dledger.storage.snapshots import (
-    PART_BYTES_MAX,
-    SnapshotCopy,
-    SnapshotFile,
-    SnapshotStore,
-)
+from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
+from dledger.storage.whole_snapshot import GIVEN_BYTES_MAX
 
 PAUSE_S: Final = 0.2
 BEHIND_PAUSE_S: Final = 0.5
@@ -165,7 +161,7 @@ class SnapshotFetch:
         """Copy the snapshot over its own connection; the state is replaced only once the file is whole and verified."""
         config = self._config
         identity = Identity.of_client(config.group, frozenset({peer.node_id}), config.secret)
-        connection = await open_member_connection(peer, identity, blob_bytes_max=PART_BYTES_MAX)
+        connection = await open_member_connection(peer, identity, blob_bytes_max=GIVEN_BYTES_MAX)
         snapshot: SnapshotFile | None = None
         async with open_task_group() as tasks:
             tasks.start(connection.run, name="snapshot connection")
@@ -243,7 +239,7 @@ class SnapshotFetch:
         if snapshot.meta.index <= driver.applied_index:
             return False
         try:
-            machine.restore(self._store.chunks(snapshot))
+            restore_from(self._store, snapshot, machine)
             check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")

@@ -12,6 +12,7 @@ import errno
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import trio
@@ -24,8 +25,22 @@ from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
 from dledger.starting_state import StartingState
-from dledger.state_machine import PreparingMachine, SnapshotMachine, SnapshotOvertakenError
-from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
+from dledger.state_machine import (
+    PreparingMachine,
+    SealedPart,
+    SealingMachine,
+    SnapshotMachine,
+    SnapshotOvertakenError,
+)
+from dledger.storage.snapshots import (
+    END_OF_PART,
+    KEPT_COUNT,
+    SnapshotFile,
+    SnapshotStore,
+    SnapshotWriter,
+    Written,
+)
+from dledger.storage.whole_snapshot import WholeSnapshot
 
 CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
@@ -89,7 +104,7 @@ class Snapshotter:
         self.older = begins_with.older
         self.has_no_room = False
         self._is_wanted = False
-        self._verified: SnapshotFile | None = None
+        self._whole: list[tuple[SnapshotFile, WholeSnapshot]] = []
         self.taken_count = 0
         self.pause_ms = 0.0
         self.held_ms = 0.0
@@ -133,18 +148,22 @@ class Snapshotter:
         writer: SnapshotWriter | None = None
         try:
             meta, chunks = await self._gather()
-            writer = await trio.to_thread.run_sync(self._store.begin, meta)
+            has_parts = isinstance(self._machine, SealingMachine)
+            writer = await trio.to_thread.run_sync(
+                partial(self._store.begin, meta, has_parts=has_parts)
+            )
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
             finished = await trio.to_thread.run_sync(writer.finish)
-            writer = None
+            part_bytes, writer = writer.part_bytes, None
             self._note_taken(finished)
         except (SnapshotOvertakenError, OSError) as error:
             self._given_up(error)
             return False
         finally:
             if writer is not None:
-                _abandon(writer)
+                with trio.CancelScope(shield=True):  # it may have thousands of files to remove
+                    await trio.to_thread.run_sync(_abandon, writer)
         self.taken_count += 1
         self.has_no_room = False
         self._next_s = now_s() + self._config.snapshot_interval_s
@@ -154,13 +173,14 @@ class Snapshotter:
             "snapshot-taken",
             index=meta.index,
             bytes=finished.size_bytes,
+            part_bytes=part_bytes,
             seconds=round(now_s() - started_s, 3),
             pause_ms=round(self.pause_ms, 1),
             held_ms=round(self.held_ms, 1),
         )
         return True
 
-    async def _gather(self) -> tuple[SnapshotMeta, Iterator[bytes]]:
+    async def _gather(self) -> tuple[SnapshotMeta, Iterator[bytes | SealedPart]]:
         """Return the state at one moment, to be read while the fold goes on.
 
         Raises:
@@ -172,7 +192,7 @@ class Snapshotter:
                 await self._prepare(machine)
             step_s = now_s()
             meta = self._meta()
-            chunks = machine.snapshot()
+            chunks = _chunks_of(machine)
             self._note_pause(step_s)
         finally:
             if self.fold is not None:
@@ -216,40 +236,46 @@ class Snapshotter:
 
     async def part(self, index: Index, offset: int) -> SnapshotPart:
         """Return a part of the snapshot with that index; of the newest from its start if that is not it."""
-        if not offset:
-            await self._verify_newest()
-        newest = self.newest
-        if newest is None:
+        kept = [each for each in (self.newest, self.older) if each and each.meta.index == index]
+        whole = self._whole_of(kept[0]) if kept else None
+        if not offset or whole is None:
+            for _ in range(KEPT_COUNT):
+                await self._verify_newest()
+                whole, offset = self._whole_of(self.newest), 0
+                if whole is not None:
+                    break
+        if whole is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
-        wanted = next(
-            (each for each in (newest, self.older) if each and each.meta.index == index), None
-        )
-        source, place = (wanted, offset) if wanted is not None else (newest, 0)
         try:
-            data = await trio.to_thread.run_sync(self._store.part, source, place)
-        except OSError:
+            data = await trio.to_thread.run_sync(whole.part, offset)
+        except (CorruptionError, OSError):
             return SnapshotPart(NO_INDEX, 0, 0, b"")
-        return SnapshotPart(source.meta.index, place, source.size_bytes, data)
+        return SnapshotPart(whole.meta.index, offset, whole.size_bytes, data)
 
     async def whole_index(self) -> Index:
         """Return the last entry that the newest snapshot contains, now that it was read whole; 0: it is not whole."""
         await self._verify_newest()
-        return self.index if self.newest == self._verified else NO_INDEX
+        return self.index if self._whole_of(self.newest) is not None else NO_INDEX
+
+    def _whole_of(self, snapshot: SnapshotFile | None) -> WholeSnapshot | None:
+        """Return a snapshot that was read whole since it came."""
+        return next((whole for each, whole in self._whole if each == snapshot), None)
 
     async def _verify_newest(self) -> None:
         """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one."""
         newest = self.newest
-        if newest is None or newest == self._verified:
+        if newest is None or self._whole_of(newest) is not None:
             return
         try:
-            await trio.to_thread.run_sync(self._store.verify, newest)
+            whole = await trio.to_thread.run_sync(self._store.whole, newest)
         except (CorruptionError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{newest.path}: {error}")
             if newest is self.newest:
                 self.newest, self.older = self.older, None
                 self.want()
             return
-        self._verified = newest
+        # Whoever fetches the one before goes on with it, as long as it is there.
+        self._whole = [*(pair for pair in self._whole if pair[0] == self.older), (newest, whole)]
 
     def _meta(self) -> SnapshotMeta:
         index = self._machine.applied_index
@@ -261,21 +287,22 @@ class Snapshotter:
         position = log.layout.position_of(Index(index + 1))
         return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
 
-    async def _copy(self, chunks: Iterator[bytes], writer: SnapshotWriter) -> None:
+    async def _copy(self, chunks: Iterator[bytes | SealedPart], writer: SnapshotWriter) -> None:
         """Write the chunks; each is made on the loop's thread, which owns the state, and written on another."""
-        waiting: list[bytes] = []
+        items = self._store.with_parts(chunks)
+        waiting: list[Written] = []
         size = 0
         while True:
             step_s = now_s()
-            chunk = next(chunks, None)
+            item = next(items, None)
             self._note_pause(step_s)
-            if chunk is not None:
-                waiting.append(chunk)
-                size += len(chunk)
-            if waiting and (chunk is None or size >= WRITE_BYTES):
+            if item is not None:
+                waiting.append(item)
+                size += len(item) if isinstance(item, bytes) else 0
+            if waiting and (item is None or size >= WRITE_BYTES or item is END_OF_PART):
                 await trio.to_thread.run_sync(writer.add, waiting)
                 waiting, size = [], 0
-            if chunk is None:
+            if item is None:
                 return
             await trio.lowlevel.checkpoint()
 
@@ -309,6 +336,11 @@ class Snapshotter:
 
     def _log(self, level: int, event: str, **fields: object) -> None:
         log_event(level, event, node=self._config.raft.node_id, **fields)
+
+
+def _chunks_of(machine: SnapshotMachine) -> Iterator[bytes | SealedPart]:
+    """Return the state as it is now."""
+    return machine.sealed_snapshot() if isinstance(machine, SealingMachine) else machine.snapshot()
 
 
 def _abandon(writer: SnapshotWriter) -> None:

@@ -4,19 +4,27 @@ A snapshot is written aside, synced, renamed, and the folder synced; so a name s
 file, and what a crash leaves aside is removed at the next start. It is an aid and no truth: a damaged
 one is refused by name and place, and the older one or the whole log is used. Hence a failure to write
 one costs nothing but the snapshot: the half file is given up, never synced again.
+
+What never changes of the state stands in parts (snapshot_parts.py), which are durable before a snapshot that names them
+has its name, and are removed after the last one that does. What a snapshot names cannot be known where it cannot be
+read; then no part is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from dledger.codec.snapshot import (
     FRAME_BYTES_MAX,
     FRAME_HEAD_BYTES,
     HEAD_BYTES,
+    NAMED_PART_BYTES,
+    PART_HEAD_BYTES,
+    VERSION,
+    VERSION_WITH_PARTS,
     FrameChain,
     SnapshotFormatError,
     SnapshotMeta,
@@ -25,15 +33,22 @@ from dledger.codec.snapshot import (
 )
 from dledger.errors import CorruptionError
 from dledger.raft.ids import NO_INDEX, Index
+from dledger.state_machine import SealedPart, StoredPart
 from dledger.storage.api import Disk, File
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
+from dledger.storage.snapshot_parts import (
+    PartWriter,
+    damage_of,
+    number_of,
+    part_names,
+    read_frames,
+    read_part,
+)
+from dledger.storage.whole_snapshot import PlacedBytes, WholeSnapshot
 
 SNAPSHOTS_FOLDER = "snapshots"
 KEPT_COUNT = 2
 ASIDE_SUFFIX = ".aside"
-PART_BYTES_MAX = 256 * 1024
-"""Sent to another member at once."""
-
 SYNC_BYTES = 16 * 1024 * 1024
 """A growing snapshot is synced so often: one large sync would hold up the log's small ones."""
 
@@ -52,34 +67,80 @@ class SnapshotFile:
     size_bytes: int
 
 
-class SnapshotWriter:
-    """A snapshot that is being written. I/O only; may run in another thread, one call at a time."""
+class EndOfPart:
+    """Stands behind the bytes of a part that is to be written."""
 
-    def __init__(self, store: SnapshotStore, disk: Disk, path: str, meta: SnapshotMeta) -> None:
+
+END_OF_PART = EndOfPart()
+
+Written = bytes | SealedPart | StoredPart | EndOfPart
+"""Items for a writer: bytes; a part, whose bytes follow up to its end; or one that is kept already."""
+
+
+class SnapshotWriter:
+    """A snapshot that is being written. I/O only; may run in another thread, one call at a time.
+
+    Attributes:
+        size_bytes: written so far, without parts.
+        part_bytes: written so far in new parts, in both files of each.
+    """
+
+    def __init__(
+        self, store: SnapshotStore, disk: Disk, path: str, meta: SnapshotMeta, *, version: int
+    ) -> None:
         self.meta = meta
         self.size_bytes = 0
+        self.part_bytes = 0
         self._store = store
         self._disk = disk
         self._path = path
         self._unsynced_bytes = 0
-        head = encode_head(meta)
+        self._is_open = True
+        self._named: set[int] = set()
+        self._new: list[tuple[SealedPart, StoredPart]] = []
+        self._part: tuple[SealedPart, PartWriter] | None = None
+        head = encode_head(meta, version)
         self._chain = FrameChain(head)
         self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
         self._file.truncate(0)
         self._write([head])
 
-    def add(self, chunks: list[bytes]) -> None:
-        """Write chunks of the state's bytes.
+    def add(self, items: Sequence[Written]) -> None:
+        """Write chunks of the state's bytes, and parts; see `with_parts`.
 
         Raises:
             OSError: it failed; call `abandon`.
         """
-        parts: list[bytes] = []
-        for chunk in chunks:
-            for start in range(0, len(chunk), FRAME_BYTES_MAX):
-                data = chunk[start : start + FRAME_BYTES_MAX]
-                parts += (self._chain.encode(data), data)
-        self._write(parts)
+        frames: list[bytes] = []
+        for item in items:
+            if isinstance(item, SealedPart):
+                self._part = item, self._store.begin_part()
+            elif isinstance(item, EndOfPart):
+                frames.append(self._end_part())
+            elif isinstance(item, StoredPart):
+                frames.append(self._name(item))
+            elif self._part is not None:
+                self._store.check_room(2 * len(item))
+                self._part[1].add(item)
+            else:
+                for start in range(0, len(item), FRAME_BYTES_MAX):
+                    data = item[start : start + FRAME_BYTES_MAX]
+                    frames += (self._chain.encode(data), data)
+        self._write(frames)
+
+    def _end_part(self) -> bytes:
+        """Make a part durable, and return the frame that names it."""
+        assert self._part is not None, "no part has begun"
+        sealed, writer = self._part
+        stored = writer.finish()
+        self._new.append((sealed, stored))
+        self._part = None
+        self.part_bytes += len(part_names(stored.number)) * stored.size_bytes
+        return self._name(stored)
+
+    def _name(self, part: StoredPart) -> bytes:
+        self._named.add(part.number)
+        return self._chain.name(part)
 
     def finish(self) -> SnapshotFile:
         """Make the snapshot durable under its name, and remove all but the newest ones.
@@ -87,23 +148,38 @@ class SnapshotWriter:
         Raises:
             OSError: it failed; call `abandon`.
         """
+        assert self._part is None, "a part has no end"
         self._write([self._chain.end()])
         assert self._file is not None, "the snapshot was given up"
         self._file.sync()
         self._file.close()
         self._file = None
+        self._store.sync_parts()  # their names, before one that names them
         self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
-        self._store.sync_and_prune()
+        new, self._new = self._new, []  # they are no longer this writer's to remove
+        self._is_open = False
+        self._store.finished(self._path, frozenset(self._named))
+        for sealed, stored in new:
+            sealed.stored = stored
         return SnapshotFile(self._path, self.meta, self.size_bytes)
 
     def abandon(self) -> None:
-        """Abandon the snapshot; its temporary file is removed now if possible, else at the next start."""
+        """Abandon the snapshot; its temporary files are removed now if possible, else at the next start."""
         if self._file is not None:
             self._file.close()
             self._file = None
+        if self._is_open:
+            self._is_open = False
+            self._store.abandoned()
+        if self._part is not None:
+            self._part[1].abandon()
+            self._part = None
         aside = self._path + ASIDE_SUFFIX
         if self._disk.exists(aside):
             self._disk.remove(aside)
+        for _, stored in self._new:
+            self._store.remove_part(stored.number)
+        self._new.clear()
 
     def _write(self, parts: list[bytes]) -> None:
         assert self._file is not None, f"the snapshot of entry {self.meta.index} was given up"
@@ -177,8 +253,8 @@ class SnapshotCopy:
         """Read everything; return what the head says."""
         try:
             meta = _decode_head_of(file, self.index)
-            for _ in _frames(file, FrameChain(file.read_at(0, HEAD_BYTES))):
-                pass
+            frames = read_frames(file, FrameChain(file.read_at(0, HEAD_BYTES)), HEAD_BYTES)
+            _check_names_none(frames)
         except SnapshotFormatError as error:
             self.abandon()
             raise CorruptionError(file.path, error.byte_offset, error.problem) from error
@@ -227,6 +303,11 @@ class SnapshotStore:
             OSError: the disk failed.
         """
         self.kept_index = NO_INDEX
+        self._begun_count = self._ended_count = 0
+        self._next_part = 1
+        self._named: dict[str, frozenset[int]] = {}
+        self._parts: frozenset[int] = frozenset()
+        self._damaged: set[int] = set()
         self._disk = disk
         self._spare_bytes = spare_bytes
         self._folder = f"{folder}/{SNAPSHOTS_FOLDER}" if folder else SNAPSHOTS_FOLDER
@@ -234,6 +315,10 @@ class SnapshotStore:
         for name in disk.list(self._folder):
             if name.endswith(ASIDE_SUFFIX):
                 disk.remove(f"{self._folder}/{name}")
+            number = number_of(name)
+            if number is not None:
+                self._next_part = max(self._next_part, number + 1)
+        self._remove_unnamed_parts()
         disk.sync_folder(self._folder)
 
     def newest_first(self) -> tuple[list[SnapshotFile], list[CorruptionError]]:
@@ -251,24 +336,38 @@ class SnapshotStore:
                 meta = _decode_head_of(file, Index(int(name)))
                 good.append(SnapshotFile(path, meta, file.size()))
             except (SnapshotFormatError, OSError) as error:
-                bad.append(_damage(file, error))
+                bad.append(damage_of(path, error))
             finally:
                 file.close()
         return good, bad
 
     def chunks(self, snapshot: SnapshotFile) -> Iterator[bytes]:
-        """Yield the state's bytes, each frame verified before it is given out.
+        """Yield the state's bytes, each frame verified before it is given out, those of parts at their place.
 
         Raises:
             CorruptionError: names file and byte.
             OSError: the disk failed.
         """
-        file = self._disk.open(snapshot.path)
+        return (data for data in self.sealed_chunks(snapshot) if isinstance(data, bytes))
+
+    def sealed_chunks(self, snapshot: SnapshotFile) -> Iterator[bytes | StoredPart]:
+        """Yield the same, and before the bytes of each part where it is kept.
+
+        Raises:
+            CorruptionError: names file and byte.
+            OSError: the disk failed.
+        """
+        for data in self._frames(snapshot.path):
+            yield data
+            if isinstance(data, StoredPart):
+                yield from read_part(self._disk.open, self._folder, data, self._damaged)
+
+    def _frames(self, path: str) -> Iterator[bytes | StoredPart]:
+        file = self._disk.open(path)
         try:
-            head = file.read_at(0, HEAD_BYTES)
-            yield from _frames(file, FrameChain(head))
+            yield from read_frames(file, FrameChain(file.read_at(0, HEAD_BYTES)), HEAD_BYTES)
         except (SnapshotFormatError, OSError) as error:
-            raise _damage(file, error) from error
+            raise damage_of(path, error) from error
         finally:
             file.close()
 
@@ -282,14 +381,77 @@ class SnapshotStore:
         for _ in self.chunks(snapshot):
             pass
 
-    def begin(self, meta: SnapshotMeta) -> SnapshotWriter:
-        """Start to write a snapshot.
+    def begin(self, meta: SnapshotMeta, *, has_parts: bool = False) -> SnapshotWriter:
+        """Start to write a snapshot; until it is finished or abandoned, no part is removed.
 
         Raises:
             OSError: the disk failed.
         """
         path = f"{self._folder}/{meta.index:0{SEGMENT_NAME_DIGITS}d}"
-        return SnapshotWriter(self, self._disk, path, meta)
+        version = VERSION_WITH_PARTS if has_parts else VERSION
+        self._begun_count += 1
+        try:
+            return SnapshotWriter(self, self._disk, path, meta, version=version)
+        except OSError:
+            self.abandoned()
+            raise
+
+    def begin_part(self) -> PartWriter:
+        """Start to write a part, under a number that none has had before as far as this store remembers.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        number, self._next_part = self._next_part, self._next_part + 1
+        return PartWriter(self._disk, self._folder, number)
+
+    def has_part(self, part: StoredPart) -> bool:
+        """Return whether a part is kept, and undamaged as far as is known."""
+        return part.number in self._parts and part.number not in self._damaged
+
+    def with_parts(self, chunks: Iterator[bytes | SealedPart]) -> Iterator[Written]:
+        """Yield what a writer is to take of a state: parts that are kept are only named, the others written.
+
+        While this is read there must be a writer, so that no part is removed.
+        """
+        for chunk in chunks:
+            if isinstance(chunk, bytes):
+                yield chunk
+            elif chunk.stored is not None and self.has_part(chunk.stored):
+                yield chunk.stored
+            else:
+                yield chunk
+                yield from chunk.chunks()
+                yield END_OF_PART
+
+    def sync_parts(self) -> None:
+        """Make the names of new parts durable.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._disk.sync_folder(self._folder)
+
+    def finished(self, path: str, named: frozenset[int]) -> None:
+        """Note a snapshot that has its name now, with the parts that it names; remove what is no longer needed.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._named[path] = named
+        self._ended_count += 1
+        self.sync_and_prune()
+
+    def abandoned(self) -> None:
+        """Note that a writer has given its snapshot up."""
+        self._ended_count += 1
+
+    def remove_part(self, number: int) -> None:
+        """Remove a part that no snapshot names; now if possible, else at the next start."""
+        for name in part_names(number):
+            with contextlib.suppress(OSError):
+                if self._disk.exists(f"{self._folder}/{name}"):
+                    self._disk.remove(f"{self._folder}/{name}")
 
     def begin_copy(self, index: Index) -> SnapshotCopy:
         """Start to take in another member's snapshot.
@@ -311,17 +473,31 @@ class SnapshotStore:
                 errno.ENOSPC, f"a snapshot must leave {self._spare_bytes} bytes of room for the log"
             )
 
-    def part(self, snapshot: SnapshotFile, offset: int) -> bytes:
-        """Return bytes of the file for another member; none beyond its end.
+    def whole(self, snapshot: SnapshotFile) -> WholeSnapshot:
+        """Return a snapshot as one file without parts, for other members; it is read whole.
 
         Raises:
-            OSError: it is gone, or the disk failed.
+            CorruptionError: it is damaged; names file and byte.
+            OSError: the disk failed.
         """
-        file = self._disk.open(snapshot.path)
-        try:
-            return file.read_at(offset, PART_BYTES_MAX)
-        finally:
-            file.close()
+        return WholeSnapshot(self._disk, snapshot.meta, self._placed(snapshot.path))
+
+    def _placed(self, path: str) -> Iterator[PlacedBytes]:
+        """Yield the state's bytes with where they are kept."""
+        offset = HEAD_BYTES
+        for data in self._frames(path):
+            offset += FRAME_HEAD_BYTES
+            if isinstance(data, bytes):
+                yield (path,), offset, data
+                offset += len(data)
+                continue
+            offset += NAMED_PART_BYTES
+            paths = tuple(f"{self._folder}/{name}" for name in part_names(data.number))
+            in_part = PART_HEAD_BYTES
+            for piece in read_part(self._disk.open, self._folder, data, self._damaged):
+                in_part += FRAME_HEAD_BYTES
+                yield paths, in_part, piece
+                in_part += len(piece)
 
     def sync_and_prune(self) -> None:
         """Make the newest name durable, then remove what is older than the newest two and not `kept_index`.
@@ -331,10 +507,52 @@ class SnapshotStore:
         """
         self._disk.sync_folder(self._folder)
         for name in self._names()[:-KEPT_COUNT]:
-            if int(name) == self.kept_index:
-                continue
-            self._disk.remove(f"{self._folder}/{name}")
+            if int(name) != self.kept_index:
+                self._remove(name)
+                self._named.pop(f"{self._folder}/{name}", None)
+        self._disk.sync_folder(self._folder)  # before the parts that only those named
+        self._remove_unnamed_parts()
         self._disk.sync_folder(self._folder)
+
+    def _remove(self, name: str) -> None:
+        """Remove a file, which a copy that is finished in another thread may have removed just now."""
+        with contextlib.suppress(FileNotFoundError):
+            self._disk.remove(f"{self._folder}/{name}")
+
+    def _remove_unnamed_parts(self) -> None:
+        """Remove the parts that no snapshot names, unless one cannot be read, or may be being written.
+
+        Another thread may begin or finish one meanwhile. Who begins before the last look at the counts stops this; who
+        begins after it finds in `_parts` only what stays, and writes new parts under numbers from `end` on.
+        """
+        end, begun = self._next_part, self._begun_count
+        is_idle = begun == self._ended_count
+        named: set[int] = set()
+        for name in self._names():
+            try:
+                named |= self._parts_named_in(f"{self._folder}/{name}")
+            except (CorruptionError, FileNotFoundError):
+                is_idle = False
+        self._parts = frozenset(named)
+        if not is_idle or begun != self._begun_count:
+            return
+        for name in self._disk.list(self._folder):
+            number = number_of(name)
+            if number is not None and number < end and number not in named:
+                self._remove(name)
+
+    def _parts_named_in(self, path: str) -> frozenset[int]:
+        """Return the numbers of the parts that a snapshot names.
+
+        Raises:
+            CorruptionError: it cannot be read.
+        """
+        named = self._named.get(path)
+        if named is None:
+            named = self._named[path] = frozenset(
+                data.number for data in self._frames(path) if isinstance(data, StoredPart)
+            )
+        return named
 
     def _names(self) -> list[str]:
         return [
@@ -344,17 +562,15 @@ class SnapshotStore:
         ]
 
 
-def _damage(file: File, error: SnapshotFormatError | OSError) -> CorruptionError:
-    """Describe damage by its place. What the device does not give (EIO) is as damaged as what is wrong.
+def _check_names_none(frames: Iterator[bytes | StoredPart]) -> None:
+    """Refuse a snapshot that names parts, which would be another member's.
 
     Raises:
-        OSError: it is none; the disk failed in another way.
+        SnapshotFormatError: it is one, or damaged.
     """
-    if isinstance(error, SnapshotFormatError):
-        return CorruptionError(file.path, error.byte_offset, error.problem)
-    if error.errno != errno.EIO:
-        raise error
-    return CorruptionError(file.path, 0, f"the device does not give it: {error}")
+    for data in frames:
+        if isinstance(data, StoredPart):
+            raise SnapshotFormatError(HEAD_BYTES, f"it names {data}, which another member has")
 
 
 def _decode_head_of(file: File, index: Index) -> SnapshotMeta:
@@ -362,19 +578,3 @@ def _decode_head_of(file: File, index: Index) -> SnapshotMeta:
     if meta.index != index:
         raise SnapshotFormatError(8, f"index {meta.index} in a file named {index}")
     return meta
-
-
-def _frames(file: File, chain: FrameChain) -> Iterator[bytes]:
-    """Yield the data of each frame, verified; raises SnapshotFormatError if anything stands beyond the end."""
-    offset = HEAD_BYTES
-    while True:
-        head = file.read_at(offset, FRAME_HEAD_BYTES)
-        length = chain.length(head, offset)
-        data = file.read_at(offset + FRAME_HEAD_BYTES, length) if length else b""
-        chain.check(head, data, offset)
-        offset += FRAME_HEAD_BYTES + length
-        if not length:
-            if file.size() != offset:
-                raise SnapshotFormatError(offset, "there are bytes beyond the end")
-            return
-        yield data

@@ -319,8 +319,8 @@ class ForgettingCluster(SimCluster):
         if snapshot is None or snapshot.meta.index <= keeping.fold.applied_index:
             return
         try:
-            parts = given.store.part(snapshot, 0)
-        except OSError:
+            parts = given.store.whole(snapshot).part(0)
+        except (CorruptionError, OSError):
             return
         taken: list[SnapshotFile] = []
 

@@ -78,7 +78,8 @@ def hard_state(store: Path) -> Path:
 
 def snapshots(store: Path) -> list[Path]:
     """Return snapshots, oldest first."""
-    return sorted((store / "snapshots").glob("[0-9]*"))
+    found = (store / "snapshots").glob("[0-9]*")
+    return sorted(path for path in found if path.name.isdigit())
 
 
 def derived_files(store: Path) -> list[Path]:

@@ -7,6 +7,7 @@ compared only as far as they go.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -21,9 +22,12 @@ from dledger.codec.snapshot import (
     SnapshotFormatError,
     SnapshotMeta,
     decode_head,
+    named_part,
 )
+from dledger.errors import CorruptionError
 from dledger.raft.ids import Position
-from dledger.state_machine import SnapshotRefusedError
+from dledger.state_machine import SnapshotRefusedError, StoredPart
+from dledger.storage.snapshot_parts import read_part
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.derived.compare import Difference, first_byte
 from pipeline.errors import PipelineError
@@ -67,15 +71,43 @@ def load_snapshot(path: Path) -> BrokerState | None:
     state = BrokerState()
     try:
         with path.open("rb") as file:
-            state.restore(_frames(file))
+            state.restore(_state_chunks(path.parent, file))
     except FileNotFoundError:
         return None
-    except (SnapshotFormatError, SnapshotRefusedError) as error:
+    except (SnapshotFormatError, SnapshotRefusedError, CorruptionError) as error:
+        if not path.exists():
+            return None  # its parts were removed with it
         raise DamagedSnapshotError(f"{path}, {error}") from error
     return state
 
 
-def _frames(file: BinaryIO) -> Iterator[bytes]:
+def _state_chunks(folder: Path, file: BinaryIO) -> Iterator[bytes]:
+    """Yield the state's bytes, those of parts from their files, of which there are two."""
+    for data in _frames(file):
+        if isinstance(data, bytes):
+            yield data
+        else:
+            yield from read_part(_FileForReading, str(folder), data, set())
+
+
+class _FileForReading:
+    """A file of a store, which may be a running node's."""
+
+    def __init__(self, path: str) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def size(self) -> int:
+        return os.fstat(self._descriptor).st_size
+
+    def read_at(self, offset: int, size: int) -> bytes:
+        return os.pread(self._descriptor, size, offset)
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+def _frames(file: BinaryIO) -> Iterator[bytes | StoredPart]:
+    """Yield what each frame carries, verified."""
     chain, offset = FrameChain(file.read(HEAD_BYTES)), HEAD_BYTES
     while True:
         head = file.read(FRAME_HEAD_BYTES)
@@ -85,7 +117,7 @@ def _frames(file: BinaryIO) -> Iterator[bytes]:
         offset += FRAME_HEAD_BYTES + length
         if not length:
             return
-        yield data
+        yield named_part(head, data) or data
 
 
 def queue_file_differences(

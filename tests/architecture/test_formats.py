@@ -57,7 +57,8 @@ VERSIONS: dict[str, tuple[str, set[int] | set[str]]] = {
     ),
     "where a log begins that has lost its beginning": ("version", {log_start.VERSION}),
     "whose a store is, its starts": ("version", {member_record._VERSION}),
-    "file of a snapshot": ("version", {snapshot.VERSION}),
+    "file of a snapshot": ("version", {snapshot.VERSION, snapshot.VERSION_WITH_PARTS}),
+    "part of a snapshot": ("version", {snapshot.PART_VERSION}),
     "a broker's state in it": ("v", {saved.VERSION_BEFORE, saved.VERSION}),
     "control records": ("v", {control.VERSION}),
     "records": ("magic", {"V1", "V2"}),
@@ -104,8 +105,8 @@ def test_a_snapshot_of_another_version_is_refused_by_its_number() -> None:
         snapshot.SnapshotMeta(Index(1), Term(1), Position(48), chain_crc=7, digest=8)
     )
     assert with_version(head, snapshot.VERSION) == head
-    with pytest.raises(snapshot.SnapshotFormatError, match="version 2 is unknown"):
-        snapshot.decode_head(with_version(head, 2))
+    with pytest.raises(snapshot.SnapshotFormatError, match="version 3 is unknown"):
+        snapshot.decode_head(with_version(head, 3))
 
 
 @pytest.mark.parametrize("version", [1, 4])

@@ -34,8 +34,9 @@ ALLOWED = {
 # What each part of a package may import of the others: those that lie below it.
 LAYERS = {
     "dledger.raft": {"config", "errors"},
-    "dledger.codec": {"errors", "raft"},
-    "dledger.storage": {"codec", "errors", "raft"},
+    "dledger.state_machine": {"raft"},
+    "dledger.codec": {"errors", "raft", "state_machine"},
+    "dledger.storage": {"codec", "errors", "raft", "state_machine"},
     "dledger.repair": {"codec", "config", "errors", "raft", "storage"},
     "dledger.catch_up": {"codec", "raft", "storage"},
     "dledger.engine": {
@@ -125,8 +126,14 @@ VALUES_OF_THE_LOG = {
 # The parts that know nothing of the world, and what they may use of ours.
 PURE = {
     "dledger/raft": {"dledger.raft", "dledger.errors", "dledger.config"},
-    "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors"},
-    "dledger/storage": {"dledger.raft", "dledger.codec", "dledger.errors", "dledger.storage"},
+    "dledger/codec": {"dledger.raft", "dledger.codec", "dledger.errors", "dledger.state_machine"},
+    "dledger/storage": {
+        "dledger.raft",
+        "dledger.codec",
+        "dledger.errors",
+        "dledger.state_machine",
+        "dledger.storage",
+    },
     "dledger/repair": {
         "dledger.raft",
         "dledger.codec",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -42,6 +41,9 @@ from broker.testing.settings import (
 )
 from dledger.engine import Engine
 from dledger.errors import DLedgerError
+from dledger.state_machine import StoredPart
+from dledger.storage.snapshot_parts import PartWriter
+from dledger.storage.snapshots import SnapshotStore
 from dledger.testing.sim_purposes import Purpose
 from dledger.testing.simulation import SimVerdict
 from dledger_mq.message.numbers import QueueOffset
@@ -394,19 +396,27 @@ def test_a_snapshot_whose_rows_are_of_several_moments_is_found(
 
 
 @pytest.mark.slow
-def test_a_state_that_is_prepared_before_its_moment_is_found(
+def test_a_snapshot_that_names_a_part_before_it_is_synced_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Entries are folded between its steps though it needs the fold to stand still."""
-    prepare = BrokerState.prepare_snapshot
+    monkeypatch.setattr(PartWriter, "finish", finished_unsynced)
+    assert "has not what a snapshot names" in first_finding(range(1, 30))
 
-    def never_held(self: BrokerState) -> Iterator[bool]:
-        for _ in prepare(self):
-            yield False
-        self._prepared = self._prepared and self._prepared._replace(
-            applied_index=self.applied_index
-        )
-        yield True
 
-    monkeypatch.setattr(BrokerState, "prepare_snapshot", never_held)
-    assert "has written" in first_finding(range(1, 12))
+def finished_unsynced(self: PartWriter) -> StoredPart:
+    self._write([self._chain.end()])
+    self._close()
+    return StoredPart(self.number, self._size_bytes, self._state_bytes, self._chain.crc)
+
+
+@pytest.mark.slow
+def test_a_part_that_is_removed_though_a_snapshot_names_it_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    named_in = SnapshotStore._parts_named_in
+
+    def all_but_one(self: SnapshotStore, path: str) -> frozenset[int]:
+        return frozenset(sorted(named_in(self, path))[1:])
+
+    monkeypatch.setattr(SnapshotStore, "_parts_named_in", all_but_one)
+    assert "has not what a snapshot names" in first_finding(range(1, 12))

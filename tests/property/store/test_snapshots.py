@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 from tempfile import TemporaryDirectory
 
 import pytest
@@ -14,8 +15,12 @@ from broker.store import queue_gathering
 from broker.store.control import DeleteTopic, MarkDigests
 from broker.store.state import BrokerState, StateLimits
 from broker.store.unit_files import SegmentFiles, UnitFiles
+from dledger.codec.snapshot import SnapshotMeta
 from dledger.raft.entry import Entry
+from dledger.raft.ids import Index, Position, Term
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.storage.snapshots import SnapshotStore
+from dledger.testing.sim_disk import SimDisk
 from tests.property.store.scripts import History, commit_steps, histories, log_of
 from tests.property.store.test_fold_laws import TIGHT, answers
 from tests.unit.store.lone_broker import LoneBroker
@@ -23,8 +28,10 @@ from tests.unit.store.lone_broker import LoneBroker
 pytestmark = pytest.mark.slow
 
 MIDDLE = StateLimits(
-    resident_units_max=6, keep_units_max=2, spill_interval=3, index_segment_units=4
+    resident_units_max=6, keep_units_max=2, spill_interval=3, index_segment_units=4, sealed_units=2
 )
+
+LARGER = StateLimits(keep_units_max=2, index_segment_units=8, sealed_units=4)
 
 
 def restored(state: BrokerState, limits: StateLimits = TIGHT) -> BrokerState:
@@ -91,19 +98,62 @@ def test_a_snapshot_that_is_gathered_while_the_fold_goes_on_shows_one_moment(
 
 
 @given(histories.filter(bool), st.data())
-def test_what_was_prepared_is_gathered_anew_where_the_fold_went_on(
+def test_what_was_prepared_is_gathered_anew_where_the_fold_did_not_stand_still(
     history: History, data: st.DataObject
 ) -> None:
     log = log_of(history)
-    cut = data.draw(st.integers(0, len(log) - 1))
-    state, whole = BrokerState(), BrokerState()
-    state.apply(log[:cut])
+    folded = data.draw(st.integers(0, len(log) - 1))
+    state, at_cut = BrokerState(limits=MIDDLE), BrokerState()
+    state.apply(log[:folded])
     for _ in state.prepare_snapshot():
-        pass
-    state.apply(log[cut:])
-    whole.apply(log)
-    assert state.digest() == whole.digest()
-    assert answers(restored(state)) == answers(whole)
+        count = data.draw(st.sampled_from([0, 0, 0, 1, 2]), label="folded between")
+        state.apply(log[folded : folded + count])
+        folded = min(folded + count, len(log))
+    count = data.draw(st.integers(0, 1), label="folded behind")
+    state.apply(log[folded : folded + count])
+    at_cut.apply(log[: folded + count])
+    assert state.digest() == at_cut.digest()
+    assert answers(restored(state)) == answers(at_cut)
+
+
+@given(histories, st.data())
+def test_snapshots_with_parts_on_a_disk_that_crashes_give_the_state_back(
+    history: History, data: st.DataObject
+) -> None:
+    """Entries are folded, snapshots taken from whatever limits, written to the end or not, and restored: adr/0188."""
+    log, folded = log_of(history), 0
+    disk = SimDisk(Random(data.draw(st.integers(0, 100), label="seed of the disk")))
+    state, store = BrokerState(limits=MIDDLE), SnapshotStore(disk)
+    taken: list[int] = []
+    for _ in range(6):
+        if folded == len(log):
+            break
+        count = data.draw(st.integers(1, 3), label="folded")
+        state.apply(log[folded : folded + count])
+        folded = min(folded + count, len(log))
+        meta = SnapshotMeta(Index(folded), Term(1), Position(folded), 0, state.digest())
+        writer = store.begin(meta, has_parts=True)
+        for item in store.with_parts(state.sealed_snapshot()):
+            writer.add([item])
+        if data.draw(st.booleans(), label="finished"):
+            writer.finish()
+            taken.append(folded)
+            if data.draw(st.booleans(), label="crashed"):
+                disk.crash()
+        else:
+            disk.crash()
+        store = SnapshotStore(disk)
+        good, bad = store.newest_first()
+        assert not bad
+        assert [each.meta.index for each in good] == taken[:-3:-1]
+        state = BrokerState(limits=data.draw(st.sampled_from([MIDDLE, LARGER])))
+        if good:
+            state.restore_sealed(store.sealed_chunks(good[0]))
+            assert state.digest() == good[0].meta.digest
+        folded = state.applied_index
+    whole = BrokerState()
+    whole.apply(log[:folded])
+    assert answers(state) == answers(whole)
 
 
 @settings(max_examples=20)

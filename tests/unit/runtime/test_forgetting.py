@@ -19,7 +19,8 @@ from dledger.runtime import forgetting
 from dledger.runtime.forgetting import Forgetting
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.storage.log_start import FrontDrop
-from dledger.storage.snapshots import SnapshotStore
+from dledger.storage.snapshots import SnapshotFile, SnapshotStore
+from dledger.storage.whole_snapshot import WholeSnapshot
 from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_behind_the_start import engine_of
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take
@@ -213,12 +214,14 @@ async def test_a_damaged_snapshot_is_given_up_before_another_member_gets_it(
         assert newest is not None
         assert older is not None
         with pytest.MonkeyPatch.context() as patch:
+            whole = snapshotter._store.whole
 
-            def damaged(snapshot: object) -> None:
+            def damaged(snapshot: SnapshotFile) -> WholeSnapshot:
                 if snapshot == newest:
                     raise OSError(errno.EIO, "unreadable")
+                return whole(snapshot)
 
-            patch.setattr(snapshotter._store, "verify", damaged)
+            patch.setattr(snapshotter._store, "whole", damaged)
             part = await snapshotter.part(Index(0), 0)
         assert part.index == older.meta.index
         assert snapshotter._is_due(), "another one is taken soon"
@@ -240,7 +243,7 @@ async def test_a_full_disk_does_not_stay_full_for_want_of_a_second_snapshot(
         with monkeypatch.context() as patch:
             patch.setattr(SnapshotStore, "check_room", no_room)
             assert not await snapshotter.take()
-            patch.setattr(SnapshotStore, "verify", no_room)
+            patch.setattr(SnapshotStore, "whole", no_room)
             assert not await forgets.forget(), "not by one that cannot be read"
         await snapshotter.take()
         await member.server.appender.append(b"more", timeout_s=S)

@@ -23,9 +23,12 @@ from dledger.runtime.clock import now_s
 from dledger.starting_state import restore_newest
 from dledger.state_machine import (
     PreparingMachine,
+    SealedPart,
+    SealingMachine,
     SnapshotMachine,
     SnapshotOvertakenError,
     SnapshotRefusedError,
+    StoredPart,
 )
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
@@ -320,6 +323,67 @@ async def forgets_what_the_snapshot_has(group: Group, member: Member) -> list[by
     drop.run()
     log.close()
     return bodies
+
+
+class SealedBodies(KeptBodies):
+    """Bodies of which every four are a part that never changes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.parts: list[SealedPart] = []
+        self.known: list[StoredPart] = []
+
+    def part(self, number: int) -> SealedPart:
+        while number >= len(self.parts):
+            place = 4 * len(self.parts)
+            self.parts.append(
+                SealedPart(
+                    lambda place=place: (  # type: ignore[misc]  # it cannot infer the type
+                        msgspec.msgpack.encode(body) for body in self.bodies[place : place + 4]
+                    )
+                )
+            )
+        return self.parts[number]
+
+    def sealed_snapshot(self) -> Iterator[bytes | SealedPart]:
+        count = len(self.bodies)
+        yield msgspec.msgpack.encode(self.applied_index)
+        for number in range(count // 4):
+            yield self.part(number)
+        for body in self.bodies[count - count % 4 :]:
+            yield msgspec.msgpack.encode(body)
+
+    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+        self.applied_index, self.bodies = NO_INDEX, []
+        for chunk in chunks:
+            if isinstance(chunk, StoredPart):
+                self.known.append(chunk)
+            elif not self.applied_index:
+                self.applied_index = Index(msgspec.msgpack.decode(chunk, type=int))
+            else:
+                self.bodies.append(msgspec.msgpack.decode(chunk, type=bytes))
+
+
+def part_files(member: Member) -> set[str]:
+    return {path.name for path in snapshot_files(member) if not path.name.isdigit()}
+
+
+async def test_parts_are_written_once_and_a_restart_knows_them(open_group: OpenGroup) -> None:
+    assert isinstance(SealedBodies(), SealingMachine)
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=SealedBodies())
+        member = await fill_and_take(group, count=9)
+        files = part_files(member)
+        assert len(files) == 4
+        member = await fill_and_take(group, count=4)
+        assert part_files(member) > files
+        assert len(part_files(member)) == 6
+        bodies = member.machine.bodies
+        await member.stop()
+        machine = SealedBodies()
+        again = await group.start("n0", machine=machine)
+        assert again.machine.bodies == bodies
+        assert [part.number for part in machine.known] == [1, 2, 3]
 
 
 class SlowlyGathered(KeptBodies):
