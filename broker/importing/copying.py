@@ -42,10 +42,11 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import SegmentFiles, UnitFiles
-from dledger.errors import DLedgerError
+from dledger.errors import DLedgerError, StoreLockedError
 from dledger.founding_store import BEFORE_FIRST, FoundingStore
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position
+from dledger.storage.lock import LOCK_NAME, StoreLock
 from dledger.storage.posix import PosixDisk
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import PHYSICAL_OFFSET_AT, StoredMessage
@@ -121,6 +122,36 @@ def check_target(target: Path, plan: ImportPlan) -> None:
         raise TargetError(f"{error.filename}: {error.strerror}") from error
 
 
+def _check_ours(aside: Path) -> None:
+    """Refuse to remove what no import has written.
+
+    Raises:
+        TargetError: the folder is not empty, and has no lock of an import.
+    """
+    try:
+        is_foreign = aside.exists() and any(aside.iterdir()) and not (aside / LOCK_NAME).is_file()
+    except OSError as error:
+        raise TargetError(f"{error.filename}: {error.strerror}") from error
+    if is_foreign:
+        raise TargetError(
+            f"{aside} is where the store is written first, and something else is in it: remove it, or name another "
+            "store"
+        )
+
+
+def _clear(aside: Path) -> None:
+    """Remove what an import has left behind that was interrupted; the lock stays.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    for path in aside.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK_NAME:
+            path.unlink()
+
+
 class StoreCopy:
     """One import. Blocks; what it holds in memory does not grow with the store but with its queues and what waits.
 
@@ -168,8 +199,12 @@ class StoreCopy:
             ImportFailedError, SourceError: reading or writing failed; there is no new store.
         """
         check_target(self._target, self._plan)
+        _check_ours(self._aside)
         try:
-            self._write(progress)
+            with StoreLock(self._aside):
+                self._write(progress)
+        except StoreLockedError as error:
+            raise TargetError(f"{error}: another import writes to {self._target}") from error
         except (OSError, DLedgerError) as error:
             raise ImportFailedError(
                 f"{error}; nothing was imported, what was written lies in {self._aside} and is removed by the next "
@@ -178,9 +213,7 @@ class StoreCopy:
 
     def _write(self, progress: Callable[[int, int], None]) -> None:
         """Write everything beside the target, and give it its name."""
-        if self._aside.exists():
-            shutil.rmtree(self._aside)
-        self._aside.mkdir(parents=True)
+        _clear(self._aside)
         derived = self._aside / _DERIVED
         disk = PosixDisk(str(self._aside))
         # Stores of different origins must not be taken for copies of each other.

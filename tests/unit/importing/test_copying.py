@@ -21,6 +21,7 @@ from dledger.errors import CompactedError
 from dledger.raft.entry import BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.starting_state import restore_newest
+from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SnapshotStore
@@ -237,6 +238,29 @@ def test_an_import_that_is_cut_off_leaves_no_store_and_can_be_begun_again(
     plan, copy = imported(store, tmp_path / "new")
     assert check_store(tmp_path / "new", plan, copy.digests, ignore) == []
     assert not (tmp_path / f"new{ASIDE_SUFFIX}").exists()
+
+
+def test_a_folder_that_no_import_has_written_is_left_alone(
+    store: SourceStore, tmp_path: Path
+) -> None:
+    foreign = tmp_path / f"new{ASIDE_SUFFIX}"
+    foreign.mkdir()
+    (foreign / "letters").write_text("dear")
+    with pytest.raises(TargetError, match="something else is in it"):
+        imported(store, tmp_path / "new")
+    assert (foreign / "letters").read_text() == "dear"
+    assert [path.name for path in foreign.iterdir()] == ["letters"]
+
+
+def test_two_imports_do_not_write_to_one_target(store: SourceStore, tmp_path: Path) -> None:
+    aside = tmp_path / f"new{ASIDE_SUFFIX}"
+    with StoreLock(aside):
+        (aside / "data").mkdir()
+        with pytest.raises(TargetError, match="another import writes"):
+            imported(store, tmp_path / "new")
+        assert (aside / "data").is_dir()
+    plan, copy = imported(store, tmp_path / "new")
+    assert check_store(tmp_path / "new", plan, copy.digests, ignore) == []
 
 
 def test_a_log_that_changes_meanwhile_is_noticed(store: SourceStore, tmp_path: Path) -> None:
