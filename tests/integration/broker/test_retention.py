@@ -11,6 +11,7 @@ from broker.admin.ask import ask_all
 from broker.admin.pins import PinBounds, PinRefusedError, pin_log, unpin_log
 from broker.server.broker import Broker
 from broker.service.retention import RetentionRules
+from broker.store.recent_sends import RecentSends
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from tests.integration.broker.conftest import ClusterMaker, Wire
@@ -21,9 +22,10 @@ RULES = RetentionRules(bytes_max=KEPT, round_ms=100)
 PLACE = {"topic": "T", "queueId": "0"}
 
 
-def sees_old_sends_as_old(broker: Broker) -> None:
-    """Let sends be recognised for a moment only: else the test would have to wait a minute."""
-    broker.state.recent_sends._age_max_ms = 1
+@pytest.fixture
+def sends_are_old_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all brokers, restarted ones too, recognise sends for a moment only: else a test would wait a minute."""
+    monkeypatch.setattr(RecentSends.__init__, "__defaults__", (1,))
 
 
 def min_offset(broker: Broker) -> int:
@@ -31,6 +33,7 @@ def min_offset(broker: Broker) -> int:
     return low
 
 
+@pytest.mark.usefixtures("sends_are_old_at_once")
 async def test_a_pin_holds_the_log_and_every_member_may_be_asked_for_it(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -38,7 +41,6 @@ async def test_a_pin_holds_the_log_and_every_member_may_be_asked_for_it(
         1, segment_size_bytes=SEGMENT, snapshot_log_bytes=SEGMENT, retention=RULES
     )
     broker = await cluster.leader()
-    sees_old_sends_as_old(broker)
     address = [str(broker.service_address)]
     bounds = PinBounds(keep_ms=3_600_000, keep_bytes=1 << 30)
     async with cluster.wire(broker) as wire:
@@ -70,6 +72,7 @@ async def number(wire: Wire, code: RequestCode, field: str) -> int:
     return int(answer.ext[field])
 
 
+@pytest.mark.usefixtures("sends_are_old_at_once")
 async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
     make_cluster: ClusterMaker, tmp_path: Path
 ) -> None:
@@ -77,7 +80,6 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
         1, segment_size_bytes=SEGMENT, snapshot_log_bytes=SEGMENT, retention=RULES
     )
     broker = await cluster.leader()
-    sees_old_sends_as_old(broker)
     async with cluster.wire(broker) as wire:
         first = await wire.send("T", b"x" * 1000)
         first_place = int(first.ext["msgId"][-16:], 16)
@@ -145,12 +147,12 @@ async def test_a_topic_has_a_time_of_its_own_as_an_attribute(make_cluster: Clust
         assert b"attributes" not in await attributes()
 
 
+@pytest.mark.usefixtures("sends_are_old_at_once")
 async def test_the_commands_of_mqadmin_do_what_they_print(make_cluster: ClusterMaker) -> None:
     """`cleanUnusedTopic`, `deleteExpiredCommitLog` and `cleanExpiredCQ` print `success` for the answers here."""
     rules = RetentionRules(reserved_ms=1, delete_hours=frozenset(), round_ms=100)
     cluster = await make_cluster(1, segment_size_bytes=SEGMENT, retention=rules)
     broker = await cluster.leader()
-    sees_old_sends_as_old(broker)
     queues = broker.state.queues
     async with cluster.wire(broker) as wire:
         await wire.send("Gone", b"late", properties="DELAY\x011\x02")
