@@ -80,10 +80,11 @@ from dledger.raft.messages import (
 from dledger.raft.node import RaftNode
 from dledger.repair.damage_policy import HAND_OVER_TOKEN, DamagePolicy
 from dledger.storage.api import Disk
+from dledger.storage.examination import Finding
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.scan import ChainEnd
-from dledger.storage.sealed_index import Finding, SealedIndex
+from dledger.storage.sealed_index import SealedIndex
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.write_batch import WriteBatch
 
@@ -354,8 +355,8 @@ class Engine:
                 if event.message.term >= self.node.term:
                     self._behind = event.message if event.message.first_kept else None
             effects = self.node.step(event, now_ms)
-        except DiskFailedError as error:  # where an old entry stands could not be looked up
-            self._latch(error)
+        except (DiskFailedError, OSError) as error:
+            self._latch(error)  # where an old entry stands could not be looked up
             raise
         try:
             for effect in effects:

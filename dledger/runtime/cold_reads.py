@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from dledger.errors import DiskFailedError
 from dledger.raft.entry import BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.runtime.task_group import TaskGroup
@@ -146,7 +147,10 @@ class ColdReads:
         while self._waiting and self._running_count < LOADS_MAX:
             places, done, is_wanted = self._waiting[0]
             wanted = places if is_wanted() else ()
-            load = self.planner.plan(wanted, self._commit_index())
+            try:
+                load = self.planner.plan(wanted, self._commit_index())
+            except (OSError, DiskFailedError):
+                load = Load()  # whoever reads it now meets the same, and tells
             if not load.indexes.isdisjoint(self._running):
                 return  # when the other one is through, this may find everything
             self._waiting.popleft()

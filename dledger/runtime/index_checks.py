@@ -20,6 +20,9 @@ CHECK_BYTES_PER_S: Final = 64 * 1024 * 1024
 IDLE_S: Final = 60.0
 """Before it is asked again whether a segment was finished."""
 
+RETRY_S: Final = 5.0
+"""Before an index is read that could not be."""
+
 
 async def check_indexes(driver: Driver) -> None:
     """Verify each index once, until cancelled."""
@@ -30,7 +33,13 @@ async def check_indexes(driver: Driver) -> None:
             await trio.sleep(IDLE_S)
             continue
         examination = part.examination
-        found = await trio.to_thread.run_sync(examination.run)
+        try:
+            # A disk that never answers must not keep the process from ending.
+            found = await trio.to_thread.run_sync(examination.run, abandon_on_cancel=True)
+        except OSError:
+            # Nothing was found out: descriptors or memory are short, and come back.
+            await trio.sleep(RETRY_S)
+            continue
         driver.engine.examined(part, found)
         driver.wake()  # for what it says of damage
         await trio.sleep(examination.count * INDEX_UNIT_BYTES / CHECK_BYTES_PER_S)

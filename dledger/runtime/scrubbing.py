@@ -32,7 +32,9 @@ async def scrub(driver: Driver, bytes_per_s: int) -> None:
         while (first := Index(max(index, log.layout.first_index))) <= log.durable_index:
             plan = log.plan_check(first, PART_BYTES)
             index = plan.end_index
-            if not await trio.to_thread.run_sync(plan.is_whole) and log.layout.has(first):
+            # A disk that never answers must not keep the process from ending.
+            is_whole = await trio.to_thread.run_sync(plan.is_whole, abandon_on_cancel=True)
+            if not is_whole and log.layout.has(first):
                 driver.engine.look_for_damage(first, index, now_ms())
                 driver.wake()
             await trio.sleep(plan.size_bytes / bytes_per_s)

@@ -27,6 +27,7 @@ from dledger.errors import CorruptionError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.api import Disk, File, ReadableFile
+from dledger.storage.examination import Examination
 from dledger.storage.log_index import LogIndex
 from dledger.storage.log_start import settle_log_start
 from dledger.storage.recovery import (
@@ -48,7 +49,7 @@ from dledger.storage.scan import (
     scan_data,
 )
 from dledger.storage.sealed_edges import EdgeReader, SealedEdges, runs_of
-from dledger.storage.sealed_index import Examination, PageCache, SealedIndex
+from dledger.storage.sealed_index import PageCache, SealedIndex
 from dledger.storage.segment import Segment, StorePaths, mark_begun, segment_positions
 
 _REWRITE_BYTES = 1024 * 1024

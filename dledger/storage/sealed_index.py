@@ -4,9 +4,10 @@ Nothing is kept in memory of each entry. Before the first look-up the whole inde
 says; from then on a checksum is kept for each page of 8 KiB, and a page that is needed is read and must have it. So no
 unit is ever believed that could be another one than was written. An index that is damaged is made again from the
 entries, which prove themselves by their own checksums. If these are damaged, too, nothing can tell any more where the
-entries stand: the index loses its seal, so that the next start reads the segment whole, and the node stops.
+entries stand: the index loses its seal, so that the next start reads the segment whole, and the node stops. A file that
+cannot be read now, for want of descriptors or memory, says nothing of its bytes: the look-up fails and changes nothing.
 
-Look-ups are the log's owner's; an `Examination` only reads, and may run in any thread.
+Look-ups are the log's owner's.
 """
 
 from __future__ import annotations
@@ -14,186 +15,34 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from crc32c import crc32c
-
-from dledger.codec.index_unit import (
-    INDEX_UNIT_BYTES,
-    EntryColumns,
-    IndexFormatError,
-    decode_columns,
-    decode_unit,
-    encode_seal,
-)
+from dledger.codec.index_unit import INDEX_UNIT_BYTES, EntryColumns, IndexFormatError
 from dledger.errors import DiskFailedError
 from dledger.raft.ids import Index, Position
-from dledger.storage.api import Disk, File
-from dledger.storage.scan import ChainEnd, scan_data
-from dledger.storage.segment import StorePaths
-
-PAGE_UNITS: Final = 256
-PAGE_BYTES: Final = PAGE_UNITS * INDEX_UNIT_BYTES
-"""A page takes some 40 us to read and to decode, and 12 bytes of memory once its index was verified."""
+from dledger.storage.api import File
+from dledger.storage.examination import (
+    PAGE_UNITS,
+    Examination,
+    Finding,
+    LostIndex,
+    PageTable,
+)
+from dledger.storage.read_errors import is_damage, read_again
 
 PAGES_MAX: Final = 1024
 """Decoded pages in memory, of all segments: about 4 MB, 256 Ki entries."""
 
-_READ_BYTES: Final = 128 * PAGE_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class PageTable:
-    """The memory of a verified index: of each page its checksum, and the place of its first entry."""
-
-    crcs: array[int]
-    positions: array[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Rebuilt:
-    """The entries of a segment whose index is damaged, from its data.
-
-    Attributes:
-        problem: the damage of the index.
-    """
-
-    columns: EntryColumns
-    problem: str
-
-
-@dataclass(frozen=True, slots=True)
-class LostIndex:
-    """The index and the data of a segment are both damaged.
-
-    Attributes:
-        problem: the damage of both, naming files and bytes.
-    """
-
-    problem: str
-
-
-Finding = PageTable | Rebuilt | LostIndex
-"""The findings of an examination: the index is whole, or only the data is, or neither."""
-
-
-@dataclass(frozen=True, slots=True)
-class Examination:
-    """A finished segment to be looked at. Only reads, and knows all that it needs.
-
-    Attributes:
-        before: the entry that the segment's first one follows.
-        end: its last entry.
-    """
-
-    disk: Disk
-    paths: StorePaths
-    before: ChainEnd
-    end: ChainEnd
-
-    @property
-    def count(self) -> int:
-        """The number of entries."""
-        return self.end.index - self.before.index
-
-    @property
-    def path(self) -> str:
-        """The index file."""
-        return self.paths.index_path(self.before.position)
-
-    def run(self) -> Finding:
-        """Verify the index; if it is damaged, read the data instead."""
-        try:
-            return self.verify()
-        except (OSError, IndexFormatError) as error:
-            return self.rebuild(str(error))
-
-    def verify(self) -> PageTable:
-        """Read the whole index and compare it with its seal.
-
-        Raises:
-            IndexFormatError: it is not what was sealed.
-            OSError: it cannot be read.
-        """
-        table = PageTable(array("I"), array("q"))
-        file = self.disk.open(self.path)
-        try:
-            units_crc = self._read_pages(file, table)
-            end_offset = self.count * INDEX_UNIT_BYTES
-            found = file.read_at(end_offset, 2 * INDEX_UNIT_BYTES)
-        finally:
-            file.close()
-        closing = encode_seal(
-            self.end.position, count=self.count, last_term=self.end.term, units_crc=units_crc
-        )
-        if found != closing:
-            raise IndexFormatError(end_offset, "the units are not those that were sealed")
-        return table
-
-    def _read_pages(self, file: File, table: PageTable) -> int:
-        """Add all pages to the table; return the checksum of all units."""
-        units_crc, end_offset = 0, self.count * INDEX_UNIT_BYTES
-        for offset in range(0, end_offset, _READ_BYTES):
-            wanted = min(_READ_BYTES, end_offset - offset)
-            data = file.read_at(offset, wanted)
-            if len(data) < wanted:
-                raise IndexFormatError(offset + len(data), "the index ends before its last unit")
-            units_crc = crc32c(data, units_crc)
-            view = memoryview(data)
-            for at in range(0, wanted, PAGE_BYTES):
-                unit = decode_unit(data, at)
-                if unit is None:
-                    raise IndexFormatError(offset + at, "no unit stands here")
-                table.crcs.append(crc32c(view[at : at + PAGE_BYTES]))
-                table.positions.append(unit.position)
-        return units_crc
-
-    def read_page(self, number: int, crc: int) -> EntryColumns:
-        """Read a page of a verified index.
-
-        Raises:
-            IndexFormatError: it is another one than was verified.
-            OSError: it cannot be read.
-        """
-        offset = number * PAGE_BYTES
-        wanted = min(PAGE_BYTES, self.count * INDEX_UNIT_BYTES - offset)
-        file = self.disk.open(self.path)
-        try:
-            data = file.read_at(offset, wanted)
-        finally:
-            file.close()
-        if len(data) != wanted or crc32c(data) != crc:
-            raise IndexFormatError(offset, "these units are not those that were verified")
-        first = self.before.index + 1 + number * PAGE_UNITS
-        return decode_columns(data, first_index=Index(first))
-
-    def rebuild(self, problem: str) -> Rebuilt | LostIndex:
-        """Find the entries in the data file, by their own checksums."""
-        before, end = self.before, self.end
-        path = self.paths.data_path(before.position)
-        size_bytes = end.position - before.position
-        try:
-            file = self.disk.open(path)
-            try:
-                scan = scan_data(file, before, min(file.size(), size_bytes))
-            finally:
-                file.close()
-        except OSError as error:
-            return LostIndex(f"{self.path}: {problem}; {path}: {error}")
-        columns = scan.columns
-        if columns.end_position != end.position or scan.chain_crc != end.chain_crc:
-            at = columns.end_position - before.position
-            reason = scan.problem or "other entries than were written"
-            return LostIndex(f"{self.path}: {problem}; {path}, byte {at}: {reason}")
-        return Rebuilt(columns, problem)
+FILES_MAX: Final = 16
+"""Index files that are kept open for look-ups."""
 
 
 @dataclass(slots=True)
 class PageCache:
-    """The pages that were used last, of all sealed indexes of a log; and who hears of damaged ones.
+    """The pages and open files that were used last, of all sealed indexes of a log; and who hears of damaged ones.
 
     Attributes:
         on_rebuilt: called with path and problem when an index was found damaged and made again.
@@ -203,6 +52,7 @@ class PageCache:
     on_rebuilt: Callable[[str, str], None] = lambda path, problem: None
     on_lost: Callable[[DiskFailedError], object] = lambda error: None
     _pages: OrderedDict[tuple[SealedIndex, int], EntryColumns] = field(default_factory=OrderedDict)
+    _files: OrderedDict[SealedIndex, File] = field(default_factory=OrderedDict)
 
     def get(self, part: SealedIndex, number: int) -> EntryColumns | None:
         """Return a page of a segment; None if it is not here."""
@@ -216,6 +66,36 @@ class PageCache:
         self._pages[part, number] = page
         if len(self._pages) > PAGES_MAX:
             self._pages.popitem(last=False)
+
+    def file(self, part: SealedIndex) -> File:
+        """Return a segment's index file, open.
+
+        What was not used for longest is closed for it, and where the system gives no more descriptors all others are.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        file = self._files.get(part)
+        while file is None:
+            if len(self._files) >= FILES_MAX:
+                self._close_oldest()
+            try:
+                file = self._files[part] = part.examination.open()
+            except OSError as error:
+                if is_damage(error) or not self._files:
+                    raise
+                self._close_oldest()
+        self._files.move_to_end(part)
+        return file
+
+    def _close_oldest(self) -> None:
+        _, file = self._files.popitem(last=False)
+        file.close()
+
+    def close_others(self, kept: Sequence[SealedIndex]) -> None:
+        """Close the files of segments that left the log: a file that was removed takes room while it is open."""
+        for part in self._files.keys() - set(kept):
+            self._files.pop(part).close()
 
 
 class SealedIndex:
@@ -307,18 +187,28 @@ class SealedIndex:
         if page is not None:
             return page
         try:
-            page = self.examination.read_page(number, known.crcs[number])
-        except (OSError, IndexFormatError) as error:
-            self.take(self.examination.rebuild(str(error)))
-            return self._page(number)
-        self._cache.put(self, number, page)
-        return page
+            page = read_again(lambda: self._read_page(number, known.crcs[number]))
+        except IndexFormatError as error:
+            problem = str(error)
+        except OSError as error:
+            if not is_damage(error):
+                raise
+            problem = str(error)
+        else:
+            self._cache.put(self, number, page)
+            return page
+        self.take(self.examination.rebuild(problem))
+        return self._page(number)
+
+    def _read_page(self, number: int, crc: int) -> EntryColumns:
+        return self.examination.read_page(self._cache.file(self), number, crc)
 
     def index_at(self, position: Position) -> Index:
         """Return the entry whose header or body covers this byte of the segment.
 
         Raises:
             DiskFailedError: nothing can tell any more.
+            OSError: it cannot be looked up now.
         """
         known = self._table()
         number = 0
@@ -332,6 +222,7 @@ class SealedIndex:
 
         Raises:
             DiskFailedError: nothing can tell any more.
+            OSError: it cannot be looked up now.
         """
         if first == self.first_index and end == first + 1:
             return array("q", (self.first_position,))  # asked for whenever a log loses its front
@@ -345,6 +236,7 @@ class SealedIndex:
 
         Raises:
             DiskFailedError: nothing can tell any more.
+            OSError: it cannot be looked up now.
         """
         found = array("I")
         for page, start, stop in self._pieces(first, end):

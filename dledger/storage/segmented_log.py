@@ -27,12 +27,13 @@ from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
 from dledger.storage.api import Disk
 from dledger.storage.entry_cache import EntryCache
+from dledger.storage.examination import Examination, Finding
 from dledger.storage.log_reader import CheckPlan, FilePlace, SegmentReader
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
 from dledger.storage.scan import ChainEnd
-from dledger.storage.sealed_index import Examination, Finding, PageCache, SealedIndex
+from dledger.storage.sealed_index import PageCache, SealedIndex
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import WriteBatch
@@ -224,6 +225,7 @@ class SegmentedLog:
         self._index.check_has(first)
         self._writer.truncate_from(first)
         self._index.truncate_from(first)
+        self._pages.close_others(self._index.sealed.parts())
         self._cache.truncate_from(first)
 
     def kept_from(self, index: Index) -> Index:
@@ -250,6 +252,7 @@ class SegmentedLog:
         )
         self._row.take_front(count)
         self._index.forget_before(first)
+        self._pages.close_others(self._index.sealed.parts())
         self._cache.forget_before(first)
         return FrontDrop(self._disk, self._paths, start)
 
@@ -263,6 +266,7 @@ class SegmentedLog:
         """
         self._writer.begin_after(before)
         self._index.begin_after(before)
+        self._pages.close_others(())
         self._cache.clear()
 
     def mend(self, entry: Entry) -> None:
@@ -369,6 +373,7 @@ class SegmentedLog:
     def close(self) -> None:
         """Close all files. What no batch has written is lost; it was never reported as durable."""
         self._row.close()
+        self._pages.close_others(())
 
     # Reading it.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import threading
 from random import Random
 
 import pytest
@@ -12,9 +14,10 @@ from dledger.errors import DiskFailedError
 from dledger.raft.ids import Index
 from dledger.runtime import index_checks
 from dledger.runtime.index_checks import check_indexes
+from dledger.storage.examination import Examination, PageTable
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
-from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_disk import SimDisk, SimFile
 from tests.unit.engine.scripted import ScriptedEngine, scripted
 from tests.unit.runtime.conftest import wait_until
 
@@ -71,6 +74,54 @@ async def test_where_the_entries_are_damaged_too_the_node_stops(disk: SimDisk) -
     with pytest.raises(DiskFailedError, match="both damaged"), trio.fail_after(30):
         await check_indexes(driver)  # type: ignore[arg-type]
     assert isinstance(driver.engine.failure, DiskFailedError)
+
+
+async def test_a_lack_of_descriptors_is_waited_for(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_checks, "RETRY_S", 0.001)
+    driver = DriverOfEngine(scripted(disk))
+    log = driver.engine.log
+    real_open, refused = disk.open, 0
+
+    def refuse_some(path: str, *, create: bool = False) -> SimFile:
+        nonlocal refused
+        if refused < 5:
+            refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        return real_open(path, create=create)
+
+    monkeypatch.setattr(disk, "open", refuse_some)
+    before = {path: disk.content(path) for path in disk.paths()}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(check_indexes, driver)
+        await wait_until(lambda: log.unverified() is None)
+        nursery.cancel_scope.cancel()
+    assert refused == 5
+    assert (driver.engine.failure, log.notes) == (None, [])
+    assert {path: disk.content(path) for path in disk.paths()} == before
+
+
+async def test_a_read_that_hangs_does_not_hold_the_end(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, ends = threading.Event(), threading.Event()
+
+    def hang(_examination: Examination) -> PageTable:
+        begun.set()
+        ends.wait(30)
+        raise OSError(errno.EIO, "simulated")
+
+    monkeypatch.setattr(Examination, "run", hang)
+    driver = DriverOfEngine(scripted(disk))
+    try:
+        with trio.fail_after(10):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(check_indexes, driver)
+                await wait_until(begun.is_set)
+                nursery.cancel_scope.cancel()
+    finally:
+        ends.set()
 
 
 async def test_a_segment_that_is_finished_later_is_read_later(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import resource
 import tracemalloc
+from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -12,11 +17,17 @@ from dledger.errors import CorruptionError, DiskFailedError
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage import sealed_index
+from dledger.storage.examination import (
+    PAGE_BYTES,
+    PAGE_UNITS,
+    LostIndex,
+    PageTable,
+    Rebuilt,
+)
 from dledger.storage.posix import PosixDisk
-from dledger.storage.sealed_index import PAGE_BYTES, PAGE_UNITS, LostIndex, PageTable, Rebuilt
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush
-from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_disk import SimDisk, SimFile
 
 BODY = b"abcd"
 ENTRY_BYTES = ENTRY_HEADER_BYTES + len(BODY)
@@ -133,11 +144,152 @@ def test_an_index_that_is_damaged_after_it_was_verified_is_made_again(disk: SimD
     assert [event for event, _ in log.notes] == ["index-rebuilt"]
 
 
-def test_an_index_that_the_device_does_not_give_is_made_again(disk: SimDisk) -> None:
+def fail_index_reads(disk: SimDisk, patch: pytest.MonkeyPatch, code: int, times: int) -> None:
+    """Let the next `times` reads of the second segment's index fail."""
+    left = [times]
+    count_read = disk.count_read
+
+    def failing(path: str) -> None:
+        if path == "index/" + SECOND and left[0]:
+            left[0] -= 1
+            raise OSError(code, "simulated", path)
+        count_read(path)
+
+    patch.setattr(disk, "count_read", failing)
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_an_index_that_the_device_does_not_give_is_made_again(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch, is_verified: bool
+) -> None:
     log = open_log(disk)
-    disk.fail_read()
+    if is_verified:
+        verify(log)
+    fail_index_reads(disk, monkeypatch, errno.EIO, 2)
     check_all(log)
     assert [event for event, _ in log.notes] == ["index-rebuilt"]
+
+
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_one_read_that_fails_is_no_damage(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch, is_verified: bool
+) -> None:
+    log = open_log(disk)
+    if is_verified:
+        verify(log)
+    before = disk.content("index/" + SECOND)
+    fail_index_reads(disk, monkeypatch, errno.EIO, 1)
+    check_all(log)
+    assert log.notes == []
+    assert disk.content("index/" + SECOND) == before
+
+
+def verify(log: SegmentedLog) -> None:
+    while (part := log.unverified()) is not None:
+        log.examined(part, part.examination.run())
+
+
+def refuse_to_open(disk: SimDisk, patch: pytest.MonkeyPatch, code: int) -> None:
+    """Let no file be opened any more."""
+
+    def refuse(path: str, *, create: bool = False) -> SimFile:
+        raise OSError(code, "simulated", path)
+
+    patch.setattr(disk, "open", refuse)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EACCES])
+@pytest.mark.parametrize("is_verified", [False, True])
+def test_a_lack_of_descriptors_or_memory_is_no_damage(
+    disk: SimDisk, code: int, is_verified: bool
+) -> None:
+    log = open_log(disk)
+    if is_verified:
+        verify(log)
+    before = disk.content("index/" + SECOND)
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_to_open(disk, patch, code)
+        with pytest.raises(OSError, match="simulated"):
+            log.layout.position_of(MIDDLE)
+        part = log._index.sealed.find(MIDDLE)
+        with pytest.raises(OSError, match="simulated"):
+            part.examination.run()
+    assert (log.failure, log.notes) == (None, [])
+    assert disk.content("index/" + SECOND) == before
+    check_all(log)
+    assert open_log(disk).recovery_notes == ()
+
+
+def test_the_data_of_a_damaged_index_is_not_lost_while_it_cannot_be_opened(disk: SimDisk) -> None:
+    disk.flip_bit("index/" + SECOND, PAGE_BYTES + 20)
+    log = open_log(disk)
+    before = disk.content("index/" + SECOND)
+    real_open = disk.open
+
+    def refuse_data(path: str, *, create: bool = False) -> SimFile:
+        if path.startswith("data/"):
+            raise OSError(errno.EMFILE, "simulated", path)
+        return real_open(path, create=create)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(disk, "open", refuse_data)
+        with pytest.raises(OSError, match="simulated"):
+            log.layout.position_of(MIDDLE)
+    assert disk.content("index/" + SECOND) == before
+    check_all(log)
+    assert [event for event, _ in log.notes] == ["index-rebuilt"]
+
+
+def test_open_files_serve_look_ups_when_no_more_can_be_opened(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = open_log(disk)
+    verify(log)
+    assert log.layout.position_of(MIDDLE) == (MIDDLE - 1) * ENTRY_BYTES
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_to_open(disk, patch, errno.EMFILE)
+        first = Index(SEGMENT_ENTRIES + 2)
+        assert log.layout.position_of(first) == (first - 1) * ENTRY_BYTES
+
+
+def test_where_descriptors_are_short_a_look_up_takes_one_of_another_segment(tmp_path: Path) -> None:
+    disk = PosixDisk(tmp_path)
+    made = open_log(disk)
+    fill(made, COUNT)
+    made.close()
+    log = open_log(disk)
+    verify(log)
+    assert log.layout.position_of(Index(2)) == ENTRY_BYTES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        with suppress(OSError):
+            while True:
+                taken.append(os.open(os.devnull, os.O_RDONLY))
+        assert log.layout.position_of(MIDDLE) == (MIDDLE - 1) * ENTRY_BYTES
+        assert log.layout.position_of(Index(3)) == 2 * ENTRY_BYTES
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in taken:
+            os.close(descriptor)
+    assert log.notes == []
+
+
+def test_index_files_are_closed_with_their_segments(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sealed_index, "FILES_MAX", 2)
+    log = open_log(disk)
+    check_all(log)
+    assert [part.first_index for part in log._pages._files] == [
+        SEGMENT_ENTRIES + 1,
+        2 * SEGMENT_ENTRIES + 1,
+    ]
+    log.truncate_from(Index(2 * SEGMENT_ENTRIES + 5))
+    assert len(log._pages._files) == 1
+    log.close()
+    assert not log._pages._files
 
 
 def test_where_index_and_data_are_damaged_the_next_start_knows_it(disk: SimDisk) -> None:

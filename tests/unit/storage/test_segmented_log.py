@@ -20,6 +20,7 @@ from dledger.raft.hard_state import HardState
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.posix import PosixDisk
+from dledger.storage.sealed_index import FILES_MAX
 from dledger.storage.segment import INDEX_STEP_BYTES, Segment
 from dledger.storage.segment_list import OPEN_SEGMENTS_MAX
 from dledger.storage.segmented_log import SegmentedLog
@@ -415,15 +416,15 @@ def test_few_files_are_open_however_many_segments_there_are(tmp_path: Path) -> N
     def open_files() -> int:
         return sum(1 for each in Path("/proc/self/fd").iterdir() if str(tmp_path) in _target(each))
 
-    assert open_files() <= OPEN_SEGMENTS_MAX + 3
+    assert open_files() <= OPEN_SEGMENTS_MAX + FILES_MAX + 3
     assert all_entries(log) == entries
-    assert open_files() <= OPEN_SEGMENTS_MAX + 3
+    assert open_files() <= OPEN_SEGMENTS_MAX + FILES_MAX + 3
     log.close()
     assert open_files() == 0
     log = SegmentedLog.open(disk, segment_size_bytes=100, cache_bytes_max=0)
     assert open_files() <= 2
     assert all_entries(log) == entries
-    assert open_files() <= OPEN_SEGMENTS_MAX + 3
+    assert open_files() <= OPEN_SEGMENTS_MAX + FILES_MAX + 3
     log.close()
 
 
