@@ -247,7 +247,7 @@ class StoreCopy:
                 state.queues.create(key).load(row, (), 1)
         position = Position(self._plan.position)
         first_ms = StoreTimeMs(self._first_ms())
-        state.retention.move(Index(BEFORE_FIRST + 1), position, "operator", first_ms)
+        state.retention.begin_at(Index(BEFORE_FIRST + 1), position, first_ms)
         state.queues.forget(position)
         state.last_store_ms = first_ms
         state.applied_index = BEFORE_FIRST

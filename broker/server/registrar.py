@@ -124,7 +124,7 @@ class Registrar:
             self._loss_watch.judge,
             self._contested.take_answer,
             is_leading=lambda: self._log.is_serving,
-            is_member=lambda: self._log.roster.is_accepted,
+            is_member=lambda: self._log.is_accepted,
             tried=self._waits.look,
         )
 

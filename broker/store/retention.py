@@ -67,7 +67,7 @@ class Retention:
         position: the byte place where that entry begins.
         cause: the reason of the last move; empty: there was none.
         moved_ms: store time at which it was moved last.
-        move_count: of all moves.
+        move_count: of all moves by retention.
         pins: what others have asked to be kept for a while.
         jump: the last leap of the log's time, as long as anything from before it is kept.
         topics: by name, where messages begin to be shown, of topics of which less is shown than the log has.
@@ -99,6 +99,11 @@ class Retention:
         self.topics = {name: at for name, at in self.topics.items() if at > position}
         change = _CHANGE.pack(index, position, now_ms)
         self.digest = crc32c(cause.encode(), crc32c(change, self.digest))
+
+    def begin_at(self, index: Index, position: Position, now_ms: StoreTimeMs) -> None:
+        """Begin a log that never had what stands before a place: nothing was deleted by retention yet."""
+        self.move(index, position, "operator", now_ms)
+        self.move_count = 0
 
     def beginning_of(self, topic: str) -> Position:
         """Return where the messages of a topic begin to be shown."""

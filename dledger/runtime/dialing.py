@@ -158,6 +158,8 @@ class Dialing:
         stream, remote = await dial_member(peer, self._me)
         try:
             await self._meet(peer.node_id, remote)
+            # It saves, whatever happens: meanwhile the member may have been removed, or have moved.
+            await trio.lowlevel.checkpoint_if_cancelled()
         except BaseException:
             stream.close()
             raise

@@ -169,7 +169,7 @@ class MemberStatus:
         roster = self._roster
         if not roster.knows_members:
             return f"not added yet{': ' + roster.refusal if roster.refusal else ''}"
-        if roster.refusal:
+        if roster.refusal and self._standing.leader_id is None:
             return f"removed: {roster.refusal}"
         if roster.has_left:
             return f"removed by entry {roster.index}: the members are {roster.in_force}"

@@ -37,7 +37,8 @@ class Roster:
         committed: the last one that is known to be committed.
         committed_index: of its entry.
         joins: the node was started to join a group that exists.
-        refusal: what another member said when it turned this one away as no member; empty: nobody did since.
+        refusal: what was said at another member's address when this node was turned away as no member; empty: nobody
+            did since one took it in. Whoever said it need not have shown that it belongs to the group.
         watchers: called after each change.
     """
 
@@ -129,11 +130,6 @@ class Roster:
     def is_member(self) -> bool:
         """True if this node is a voter or a learner of the configuration in force."""
         return self.node_id in self.in_force.members
-
-    @property
-    def is_accepted(self) -> bool:
-        """True of a member that no other one takes for none: its log may lack that it was removed."""
-        return self.is_member and not self.refusal
 
     @property
     def has_left(self) -> bool:

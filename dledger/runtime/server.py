@@ -361,6 +361,14 @@ class LogServer:
         """True while it leads and has applied the first entry of its term."""
         return self._standing.is_serving
 
+    @property
+    def is_accepted(self) -> bool:
+        """True of a member, unless it was turned away and nobody leads it: its log may lack that it was removed.
+
+        A leader's messages, or the votes that made this node leader, say more than a refusal, which anybody may send.
+        """
+        return self.roster.is_member and (not self.roster.refusal or self.leader_id is not None)
+
     def has_lease(self) -> bool:
         """Return whether it leads and no other node can have been elected up to now."""
         return self._standing.has_lease()

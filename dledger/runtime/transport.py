@@ -81,6 +81,7 @@ class Transport:
         self._outsiders = LimitedLog()
         assert me.node_id is not None, "only a member has a transport"
         self.links = PeerLinks(me.node_id, group_check=me.group_check, outsiders=self._outsiders)
+        self._roster = roster
         self._dialing = Dialing(me, roster, self.links, self._meet)
         self._attributes: dict[NodeId, Mapping[str, str]] = {}
         self._listener: socket.socket | None = None
@@ -161,6 +162,7 @@ class Transport:
                 _trust(stream, self._blob_bytes_max)
                 await self._meet(remote.node_id, remote)
                 self.links.adopt(remote.node_id, remote.process, stream)
+                self._roster.taken_in()
                 is_adopted = True
             elif remote is not None:
                 _trust(stream, self._client_blob_bytes_max)

@@ -79,7 +79,7 @@ class MemberInfo:
 
     def _troubles(self) -> tuple[str, ...]:
         """Return the names of the attributes that are troubles, if they say something."""
-        return _TROUBLES if self._log.roster.is_accepted else (*_TROUBLES, "membership")
+        return _TROUBLES if self._log.is_accepted else (*_TROUBLES, "membership")
 
     def _addresses(self) -> Mapping[str, Mapping[str, str]]:
         """Return each member's address for members, and for clients if it ever connected to this one."""

@@ -9,9 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import trio
 
 from dledger import Client, ConfigError, LogConfig, NodeId, Peer, Role, UsageError
+from dledger.codec.frame import encode_frame
+from dledger.codec.hello import Refused
 from dledger.codec.member_record import decode_member_record
+from dledger.codec.wire_types import encode_header
 from dledger.raft.configuration import ChangeKind, MemberChange
 from dledger.storage.member_file import MEMBER_NAME
 from jepsen.ports import free_ports
@@ -264,3 +268,31 @@ async def test_who_cannot_be_reached_is_not_added(open_group: OpenGroup) -> None
                     MemberChange(ChangeKind.ADD, N1, False, {N1: group.peers[0].address})
                 )
             assert (await client.members()).index == 0
+
+
+async def test_a_leader_believes_nobody_who_takes_the_place_of_one_member(
+    open_group: OpenGroup,
+) -> None:
+    """The refusal `stranger` comes before the other side shows that it knows the group's secret."""
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader, gone = await group.leader(), await group.follower()
+        name = gone.server.node_id
+        peer = next(peer for peer in group.peers if peer.node_id == name)
+        await gone.stop()
+        del group.members[name]
+        servers = [member.server for member in group.members.values()]
+
+        async def refuse(stream: trio.SocketStream) -> None:
+            await stream.receive_some(65536)
+            await stream.send_all(encode_frame(encode_header(Refused("stranger", "who are you"))))
+            await stream.aclose()
+
+        async with trio.open_nursery() as nursery:
+            await nursery.start(trio.serve_tcp, refuse, peer.port)
+            await wait_until(lambda: all(each.roster.refusal for each in servers))
+            nursery.cancel_scope.cancel()
+        assert leader.server.is_serving
+        for each in servers:
+            assert each.is_accepted
+            assert not each.status.attributes(each.node_id).get("membership")

@@ -26,6 +26,7 @@ class Member:
     def __init__(self) -> None:
         self.now_ms = 1000
         self.is_serving = False
+        self.is_accepted = True
         self.clients = 0
         self.stage = ""
         self.known: dict[str, dict[str, str]] = {
@@ -103,7 +104,7 @@ def test_clients_stops_and_troubles_are_those_of_now() -> None:
     assert table["raftTrouble"] == "an older copy; 2 damaged entries"
     member.known["n0"]["membership"] = "removed: n0 is no member any more"
     assert "removed" not in member.info.table()["raftTrouble"], "it is one, as far as it knows"
-    member.roster.turned_away("n0 is no member any more")
+    member.is_accepted = False
     assert member.info.table()["raftTrouble"].endswith("; removed: n0 is no member any more")
 
 

@@ -1,0 +1,100 @@
+"""Members that go or move while the handshake with them is being saved: their connection is opened nowhere."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from dledger import NodeId, Peer
+from dledger.raft.configuration import Configuration
+from dledger.raft.ids import Index
+from dledger.runtime import dialing
+from dledger.runtime.dialing import Dialing
+from dledger.runtime.events_log import LimitedLog
+from dledger.runtime.handshake import Identity, Remote
+from dledger.runtime.peer_links import PeerLinks
+from dledger.runtime.roster import Roster
+from tests.unit.runtime.conftest import wait_until
+
+N0, N1, N2 = (NodeId(f"n{number}") for number in range(3))
+OLD, NEW = Peer(N1, "127.0.0.1", 2), Peer(N1, "127.0.0.1", 3)
+
+
+class Stream:
+    """An end of a connection, as `dial_member` returns it."""
+
+    def __init__(self) -> None:
+        self.sock, self._far = socket.socketpair()
+        self.sock.setblocking(False)
+
+    def close(self) -> None:
+        self.sock.close()
+
+    @property
+    def is_closed(self) -> bool:
+        return self.sock.fileno() < 0
+
+    def end(self) -> None:
+        self.sock.close()
+        self._far.close()
+
+
+class Bench:
+    """A node that dials n1, and whose saves of handshakes end when the test wants."""
+
+    def __init__(self) -> None:
+        self.dialled: list[tuple[Peer, Stream]] = []
+        self.saving, self.go_on = trio.Event(), trio.Event()
+        self.roster = Roster(N0, (Peer(N0, "127.0.0.1", 1),), joins=False)
+        self.links = PeerLinks(N0, group_check=None, outsiders=LimitedLog())
+        me = Identity("g", N0, 1, frozenset(), None)
+        self.dialing = Dialing(me, self.roster, self.links, self.meet)
+
+    async def dial(self, peer: Peer, _me: Identity) -> tuple[Stream, Remote]:
+        if peer != OLD:
+            await trio.sleep_forever()
+        self.dialled.append((peer, Stream()))
+        return self.dialled[-1][1], Remote(peer.node_id, 1, {})
+
+    async def meet(self, _node_id: NodeId, _remote: Remote) -> None:
+        with trio.CancelScope(shield=True):  # a write to the disk is seen to its end
+            self.saving.set()
+            await self.go_on.wait()
+
+    def follow(self, members: tuple[NodeId, ...], index: int, **addresses: str) -> None:
+        at = {NodeId(name): address for name, address in addresses.items()}
+        members_now = Configuration(members, addresses=at)
+        self.roster.change(members_now, Index(index), is_committed=True)
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Iterator[Bench]:
+    bench = Bench()
+    monkeypatch.setattr(dialing, "PARTING_S", 0.01)
+    monkeypatch.setattr(dialing, "dial_member", bench.dial)
+    bench.follow((N0, N1), 3, n1=OLD.address)
+    yield bench
+    for _, stream in bench.dialled:
+        stream.end()
+    bench.links.close()
+
+
+@pytest.mark.parametrize("moves", [False, True])
+async def test_who_goes_or_moves_while_its_handshake_is_saved_is_not_connected(
+    bench: Bench, *, moves: bool
+) -> None:
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.dialing.run)
+        await bench.saving.wait()
+        bench.follow((N0, N1) if moves else (N0,), 5, n1=NEW.address)
+        places = bench.links._outgoing
+        old = places[N1]
+        await wait_until(lambda: places.get(N1) is not old)
+        bench.go_on.set()
+        await wait_until(lambda: bench.dialled[0][1].is_closed)
+        assert not bench.links.is_connected(N1)
+        assert (N1 in places) is moves
+        nursery.cancel_scope.cancel()
