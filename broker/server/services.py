@@ -5,6 +5,8 @@ They decide and answer, without sockets, files and clocks of their own; what hap
 
 from __future__ import annotations
 
+from functools import partial
+
 from broker.server.changes import LiveSettings
 from broker.server.config import BrokerConfig, follower_id
 from broker.server.deliveries.delays import Delays
@@ -413,6 +415,7 @@ class Services:
             own_percent=self._own_percent,
             follower_percents=self._followers.used_percents,
             refuse_sends=self._refuse_sends,
+            hand_over=partial(environment.nursery.start_soon, self._log.hand_over),
             wall_ms=environment.wall_ms,
             local_hour=environment.local_hour,
         )

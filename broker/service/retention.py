@@ -32,6 +32,9 @@ FORCIBLY_PERCENTS: Final = (30, 85)
 WARNING_PERCENTS: Final = (35, 90)
 """The bounds to which RocketMQ holds its ratios."""
 
+ROOMIER_PERCENT: Final = 5
+"""By which another disk must be below the level: equal disks fill up together, and leadership would go round."""
+
 _HOUR_MS: Final = 3_600_000
 
 
@@ -158,6 +161,14 @@ def decide(rules: RetentionRules, facts: LogFacts, next_start: NextStart) -> Dec
 def refuses_sends(rules: RetentionRules, used_percent: float | None) -> bool:
     """Return whether sends are to be refused, so that the log does not fill the disk to its end."""
     return _is_above(used_percent, rules.warning_percent)
+
+
+def hands_over_for_room(
+    rules: RetentionRules, own_percent: float | None, there_percent: float
+) -> bool:
+    """Return whether another member is to lead rather than that this one deletes for room, or refuses sends."""
+    level = rules.forcibly_percent or rules.warning_percent
+    return _is_above(own_percent, level) and there_percent <= level - ROOMIER_PERCENT
 
 
 def _why(

@@ -307,15 +307,16 @@ class LogServer:
             index=engine.node.log.last_index,
         )
 
-    async def hand_over(self) -> None:
+    async def hand_over(self, target: NodeId | None = None) -> None:
         """Hand leadership over if this node leads a group of several; a failure is logged, and it leads on.
 
-        The new leader does not give it back for a minute, even if this node is preferred.
+        The best follower gets it when `target` is None. The new leader does not give it back for a minute, even if
+        this node is preferred.
         """
         if self.is_leader and not self.roster.is_alone:
             with trio.move_on_after(DRAIN_TIMEOUT_S):
                 try:
-                    await self.transfer(None, timeout_s=DRAIN_TIMEOUT_S)
+                    await self.transfer(target, timeout_s=DRAIN_TIMEOUT_S)
                 except DLedgerError as error:
                     log_event(logging.WARNING, "hand-over-failed", node=self.node_id, reason=error)
 

@@ -20,6 +20,7 @@ from broker.service.retention import (
     RetentionRules,
     SegmentStart,
     decide,
+    hands_over_for_room,
     refuses_sends,
 )
 from broker.store.control import ForgetBefore
@@ -28,7 +29,7 @@ from broker.store.needs import Need, oldest_need, oldest_pin
 from broker.store.retention import ForgetCause
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from dledger import DLedgerError, LogServer, Position
+from dledger import DLedgerError, LogServer, NodeId, Position
 from dledger.runtime.events_log import log_event
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.remoting.codes import DISK_FULL
@@ -40,6 +41,9 @@ ASKED_ROUNDS: Final = 20
 """Rounds for which an operator's wish holds, as RocketMQ's: what is due may be more than one round takes."""
 
 COMPLAINT_MS: Final = 3_600_000
+
+HAND_OVER_PAUSE_MS: Final = 30_000
+"""A leader whose disk is nearly full hands over once in this time, whatever comes of it."""
 
 _RESERVED_KEY: Final = "fileReservedTime"
 
@@ -77,6 +81,7 @@ class RetentionWatch:
         own_percent: Callable[[], float | None],
         follower_percents: Callable[[], Mapping[str, float]],
         refuse_sends: Callable[[str], None],
+        hand_over: Callable[[NodeId], None],
         wall_ms: Callable[[], int],
         local_hour: Callable[[int], int],
     ) -> None:
@@ -90,6 +95,7 @@ class RetentionWatch:
             own_percent: returns the share of the own disk that is in use; None: the disk cannot say.
             follower_percents: returns those of the followers that are known.
             refuse_sends: takes the reason for which sends are refused from here on; empty: they are taken.
+            hand_over: begins to hand leadership to a member.
             wall_ms: this node's time; ages are counted by it, or by the newest record if that is later.
             local_hour: returns the hour of the local day at such a time.
         """
@@ -102,10 +108,11 @@ class RetentionWatch:
         self._own_percent = own_percent
         self._follower_percents = follower_percents
         self._refuse_sends = refuse_sends
+        self._hand_over = hand_over
         self._wall_ms = wall_ms
         self._local_hour = local_hour
         self._next_look_ms = self._next_round_ms = 0
-        self._next_complaint_ms = 0
+        self._next_complaint_ms = self._next_hand_over_ms = 0
         self._asked_rounds = 0
         self._overrun: set[str] = set()
         self._topics = TopicRetention(log, state, commits)
@@ -130,6 +137,7 @@ class RetentionWatch:
         if not self._log.is_serving:
             self._is_leading, self.held_up = False, None
             return
+        self._hand_over_for_room(now_ms)
         if not self._is_leading:
             self._is_leading = True
             self._doubt, self._first = ClockDoubt(), FirstForgetting()
@@ -155,6 +163,27 @@ class RetentionWatch:
             "sends-refused" if reason else "sends-taken-again",
             reason=reason.removeprefix(DISK_FULL) or "there is room on the disk",
         )
+
+    def _hand_over_for_room(self, now_ms: int) -> None:
+        """Let the voter with the most room lead if there is none here: it need not delete, or refuse, for this disk."""
+        if now_ms < self._next_hand_over_ms:
+            return
+        percents, used = self._follower_percents(), self.used_percent
+        voters = [each for each in self._log.roster.in_force.voters if each in percents]
+        fit = [each for each in voters if hands_over_for_room(self.rules, used, percents[each])]
+        if not fit:
+            return
+        target = min(fit, key=lambda each: percents[each])
+        self._next_hand_over_ms = now_ms + HAND_OVER_PAUSE_MS
+        self._log_event(
+            logging.WARNING,
+            "hands-over-for-room",
+            to=target,
+            used_percent=round(used or 0),
+            used_there_percent=round(percents[target]),
+        )
+        self._next_round_ms = max(self._next_round_ms, now_ms + self.rules.round_ms)
+        self._hand_over(target)
 
     def _why_refused(self) -> str:
         """Return why sends are to be refused; empty: they are taken."""

@@ -12,6 +12,7 @@ from broker.server.watches.age_holds import BEHIND_MAX_MS, DOUBT_MS, GRACE_MS
 from broker.server.watches.retention_watch import (
     ASKED_ROUNDS,
     COMPLAINT_MS,
+    HAND_OVER_PAUSE_MS,
     LOOK_MS,
     RetentionWatch,
 )
@@ -44,6 +45,7 @@ class Bench:
         self.percents: dict[str, float] = {}
         self.hour = 12
         self.refusals: list[str] = []
+        self.handed_to: list[NodeId] = []
         self.steady_ms = 0
         server = SimpleNamespace(
             node_id="n0",
@@ -61,6 +63,7 @@ class Bench:
             own_percent=lambda: self.own_percent,
             follower_percents=lambda: self.percents,
             refuse_sends=self.refusals.append,
+            hand_over=self.handed_to.append,
             wall_ms=lambda: self.leader.now_ms,
             local_hour=lambda at_ms: self.hour,
         )
@@ -379,7 +382,7 @@ def test_a_full_disk_does_not_wait_for_anybody() -> None:
     bench.percents["n2"] = 80.0
     bench.pass_ms(5 * ROUND_MS)
     assert bench.beginning == 0, "fairly full: only what is old goes, and that waits"
-    bench.own_percent = 86.0
+    bench.own_percent, bench.percents = 86.0, {"n2": 82.0}
     bench.pass_ms(ROUND_MS)
     assert bench.beginning > 0
 
@@ -427,6 +430,58 @@ def test_sends_are_refused_when_the_leaders_disk_or_those_of_a_majority_are_near
     bench.own_percent, bench.percents = 50.0, {}
     bench.pass_ms(2 * LOOK_MS)
     assert bench.refusals[1:] == ([""] if refuses else [])
+
+
+def test_a_leader_whose_disk_is_nearly_full_hands_over_to_the_voter_with_the_most_room() -> None:
+    bench = Bench()
+    bench.own_percent, bench.percents = 95.0, {"n1": 60.0, "n2": 40.0, "n3": 10.0}
+    bench.pass_ms(LOOK_MS)
+    assert bench.handed_to == ["n2"]  # n3 has no vote
+    bench.pass_ms(HAND_OVER_PAUSE_MS - 2 * LOOK_MS, LOOK_MS)
+    assert bench.handed_to == ["n2"]
+    bench.percents = {"n1": 60.0, "n2": 92.0}
+    bench.pass_ms(3 * LOOK_MS, LOOK_MS)
+    assert bench.handed_to == ["n2", "n1"]
+
+
+def test_nothing_is_deleted_for_the_leaders_disk_while_another_voter_has_room() -> None:
+    bench = Bench()
+    bench.fill(5)
+    bench.pass_ms(2 * AGE_MAX_MS)  # so that no send may be repeated
+    bench.own_percent, bench.percents = 86.0, {"n1": 60.0}
+    bench.pass_ms(ROUND_MS)
+    assert bench.handed_to == ["n1"]
+    assert bench.beginning == 0
+    bench.pass_ms(3 * ROUND_MS)
+    assert bench.beginning > 0, "nobody took over"
+
+
+@pytest.mark.parametrize(
+    ("own", "percents", "is_serving"),
+    [
+        (95.0, {"n1": 91.0, "n2": 99.0}, True),
+        (86.0, {"n1": 81.0}, True),
+        (95.0, {}, True),
+        (80.0, {"n1": 10.0}, True),
+        (None, {"n1": 10.0}, True),
+        (95.0, {"n1": 10.0}, False),
+    ],
+    ids=[
+        "no voter has room",
+        "disks fill up together",
+        "nobody has said",
+        "there is room here",
+        "unknown",
+        "a follower",
+    ],
+)
+def test_nobody_hands_over_for_room_without_need_or_use(
+    own: float | None, percents: dict[str, float], is_serving: bool
+) -> None:
+    bench = Bench()
+    bench.own_percent, bench.percents, bench.server.is_serving = own, percents, is_serving
+    bench.pass_ms(2 * HAND_OVER_PAUSE_MS, LOOK_MS)
+    assert bench.handed_to == []
 
 
 def test_the_refusal_names_the_cause_and_is_that_of_a_store_that_takes_nothing() -> None:
