@@ -332,9 +332,10 @@ class Broker:
         self._outputs.flush()
 
     def _members_changed(self) -> None:
-        roster = self.log.roster
+        members = self.log.roster.in_force
         self._clock.members_changed(
-            [name for name in roster.in_force.members if name != self.log.node_id]
+            [name for name in members.members if name != self.log.node_id],
+            learners=members.learners,
         )
         self._registrar.announce()
 

@@ -336,9 +336,18 @@ class Client:
 
     # Finding the leader.
 
-    def know(self, peer: Peer | None) -> None:
-        """Ask this member, too, from now on: it belongs to the group, and this client was not started with it."""
-        if peer is None or peer.node_id in self._by_id:
+    def know(self, peer: Peer | None, *, is_sure: bool = False) -> None:
+        """Ask this member, too, from now on, at this address once no connection to an earlier one is open.
+
+        Args:
+            peer: a member; None: nobody.
+            is_sure: its address goes before the one that this client was started with.
+        """
+        if peer is None:
+            return
+        if peer.node_id in self._by_id:
+            if is_sure or peer.node_id not in self._given:
+                self._by_id[peer.node_id] = peer
             return
         while len(self._by_id) >= KNOWN_MAX:
             unused = next(filter(self._is_unused, self._by_id), None)

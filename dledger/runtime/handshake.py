@@ -329,7 +329,7 @@ async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoRetu
 
 
 async def _check_dialer(stream: FrameStream, hello: Hello, me: Identity) -> None:
-    """Refuse a dialer of another group or member; reasons name only what the dialer itself has sent."""
+    """Refuse a dialer of another group or member, or who is none of the members: that reason names those of now."""
     if hello.version != PROTOCOL_VERSION:
         await _refuse(
             stream,

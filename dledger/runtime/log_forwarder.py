@@ -41,7 +41,7 @@ class LogForwarder:
 
             def follow() -> None:
                 for peer in self._roster.peers():
-                    client.know(peer)
+                    client.know(peer, is_sure=True)
 
             self._roster.watchers.append(follow)
             follow()

@@ -62,6 +62,7 @@ class Roster:
             {} if joins else {NO_INDEX: frozenset(first)}
         )
         self._strangers: dict[NodeId, tuple[Index, Peer]] = {}
+        self._moved: dict[NodeId, Peer] = {}
         self._changed = trio.Event()
 
     # What the store and the log say.
@@ -95,6 +96,7 @@ class Roster:
         """
         if index < self.committed_index:
             return
+        self._note_moved(configuration)
         self.in_force, self.index = configuration, index
         if is_committed:
             self.committed, self.committed_index = configuration, index
@@ -108,6 +110,17 @@ class Roster:
             if found[0] > self.committed_index and name not in configuration.members
         }
         self._notify()
+
+    def _note_moved(self, configuration: Configuration) -> None:
+        """Note who was added, or named with another address, since this node knows members: it listens there now."""
+        before = self.committed
+        for name, address in configuration.addresses.items():
+            is_new = name not in before.members or before.addresses.get(name, address) != address
+            peer = peer_at(name, address) if is_new else None
+            if peer is not None and name != self.node_id:
+                self._moved[name] = peer
+        names = {*configuration.members, *before.members}
+        self._moved = {name: peer for name, peer in self._moved.items() if name in names}
 
     # What is known.
 
@@ -164,9 +177,12 @@ class Roster:
     # Where they are.
 
     def peer(self, node_id: str) -> Peer | None:
-        """Return where a member listens: the own settings go before what the log says; None: nobody knows."""
+        """Return where a member listens; None: nobody knows.
+
+        The own settings go before what the log says, but for what it has said since this node was started.
+        """
         name = NodeId(node_id)
-        given = self._given.get(name)
+        given = self._moved.get(name) or self._given.get(name)
         if given is not None:
             return given
         for configuration in (self.in_force, self.committed):

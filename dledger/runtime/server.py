@@ -429,3 +429,9 @@ class LogServer:
         others = {at: other for other, at in self.roster.addresses().items() if other != name}
         if address in others:
             raise UsageError(f"{address} is the address of {others[address]}, not of {name}")
+        known = self.status.address_of(name)
+        if name in self.roster.in_force.voters and known and address != known:
+            raise UsageError(
+                f"{name} is a voter at {known}, not at {address}: to move it, remove {name}, then add it with the new "
+                "address, where it runs with --join"
+            )

@@ -24,18 +24,67 @@ BEHIND_MAX_MS: Final = 3_600_000
 GRACE_MS: Final = 24 * 3_600_000
 """From the warning to the first deletion by age of a group that has never deleted anything."""
 
+LEAP_MIN_MS: Final = 3_600_000
+"""A shorter leap makes nothing due that was not nearly so: reserved times are whole hours."""
+
 _DAY_MS: Final = 24 * 3_600_000
+_HOUR_MS: Final = 3_600_000
+
+
+class Leap(NamedTuple):
+    """A leap of the time by which ages are counted, from the newest record before it."""
+
+    before_ms: int
+    after_ms: int
+
+
+class LogPace:
+    """The pace of the log's time as one node sees it: how far it is ahead of the time that has passed meanwhile."""
+
+    def __init__(self) -> None:
+        self._last_store_ms = 0
+        self._seen_ms = 0
+
+    def look(self, steady_ms: int, *, wall_ms: int, last_store_ms: int) -> Leap | None:
+        """Return the leap that no time has passed for since the newest record was seen first; None: there is none.
+
+        Args:
+            steady_ms: monotonic.
+            wall_ms: this node's time.
+            last_store_ms: the time of the log.
+        """
+        before_ms, now_ms = self._last_store_ms, max(wall_ms, last_store_ms)
+        leap_ms = now_ms - before_ms - (steady_ms - self._seen_ms)
+        if last_store_ms != before_ms:
+            self._last_store_ms, self._seen_ms = last_store_ms, steady_ms
+        return Leap(before_ms, now_ms) if before_ms and leap_ms > LEAP_MIN_MS else None
 
 
 class ClockDoubt:
-    """Doubt, of one leader while it leads, in the time by which ages are counted."""
+    """Doubt, of one leader while it leads, in the time by which ages are counted.
+
+    Attributes:
+        sure_ms: the latest time that is believed, as of the last `reason`.
+    """
 
     def __init__(self) -> None:
+        self.sure_ms = 0
         self._origin_ms = -1
         self._until_ms = 0
+        self._leap: Leap | None = None
+
+    def note(self, leap: Leap | None) -> None:
+        """Note a leap that this node has seen; None: it saw none since."""
+        self._leap = leap or self._leap
 
     def reason(
-        self, steady_ms: int, *, wall_ms: int, last_store_ms: int, retention: Retention
+        self,
+        steady_ms: int,
+        *,
+        wall_ms: int,
+        last_store_ms: int,
+        retention: Retention,
+        shortest_ms: int,
     ) -> str:
         """Return why the time is not believed now; empty: it is.
 
@@ -44,26 +93,35 @@ class ClockDoubt:
             wall_ms: this node's time.
             last_store_ms: the time of the log, that of its newest record.
             retention: with the last jump of the log's time.
+            shortest_ms: the shortest time for which anything is reserved.
         """
+        self.sure_ms = max(wall_ms, last_store_ms)
         if last_store_ms - wall_ms > BEHIND_MAX_MS:
+            self.sure_ms = wall_ms
             return (
                 f"this node's clock is behind the newest message, of {time_text(last_store_ms)}: nothing goes by "
                 "its age until it has caught up; to hold the log small meanwhile, set retentionBytes"
             )
-        jump = retention.jump
+        jump, leap = retention.jump, self._leap
+        found = [] if jump is None else [Leap(jump.before_ms, jump.after_ms)]
         if last_store_ms and wall_ms - last_store_ms > JUMP_MS:
-            before_ms, after_ms = last_store_ms, wall_ms
-        elif jump is not None:
-            before_ms, after_ms = jump.before_ms, jump.after_ms
-        else:
+            found.append(Leap(last_store_ms, wall_ms))
+        # The pause of an idle group is one that time has passed for, and shorter leaps may empty a log, too.
+        if leap is not None and leap.after_ms - leap.before_ms > min(JUMP_MS, shortest_ms):
+            found.append(leap)
+        if not found:
             return ""
+        before_ms, after_ms = max(found)
         # A record that ends a pause makes a jump of it, which began at the same time: it is waited for once.
         if before_ms != self._origin_ms:
             self._origin_ms, self._until_ms = before_ms, steady_ms + DOUBT_MS
         if steady_ms >= self._until_ms:
             return ""
+        self.sure_ms = before_ms
+        leap_ms = after_ms - before_ms
+        size = f"{leap_ms // _DAY_MS} days" if leap_ms > JUMP_MS else f"{leap_ms // _HOUR_MS} hours"
         return (
-            f"the time of the log goes from {time_text(before_ms)} to {(after_ms - before_ms) // _DAY_MS} days later "
+            f"the time of the log goes from {time_text(before_ms)} to {size} later "
             f"at once: nothing goes by its age for {DOUBT_MS // 60_000} minutes; stop this node if its clock is wrong"
         )
 

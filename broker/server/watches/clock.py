@@ -64,6 +64,7 @@ class SteadyWallClock:
         self._member_count = member_count
         self._steady = steady
         self._peers: dict[NodeId, PeerClock] = {}
+        self._learners: frozenset[NodeId] = frozenset()
         self._has_led = False
         self._led_ms = 0  # the time of now, when it was last asked for after this node had led
         self._is_settled = member_count == 1
@@ -84,22 +85,34 @@ class SteadyWallClock:
             self._led_ms = now_ms
         return now_ms
 
-    def members_changed(self, others: Collection[NodeId]) -> None:
-        """Go by these members' clocks from now on, and this node's.
+    def members_changed(
+        self, others: Collection[NodeId], *, learners: Collection[NodeId] = ()
+    ) -> None:
+        """Go by the other voters' clocks from now on, and this node's.
 
         What is settled stays so, but for a node that only believed to be alone.
+
+        Args:
+            others: the other members.
+            learners: those that are counted for nothing, here neither: their clocks are only kept for when they vote.
         """
         was_alone = self._member_count == 1
-        self._member_count = len(others) + 1
-        if was_alone and others and not self._has_led:
+        self._learners = frozenset(learners)
+        voter_count = len(set(others) - self._learners)
+        self._member_count = voter_count + 1
+        if was_alone and voter_count and not self._has_led:
             self._is_settled = False
         for gone in self._peers.keys() - set(others):
             del self._peers[gone]
 
+    def _counted(self) -> list[PeerClock]:
+        """Return the clocks of the other voters, as far as they are known."""
+        return [clock for name, clock in self._peers.items() if name not in self._learners]
+
     def _agreed_ms(self, own_ms: int) -> int:
         return agreed_ms(
             own_ms,
-            self._peers.values(),
+            self._counted(),
             member_count=self._member_count,
             now_ms=self._steady(),
         )
@@ -121,7 +134,7 @@ class SteadyWallClock:
         steady = self._steady()
         ahead_ms, self._is_settled = starting_ms(
             self.wall_ms() - steady,
-            self._peers.values(),
+            self._counted(),
             member_count=self._member_count,
             now_ms=steady,
         )

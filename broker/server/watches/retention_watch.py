@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from broker.server.requests.commits import Commits
-from broker.server.watches.age_holds import ClockDoubt, DueByAge, FirstForgetting
+from broker.server.watches.age_holds import ClockDoubt, DueByAge, FirstForgetting, LogPace
 from broker.server.watches.topic_retention import TopicRetention
 from broker.service.retention import (
     LogFacts,
@@ -26,7 +26,7 @@ from broker.service.retention import (
 from broker.store.control import ForgetBefore
 from broker.store.lookups import earliest_store_ms, position_by_time
 from broker.store.needs import Need, oldest_need, oldest_pin
-from broker.store.retention import ForgetCause
+from broker.store.retention import JUMP_MS, ForgetCause
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer, NodeId, Position
@@ -116,6 +116,7 @@ class RetentionWatch:
         self._asked_rounds = 0
         self._overrun: set[str] = set()
         self._topics = TopicRetention(log, state, commits)
+        self._pace = LogPace()
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._is_leading = self._is_waiting = self._is_refusing = False
         self._starts: dict[Position, SegmentStart] = {}
@@ -134,6 +135,9 @@ class RetentionWatch:
         self._next_look_ms = now_ms + min(LOOK_MS, self.rules.round_ms)
         self.used_percent = self._own_percent()
         self._look_at_room()
+        leap = self._pace.look(
+            now_ms, wall_ms=self._wall_ms(), last_store_ms=self._state.last_store_ms
+        )
         if not self._log.is_serving:
             self._is_leading, self.held_up = False, None
             return
@@ -141,6 +145,7 @@ class RetentionWatch:
         if not self._is_leading:
             self._is_leading = True
             self._doubt, self._first = ClockDoubt(), FirstForgetting()
+        self._doubt.note(leap)
         if now_ms >= self._next_round_ms and not self._is_waiting and not self._commits.is_full:
             self._next_round_ms = now_ms + self.rules.round_ms
             self._asked_rounds = max(0, self._asked_rounds - 1)
@@ -213,15 +218,18 @@ class RetentionWatch:
         wall_ms, last_ms = self._wall_ms(), self._state.last_store_ms
         now_ms = max(wall_ms, last_ms)
         end = PhysicalOffset(self._log.reader.applied_position)
-        need = oldest_need(self._state, StoreTimeMs(now_ms), end=end)
-        pin = oldest_pin(self._state.retention.pins, StoreTimeMs(now_ms), end=end)
-        facts = self._facts(now_ms, need, pin)
-        hold = self._doubt.reason(
+        doubt = self._doubt.reason(
             steady_ms,
             wall_ms=wall_ms,
             last_store_ms=last_ms,
             retention=self._state.retention,
-        ) or self._grace(steady_ms, wall_ms, facts)
+            shortest_ms=min(self.rules.reserved_ms, self._topics.shortest_ms() or JUMP_MS),
+        )
+        need = oldest_need(self._state, StoreTimeMs(now_ms), end=end)
+        # A time that is doubted ends no pin: what goes for its size would go at once.
+        pin = oldest_pin(self._state.retention.pins, StoreTimeMs(self._doubt.sure_ms), end=end)
+        facts = self._facts(now_ms, need, pin)
+        hold = doubt or self._grace(steady_ms, wall_ms, facts)
         freely = decide(self.rules, facts, partial(self._next_start, end=facts.end))
         decision = decide(self.rules, facts, partial(self._ageless, facts)) if hold else freely
         if hold and decision != freely:

@@ -16,6 +16,7 @@ from broker.service.topic_attributes import reserve_hours
 from broker.store.control import HIDDEN_TOPICS_MAX, HideBefore
 from broker.store.lookups import position_by_time
 from broker.store.state import BrokerState
+from broker.store.topics import DataVersion
 from dledger import LogServer
 from dledger.raft.ids import Position
 
@@ -35,6 +36,16 @@ class TopicRetention:
         self._state = state
         self._commits = commits
         self._next_ms = 0
+        self._shortest: tuple[DataVersion, int | None] | None = None
+
+    def shortest_ms(self) -> int | None:
+        """Return the shortest time for which a topic is shown; None: no topic has one of its own."""
+        version = self._state.topics.version
+        if self._shortest is None or self._shortest[0] != version:
+            hours = [reserve_hours(topic.attributes) for topic in self._state.topics]
+            shortest = min(filter(None, hours), default=None)
+            self._shortest = (version, None if shortest is None else shortest * _HOUR_MS)
+        return self._shortest[1]
 
     def ask(self) -> None:
         """Look at the next tick."""

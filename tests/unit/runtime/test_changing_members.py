@@ -267,6 +267,10 @@ async def test_who_cannot_be_reached_is_not_added(open_group: OpenGroup) -> None
                 await client.change_members(
                     MemberChange(ChangeKind.ADD, N1, False, {N1: group.peers[0].address})
                 )
+            with pytest.raises(
+                UsageError, match=r"n0 is a voter at .*: to move it, remove n0, then"
+            ):
+                await client.change_members(add(new_peer(N0)))
             assert (await client.members()).index == 0
 
 
@@ -296,3 +300,24 @@ async def test_a_leader_believes_nobody_who_takes_the_place_of_one_member(
         for each in servers:
             assert each.is_accepted
             assert not each.status.attributes(each.node_id).get("membership")
+
+
+async def test_a_member_that_moves_is_removed_and_added_where_it_is(open_group: OpenGroup) -> None:
+    async with open_group(size=3) as group:
+        await group.start_all()
+        gone = await group.follower()
+        name = gone.server.node_id
+        await gone.stop()
+        del group.members[name]
+        others = tuple(peer for peer in group.peers if peer.node_id != name)
+        moved = new_peer(name)
+        async with client_of(group, others) as client:
+            await client.change_members(remove(name))
+            config = replace(
+                joining_config(group, moved, others), store_path=f"{gone.config.store_path}2"
+            )
+            back = await start_with(group, config)
+            await client.change_members(add(moved))
+            await wait_voter(group, name)
+            last = await client.append(b"at its new place")
+            await wait_until(lambda: back.machine.applied_index >= last.index)

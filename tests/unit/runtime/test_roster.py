@@ -212,3 +212,25 @@ def test_what_is_kept_of_others_is_bounded() -> None:
         HISTORY_MAX
     )
     assert list(known.contacts()) == [N1, N2], "what strangers named is known now to be old"
+
+
+def test_who_comes_back_elsewhere_is_looked_for_there() -> None:
+    known = roster()
+    follow(known, (N0, N1), 4)
+    back = Configuration((N0, N1), (N2,), addresses={N0: "h:10", N1: "else:1", N2: "new:99"})
+    known.change(back, Index(5), is_committed=False)
+    assert known.peer(N2) == Peer(N2, "new", 99)
+    assert known.peer(N1) == PEERS[1], "who did not move is where the own settings say"
+    assert known.contacts()[N2] == Peer(N2, "new", 99)
+    follow(known, (N0, N1), 4)  # the entry is cut
+    assert known.peer(N2) == PEERS[2]
+    known.change(back, Index(6), is_committed=True)
+    known.change(back, Index(6), is_committed=True)
+    assert known.peer(N2) == Peer(N2, "new", 99)
+
+
+def test_a_start_with_settings_that_name_a_member_believes_them() -> None:
+    known = roster()
+    moved = Configuration((N0, N1, N2), addresses={N1: "old:1"})
+    known.restore(frozenset({N0, N1, N2}), moved, Index(9))
+    assert known.peer(N1) == PEERS[1]

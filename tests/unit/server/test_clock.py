@@ -190,3 +190,14 @@ def test_a_clock_that_is_little_off_is_no_news(caplog: pytest.LogCaptureFixture)
         clock.learn(N2, clocks.reading(200))
         clock()
     assert abs(clock() - clocks.wall_ms - 200) <= 1, "followed, slowly"
+
+
+def test_clocks_of_learners_count_once_they_vote() -> None:
+    clocks = Clocks()
+    clock = steady(clocks, 3)
+    clock.members_changed([N1, N2], learners=[N1, N2])
+    for name in (N1, N2):
+        clock.learn(name, clocks.reading(ahead_ms=600_000))
+    assert clock.ahead_ms == 0, "this node is the only voter"
+    clock.members_changed([N1, N2])
+    assert clock.ahead_ms < -599_000

@@ -9,6 +9,7 @@ import pytest
 from crc32c import crc32c
 
 from broker.server.handlers.pins import KEEP_MS_MAX, PinRequests
+from broker.server.watches.age_holds import DOUBT_MS
 from broker.service.retention import ROUND_MS, RetentionRules
 from broker.store.pins import PINS_MAX
 from broker.store.state import BrokerState
@@ -209,3 +210,20 @@ def test_a_state_without_pins_has_the_digest_that_older_versions_wrote() -> None
     names = "queues key_index topics groups offsets locks schedule recent_sends transactions timers sinks retention"
     expected = {name: state.digests()[name] for name in (*names.split(), "settings", "refusals")}
     assert state.digest() == crc32c(repr((state.applied_index, expected)).encode())
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_clock_that_leaps_ends_no_pin_while_it_is_doubted(*, sends: bool) -> None:
+    bench = PinBench(RetentionRules(reserved_ms=3 * DAY_MS, bytes_max=3 * SEGMENT))
+    bench.put(keep_ms=7 * DAY_MS)
+    bench.fill(6)
+    bench.pass_ms(5 * ROUND_MS)
+    bench.leader.now_ms += 8 * DAY_MS
+    if sends:
+        bench.fill(1)
+    bench.pass_ms(DOUBT_MS - ROUND_MS, step_ms=60_000)
+    assert (bench.beginning, bench.states()) == (0, {"a": (0, False)})
+    bench.leader.now_ms -= 8 * DAY_MS  # a leader whose clock is right
+    bench.lead_anew()
+    bench.pass_ms(5 * ROUND_MS)
+    assert (bench.beginning, bench.states()) == (0, {"a": (0, False)})

@@ -226,6 +226,7 @@ def test_once_it_is_delivered_the_rest_goes() -> None:
     bench.pass_ms(2 * AGE_MS)
     assert bench.watch.held_up is not None
     bench.leader.now_ms += 7_200_000
+    bench.steady_ms += 7_200_000
     bench.leader.delays.tick()
     bench.leader.commit()
     bench.pass_ms(2 * ROUND_MS)
@@ -237,6 +238,7 @@ def test_once_it_is_delivered_the_rest_goes() -> None:
 # Wrong clocks.
 
 YEARS_MS = 14 * 365 * 86_400_000
+HOUR_MS = 3_600_000
 
 
 def test_a_clock_that_is_far_ahead_is_doubted_for_a_while(caplog: pytest.LogCaptureFixture) -> None:
@@ -313,6 +315,48 @@ def test_the_size_is_held_while_the_time_stands_still(monkeypatch: pytest.Monkey
         bench.pass_ms(ROUND_MS)
     assert bench.log.end_position - bench.beginning < 6 * SEGMENT
     assert bench.leader.state.retention.cause == "size"
+
+
+@pytest.mark.parametrize("sends", [False, True])
+def test_a_leap_by_less_than_three_days_is_doubted_where_it_makes_everything_old(
+    caplog: pytest.LogCaptureFixture, *, sends: bool
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench(RetentionRules(reserved_ms=24 * HOUR_MS, is_any_hour=True))
+    bench.fill(6)
+    bench.pass_ms(5 * ROUND_MS)
+    bench.leader.now_ms += 71 * HOUR_MS
+    if sends:  # at once, so that nothing is ahead of the newest record
+        bench.fill(1)
+    bench.pass_ms(DOUBT_MS - ROUND_MS, step_ms=60_000)
+    assert bench.beginning == 0
+    first, *_ = [line for line in caplog.messages if line.startswith("retention-waits")]
+    assert "to 71 hours later at once: nothing goes by its age" in first
+    bench.pass_ms(3 * 60_000)
+    assert bench.beginning > SEGMENT
+
+
+def test_a_group_that_was_idle_is_not_doubted() -> None:
+    bench = Bench(RetentionRules(reserved_ms=24 * HOUR_MS, is_any_hour=True))
+    bench.fill(4)
+    bench.pass_ms(23 * HOUR_MS, step_ms=60_000)
+    assert bench.beginning == 0
+    bench.pass_ms(HOUR_MS + 2 * 60_000, step_ms=60_000)
+    assert bench.beginning > SEGMENT
+
+
+def test_a_follower_that_catches_up_sees_no_leap() -> None:
+    bench = Bench(RetentionRules(reserved_ms=24 * HOUR_MS, is_any_hour=True))
+    bench.server.is_serving = False
+    for _ in range(3):
+        bench.fill(1)
+        bench.pass_ms(ROUND_MS)
+        bench.leader.now_ms += 30 * HOUR_MS
+    bench.fill(1)
+    bench.pass_ms(ROUND_MS)
+    bench.server.is_serving = True
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.beginning > SEGMENT
 
 
 # The first time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.server.watches.age_holds import DOUBT_MS
 from broker.server.watches.topic_retention import TOPIC_ROUND_MS
 from broker.service.retention import RetentionRules
 from broker.store.control import PutTopic
@@ -85,7 +86,7 @@ def test_an_operator_need_not_wait_for_the_next_look() -> None:
     bench = TopicBench()
     bench.pass_hours(3)
     low, _ = bench.mins()
-    bench.leader.now_ms += HOUR_MS
+    bench.leader.now_ms += HOUR_MS - TOPIC_ROUND_MS
     bench.steady_ms += 10_000
     bench.watch.ask()
     bench.watch.tick(bench.steady_ms)
@@ -99,3 +100,13 @@ def test_a_doubtful_clock_hides_nothing() -> None:
     bench.leader.now_ms += YEARS_MS
     bench.pass_ms(HOUR_MS // 2, step_ms=TOPIC_ROUND_MS)
     assert bench.mins() == (0, 0)
+
+
+def test_a_leap_that_makes_everything_old_for_a_topic_is_doubted() -> None:
+    bench = TopicBench(hours="24")
+    bench.pass_hours(3)
+    bench.leader.now_ms += 48 * HOUR_MS
+    bench.pass_ms(DOUBT_MS - TOPIC_ROUND_MS, step_ms=TOPIC_ROUND_MS)
+    assert bench.mins() == (0, 0)
+    bench.pass_ms(3 * TOPIC_ROUND_MS, step_ms=TOPIC_ROUND_MS)
+    assert bench.mins()[0] > 0
