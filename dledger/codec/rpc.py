@@ -131,6 +131,12 @@ class AppendEntriesAnswer(Header, frozen=True, tag="append-answer"):
     store: Number = 0
 
 
+class StatelessAppendEntriesAnswer(AppendEntriesAnswer, frozen=True, tag="append-answer"):
+    """AppendResponse. The last field is sent only by members that may not lead, since older ones refuse it."""
+
+    may_lead: bool = True
+
+
 class TimeoutNowCall(Header, frozen=True, tag="timeout-now"):
     """TimeoutNow."""
 
@@ -169,13 +175,31 @@ PeerHeader = (
     | VoteCall
     | VoteAnswer
     | MembersAppendEntriesCall
-    | AppendEntriesAnswer
+    | StatelessAppendEntriesAnswer
     | TimeoutNowCall
     | RepairCall
     | RepairReply
 )
 
 _DECODER: msgspec.msgpack.Decoder[PeerHeader] = msgspec.msgpack.Decoder(PeerHeader)
+
+
+def _header_of_answer(message: AppendResponse) -> Header:
+    """Encode without the last field unless it says something."""
+    ordinary = AppendEntriesAnswer(
+        term=message.term,
+        source=message.source,
+        round=message.round,
+        success=message.success,
+        match_index=message.match_index,
+        conflict_index=message.conflict_index,
+        conflict_term=message.conflict_term,
+        last_index=message.last_index,
+        store=message.store,
+    )
+    if message.may_lead:
+        return ordinary
+    return StatelessAppendEntriesAnswer(**msgspec.structs.asdict(ordinary), may_lead=False)
 
 
 def _header_of_append(message: AppendRequest) -> Header:
@@ -255,17 +279,7 @@ def _header_of(message: PeerMessage) -> Header:
         case AppendRequest():
             return _header_of_append(message)
         case AppendResponse():
-            return AppendEntriesAnswer(
-                term=message.term,
-                source=message.source,
-                round=message.round,
-                success=message.success,
-                match_index=message.match_index,
-                conflict_index=message.conflict_index,
-                conflict_term=message.conflict_term,
-                last_index=message.last_index,
-                store=message.store,
-            )
+            return _header_of_answer(message)
         case PreVoteRequest() | PreVoteResponse() | VoteRequest() | VoteResponse():
             return _header_of_election(message)
         case TimeoutNow():
@@ -392,7 +406,7 @@ def _without_blob(
     | PreVoteAnswer
     | VoteCall
     | VoteAnswer
-    | AppendEntriesAnswer
+    | StatelessAppendEntriesAnswer
     | TimeoutNowCall
     | RepairCall,
 ) -> PeerMessage:
@@ -402,7 +416,7 @@ def _without_blob(
         return _repair_request(call)
     term = Term(call.term)
     match call:
-        case AppendEntriesAnswer():
+        case StatelessAppendEntriesAnswer():
             return AppendResponse(
                 term=term,
                 source=source,
@@ -413,6 +427,7 @@ def _without_blob(
                 conflict_term=Term(call.conflict_term),
                 last_index=Index(call.last_index),
                 store=call.store,
+                may_lead=call.may_lead,
             )
         case PreVoteCall() | PreVoteAnswer() | VoteCall() | VoteAnswer():
             return _election_message(call)

@@ -238,6 +238,7 @@ def _answer(
         conflict_term=NO_TERM if conflict is None else conflict.term,
         last_index=core.log.last_index,
         store=core.store,
+        may_lead=core.may_lead,
     )
     is_durable = match_index <= core.durable_index
     core.send(leader, response, Waits.TERM if is_durable else Waits.ALL)

@@ -111,6 +111,7 @@ class AppendResponse:
         last_index: the follower's last index.
         store: 0 of a voter; else a number drawn when the store was opened, and the answer counts for
             nothing but the sending of entries.
+        may_lead: False while the sender lacks the state before its log, and campaigns for nothing.
     """
 
     term: Term
@@ -122,6 +123,7 @@ class AppendResponse:
     conflict_term: Term
     last_index: Index
     store: int = 0
+    may_lead: bool = True
 
 
 @dataclass(frozen=True, slots=True)

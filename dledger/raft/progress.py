@@ -69,6 +69,7 @@ class Progress:
         saving: how long it takes until it confirms entries.
         is_loading: entries are being read that are to be sent to it next. There is one such read at a time.
         admission: whether it is counted.
+        may_lead: whether it would campaign if it was asked to, as its last answer says.
     """
 
     node_id: NodeId
@@ -84,6 +85,7 @@ class Progress:
     is_loading: bool = False
     inflight: deque[tuple[Index, int, int]] = field(default_factory=deque)
     admission: Admission = field(default_factory=Admission)
+    may_lead: bool = True
 
     def sent(self, end: Index, *, size_bytes: int, now_ms: int) -> None:
         """Note that entries up to `end` (exclusive) were sent."""

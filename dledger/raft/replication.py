@@ -247,6 +247,7 @@ class Replication:
             admission.went_back(last_round=last_round)
             peer.begin_anew(after_round=response.round - 1)
         peer.answered_ms = self._core.now_ms
+        peer.may_lead = response.may_lead
         peer.acked_round = max(peer.acked_round, response.round)
         has_moved = False
         if response.success:

@@ -112,6 +112,9 @@ class Handover:
             )
             core.emit(Resolve(event.token, Failed(TransferFailedError(error_text))))
             return
+        if not self._replication.peers[target].may_lead:
+            self._refuse(event.token, target)
+            return
         self._begin(target, event.token)
 
     def leave(self) -> None:
@@ -145,7 +148,12 @@ class Handover:
         transfer = self._transfer
         if transfer is None or transfer.is_sent:
             return
-        match_index = self._replication.peers[transfer.target].match_index
+        peer = self._replication.peers[transfer.target]
+        if not peer.may_lead:
+            self._transfer = None
+            self._refuse(transfer.token, transfer.target)
+            return
+        match_index = peer.match_index
         if match_index == self._core.log.last_index == self._core.commit_index:
             self._send_timeout_now(transfer)
 
@@ -183,6 +191,12 @@ class Handover:
         self.has_given_up_lease = True
         core.send(transfer.target, TimeoutNow(core.term, core.node_id), Waits.NOTHING)
 
+    def _refuse(self, token: int | None, target: NodeId) -> None:
+        """Tell the caller that a member cannot be handed the lead: it would not campaign."""
+        if token is not None:
+            text = f"{target} has lost its state and may not lead before it has another member's"
+            self._core.emit(Resolve(token, Failed(TransferFailedError(text))))
+
     def _give_up(self, transfer: _Transfer) -> None:
         core = self._core
         self._transfer = None
@@ -195,11 +209,15 @@ class Handover:
         core.emit(Resolve(transfer.token, Failed(error)))
 
     def _best_target(self) -> NodeId | None:
-        """Return the answering member with most of the log; the first in the configured order of equals.
+        """Return the answering member that may lead with most of the log; the first in the configured order of equals.
 
         One that has just handed over comes after others that are close: it may be about to stop, as this one.
         """
-        answering = [peer for peer in self._replication.voters() if self._is_answering(peer)]
+        answering = [
+            peer
+            for peer in self._replication.voters()
+            if self._is_answering(peer) and peer.may_lead
+        ]
         if not answering:
             return None
 
@@ -257,9 +275,10 @@ class Handover:
         self._begin(target, None)
 
     def _is_close(self, peer: Progress) -> bool:
-        """Return whether the member answers and is at most a few requests behind."""
+        """Return whether the member may lead, answers and is at most a few requests behind."""
         return (
-            peer.state is ProgressState.REPLICATE
+            peer.may_lead
+            and peer.state is ProgressState.REPLICATE
             and self._is_answering(peer)
             and self._behind_bytes(peer) <= CLOSE_REQUESTS * self._core.config.entries_bytes_max
         )

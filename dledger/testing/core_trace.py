@@ -93,13 +93,13 @@ def message_line(
         case AppendResponse(success=True):
             return (
                 f"append term={message.term} round={message.round} match={message.match_index}"
-                f"{_store(message.store)}"
+                f"{_store(message.store)}{_may_lead(message)}"
             )
         case AppendResponse():
             return (
                 f"append term={message.term} round={message.round} rejected "
                 f"conflict={message.conflict_index}@{message.conflict_term} "
-                f"last={message.last_index}{_store(message.store)}"
+                f"last={message.last_index}{_store(message.store)}{_may_lead(message)}"
             )
         case TimeoutNow():
             return f"timeout-now term={message.term}"
@@ -118,6 +118,10 @@ def _noted(notes: tuple[ConfigurationNote, ...]) -> str:
     """Word the entries that changed the members, a settled one in brackets; nothing where there are none."""
     names = [f"({note.entry_id})" if note.is_settled else str(note.entry_id) for note in notes]
     return f" members-at={','.join(names)}" if names else ""
+
+
+def _may_lead(answer: AppendResponse) -> str:
+    return "" if answer.may_lead else " may-not-lead"
 
 
 def _store(number: int) -> str:

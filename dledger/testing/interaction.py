@@ -28,6 +28,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     crash NODE                        restart NODE
     lose-store NODE                   restart with a new, empty store; stores are numbered 1, 2, ... as drawn
     shorten-log NODE COUNT            restart with the first entries only: a disk that forgot, unnoticed
+    let-lead NODE yes|no              whether its state goes as far as its log begins, so that it may lead
     give-up-vote NODE                 its store is found to be an older copy of itself
     receive NODE MESSAGE from=NODE    a message out of nothing (script_words.py)
     status [NODE...]                  log NODE...            lease NODE
@@ -123,6 +124,7 @@ class Interaction:
                 "restart": lambda given: self._member(given).restart(),
                 "lose-store": lambda given: self._member(given).seed(EMPTY_STORE, []),
                 "shorten-log": self._shorten_log,
+                "let-lead": self._let_lead,
                 "give-up-vote": lambda given: self._local(given, GiveUpVote()),
                 "receive": self._receive,
                 "status": self._status,
@@ -272,6 +274,9 @@ class Interaction:
     def _elect(self, given: Arguments) -> None:
         self._campaign(given)
         self._stabilize()
+
+    def _let_lead(self, given: Arguments) -> None:
+        self._member(given).node.let_lead(may_lead=given.words[1:] == ("yes",))
 
     def _shorten_log(self, given: Arguments) -> None:
         member = self._member(given)

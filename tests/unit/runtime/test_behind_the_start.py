@@ -159,6 +159,10 @@ async def test_without_a_state_a_member_confirms_and_does_not_lead_and_says_what
         given.newest = newest
         await wait_until(lambda: again.machine.applied_index >= entry_id.index)
         assert again.machine.bodies == leader.machine.bodies
+        leadership = engine_of(leader).node._leader
+        assert leadership is not None
+        told = leadership.replication.peers[again.server.node_id]
+        await wait_until(lambda: told.may_lead)
         await leader.server.transfer(again.server.node_id, timeout_s=S)
         await wait_until(lambda: again.server.is_serving)
 

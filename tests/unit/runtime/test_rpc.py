@@ -114,6 +114,7 @@ number = st.integers(0, 2**63 - 1)
         VoteRequest(Term(1), N1, Index(2), Term(3), is_transfer=True),
         VoteResponse(Term(1), N1, granted=False),
         AppendResponse(Term(1), N1, 2, True, Index(3), Index(4), Term(5), Index(6)),
+        AppendResponse(Term(1), N1, 2, True, Index(3), Index(4), Term(5), Index(6), may_lead=False),
         TimeoutNow(Term(1), N1),
         request_with(),
         request_with(b"one", b"", bytes(5000)),
@@ -126,6 +127,12 @@ number = st.integers(0, 2**63 - 1)
 )
 def test_every_message_comes_back_as_it_was(message: PeerMessage) -> None:
     assert through_the_wire(message) == message
+
+
+def test_members_of_older_versions_understand_the_answers_of_those_that_may_lead() -> None:
+    answer = AppendResponse(Term(1), N1, 2, True, Index(3), Index(4), Term(5), Index(6))
+    fields = msgspec.msgpack.decode(encode_message(answer))
+    assert fields == ["append-answer", 1, "n1", 2, True, 3, 4, 5, 6, 0]
 
 
 @pytest.mark.parametrize(
