@@ -174,6 +174,10 @@ class RaftNode:
         """Proposals taken and not yet decided."""
         return self._leader.pending_count if self._leader else 0
 
+    def is_waited_for(self, peer: NodeId) -> bool:
+        """Return whether this node leads, and commits nothing until this member has caught up."""
+        return self._leader is not None and self._leader.replication.is_waited_for(peer)
+
     @property
     def transfer_target(self) -> NodeId | None:
         """The member to which leadership is being handed; None while it is not."""

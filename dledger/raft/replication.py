@@ -185,15 +185,15 @@ class Replication:
         peer.is_loading = True
         core = self._core
         end = min(self._end_of_request(peer), core.first_in_memory())
-        is_urgent = self._is_waited_for(peer)
+        is_urgent = self.is_waited_for(peer.node_id)
         core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end, is_urgent))
 
-    def _is_waited_for(self, peer: Progress) -> bool:
+    def is_waited_for(self, member: NodeId) -> bool:
         """Return whether nothing is committed until a member has caught up: too few other voters are there."""
         core = self._core
-        if peer.node_id not in core.other_voters:
+        if member not in core.other_voters:
             return False
-        others = [each for each in self.voters() if each is not peer]
+        others = [each for each in self.voters() if each.node_id != member]
         alive_after_ms = core.now_ms - self._lost_after_ms
         count = sum(
             each.match_index >= core.commit_index and each.answered_ms > alive_after_ms

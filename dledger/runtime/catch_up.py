@@ -1,7 +1,8 @@
 """Old entries are read for members that lack them, beside the loop and no faster than the settings allow.
 
 What is read, and what becomes of it, is the core's business (docs/adr/0187). A member for which the group waits is
-held down by nothing; nor is one below the rate at which it would come nearer to the log's end.
+held down by nothing; nor is one below the rate at which it would come nearer to the log's end. Both are looked at
+again while a read waits: the group may come to wait for its member meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ GROWTH_WINDOW_S: Final = 1.0
 
 GROWTH_FACTOR: Final = 2
 """A member is sent at least so much more than the log grows by: else it would never arrive."""
+
+LOOK_S: Final = 0.1
+"""Between two looks at whether a read still has to wait."""
 
 
 class LogGrowth:
@@ -52,12 +56,18 @@ class CatchUpReads:
 
     tasks: TaskGroup
 
-    def __init__(self, layout: LogLayout, loaded: Callable[[EntriesLoad], None]) -> None:
+    def __init__(
+        self,
+        layout: LogLayout,
+        loaded: Callable[[EntriesLoad], None],
+        is_waited_for: Callable[[NodeId], bool],
+    ) -> None:
         """Set up the reads of one member.
 
         Args:
             layout: of its log.
             loaded: called on the loop with what was read.
+            is_waited_for: whether the group commits nothing until this member has caught up.
         """
         self.bytes_per_s = 0
         self.load_count = 0
@@ -65,7 +75,8 @@ class CatchUpReads:
         self._layout = layout
         self._loaded = loaded
         self._growth = LogGrowth(layout.end_position, now_s())
-        self._due_s: dict[NodeId, float] = {}
+        self._is_waited_for = is_waited_for
+        self._owed: dict[NodeId, tuple[float, float]] = {}
 
     def begin(self, loads: list[EntriesLoad]) -> None:
         """Begin these reads."""
@@ -73,7 +84,9 @@ class CatchUpReads:
             self.tasks.start(self._run, load, name="catch-up")
 
     async def _run(self, load: EntriesLoad) -> None:
-        await trio.sleep(self._wait_s(load, now_s()))
+        while (wait_s := self._wait_s(load, now_s())) > 0:
+            await trio.sleep(min(wait_s, LOOK_S))
+        self._owe(load)
         # A disk that never answers must not keep the process from ending.
         await trio.to_thread.run_sync(load.run, abandon_on_cancel=True)
         self.load_count += 1
@@ -81,11 +94,17 @@ class CatchUpReads:
         self._loaded(load)
 
     def _wait_s(self, load: EntriesLoad, at_s: float) -> float:
-        """Return for how long a read is to wait; what was not used of the rate before is lost."""
-        growth = self._growth.bytes_per_s(self._layout.end_position, at_s)
-        if not self.bytes_per_s or load.want.is_urgent:
-            return 0.0
+        """Return for how long a read has to wait, as things are; what was not used of the rate before is lost."""
+        growth, to = self._growth.bytes_per_s(self._layout.end_position, at_s), load.want.to
+        since_s, owed_bytes = self._owed.get(to, (at_s, 0.0))
         bytes_per_s = max(self.bytes_per_s, GROWTH_FACTOR * growth)
-        due_s = max(at_s, self._due_s.get(load.want.to, at_s))
-        self._due_s[load.want.to] = due_s + load.plan.size_bytes / bytes_per_s
-        return due_s - at_s
+        owed_bytes = max(0.0, owed_bytes - (at_s - since_s) * bytes_per_s)
+        if not self.bytes_per_s or load.want.is_urgent or self._is_waited_for(to):
+            owed_bytes = 0.0
+        self._owed[to] = (at_s, owed_bytes)
+        return owed_bytes / bytes_per_s if owed_bytes else 0.0
+
+    def _owe(self, load: EntriesLoad) -> None:
+        """Note that a read begins, which the next one of its member has to wait for."""
+        since_s, owed_bytes = self._owed[load.want.to]
+        self._owed[load.want.to] = (since_s, owed_bytes + load.plan.size_bytes)

@@ -100,7 +100,9 @@ class Driver:
         obstacles: Obstacles,
     ) -> None:
         self.engine = engine
-        self.catch_up = CatchUpReads(engine.log.layout, self._entries_loaded)
+        self.catch_up = CatchUpReads(
+            engine.log.layout, self._entries_loaded, engine.node.is_waited_for
+        )
         self.callers = Callers()
         self.pace = SyncPace(config.slow_disk_ms)
         self.announcer = Announcer(config.node_id, engine, obstacles)

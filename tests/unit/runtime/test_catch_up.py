@@ -16,6 +16,7 @@ from dledger.catch_up import EntriesLoad
 from dledger.raft.effects import LoadEntries
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.runtime.catch_up import CatchUpReads, LogGrowth
+from dledger.runtime.clock import now_s
 from dledger.storage.log_reader import CheckPlan
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
@@ -36,44 +37,67 @@ def load_of(size_bytes: int, to: str = "n1", *, is_urgent: bool = False) -> Entr
     return EntriesLoad(want, SimpleNamespace(size_bytes=size_bytes))  # type: ignore[arg-type]
 
 
-def catch_up(bytes_per_s: int) -> tuple[CatchUpReads, Layout]:
+def catch_up(
+    bytes_per_s: int, is_waited_for: Callable[[NodeId], bool] = lambda _member: False
+) -> tuple[CatchUpReads, Layout]:
     layout = Layout()
-    made = CatchUpReads(layout, lambda _load: None)  # type: ignore[arg-type]  # what is used of it
+    made = CatchUpReads(layout, lambda _load: None, is_waited_for)  # type: ignore[arg-type]  # what is used of it
     made.bytes_per_s = bytes_per_s
     made._growth = LogGrowth(0, 0.0)
     return made, layout
 
 
+def wait_of(made: CatchUpReads, load: EntriesLoad, at_s: float) -> float:
+    """Return for how long a read waits that comes now, and let it begin."""
+    wait_s = made._wait_s(load, at_s)
+    made._owe(load)
+    return wait_s
+
+
 def test_a_member_gets_no_more_than_the_rate_and_what_was_not_used_is_lost() -> None:
     made, _ = catch_up(4 * MIB)
-    waits = [made._wait_s(load_of(MIB), 10.0) for _ in range(4)]
+    waits = [wait_of(made, load_of(MIB), 10.0) for _ in range(4)]
     assert waits == [0.0, 0.25, 0.5, 0.75]
-    assert made._wait_s(load_of(MIB), 20.0) == 0.0
-    assert made._wait_s(load_of(MIB), 20.0) == 0.25
+    assert wait_of(made, load_of(MIB), 20.0) == 0.0
+    assert wait_of(made, load_of(MIB), 20.0) == 0.25
 
 
 def test_each_member_has_a_rate_of_its_own() -> None:
     made, _ = catch_up(4 * MIB)
-    made._wait_s(load_of(MIB, "n1"), 10.0)
-    assert made._wait_s(load_of(MIB, "n2"), 10.0) == 0.0
-    assert made._wait_s(load_of(MIB, "n1"), 10.0) == 0.25
+    wait_of(made, load_of(MIB, "n1"), 10.0)
+    assert wait_of(made, load_of(MIB, "n2"), 10.0) == 0.0
+    assert wait_of(made, load_of(MIB, "n1"), 10.0) == 0.25
 
 
 def test_who_is_waited_for_is_not_held_down_nor_is_anybody_without_a_rate() -> None:
     made, _ = catch_up(4 * MIB)
-    assert [made._wait_s(load_of(MIB, is_urgent=True), 10.0) for _ in range(3)] == [0.0] * 3
+    assert [wait_of(made, load_of(MIB, is_urgent=True), 10.0) for _ in range(3)] == [0.0] * 3
     made.bytes_per_s = 0
-    assert [made._wait_s(load_of(MIB), 10.0) for _ in range(3)] == [0.0] * 3
+    assert [wait_of(made, load_of(MIB), 10.0) for _ in range(3)] == [0.0] * 3
 
 
 def test_a_member_is_sent_twice_as_much_as_the_log_grows_by_or_it_would_never_arrive() -> None:
     made, layout = catch_up(4 * MIB)
     layout.end_position = 80 * MIB
-    assert made._wait_s(load_of(MIB), 10.0) == 0.0
-    assert made._wait_s(load_of(MIB), 10.0) == 1 / 16, "the log grew by 8 MiB/s"
+    assert wait_of(made, load_of(MIB), 10.0) == 0.0
+    assert wait_of(made, load_of(MIB), 10.0) == 1 / 16, "the log grew by 8 MiB/s"
     layout.end_position = 81 * MIB
-    made._wait_s(load_of(MIB), 12.0)
-    assert made._wait_s(load_of(MIB), 12.0) == 0.25, "and then by half of one"
+    wait_of(made, load_of(MIB), 12.0)
+    assert wait_of(made, load_of(MIB), 12.0) == 0.25, "and then by half of one"
+
+
+def test_the_wait_ends_when_the_log_grows_or_the_group_waits_for_the_member() -> None:
+    waited_for: set[NodeId] = set()
+    made, layout = catch_up(1024, waited_for.__contains__)
+    wait_of(made, load_of(MIB), 10.0)
+    assert made._wait_s(load_of(MIB), 10.0) == 1024
+    assert made._wait_s(load_of(MIB), 11.0) == 1023
+    layout.end_position = 4 * MIB
+    assert made._wait_s(load_of(MIB), 15.0) == 0.0, "the log grew by 1 MiB/s"
+    wait_of(made, load_of(64 * MIB), 15.0)
+    assert made._wait_s(load_of(MIB), 15.0) > 10
+    waited_for.add(NodeId("n1"))
+    assert made._wait_s(load_of(MIB), 15.0) == 0.0
 
 
 def applied(member: Member) -> int:
@@ -155,6 +179,25 @@ async def test_a_member_that_lacks_much_comes_no_faster_than_the_rate(
         again = await group.start(away)
         await wait_until(lambda: applied(again) >= applied(leader))
         assert trio.current_time() - began_s >= 0.4, "2 MB at 4 MiB/s"
+
+
+@pytest.mark.slow
+async def test_a_member_that_waits_for_its_turn_is_woken_when_the_group_needs_it(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group() as group:
+        leader, away = await group_with_one_away(group)
+        driver = leader.server._standing.driver
+        assert driver is not None
+        driver.catch_up.bytes_per_s = 1024
+        driver.catch_up._growth = LogGrowth(driver.engine.log.layout.end_position, now_s())
+        again = await group.start(away)
+        await wait_until(lambda: driver.catch_up.load_count >= 1)
+        third = next(each for each in group.members.values() if each not in (leader, again))
+        await third.stop()
+        # At 1 KiB/s the first of its requests alone would have taken a minute.
+        await leader.server.appender.append(b"new", timeout_s=S)
+        assert applied(again) >= 100
 
 
 def test_a_load_ends_with_its_segment() -> None:
