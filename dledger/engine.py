@@ -494,7 +494,8 @@ class Engine:
             OSError, DLedgerError: as `step`.
         """
         want = load.want
-        self._loaded = load.entries
+        # Entries of an earlier leadership may not be those that stand there now.
+        self._loaded = load.entries if want.term == self.node.term else ()
         try:
             self.step(EntriesLoaded(want.to, want.term, want.first, load.plan.end_index), now_ms)
         finally:

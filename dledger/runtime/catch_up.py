@@ -84,8 +84,10 @@ class CatchUpReads:
             self.tasks.start(self._run, load, name="catch-up")
 
     async def _run(self, load: EntriesLoad) -> None:
-        while (wait_s := self._wait_s(load, now_s())) > 0:
+        wait_s = self._wait_s(load, now_s())
+        while wait_s > 0:
             await trio.sleep(min(wait_s, LOOK_S))
+            wait_s = self._wait_s(load, now_s())
         self._owe(load)
         # A disk that never answers must not keep the process from ending.
         await trio.to_thread.run_sync(load.run, abandon_on_cancel=True)
