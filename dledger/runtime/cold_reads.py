@@ -23,6 +23,9 @@ from dledger.storage.segmented_log import SegmentedLog
 LOADS_MAX: Final = 2
 """Reads at a time: while one waits for the disk another one verifies."""
 
+WAITING_MIN: Final = 64
+"""So many may wait before it is looked whether they are still wanted: on a disk that hangs nobody's turn comes."""
+
 
 def ever_wanted() -> bool:
     """Return True: it is wanted until it was read."""
@@ -65,7 +68,7 @@ class ColdReads:
     """The reads that are under way or wait for their turn.
 
     Invariants: at most LOADS_MAX loads run, over different entries; whoever waits is called once, unless the
-    member stops.
+    member stops; of those that wait at most WAITING_MIN, or half, are not wanted any more.
 
     Attributes:
         cache: what was read.
@@ -98,6 +101,7 @@ class ColdReads:
         self._running: set[Index] = set()
         self._running_count = 0
         self._has_stopped = False
+        self._look_at_count = WAITING_MIN
 
     async def run(self) -> None:
         """Wait until the member stops; from then on nothing is read beside the loop, and nobody waits for it."""
@@ -126,7 +130,10 @@ class ColdReads:
             done()
             return
         self._waiting.append(_Waiting(places, done, is_wanted))
-        if len(self._waiting) == 1:
+        if len(self._waiting) > self._look_at_count:
+            self._let_unwanted_go()
+            self._begin_waiting()
+        elif len(self._waiting) == 1:
             self._begin_waiting()
 
     def read_now(self, index: Index, position: Position, size_bytes: int) -> BodySpan | None:
@@ -141,6 +148,15 @@ class ColdReads:
     def keep(self, entry: Entry) -> None:
         """Keep an entry that was read and verified."""
         self.cache.put_entry(cut_entry(entry))
+
+    def _let_unwanted_go(self) -> None:
+        """Read nothing for those that wait and are not wanted any more; they are called as the others are."""
+        waiting = [(each, each.is_wanted()) for each in self._waiting]
+        self._waiting = deque(each for each, is_wanted in waiting if is_wanted)
+        self._look_at_count = max(WAITING_MIN, 2 * len(self._waiting))
+        for each, is_wanted in waiting:
+            if not is_wanted:
+                each.done()
 
     def _begin_waiting(self) -> None:
         """Begin what waits, in order, as long as there is room."""

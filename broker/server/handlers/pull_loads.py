@@ -65,7 +65,7 @@ class PullLoads:
     def wait(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Let a pull wait until these records were read."""
         self._waiting.add(pull)
-        self._reader.load(places, lambda: self._loaded(pull), lambda: not pull.is_closed)
+        self._reader.load(places, lambda: self._loaded(pull), lambda: self._is_wanted(pull))
 
     def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Read records for which a pull's client is expected to ask next, unless enough is read ahead."""
@@ -88,6 +88,9 @@ class PullLoads:
             self._waiting.remove(pull)
             if not pull.is_closed:
                 self._give_up(pull)
+
+    def _is_wanted(self, pull: Pull) -> bool:
+        return pull in self._waiting and not pull.is_closed
 
     def _loaded(self, pull: Pull) -> None:
         if pull not in self._waiting:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from random import Random
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
 from dledger.raft.effects import AppendEntries, Commit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import Index, Position
-from dledger.runtime.cold_reads import LOADS_MAX, ColdReads
+from dledger.runtime.cold_reads import LOADS_MAX, WAITING_MIN, ColdReads
 from dledger.runtime.log_reader import LogReader
 from dledger.storage.part_cache import PART_BYTES, PartCache
+from dledger.storage.part_reader import Load
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.engine.scripted import entry, give, persist, scripted
 
@@ -88,6 +90,41 @@ def test_as_many_read_at_a_time_as_may_and_the_others_in_their_order() -> None:
         bench.threads.run_first()
     assert bench.done == [1, 5, 9, 13]
     assert all(bench.has(index) for index in bench.done)
+
+
+def test_on_a_disk_that_hangs_only_those_wait_that_are_wanted() -> None:
+    bench = Bench(*[20_000] * 20)
+    cold = bench.reader.running_cold
+    for index in (1, 5):
+        bench.load(index)
+    let_go: list[int] = []
+    for number in range(1000):
+        cold.load([(bench.at(9), 1)], lambda n=number: let_go.append(n), lambda: False)  # type: ignore[misc]  # the loop's
+        assert len(cold._waiting) <= WAITING_MIN
+    bench.load(13)
+    bench.threads.run_first()
+    assert let_go == list(range(1000))
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert bench.done == [1, 5, 13]
+    assert not bench.has(9)
+
+
+def test_a_look_up_that_fails_holds_nobody_up() -> None:
+    bench = Bench(*[20_000] * 20)
+    cold = bench.reader.running_cold
+
+    def refuse(*_given: object) -> Load:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cold.planner, "plan", refuse)
+        bench.load(1)
+    assert (bench.done, bench.threads.begun) == ([1], [])
+    bench.load(5)
+    bench.threads.run_first()
+    assert bench.done == [1, 5]
+    assert bench.has(5)
 
 
 def test_what_another_one_reads_is_waited_for_and_not_read_again() -> None:

@@ -109,6 +109,14 @@ def test_a_pull_waits_once_and_then_its_first_message_is_read_at_any_price(
     assert bench.log.read_on_the_loop == 1
 
 
+def test_nothing_is_read_for_a_pull_that_was_given_up(bench: ColdBench) -> None:
+    bench.pull(0)
+    (is_wanted,) = bench.log.wanted
+    assert is_wanted()
+    bench.pulls.loads.expire(1 << 60)
+    assert not is_wanted()
+
+
 def test_a_damaged_message_is_waited_for_as_ever(bench: ColdBench) -> None:
     first = bench.broker.log.entries[-10].index
     origin = bench.pull(0)
