@@ -14,7 +14,7 @@ from pathlib import Path
 import trio
 
 from broker.net.listener import Listener, ListenerLimits
-from broker.server.config import BrokerConfig
+from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
 from broker.server.deliveries.deliveries import keep_delivering
 from broker.server.environment import Environment
@@ -263,6 +263,7 @@ class Broker:
         self._controller.services.live.look()
         self.log.watch_role(self._role_changed)
         self.log.roster.watchers.append(self._members_changed)
+        self.log.why_not_added = self._why_not_added
         self.log.reader.watch_applied(self._applied)
         return self._controller
 
@@ -330,6 +331,10 @@ class Broker:
         self._controller.applied()
         self._registrar.applied()
         self._outputs.flush()
+
+    def _why_not_added(self, node_id: NodeId) -> str | None:
+        """Return why a node cannot be a member beside the others; None: it can."""
+        return why_same_follower_id(node_id, self.log.roster.in_force.members)
 
     def _members_changed(self) -> None:
         members = self.log.roster.in_force

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -553,6 +553,18 @@ def follower_id(node_id: str) -> int:
     """Return the stable id of a follower in routes: the number in its node id + 1, as DLedger does."""
     digits = "".join(re.findall("[0-9]", node_id))
     return (int(digits) if digits else 0) + 1
+
+
+def why_same_follower_id(node_id: str, members: Iterable[str]) -> str | None:
+    """Return why a node cannot be a member beside others, which clients would take for it; None: it can."""
+    own = follower_id(node_id)
+    same = [name for name in members if name != node_id and follower_id(name) == own]
+    if not same:
+        return None
+    return (
+        f"{node_id} and {same[0]} have the same number in their ids, so both would be broker {own} in routes while "
+        "they follow, and only one would be found: give the new one an id with another number"
+    )
 
 
 def _memory_bytes() -> int:

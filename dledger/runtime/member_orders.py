@@ -13,7 +13,7 @@ import trio
 
 from dledger.codec.client_rpc import MembersAnswer
 from dledger.config import Peer
-from dledger.errors import MembersPendingError, UsageError
+from dledger.errors import DLedgerError, MembersPendingError, UsageError
 from dledger.raft.configuration import ChangeKind, MemberChange
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import now_s
@@ -57,8 +57,8 @@ class OperatorOrders:
         """Add a member, which becomes a voter once it has caught up, unless it is to stay a learner.
 
         Raises:
-            MembersPendingError: it is added, and was no voter yet when the time was over.
-            DLedgerError: as the service.
+            MembersPendingError: it is added, and that it votes was not seen.
+            DLedgerError: as the service: it is not added, or that is not known.
         """
         addresses = {peer.node_id: peer.address}
         change = MemberChange(ChangeKind.ADD, peer.node_id, not is_learner, addresses)
@@ -66,7 +66,17 @@ class OperatorOrders:
         self._report(
             f"{peer.node_id} is a {_standing_of(peer.node_id, seen)}, by entry {seen.index}"
         )
-        return seen if is_learner else await self._wait_voter(peer.node_id, seen)
+        if is_learner:
+            return seen
+        try:
+            return await self._wait_voter(peer.node_id, seen)
+        except MembersPendingError:
+            raise
+        except DLedgerError as error:
+            raise MembersPendingError(
+                f"{peer.node_id} is added, by entry {seen.index}; whether it is a voter by now is not known: {error}. "
+                "Run the same command again to go on"
+            ) from error
 
     async def promote(self, node_id: NodeId) -> MembersAnswer:
         """Make a voter of a learner that has caught up."""
@@ -83,8 +93,9 @@ class OperatorOrders:
 
         Raises:
             UsageError: there is neither the old nor the new one.
-            MembersPendingError: the new one was no voter yet when the time was over; the old one is there still.
-            DLedgerError: as the service.
+            MembersPendingError: the new one is added; the text says whether it is a voter, and that the old one may be
+                there still.
+            DLedgerError: as the service: nothing was changed, or that is not known.
         """
         seen = await self._service.members()
         if old == new.node_id:
@@ -92,11 +103,21 @@ class OperatorOrders:
                 f"a member takes the place of another one under a name of its own, not as {old}"
             )
         if old not in (*seen.voters, *seen.learners):
+            if new.node_id in seen.joining:
+                return await self._wait_voter(new.node_id, seen)
             if new.node_id in (*seen.voters, *seen.learners):
                 return seen  # it was done before
             raise UsageError(f"{old} is no member: {', '.join((*seen.voters, *seen.learners))}")
-        await self.add(new, is_learner=old in seen.learners)
-        seen = await self.remove(old)
+        stays_learner = old in seen.learners and old not in seen.joining
+        seen = await self.add(new, is_learner=stays_learner)
+        try:
+            seen = await self.remove(old)
+        except DLedgerError as error:
+            kept = "is a member still" if error.definite else "may be a member still"
+            raise MembersPendingError(
+                f"{new.node_id} is a {_standing_of(new.node_id, seen)}, and {old} {kept}: {error}. Run the same "
+                f"command again to go on, or `members remove {old}`"
+            ) from error
         self._report(f"{old} is removed, by entry {seen.index}")
         return seen
 
@@ -105,7 +126,9 @@ class OperatorOrders:
         until_s = now_s() + self._wait_s
         while node_id not in seen.voters or not seen.is_committed:
             if node_id not in (*seen.voters, *seen.learners):
-                raise UsageError(f"{node_id} was removed meanwhile")
+                raise MembersPendingError(
+                    f"{node_id} was added, and somebody has removed it meanwhile: it is no member now"
+                )
             if now_s() >= until_s:
                 lacking = seen.last_index - seen.match_indexes.get(node_id, 0)
                 silent = " does not answer and" if node_id in seen.silent else ""

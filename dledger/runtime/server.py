@@ -104,6 +104,7 @@ class LogServer:
         self.lost_votes = obstacles.lost_votes
         self.appender = LogAppender(self._standing)
         self.roster = Roster(self.node_id, config.peers, joins=config.raft.joins)
+        self.why_not_added: Callable[[NodeId], str | None] = lambda _node_id: None
         self.forwarder = LogForwarder(config, self._standing, self.appender, self.roster)
         self.reader = LogReader(self._standing, machine)
         self._client_port = ClientPort(self, accepts_appends=accepts_appends)
@@ -420,9 +421,12 @@ class LogServer:
         """Refuse to add who could not be reached.
 
         Raises:
-            UsageError: no address is named or known, or it is another member's.
+            UsageError: no address is named or known, it is another member's, or the application does not want it.
         """
         name = change.node_id
+        reason = self.why_not_added(name)
+        if reason is not None:
+            raise UsageError(reason)
         address = change.addresses.get(name) or self.status.address_of(name)
         if peer_at(name, address) is None:
             raise UsageError(f"no address is named for {name}, such as {name}-127.0.0.1:20914")

@@ -271,6 +271,9 @@ async def test_who_cannot_be_reached_is_not_added(open_group: OpenGroup) -> None
                 UsageError, match=r"n0 is a voter at .*: to move it, remove n0, then"
             ):
                 await client.change_members(add(new_peer(N0)))
+            group.members[N0].server.why_not_added = lambda name: f"{name} is not wanted"
+            with pytest.raises(UsageError, match="n1 is not wanted"):
+                await client.change_members(add(new_peer(N1)))
             assert (await client.members()).index == 0
 
 

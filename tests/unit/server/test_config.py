@@ -7,7 +7,12 @@ from itertools import product
 import pytest
 
 from broker.properties import read_properties
-from broker.server.config import BrokerConfig, read_config, read_settings
+from broker.server.config import (
+    BrokerConfig,
+    read_config,
+    read_settings,
+    why_same_follower_id,
+)
 from broker.server.settings.raft_times import RaftTimes
 from broker.service.retention import RetentionRules
 from dledger import NodeId, RaftConfig
@@ -324,3 +329,12 @@ def test_ratios_are_held_to_rocketmqs_bounds() -> None:
 def test_settings_of_retention_that_cannot_be(key: str, value: str) -> None:
     with pytest.raises(ConfigError, match=key):
         build(**{key: value})
+
+
+def test_members_whose_ids_have_the_same_number_are_told_apart_by_nobody() -> None:
+    assert why_same_follower_id("n1", ["n0", "n1", "n2"]) is None
+    reason = why_same_follower_id("b1", ["n0", "n1", "n2"])
+    assert reason is not None
+    assert reason.startswith(
+        "b1 and n1 have the same number in their ids, so both would be broker 2"
+    )
