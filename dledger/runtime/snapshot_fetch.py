@@ -87,6 +87,7 @@ class SnapshotFetch:
         self._next_line_s = 0.0
         self._copy: SnapshotCopy | None = None
         self._source: NodeId | None = None
+        self._asked_count = 0
 
     async def run(self, *, is_new: bool) -> None:
         """Fetch whenever this member needs a snapshot, until cancelled; first for a store that began empty."""
@@ -102,28 +103,38 @@ class SnapshotFetch:
         """Fetch a snapshot if this member is behind the leader's start, and begin the log anew behind it.
 
         Also if it has lost its state, and its log does not reach back far enough to fold it again: the log stays then.
+        While nobody leads, any member may give it: perhaps nobody can lead before this one, whose log is the longest.
         """
         engine = self._driver.engine
-        leader_id = engine.needs_snapshot_of
-        if leader_id is None or leader_id != engine.node.leader_id:
+        source_id = engine.needs_snapshot_of
+        if source_id != engine.node.leader_id:
             return
-        leader = self._peer_of(leader_id)
-        if leader is None:
+        if source_id is None and engine.lacks_state:
+            source_id = self._next_member()
+        source = self._peer_of(source_id) if source_id is not None else None
+        if source is None:
             return  # where it listens comes with the handshake
         if not engine.may_begin_anew and not engine.lacks_state:
             return  # the step before is still being saved
         if self._begin_anew():
             return  # the state was there already
         try:
-            await self._has_fetched_from(leader)
+            await self._has_fetched_from(source)
         except (OSError, CorruptionError) as error:
             if engine.failure is not None:
                 raise
             self._log(logging.WARNING, "snapshot-not-fetched", reason=error)
             await trio.sleep(RETRY_S)
         finally:
-            if engine.needs_snapshot_of is None:
+            if engine.needs_snapshot_of is None and not engine.lacks_state:
                 self._give_up_copy()
+
+    def _next_member(self) -> NodeId | None:
+        """Return the other members one after the other; None: there is none."""
+        node, own = self._driver.engine.node, self._config.raft.node_id
+        others = [member for member in node.configuration.members if member != own]
+        self._asked_count += 1
+        return others[self._asked_count % len(others)] if others else None
 
     async def spare_fold(self) -> None:
         """Fetch and take in for a new store; ends when that is done, or when it would spare nothing any more."""

@@ -11,6 +11,7 @@ import trio
 
 from dledger.engine import Engine
 from dledger.errors import CompactedError, DLedgerError
+from dledger.raft.effects import Role
 from dledger.raft.ids import Index
 from dledger.runtime import snapshot_fetch
 from dledger.runtime.snapshot_fetch import TransferPace
@@ -121,6 +122,23 @@ async def test_who_has_lost_all_snapshots_keeps_its_log_and_vote_and_gets_the_st
         await again.stop()
         once_more = await start(group, away.server.node_id)
         assert once_more.machine.applied_index >= first
+
+
+async def test_who_has_lost_its_state_gets_it_while_nobody_leads_and_then_leads(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its log may be the longest of those that are there: then nobody leads before it has a state."""
+    monkeypatch.setattr(snapshot_fetch, "BEHIND_PAUSE_S", 0.01)
+    async with open_group() as group:
+        leader, away = await without_snapshots(group)
+        other = next(each for each in group.members.values() if each not in {leader, away})
+        await other.stop()
+        engine_of(leader).node.let_lead(may_lead=False)
+        await wait_until(lambda: engine_of(leader).node.role is Role.FOLLOWER)
+        again = await start(group, away.server.node_id)
+        await wait_until(lambda: again.server.is_serving)
+        assert again.machine.bodies == leader.machine.bodies
+        await again.server.appender.append(b"by the one that had lost its state", timeout_s=S)
 
 
 async def test_who_has_lost_its_state_gets_it_though_it_never_stops_saving(
