@@ -412,8 +412,9 @@ class RaftNode:
             core = self._core
             if core.may_campaign and (core.is_voter or core.new_store):
                 self._become(Cause.ELECTION_TIMEOUT)
-            else:
-                self._wait_for_leader()  # only a leader can help a store that was lost, or a learner
+            else:  # only a leader can help a store that was lost, or a learner; the one it knew is silent
+                core.leader_id = None
+                self._wait_for_leader()
 
     def _unreachable(self, peer: NodeId) -> None:
         core = self._core
