@@ -191,8 +191,10 @@ class Snapshotter:
             if isinstance(machine, PreparingMachine):
                 await self._prepare(machine)
             step_s = now_s()
-            meta = self._meta()
+            digest = machine.digest()
+            # Taken before anything can fail: what the machine has gathered must not stay with it.
             chunks = _chunks_of(machine)
+            meta = self._meta(digest)
             self._note_pause(step_s)
         finally:
             if self.fold is not None:
@@ -277,7 +279,7 @@ class Snapshotter:
         # Whoever fetches the one before goes on with it, as long as it is there.
         self._whole = [*(pair for pair in self._whole if pair[0] == self.older), (newest, whole)]
 
-    def _meta(self) -> SnapshotMeta:
+    def _meta(self, digest: int) -> SnapshotMeta:
         index = self._machine.applied_index
         log = self._engine.log
         if not log.layout.has(index):
@@ -285,7 +287,7 @@ class Snapshotter:
         term = log.layout.term_of(index)
         assert term is not None, f"the applied entry {index} is in the log, and its term is not"
         position = log.layout.position_of(Index(index + 1))
-        return SnapshotMeta(index, term, position, log.chain_crc_of(index), self._machine.digest())
+        return SnapshotMeta(index, term, position, log.chain_crc_of(index), digest)
 
     async def _copy(self, chunks: Iterator[bytes | SealedPart], writer: SnapshotWriter) -> None:
         """Write the chunks; each is made on the loop's thread, which owns the state, and written on another."""

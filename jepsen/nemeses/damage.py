@@ -24,6 +24,7 @@ from jepsen.nemeses.store_files import (
     hard_state,
     index_units,
     settled,
+    snapshot_parts,
     snapshots,
 )
 
@@ -86,7 +87,10 @@ def flip_vote(store: Path, chance: random.Random) -> str:
 
 
 def flip_snapshot(store: Path, chance: random.Random) -> str:
-    """Flip a bit of the newest snapshot."""
+    """Flip a bit of the newest snapshot, or of one of the two files of a part that snapshots name."""
+    parts = snapshot_parts(store)
+    if parts and chance.random() < 0.5:
+        return _flip_anywhere(parts, "part of snapshots", chance)
     return _flip_anywhere(snapshots(store)[-1:], "snapshot", chance)
 
 

@@ -9,6 +9,7 @@ from dledger.codec.entry import EntryFormatError, decode_header
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.storage.hard_state import HARD_STATE_NAME
+from dledger.storage.snapshot_parts import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,12 @@ def snapshots(store: Path) -> list[Path]:
     """Return snapshots, oldest first."""
     found = (store / "snapshots").glob("[0-9]*")
     return sorted(path for path in found if path.name.isdigit())
+
+
+def snapshot_parts(store: Path) -> list[Path]:
+    """Return the files of the parts that snapshots name: two of each."""
+    found = (store / "snapshots").glob("[0-9]*")
+    return sorted(path for path in found if number_of(path.name) is not None)
 
 
 def derived_files(store: Path) -> list[Path]:

@@ -449,3 +449,39 @@ async def test_the_fold_goes_on_where_the_state_could_not_be_gathered(
         assert not await leader.server.reader.snapshotter.take()
         await leader.server.appender.append(b"after", timeout_s=S)
         assert machine.bodies == [b"before", b"after"]
+
+
+class KeepsGathered(SlowlyGathered):
+    """Notes what it has gathered until that is taken."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gathered: list[bytes] | None = None
+
+    def prepare_snapshot(self) -> Iterator[bool]:
+        yield from super().prepare_snapshot()
+        self.gathered = list(super().snapshot())
+
+    def snapshot(self) -> Iterator[bytes]:
+        assert self.gathered is not None
+        gathered, self.gathered = self.gathered, None
+        return iter(gathered)
+
+
+async def test_what_was_gathered_does_not_stay_with_the_machine_when_no_snapshot_comes_of_it(
+    open_group: OpenGroup,
+) -> None:
+    """A state gathered keeps units from being released; the next try may be five minutes away."""
+    machine = KeepsGathered()
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=machine)
+        member = await fill_and_take(group)
+        server = member.server
+        assert server.reader.snapshotter is not None
+        assert server._standing.driver is not None
+        ahead = Index(server.reader.commit_index + 5)
+        server._standing.driver.state_replaced(ahead, None)
+        machine.applied_index = ahead
+        assert not await server.reader.snapshotter.take()
+        assert len(machine.held_at) == 100, "it was gathered twice"
+        assert machine.gathered is None

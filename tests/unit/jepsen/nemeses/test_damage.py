@@ -101,6 +101,20 @@ def test_one_bit_is_flipped_where_it_is_told(
         assert at < 32 * COUNT
 
 
+def test_parts_of_snapshots_are_struck_as_well_as_the_newest_snapshot(store: Path) -> None:
+    names = {f"snapshots/{9:020}", *(f"snapshots/{3:020}{end}" for end in (".part", ".twin"))}
+    struck: set[str] = set()
+    for seed in range(20):
+        for name in names:
+            (store / name).write_bytes(b"what snapshots say")
+        before = contents(store)
+        told = damage.flip_snapshot(store, random.Random(seed))
+        ((name, (at,)),) = changed_bytes(before, contents(store)).items()
+        assert f"{Path(name).name}, byte {at}" in told
+        struck.add(name)
+    assert struck == names
+
+
 def entries_before(before: dict[str, bytes]) -> list[tuple[int, int, int]]:
     """First and end byte of each entry, and its index; all bodies have eight bytes."""
     del before
