@@ -26,6 +26,7 @@ from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
 from broker.importing.plan import DELAYS_MS_DEFAULT, ImportPlan, make_plan
+from broker.importing.source_lock import hold_source
 from broker.importing.survey import Source, SourceSurvey, find_log, survey
 from broker.importing.waiting import TooManyWaitError
 from broker.store.schedule import parse_delay_levels
@@ -116,7 +117,8 @@ def run_import(options: argparse.Namespace) -> int:
             "import: --store names the folder of the new store, or say --dry-run", EXIT_USAGE
         )
     try:
-        return _import(options)
+        with hold_source(options.source):
+            return _import(options)
     except (SourceError, TargetError) as error:
         return _print_error(error, EXIT_USAGE)
     except TooManyWaitError as error:

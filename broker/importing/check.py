@@ -33,7 +33,8 @@ from dledger.storage.snapshots import SnapshotStore
 from dledger_mq.message.numbers import PhysicalOffset
 
 _CONTROL: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
-_DERIVED: Final = "derived"
+DERIVED: Final = "derived"
+"""The folder of a store with what follows from its log; every start makes it anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ def check_store(
     Raises:
         ImportFailedError: it cannot be read.
     """
-    derived = target / _DERIVED
+    derived = target / DERIVED
     state = BrokerState(UnitFiles(derived), SegmentFiles(derived), far_timers=TimerFiles(derived))
     disk = PosixDisk(str(target))
     try:

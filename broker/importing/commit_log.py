@@ -222,21 +222,32 @@ class SourceLogReader:
         Raises:
             SourceError: a file cannot be read.
         """
-        if self._until is not None:
-            return offset
-        last = offset
-        for file in self._files[place:]:
-            start = max(0, offset - file.first_offset)
-            try:
-                with file.path.open("rb", buffering=0) as opened:
-                    for at in range(start, file.size_bytes, READ_BYTES):
-                        data = os.pread(opened.fileno(), READ_BYTES, at)
-                        if data != _ZEROS[: len(data)]:
-                            length = len(data.rstrip(b"\0"))
-                            last = PhysicalOffset(file.first_offset + at + length)
-            except OSError as error:
-                raise SourceError(f"{file.path}: {error.strerror}") from error
-        return last
+        return offset if self._until is not None else last_byte(self._files[place:], offset)
+
+
+def last_byte(files: Sequence[LogFile], offset: PhysicalOffset) -> PhysicalOffset:
+    """Return the place behind the last byte from `offset` on that is not zero; `offset` if all are.
+
+    Args:
+        files: with that place, and all that follow it; those before it are passed over.
+        offset: where the log ends.
+
+    Raises:
+        SourceError: a file cannot be read.
+    """
+    last = offset
+    for file in files:
+        start = max(0, offset - file.first_offset)
+        try:
+            with file.path.open("rb", buffering=0) as opened:
+                for at in range(start, file.size_bytes, READ_BYTES):
+                    data = os.pread(opened.fileno(), READ_BYTES, at)
+                    if data != _ZEROS[: len(data)]:
+                        length = len(data.rstrip(b"\0"))
+                        last = PhysicalOffset(file.first_offset + at + length)
+        except OSError as error:
+            raise SourceError(f"{file.path}: {error.strerror}") from error
+    return last
 
 
 def _record(data: bytes, offset: int) -> SourceRecord | str:
@@ -260,12 +271,21 @@ def _plain_frame(data: bytes, at: int, _offset: int, left: int) -> _Frame | str 
     if magic == 0 and size == 0:
         return ""
     if magic == END_MAGIC:
-        return _END_OF_FILE
+        return _end_frame(size, left)
     if magic not in (MAGIC_V1, MAGIC_V2):
         return f"no record (magic 0x{magic & 0xFFFF_FFFF:08X})"
     if not RECORD_BYTES_MIN <= size <= left:
         return f"a record of {size} bytes where {left} are left in the file"
     return _Frame(0, size)
+
+
+def _end_frame(size: int, left: int) -> _Frame | str:
+    """Return the frame of a file's end record, which says how much it leaves empty: all that is left."""
+    return (
+        _END_OF_FILE
+        if size == left
+        else f"an end record for {size} bytes where {left} are left in the file"
+    )
 
 
 def _entry_frame(data: bytes, at: int, offset: int, left: int) -> _Frame | str | None:
@@ -276,7 +296,7 @@ def _entry_frame(data: bytes, at: int, offset: int, left: int) -> _Frame | str |
     if magic == 0 and size == 0:
         return ""
     if magic == _END_ENTRY:
-        return _END_OF_FILE
+        return _end_frame(size, left)
     if magic not in (_RECORD_ENTRY, *_OTHER_ENTRIES):
         return f"no entry (magic {magic})"
     if not _ENTRY.size <= size <= left:

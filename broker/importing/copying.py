@@ -9,7 +9,6 @@ interrupted leaves no store.
 from __future__ import annotations
 
 import shutil
-import struct
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -17,11 +16,13 @@ from typing import Final
 
 from crc32c import crc32c
 
+from broker.importing.check import DERIVED
 from broker.importing.commit_log import SourceLogReader
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
 from broker.importing.plan import ImportPlan
-from broker.importing.survey import SourceSurvey, Treatment, treatment_of
+from broker.importing.survey import SourceSurvey, Treatment, check_unchanged, treatment_of
 from broker.importing.tallies import (
+    OFFSET,
     PROPERTY_CRC_BYTES,
     QUEUE_OFFSET_AT,
     digest_record,
@@ -59,9 +60,7 @@ COMMANDS_PER_ENTRY: Final = 500
 COMMITS_PER_COMMAND: Final = 1000
 ASIDE_SUFFIX: Final = ".importing"
 
-_LONG: Final = struct.Struct(">q")
 _NO_HOST: Final = bytes(8)
-_DERIVED: Final = "derived"
 
 
 class Selection:
@@ -90,8 +89,8 @@ class Selection:
 def moved(data: bytes, physical_offset: PhysicalOffset, queue_offset: QueueOffset) -> bytes:
     """Return a record as it stands at another place; all its other bytes stay."""
     record = bytearray(data)
-    _LONG.pack_into(record, PHYSICAL_OFFSET_AT, physical_offset)
-    _LONG.pack_into(record, QUEUE_OFFSET_AT, queue_offset)
+    OFFSET.pack_into(record, PHYSICAL_OFFSET_AT, physical_offset)
+    OFFSET.pack_into(record, QUEUE_OFFSET_AT, queue_offset)
     if has_property_crc(data):
         end = len(record) - PROPERTY_CRC_BYTES
         crc = zlib.crc32(memoryview(record)[:end]) & 0x7FFF_FFFF
@@ -214,7 +213,7 @@ class StoreCopy:
     def _write(self, progress: Callable[[int, int], None]) -> None:
         """Write everything beside the target, and give it its name."""
         _clear(self._aside)
-        derived = self._aside / _DERIVED
+        derived = self._aside / DERIVED
         disk = PosixDisk(str(self._aside))
         # Stores of different origins must not be taken for copies of each other.
         origin = crc32c(repr((self._found.end.physical_offset, self._found.last_ms)).encode())
@@ -234,6 +233,7 @@ class StoreCopy:
         store.save_state(state)
         store.finish()
         shutil.rmtree(derived)
+        check_unchanged(self._found)
         if self._target.exists():
             self._target.rmdir()
         self._aside.rename(self._target)
@@ -283,7 +283,9 @@ class StoreCopy:
         files, end = self._found.files, self._found.end
         begin, total = files[0].first_offset, end.physical_offset - files[0].first_offset
         selection = Selection(self._plan, self._found)
-        reader = SourceLogReader(files, end.physical_offset, in_entries=self._found.in_entries)
+        reader = SourceLogReader(
+            files, end.physical_offset, in_entries=self._found.source.in_entries
+        )
         for message, data in reader.records():
             key = (message.topic.encode(), QueueId(message.queue_id))
             treatment = treatment_of(key[0])

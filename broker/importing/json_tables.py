@@ -1,16 +1,16 @@
 """RocketMQ's config/*.json: topics, consumer groups, consumer offsets, progress of delay levels and timers.
 
-fastjson writes maps with bare integer keys, which is no JSON; they are quoted first. A file that is empty or cannot be
-read means its copy `.bak`, as RocketMQ does it. Fields that are not known are passed over, since each release has more.
+A file that is missing, empty or cannot be read means its copy `.bak`, as RocketMQ does it. The copy is older: that is
+noted, and so is a file of which there is neither. Fields that are not known are passed over, since each release has
+more.
 
 Nothing here decides what becomes of a table.
 """
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
@@ -21,11 +21,18 @@ from broker.importing.errors import SourceError
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.json_body import read_json
 
 _T = TypeVar("_T")
 
-_TEXT_OR_KEY: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|(-?\d+)(?=\s*:)')
 _TIMER_CHECK: Final = struct.Struct(">qqq")
+
+
+TOPICS: Final = "topics.json"
+GROUPS: Final = "subscriptionGroup.json"
+OFFSETS: Final = "consumerOffset.json"
+DELAYS: Final = "delayOffset.json"
 
 
 class _TopicRow(msgspec.Struct, rename="camel"):
@@ -65,11 +72,11 @@ class _GroupsFile(msgspec.Struct, rename="camel"):
 
 
 class _OffsetsFile(msgspec.Struct, rename="camel"):
-    offset_table: dict[str, dict[str, int]]
+    offset_table: dict[str, dict[int, int]]
 
 
 class _DelaysFile(msgspec.Struct, rename="camel"):
-    offset_table: dict[str, int]
+    offset_table: dict[int, int]
 
 
 class TimerProgress(msgspec.Struct, frozen=True):
@@ -96,6 +103,8 @@ class SourceTables:
         delay_offsets: first message that is not delivered, by delay level.
         timers: of 5.x.
         others: files with something in them that has no counterpart here.
+        from_copies: files of which the copy was read, and why.
+        missing: files of which there is neither.
     """
 
     topics: Mapping[str, TopicConfig]
@@ -105,6 +114,8 @@ class SourceTables:
     delay_offsets: Mapping[int, QueueOffset]
     timers: TimerProgress = TimerProgress()
     others: Mapping[str, str] = field(default_factory=dict)
+    from_copies: Mapping[str, str] = field(default_factory=dict)
+    missing: Sequence[str] = ()
 
 
 _OTHERS: Final = {
@@ -120,28 +131,23 @@ _OTHERS: Final = {
 """Files of which only a note is made: the field that has to have something in it, and what is to be known."""
 
 
-def quote_keys(data: bytes) -> bytes:
-    """Return fastjson's text with quotes around its bare integer keys, as JSON has them."""
-    return _TEXT_OR_KEY.sub(
-        lambda found: b'"%b"' % found[1] if found[1] is not None else found[0], data
-    )
-
-
 def read_tables(folder: Path) -> SourceTables:
     """Read all tables of a store's folder `config`.
 
     Raises:
         SourceError: topics or groups are missing, or a file is damaged and has no good copy.
     """
-    topics = _read(folder, "topics.json", _TopicsFile)
-    groups = _read(folder, "subscriptionGroup.json", _GroupsFile)
+    files = _Files(folder)
+    topics = files.read(TOPICS, _TopicsFile)
+    groups = files.read(GROUPS, _GroupsFile)
     if topics is None:
         raise SourceError(
-            f"{folder / 'topics.json'} is missing: without it nobody knows which messages are of topics that were "
+            f"{folder / TOPICS} is missing: without it nobody knows which messages are of topics that were "
             "deleted"
         )
-    offsets = _read(folder, "consumerOffset.json", _OffsetsFile) or _OffsetsFile({})
-    delays = _read(folder, "delayOffset.json", _DelaysFile) or _DelaysFile({})
+    offsets = files.read(OFFSETS, _OffsetsFile) or _OffsetsFile({})
+    delays = files.read(DELAYS, _DelaysFile) or _DelaysFile({})
+    missing = tuple(files.missing)
     group_rows = groups.subscription_group_table if groups else {}
     forbidden = (groups.forbidden_table if groups else None) or {}
     return SourceTables(
@@ -151,18 +157,18 @@ def read_tables(folder: Path) -> SourceTables:
             (group, topic): bits for group, row in forbidden.items() for topic, bits in row.items()
         },
         offsets={
-            _topic_and_group(key): {QueueId(int(q)): QueueOffset(o) for q, o in row.items()}
+            _topic_and_group(key): {QueueId(q): QueueOffset(o) for q, o in row.items()}
             for key, row in offsets.offset_table.items()
         },
-        delay_offsets={
-            int(level): QueueOffset(offset) for level, offset in delays.offset_table.items()
-        },
+        delay_offsets={level: QueueOffset(offset) for level, offset in delays.offset_table.items()},
         timers=_read_timers(folder),
         others={
             name: reason
             for name, (key, reason) in _OTHERS.items()
-            if (_read(folder, name, dict[str, object]) or {}).get(key)
+            if (files.read(name, dict[str, object]) or {}).get(key)
         },
+        from_copies=files.from_copies,
+        missing=missing,
     )
 
 
@@ -203,31 +209,50 @@ def _group(name: str, row: _GroupRow) -> SubscriptionGroupConfig:
     )
 
 
-def _read(folder: Path, name: str, kind: type[_T]) -> _T | None:
-    """Read one file, or its copy if it is empty, missing or damaged; None if there is neither.
+class _Files:
+    """Reads the files of a folder, and notes which were not as they should be.
 
-    Raises:
-        SourceError: there is one, and no good one.
+    Attributes:
+        from_copies: those of which the copy was read, and why.
+        missing: those of which there is neither.
     """
-    problems: list[str] = []
-    for path in (folder / name, folder / f"{name}.bak"):
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError:
-            continue
-        except OSError as error:
-            problems.append(f"{path}: {error.strerror}")
-            continue
-        if not data.strip():
-            problems.append(f"{path} is empty")
-            continue
-        try:
-            return msgspec.json.decode(quote_keys(data), type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            problems.append(f"{path}: {error}")
-    if problems:
-        raise SourceError("; ".join(problems))
-    return None
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.from_copies: dict[str, str] = {}
+        self.missing: list[str] = []
+
+    def read(self, name: str, kind: type[_T]) -> _T | None:
+        """Read one file, or its copy if it is empty, missing or damaged; None if there is neither.
+
+        Raises:
+            SourceError: there is one, and no good one.
+        """
+        problems: list[str] = []
+        path = self._folder / name
+        for each in (path, path.with_name(f"{name}.bak")):
+            try:
+                data = each.read_bytes()
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                problems.append(f"{each}: {error.strerror}")
+                continue
+            if not data.strip():
+                problems.append(f"{each} is empty")
+                continue
+            try:
+                found = msgspec.convert(read_json(data), type=kind, str_keys=True)
+            except (msgspec.ValidationError, BodyError) as error:
+                problems.append(f"{each}: {error}")
+                continue
+            if each != path:
+                self.from_copies[name] = "; ".join(problems) or f"{path} is missing"
+            return found
+        if problems:
+            raise SourceError("; ".join(problems))
+        self.missing.append(name)
+        return None
 
 
 def _read_timers(folder: Path) -> TimerProgress:

@@ -12,6 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from broker.importing.json_tables import DELAYS, GROUPS, OFFSETS, TOPICS
 from broker.importing.queue_files import KnownQueue
 from broker.importing.survey import SourceSurvey, Treatment, revive_pending, treatment_of
 from broker.importing.tallies import QueueTally
@@ -151,7 +152,7 @@ def make_plan(
     plan = ImportPlan(position=(found.files[-1].end_offset // step + 1) * step)
     plan.log_bytes = found.message_bytes
     _judge_log(plan, found, after_crash=after_crash, is_until=is_until)
-    planner = _Planner(plan, found, frozenset(leave_out), delays_ms)
+    planner = _Planner(plan, found, frozenset(leave_out), delays_ms, is_until=is_until)
     planner.plan_queues()
     planner.plan_waiting()
     planner.plan_tables()
@@ -215,8 +216,11 @@ class _Planner:
         found: SourceSurvey,
         leave_out: frozenset[str],
         delays_ms: Sequence[int],
+        *,
+        is_until: bool,
     ) -> None:
         self._plan = plan
+        self._is_until = is_until
         self._delays_ms = delays_ms
         self._found = found
         self._leave_out = leave_out
@@ -261,7 +265,7 @@ class _Planner:
             return
         if tally.gap:
             self._refuse(topic, f"queue {key[1]}: {tally.gap}", "messages between would be lost")
-        if known_max > tally.next_offset and not self._plan.problems:
+        if known_max > tally.next_offset and not (self._plan.problems or self._is_until):
             self._plan.problems.append(
                 Problem(
                     topic,
@@ -384,6 +388,7 @@ class _Planner:
 
     def plan_tables(self) -> None:
         """Decide on topics, groups, offsets, and tables that have no counterpart here."""
+        self._judge_files()
         self._plan_topics()
         self._plan_groups()
         self._plan_offsets()
@@ -392,6 +397,33 @@ class _Planner:
                 self._refuse(name, reason, "consumers would miss messages")
             else:
                 self._plan.left_out.append(LeftOut(name, reason, 1))
+
+    def _judge_files(self) -> None:
+        """Judge tables that are older than the rest, or are missing: what they do not say is lost."""
+        tables = self._found.tables
+        for name, why in tables.from_copies.items():
+            text = f"its copy {name}.bak was read, which is older ({why})"
+            if name == TOPICS:
+                remedy = (
+                    "messages of newer topics would count as deleted: put a whole copy in place"
+                )
+                self._leave_or_refuse(name, text, remedy, 1)
+            else:
+                self._plan.warnings.append(f"{name}: {text}")
+        has_delayed = any(
+            treatment_of(topic) is Treatment.DELAYED for topic, _ in self._found.tallies
+        )
+        for name, is_needed, loss in (
+            (OFFSETS, bool(self._found.message_count), "all consumers would begin anew"),
+            (DELAYS, has_delayed, "all delayed messages in the log would come again"),
+        ):
+            if is_needed and name in tables.missing:
+                remedy = f"{loss}: put it in place"
+                self._leave_or_refuse(name, "it is missing", remedy, 1)
+        if GROUPS in tables.missing:
+            self._plan.warnings.append(
+                f"{GROUPS} is missing: no consumer group goes over with its settings"
+            )
 
     def _plan_topics(self) -> None:
         for name, topic in self._topics.items():

@@ -6,16 +6,19 @@ RocketMQ's own topics what it takes to know them again. Nothing is written, and 
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from broker.importing.commit_log import LogEnd, LogFile, SourceLogReader, list_log_files
+from broker.importing.commit_log import (
+    LogEnd,
+    LogFile,
+    SourceLogReader,
+    last_byte,
+    list_log_files,
+)
 from broker.importing.errors import SourceError
 from broker.importing.json_tables import SourceTables, read_tables
 from broker.importing.queue_files import KnownQueue, read_queues
@@ -93,6 +96,7 @@ class SourceSurvey:
     """The content of a store, as it was read.
 
     Attributes:
+        source: where it is.
         files: of the commit log.
         end: of the commit log.
         tables: the files of `config`.
@@ -105,10 +109,10 @@ class SourceSurvey:
         batch_topics: topics with messages of several in one record.
         light_count: messages that light queues (LMQ) show too.
         was_stopped: the broker had ended in order.
-        in_entries: the log is DLedger's.
         uncommitted_count: entries of such a log that are not known to be committed.
     """
 
+    source: Source
     files: list[LogFile]
     end: LogEnd
     tables: SourceTables
@@ -116,7 +120,6 @@ class SourceSurvey:
     halves: OpenHalves
     timers: WaitingTimers
     was_stopped: bool
-    in_entries: bool = False
     uncommitted_count: int = 0
     tallies: Tallies = field(default_factory=dict)
     message_count: int = 0
@@ -171,7 +174,7 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
         progress: called now and then with the bytes of the log that were read, and all that there are.
 
     Raises:
-        SourceError: there is no store that can be read, or RocketMQ is running on it.
+        SourceError: there is no store that can be read.
         TooManyWaitError: more messages wait than can be kept in memory.
     """
     _check_kind(source.folder)
@@ -181,14 +184,14 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
     reader = SourceLogReader(files, source.until, in_entries=source.in_entries)
     transactions = tables.offsets.get((names.HALF_TOPIC, TRANSACTION_GROUP), {})
     found = SourceSurvey(
+        source=source,
         files=files,
         end=LogEnd(begin, files[0].path, "", begin),
         tables=tables,
         known=read_queues(source.folder / "consumequeue"),
         halves=OpenHalves(transactions.get(QueueId(0), QueueOffset(0))),
         timers=WaitingTimers(tables.timers),
-        was_stopped=not (source.folder / "abort").exists(),
-        in_entries=source.in_entries,
+        was_stopped=not _abort(source).exists(),
     )
     for message, _ in reader.records():
         found.add(message)
@@ -205,6 +208,34 @@ def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey
         )
     progress(total, total)
     return found
+
+
+def check_unchanged(found: SourceSurvey) -> None:
+    """Look again at what a broker would have changed by now: `abort`, the files, and what stands behind the end.
+
+    Raises:
+        SourceError: a broker was started on the store meanwhile, so messages may be missing.
+    """
+    source, end = found.source, found.end
+    change = ""
+    if found.was_stopped and _abort(source).exists():
+        change = f"{_abort(source)} is there now: a broker was started"
+    elif list_log_files(source.log_folders) != found.files:
+        change = "it has other files now"
+    elif source.until is None:
+        last = last_byte(found.files, end.physical_offset)
+        if last != end.physical_offset:
+            change = f"it ended at physical offset {end.physical_offset}, now at {last}"
+    if change:
+        raise SourceError(
+            f"{source.folder}: the commit log has changed while it was read, {change}; nothing was imported: stop the "
+            "broker and begin again"
+        )
+
+
+def _abort(source: Source) -> Path:
+    """Return the file that is there while a broker runs, and after it has crashed."""
+    return source.folder / "abort"
 
 
 def find_log(folder: Path) -> Path:
@@ -256,7 +287,7 @@ def revive_pending(found: SourceSurvey) -> int:
 
 
 def _check_kind(folder: Path) -> None:
-    """Refuse a folder that is no store of the kind that is known here, or one that is in use.
+    """Refuse a folder that is no store of the kind that is known here.
 
     Raises:
         SourceError: with the reason.
@@ -272,28 +303,3 @@ def _check_kind(folder: Path) -> None:
             raise SourceError(
                 f"{folder / name}: a store with storeType=defaultRocksDB cannot be imported"
             )
-    if _is_locked(folder / "lock"):
-        raise SourceError(f"{folder} is in use: stop its broker first (mqshutdown broker)")
-
-
-def _is_locked(path: Path) -> bool:
-    """Return whether another process holds RocketMQ's lock of a store.
-
-    Raises:
-        SourceError: the file cannot be opened.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return False
-    except OSError as error:
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-            return False  # a copy that is only to be read
-        raise SourceError(f"{path}: {error.strerror}") from error
-    try:
-        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1)
-    except OSError:
-        return True
-    finally:
-        os.close(descriptor)
-    return False

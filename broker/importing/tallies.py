@@ -21,7 +21,8 @@ PROPERTY_CRC: Final = b"__CRC32#\x01"
 PROPERTY_CRC_BYTES: Final = 20
 """The checksum of a whole record that RocketMQ 5 can append to the properties (`enabledAppendPropCRC`)."""
 
-_LONG: Final = struct.Struct(">q")
+OFFSET: Final = struct.Struct(">q")
+"""A physical offset, or a queue offset, as it stands in a record."""
 
 
 @dataclass(slots=True)
@@ -84,5 +85,5 @@ def digest_record(data: bytes, digest: int) -> int:
     """Count a record in a digest, without its places, and without a checksum that covers them."""
     end = len(data) - PROPERTY_CRC_BYTES if has_property_crc(data) else len(data)
     total: int = crc32c(data[:QUEUE_OFFSET_AT], digest)
-    total = crc32c(memoryview(data)[PHYSICAL_OFFSET_AT + _LONG.size : end], total)
+    total = crc32c(memoryview(data)[PHYSICAL_OFFSET_AT + OFFSET.size : end], total)
     return total

@@ -71,6 +71,29 @@ def test_a_record_that_is_half_written_is_told_with_its_place(store: SourceStore
         assert not end.problem
 
 
+@pytest.mark.parametrize("in_entries", [False, True])
+def test_an_end_record_that_does_not_end_its_file_is_damage(
+    tmp_path: Path, in_entries: bool
+) -> None:
+    store = SourceStore(tmp_path, in_entries=in_entries)
+    for number in range(12):
+        store.put("T", b"%x" % number * 300)
+    path = store.log / f"{0:020}"
+    data = bytearray(path.read_bytes())
+    place = 0
+    for _ in range(3):  # an end record where the fourth record stood, with whole ones behind it
+        place += int.from_bytes(data[place + 4 * in_entries : place + 4 * in_entries + 4], "big")
+    head = b"\xff\xff\xff\xff\0\0\0\x08" if in_entries else b"\0\0\0\x08\xcb\xd4\x31\x94"
+    data[place : place + 8] = head
+    path.write_bytes(data)
+    reader = SourceLogReader(list_log_files([store.log]), in_entries=in_entries)
+    assert len(list(reader.records())) == 3
+    assert reader.end is not None
+    assert reader.end.physical_offset == place
+    left = FILE_BYTES - place
+    assert f"an end record for 8 bytes where {left} are left" in reader.end.problem
+
+
 def test_damage_in_the_middle_is_told_and_what_follows_is_counted(store: SourceStore) -> None:
     path = store.log / f"{2 * FILE_BYTES:020}"
     data = bytearray(path.read_bytes())

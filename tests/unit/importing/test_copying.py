@@ -27,7 +27,7 @@ from dledger.storage.segmented_log import SegmentedLog
 from dledger.storage.snapshots import SnapshotStore
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import decode_record
-from tests.unit.importing.source_store import STORED_MS, SourceStore
+from tests.unit.importing.source_store import FILE_BYTES, STORED_MS, SourceStore
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 SCHEDULE = "SCHEDULE_TOPIC_XXXX"
@@ -272,6 +272,29 @@ def test_a_log_that_changes_meanwhile_is_noticed(store: SourceStore, tmp_path: P
     path.write_bytes(bytes(2048))
     with pytest.raises(SourceError, match="has changed while it was read"):
         StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(ignore)
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("change", ["a record", "abort", "a file"])
+def test_a_broker_that_was_started_meanwhile_is_noticed(
+    store: SourceStore, tmp_path: Path, change: str
+) -> None:
+    found = store.survey()
+    plan = plan_of(found)
+
+    def start_broker(done: int, total: int) -> None:
+        if done < total:
+            return
+        if change == "a record":
+            store.put("T", offset=60)
+        elif change == "abort":
+            (store.folder / "abort").write_text("")
+        else:
+            first = store.place - store.place % FILE_BYTES + FILE_BYTES
+            (store.log / f"{first:020}").write_bytes(bytes(FILE_BYTES))
+
+    with pytest.raises(SourceError, match="has changed while it was read"):
+        StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(start_broker)
     assert not (tmp_path / "new").exists()
 
 

@@ -114,6 +114,10 @@ def test_a_log_that_ends_before_its_consume_queues(store: SourceStore) -> None:
     plan = plan_of(store)
     assert whats(plan) == ["commit log"]
     assert "up to 192" in plan.problems[0].why
+    end = store.place
+    assert f"--until {end}" in plan.problems[0].remedy
+    plan = plan_of(store, until=end)
+    assert (plan.problems, bounds(plan, "T")) == ([], (0, 1, 1))
 
 
 def test_what_is_no_record_behind_the_end_is_a_problem_until_somebody_says_where_it_ends(
@@ -193,6 +197,27 @@ def test_open_transactions_are_those_that_nothing_ends(store: SourceStore) -> No
     assert plan_of(store, HALF).half_count == 0
 
 
+def test_one_message_sent_twice_is_two_transactions(store: SourceStore) -> None:
+    half(store, "same")
+    half(store, "same")
+    assert plan_of(store).half_count == 2
+    half(store, "same", TRANSACTION_CHECK_TIMES="1")
+    assert plan_of(store).half_count == 2
+    half(store, "same", TRAN_PREPARED_QUEUE_OFFSET="1")
+    plan = plan_of(store)
+    assert (plan.half_count, left_out(plan)) == (2, {HALF: 2})
+    store.put(OP, b"2,", TAGS="d")
+    assert plan_of(store).half_count == 1
+
+
+def test_a_check_of_a_transaction_that_is_done_ends_no_other(store: SourceStore) -> None:
+    half(store, "same")
+    half(store, "same")
+    half(store, "same", TRANSACTION_CHECK_TIMES="1")  # of the first one
+    store.offsets[f"{HALF}@CID_RMQ_SYS_TRANS"] = {"0": 1}
+    assert plan_of(store).half_count == 2
+
+
 def test_op_messages_of_release_4_have_no_comma(store: SourceStore) -> None:
     half(store, "a")
     half(store, "b")
@@ -230,6 +255,71 @@ def test_timers_that_wait_are_those_that_are_due_later_the_newest_of_each(
     assert plan.timer_count == 3
     assert left_out(plan) == {TIMER: 4}
     assert plan_of(store, TIMER).timer_count == 0
+
+
+def test_one_message_sent_twice_is_two_timers(store: SourceStore) -> None:
+    timer(store, "same", STORED_MS + 9000)
+    timer(store, "same", STORED_MS + 9000)
+    timer(store, "same", STORED_MS + 20_000)
+    assert plan_of(store).timer_count == 3
+    timer(store, "same", STORED_MS + 20_000, TIMER_ROLL_TIMES="1")
+    assert plan_of(store).timer_count == 3
+    timer(store, "recall", STORED_MS + 9000, TIMER_DEL_UNIQKEY="T+same")
+    assert plan_of(store).timer_count == 1  # a recall and its message meet when they are due
+
+
+def delayed(store: SourceStore) -> None:
+    store.put(SCHEDULE, queue=0, DELAY="1", REAL_TOPIC="T", REAL_QID="0")
+
+
+def without(store: SourceStore, name: str, *leave_out: str) -> ImportPlan:
+    store.save()
+    (store.folder / "config" / name).unlink()
+    source = Source(store.folder, [store.log])
+    found = survey(source, lambda _done, _total: None)
+    return make_plan(found, leave_out=leave_out, after_crash=False, is_until=False)
+
+
+@pytest.mark.parametrize("name", ["consumerOffset.json", "delayOffset.json"])
+def test_a_table_that_is_missing_is_a_problem_if_it_would_say_something(
+    store: SourceStore, name: str
+) -> None:
+    assert without(store_with_a_file(store), name).problems == []
+    delayed(store)
+    assert whats(without(store, name)) == [name]
+    plan = without(store, name, name)
+    assert (plan.problems, left_out(plan)) == ([], {name: 1})
+
+
+def store_with_a_file(store: SourceStore) -> SourceStore:
+    store.write(bytes(8))
+    store.place -= 8
+    return store
+
+
+def test_groups_that_are_missing_are_told(store: SourceStore) -> None:
+    store.put("T")
+    plan = without(store, "subscriptionGroup.json")
+    assert plan.problems == []
+    assert [text.partition(":")[0] for text in plan.warnings] == [
+        "subscriptionGroup.json is missing"
+    ]
+
+
+def test_tables_read_from_their_copies_are_told_and_topics_are_a_problem(
+    store: SourceStore,
+) -> None:
+    store.put("T")
+    config = store.save() / "config"
+    for name in ("topics.json", "subscriptionGroup.json"):
+        (config / name).rename(config / f"{name}.bak")
+    (config / "topics.json").write_text("{")
+    found = survey(Source(store.folder, [store.log]), lambda _done, _total: None)
+    for leave_out, problems in (((), ["topics.json"]), (("topics.json",), [])):
+        plan = make_plan(found, leave_out=leave_out, after_crash=False, is_until=False)
+        assert whats(plan) == problems
+        assert [text.partition(":")[0] for text in plan.warnings] == ["subscriptionGroup.json"]
+        assert [topic.name for topic in plan.topics] == ["T"]
 
 
 @pytest.mark.parametrize("is_timed", [False, True])

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from pathlib import Path
 
 import pytest
 
 from broker.importing.errors import SourceError
-from broker.importing.json_tables import TimerProgress, quote_keys, read_tables
+from broker.importing.json_tables import TimerProgress, read_tables
 from broker.importing.queue_files import KnownQueue, read_queues
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from tests.unit.importing.source_store import SourceStore
@@ -33,12 +32,18 @@ OF_RELEASE_5 = """{
 }"""
 
 
-def test_bare_keys_are_quoted_and_texts_stay() -> None:
-    assert json.loads(quote_keys(b'{1:2, -3 : {4:"5:6, 7:8"}, "9:1":[1,2]}')) == {
-        "1": 2,
-        "-3": {"4": "5:6, 7:8"},
-        "9:1": [1, 2],
-    }
+def test_keys_that_look_like_numbers_are_texts_where_texts_are_meant(tmp_path: Path) -> None:
+    folder = SourceStore(tmp_path / "s").save() / "config"
+    text = '{"offsetTable":{"5:6, 7:8@9":{0:1,"1":2}}}'
+    (folder / "consumerOffset.json").write_text(text)
+    assert read_tables(folder).offsets == {("5:6, 7:8", "9"): {0: 1, 1: 2}}
+
+
+def test_a_table_that_is_nested_without_end_is_damaged(tmp_path: Path) -> None:
+    folder = SourceStore(tmp_path / "s").save() / "config"
+    (folder / "consumerOffset.json").write_text('{1:{"offsetTable":' * 100_000)
+    with pytest.raises(SourceError, match=r"consumerOffset\.json: body is nested deeper"):
+        read_tables(folder)
 
 
 def test_offsets_as_rocketmq_writes_them(tmp_path: Path) -> None:
@@ -59,7 +64,10 @@ def test_a_damaged_table_means_its_copy(tmp_path: Path, text: str | None) -> Non
     else:
         path.write_text(text)
     path.with_name(path.name + ".bak").write_text(OF_RELEASE_5)
-    assert read_tables(folder).offsets[("T", "g")][QueueId(0)] == 42
+    tables = read_tables(folder)
+    assert tables.offsets[("T", "g")][QueueId(0)] == 42
+    assert list(tables.from_copies) == ["consumerOffset.json"]
+    assert str(path) in tables.from_copies["consumerOffset.json"]
 
 
 def test_a_damaged_table_without_a_copy_is_named(tmp_path: Path) -> None:
@@ -67,6 +75,14 @@ def test_a_damaged_table_without_a_copy_is_named(tmp_path: Path) -> None:
     (folder / "consumerOffset.json").write_text('{"offsetTable": 3}')
     with pytest.raises(SourceError, match=r"consumerOffset\.json: Expected `object`"):
         read_tables(folder)
+
+
+def test_a_table_that_is_missing_is_noted(tmp_path: Path) -> None:
+    folder = SourceStore(tmp_path / "s").save() / "config"
+    assert read_tables(folder).missing == ()
+    (folder / "delayOffset.json").unlink()
+    tables = read_tables(folder)
+    assert (tables.missing, tables.from_copies) == (("delayOffset.json",), {})
 
 
 def test_without_topics_nothing_can_be_said(tmp_path: Path) -> None:
