@@ -69,7 +69,11 @@ class EntryFingerprint(NamedTuple):
 
 
 class GroupCheck:
-    """The facts that members compare in each handshake, and the verdict on them."""
+    """The facts that members compare in each handshake, and the verdict on them.
+
+    Attributes:
+        note_claim: called with what a node states of the members, before it has proved anything.
+    """
 
     def __init__(
         self,
@@ -93,6 +97,7 @@ class GroupCheck:
         self._node_id = roster.node_id
         self._roster = roster
         self._forked: dict[NodeId, tuple[int, str]] = {}
+        self.note_claim: Callable[[str, StatedMembers], None] = lambda _node_id, _stated: None
 
     def own_attributes(self) -> Mapping[str, str]:
         """Return the attributes for a handshake with a member."""
@@ -162,6 +167,7 @@ class GroupCheck:
         """Return why the members that the other side states cannot be this group's, nor have been."""
         roster = self._roster
         stated = decode_members(attributes)
+        self.note_claim(node_id, stated)
         if stated.members is None or not roster.knows_members or not stated.is_committed:
             return None
         own = roster.members_at(stated.index)

@@ -155,6 +155,16 @@ class Roster:
         """True if there is no other member."""
         return all(name == self.node_id for name in self.in_force.members)
 
+    def is_outrun(self, stated: StatedMembers) -> bool:
+        """Return whether others have committed members that this node, its group's only voter, never wrote."""
+        return (
+            self.knows_members
+            and self.in_force.voters == (self.node_id,)
+            and stated.members is not None
+            and stated.is_committed
+            and stated.index > self.index
+        )
+
     def is_known(self, node_id: str) -> bool:
         """Return whether a node is a member by the configuration in force, or by the committed one."""
         return node_id in self.in_force.members or node_id in self.committed.members

@@ -191,6 +191,11 @@ class StoreIdentity:
             self.on_missed(self.missed)
         await self._keep()
 
+    def note_lost(self, reason: str) -> None:
+        """Note that this store is not the one with which the group went on."""
+        self.missed = reason
+        self.on_missed(reason)
+
     async def _keep(self) -> None:
         """Save the record if it differs from what is saved.
 

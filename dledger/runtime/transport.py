@@ -30,6 +30,7 @@ from dledger.runtime.handshake import (
     accept,
     opening_decoder,
 )
+from dledger.runtime.lone_check import LoneCheck
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
@@ -82,6 +83,9 @@ class Transport:
         assert me.node_id is not None, "only a member has a transport"
         self.links = PeerLinks(me.node_id, group_check=me.group_check, outsiders=self._outsiders)
         self._roster = roster
+        self._lone_check = LoneCheck(me, roster, self._give_up_vote)
+        if me.group_check is not None:
+            me.group_check.note_claim = self._lone_check.note_claim
         self._dialing = Dialing(me, roster, self.links, self._meet)
         self._attributes: dict[NodeId, Mapping[str, str]] = {}
         self._listener: socket.socket | None = None
@@ -113,6 +117,7 @@ class Transport:
             tasks.start(self._accept_all, self._listener, tasks, name="accept")
             tasks.start(self._room.keep_pace, self._log_cut_off, name="pace")
             tasks.start(self._dialing.run, name="dialing")
+            tasks.start(self._lone_check.run, name="lone check")
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""
@@ -212,6 +217,10 @@ class Transport:
             address=stream.peer,
             reason=reason,
         )
+
+    def _give_up_vote(self, reason: str) -> None:
+        if self._me.store_identity is not None:
+            self._me.store_identity.note_lost(reason)
 
     async def _meet(self, node_id: NodeId, remote: Remote) -> None:
         """Take in a member's handshake before any message is sent or read on its connection.

@@ -324,3 +324,36 @@ async def test_a_member_that_moves_is_removed_and_added_where_it_is(open_group: 
             await wait_voter(group, name)
             last = await client.append(b"at its new place")
             await wait_until(lambda: back.machine.applied_index >= last.index)
+
+
+@pytest.mark.parametrize("secret", [None, "s"])
+async def test_a_founder_that_begins_anew_beside_its_group_stops(
+    open_group: OpenGroup, secret: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It has no way to know, started as when it founded the group, until another member speaks to it."""
+    async with open_group(size=1, secret=secret) as group:
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            n1 = await grow(group, client, N1, group.peers)
+            n2 = await grow(group, client, N2, (*group.peers, n1))
+            last = await client.append(b"three")
+            await group.wait_applied(last.index)
+        founder = group.members.pop(N0)
+        await founder.stop()
+        joined = [group.members.pop(name) for name in (N1, N2)]
+        for member in joined:
+            await member.stop()
+        shutil.rmtree(Path(founder.config.store_path))
+        await group.start("n0")
+        async with client_of(group, group.peers) as client:
+            await client.append(b"lost")  # nobody can tell it yet
+        await group.members.pop(N0).stop()
+        await group.start("n0")  # so that it counts as many starts as the others remember, and more
+        for member in joined:
+            await start_with(group, member.config)
+        again = group.members[N0].server
+        await wait_until(lambda: not again.is_serving and not again.is_voter)
+        assert "which n0 does not have, though by its own store it is alone" in caplog.text
+        async with client_of(group, (n1, n2)) as client:
+            await client.append(b"the group goes on", retry_unknown=True)
+        assert not again.is_serving
