@@ -208,7 +208,7 @@ class LogLayout:
         if first < self.open_index:
             # What stays of the part that has it is open again.
             open_index = max(self._finished.find(first).first_index, self.first_index)
-            self._positions = self._positions_of(open_index, first)
+            self._positions = self.positions_of(open_index, first)
             self._finished.cut(first)
             self.open_index = open_index
         else:
@@ -267,7 +267,7 @@ class LogLayout:
         assert self.first_index <= first <= end <= self.last_index + 1, (
             f"entries {first}..{end - 1} of {self.first_index}..{self.last_index}"
         )
-        positions = self._positions_of(first, end)
+        positions = self.positions_of(first, end)
         ends = positions[1:]
         if positions:
             ends.append(self.position_of(end))
@@ -277,7 +277,7 @@ class LogLayout:
             terms.extend(array("q", (term,)) * (min(high, end) - max(low, first)))
         return terms, positions, array("i", map(sub, ends, positions))
 
-    def _positions_of(self, first: Index, end: Index) -> array[int]:
+    def positions_of(self, first: Index, end: Index) -> array[int]:
         """Return the places of the entries first..end-1."""
         if first >= self.open_index:
             return self._positions[first - self.open_index : end - self.open_index]

@@ -17,7 +17,7 @@ from dledger.runtime.driver import Driver
 CHECK_BYTES_PER_S: Final = 64 * 1024 * 1024
 """A tenth of what a slow disk gives; the indexes of 100 million entries take 50 s."""
 
-IDLE_S: Final = 60.0
+IDLE_S: Final = 1.0
 """Before it is asked again whether a segment was finished."""
 
 RETRY_S: Final = 5.0

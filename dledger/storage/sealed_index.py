@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -36,8 +36,25 @@ from dledger.storage.read_errors import is_damage, read_again
 PAGES_MAX: Final = 1024
 """Decoded pages in memory, of all segments: about 4 MB, 256 Ki entries."""
 
+WRITTEN_MAX: Final = 4
+"""Segments whose entries stay in memory when they are finished, until their indexes were read."""
+
 FILES_MAX: Final = 16
 """Index files that are kept open for look-ups."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEntries:
+    """The entries of a segment as this process has written them: nothing has to be read before they are used."""
+
+    first_index: Index
+    positions: array[int]
+    chain_crcs: array[int]
+
+    @property
+    def end_index(self) -> Index:
+        """One after the last entry."""
+        return Index(self.first_index + len(self.positions))
 
 
 @dataclass(slots=True)
@@ -53,6 +70,7 @@ class PageCache:
     on_lost: Callable[[DiskFailedError], object] = lambda error: None
     _pages: OrderedDict[tuple[SealedIndex, int], EntryColumns] = field(default_factory=OrderedDict)
     _files: OrderedDict[SealedIndex, File] = field(default_factory=OrderedDict)
+    _written: deque[SealedIndex] = field(default_factory=deque)
 
     def get(self, part: SealedIndex, number: int) -> EntryColumns | None:
         """Return a page of a segment; None if it is not here."""
@@ -66,6 +84,12 @@ class PageCache:
         self._pages[part, number] = page
         if len(self._pages) > PAGES_MAX:
             self._pages.popitem(last=False)
+
+    def keep_written(self, part: SealedIndex) -> None:
+        """Note that a segment's entries are in memory; those of the oldest one make room."""
+        self._written.append(part)
+        if len(self._written) > WRITTEN_MAX:
+            self._written.popleft().forget_written()
 
     def file(self, part: SealedIndex) -> File:
         """Return a segment's index file, open.
@@ -107,10 +131,21 @@ class SealedIndex:
 
     __slots__ = ("_cache", "_known", "examination")
 
-    def __init__(self, examination: Examination, cache: PageCache) -> None:
+    def __init__(
+        self, examination: Examination, cache: PageCache, written: WrittenEntries | None = None
+    ) -> None:
+        """Set up the look-ups of a segment.
+
+        Args:
+            examination: reads it.
+            cache: of all segments of the log.
+            written: its entries, if this process has just finished it.
+        """
         self.examination = examination
         self._cache = cache
-        self._known: PageTable | EntryColumns | DiskFailedError | None = None
+        self._known: PageTable | EntryColumns | WrittenEntries | DiskFailedError | None = written
+        if written is not None:
+            cache.keep_written(self)
 
     @property
     def first_index(self) -> Index:
@@ -136,6 +171,11 @@ class SealedIndex:
     def is_verified(self) -> bool:
         """True once the whole index was read, and the entries are known."""
         return isinstance(self._known, PageTable | EntryColumns)
+
+    def forget_written(self) -> None:
+        """Forget the entries as they were written: from now on they are looked up, if they were not before."""
+        if isinstance(self._known, WrittenEntries):
+            self._known = None
 
     def take(self, found: Finding) -> None:
         """Take what an examination has found. The segment must still be a finished one of the log.
@@ -169,7 +209,7 @@ class SealedIndex:
             finally:
                 file.close()
 
-    def _table(self) -> PageTable | EntryColumns:
+    def _table(self) -> PageTable | EntryColumns | WrittenEntries:
         if self._known is None:
             self.take(self.examination.run())
         known = self._known
@@ -178,10 +218,10 @@ class SealedIndex:
         assert known is not None, "an examination finds the entries or raises"
         return known
 
-    def _page(self, number: int) -> EntryColumns:
+    def _page(self, number: int) -> EntryColumns | WrittenEntries:
         """Return the columns with this page's entries in it: the page, or the whole segment."""
         known = self._table()
-        if isinstance(known, EntryColumns):
+        if not isinstance(known, PageTable):
             return known
         page = self._cache.get(self, number)
         if page is not None:
@@ -243,12 +283,14 @@ class SealedIndex:
             found.extend(page.chain_crcs[start:stop])
         return found
 
-    def _pieces(self, first: Index, end: Index) -> list[tuple[EntryColumns, int, int]]:
+    def _pieces(
+        self, first: Index, end: Index
+    ) -> list[tuple[EntryColumns | WrittenEntries, int, int]]:
         """Return the columns that have these entries, each with the places in it."""
         assert self.first_index <= first <= end <= self.end_index, (
             f"entries {first} to {end - 1} of {self.first_index} to {self.end_index - 1}"
         )
-        pieces: list[tuple[EntryColumns, int, int]] = []
+        pieces: list[tuple[EntryColumns | WrittenEntries, int, int]] = []
         while first < end:
             page = self._page((first - self.first_index) // PAGE_UNITS)
             stop = min(end, page.end_index)

@@ -33,7 +33,7 @@ from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
 from dledger.storage.scan import ChainEnd
-from dledger.storage.sealed_index import PageCache, SealedIndex
+from dledger.storage.sealed_index import PageCache, SealedIndex, WrittenEntries
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
 from dledger.storage.write_batch import WriteBatch
@@ -338,7 +338,14 @@ class SegmentedLog:
             Index(first - 1), prev_term, finished.first_position, index.chain_crc_before(first)
         )
         end = ChainEnd(last, last_term, following.first_position, index.chain_crc_of(last))
-        return SealedIndex(Examination(self._disk, self._paths, before, end), self._pages)
+        written = None
+        if first == layout.open_index:
+            written = WrittenEntries(
+                first,
+                layout.positions_of(first, following.first_index),
+                index.chain_crcs_of(first, following.first_index),
+            )
+        return SealedIndex(Examination(self._disk, self._paths, before, end), self._pages, written)
 
     def take_finished(self) -> FinishedEntries | None:
         """Return the segment that the last batch finished, once: whoever has a copy of `layout` finishes it there."""

@@ -9,6 +9,7 @@ import tracemalloc
 from contextlib import suppress
 from pathlib import Path
 from random import Random
+from types import NoneType
 
 import pytest
 
@@ -25,6 +26,7 @@ from dledger.storage.examination import (
     Rebuilt,
 )
 from dledger.storage.posix import PosixDisk
+from dledger.storage.sealed_index import WRITTEN_MAX, WrittenEntries
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush
 from dledger.testing.sim_disk import SimDisk, SimFile
@@ -373,6 +375,48 @@ def test_a_finished_segment_leaves_a_copy_of_the_layout_too(disk: SimDisk) -> No
     assert copy.columns(Index(1), Index(5 * SEGMENT_ENTRIES)) == log.layout.columns(
         Index(1), Index(5 * SEGMENT_ENTRIES)
     )
+
+
+def running_log(segment_count: int) -> tuple[SimDisk, SegmentedLog, int]:
+    """Make a log that has just finished so many segments itself; return its number of entries, too."""
+    disk, count = SimDisk(Random(0)), segment_count * SEGMENT_ENTRIES + 50
+    log = open_log(disk)
+    fill(log, count)
+    return disk, log, count
+
+
+def test_what_this_process_has_written_needs_not_be_read_before_it_is_believed() -> None:
+    disk, log, _ = running_log(2)
+    disk.flip_bit("index/" + SECOND, PAGE_BYTES + 20)
+    with pytest.MonkeyPatch.context() as patch:
+        refuse_to_open(disk, patch, errno.EIO)
+        for index in (MIDDLE, Index(SEGMENT_ENTRIES + 1), Index(2 * SEGMENT_ENTRIES)):
+            position = Position((index - 1) * ENTRY_BYTES)
+            assert log.layout.position_of(index) == position
+            assert log.layout.index_at(Position(position + 17)) == index
+    assert log.notes == []
+    verify(log)
+    assert [event for event, _ in log.notes] == ["index-rebuilt"], "it is read all the same"
+    check_all(log, 2 * SEGMENT_ENTRIES + 50)
+
+
+def test_the_entries_of_a_few_written_segments_stay_in_memory_only_until_they_were_read() -> None:
+    _, log, count = running_log(WRITTEN_MAX + 2)
+    parts = log._index.sealed.parts()
+    assert [type(part._known) for part in parts] == [NoneType] * 2 + [WrittenEntries] * WRITTEN_MAX
+    assert log.unverified() is parts[-1]
+    verify(log)
+    assert {type(part._known) for part in parts} == {PageTable}
+    check_all(log, count)
+
+
+def test_a_cut_into_a_segment_that_was_just_written() -> None:
+    disk, log, count = running_log(2)
+    log.truncate_from(MIDDLE)
+    flush(log)
+    fill(log, count - MIDDLE + 1)
+    check_all(log, count)
+    check_all(open_log(disk), count)
 
 
 def test_examinations_find_what_look_ups_would(disk: SimDisk) -> None:
