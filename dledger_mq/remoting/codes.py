@@ -108,8 +108,8 @@ class RequestCode(IntEnum):
     SET_MESSAGE_REQUEST_MODE = 401
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
-    PIN_LOG = 50201
-    UNPIN_LOG = 50202
+    PIN_LOG = 32201
+    UNPIN_LOG = 32202
 
 
 class ResponseCode(IntEnum):

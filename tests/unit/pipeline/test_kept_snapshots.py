@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("numpy", reason="numpy is not installed (extra `spark`)")
+
 from broker.store.state import BrokerState, StateLimits
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.raft.ids import Position, Term
