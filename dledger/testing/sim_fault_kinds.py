@@ -53,7 +53,10 @@ STORE_KINDS = GROWN_KINDS[2:]
 SHARED_KINDS = ("damage-all",)
 """Faults of some grown runs that strike all stores at once."""
 
-MACHINE_KINDS = ("flip-snapshot", "flip-all-snapshots", "jump-wall-clock")
+SNAPSHOT_KINDS = ("flip-snapshot", "flip-all-snapshots")
+"""Faults of groups that take snapshots."""
+
+MACHINE_KINDS = (*SNAPSHOT_KINDS, "jump-wall-clock")
 """Faults of groups with a state machine, whose own simulator draws them: the log takes no snapshots, and reads no
 wall clock."""
 

@@ -370,7 +370,9 @@ class ForgettingCluster(SimCluster):
         engine.state_replaced(taken.meta.index, taken.meta.chain_crc)
         keeping.older, keeping.newest = keeping.newest, taken
         node.flipped_snapshots.pop(taken.path, None)
-        self._begin_anew(node, engine, keeping)
+        # Half of them leave it for the next turn: a member may die with a state that is ahead of its log.
+        if self._chance.random() < 0.5:
+            self._begin_anew(node, engine, keeping)
 
     def _begin_anew(self, node: SimNode, engine: Engine, keeping: _Keeping) -> bool:
         """Begin the log where the leader's begins, if that may be now; return whether."""

@@ -24,8 +24,9 @@ from dledger.testing.sim_clients import SimClients
 from dledger.testing.sim_command import WorkersSilentError, run_many, show_tally
 from dledger.testing.sim_disk import SimDisk
 from dledger.testing.sim_draws import DRAWS_NOW, draw_settings
-from dledger.testing.sim_fault_kinds import ALL_KINDS, MEMBER_KINDS
+from dledger.testing.sim_fault_kinds import ALL_KINDS, MEMBER_KINDS, SNAPSHOT_KINDS
 from dledger.testing.sim_faults import SimFaults
+from dledger.testing.sim_forgetting import FORGETTING_STATES
 from dledger.testing.sim_network import SimNetwork
 from dledger.testing.sim_node import SimNode
 from dledger.testing.sim_settings import SimSettings
@@ -170,7 +171,8 @@ def test_everything_goes_wrong_somewhere() -> None:
     tally = Tally()
     for seed in range(1, 300):
         tally.add(run_seed(seed))
-    assert tally.silent() == []
+    # What is rare in mixed runs has runs of its own, in test_forgetting.py.
+    assert set(tally.silent()) <= {*FORGETTING_STATES, *SNAPSHOT_KINDS}
     for name in ("message-lost", "message-replayed", "message-duplicated", "message-late"):
         assert tally.coverage[name] > 0
     for name in ("fail-read", "fail-write", "fail-sync", "full-disk", "misdirect-write"):

@@ -11,10 +11,11 @@ import pytest
 import trio
 
 from dledger import Client
-from jepsen.durability import Fact, facts_of, promised_too_early, read_calls, traced
+from jepsen.durability import Acknowledged, Fact, facts_of, promised_too_early, read_calls, traced
 from jepsen.nemeses.preload import lacking_preload
 from jepsen.systems.api import SystemOptions
 from jepsen.systems.log import GROUP, PlainLogSystem, log_system
+from tests.waiting import wait_until
 
 pytestmark = [
     pytest.mark.integration,
@@ -36,16 +37,26 @@ def facts_under_load(folder: Path, server: Sequence[str] = ()) -> list[Fact]:
         for node in system.nodes:
             traced(node, system.store(node.name), trace)
         system.start()
-        trio.run(_append, system)
+        trio.run(_append, system, trace)
+    return facts_in(trace)
+
+
+def facts_in(trace: Path) -> list[Fact]:
     return list(facts_of(read_calls(trace.read_bytes())))
 
 
-async def _append(system: PlainLogSystem) -> None:
+def count_of(kind: type[Fact], facts: list[Fact]) -> int:
+    return sum(isinstance(fact, kind) for fact in facts)
+
+
+async def _append(system: PlainLogSystem, trace: Path) -> None:
     with trio.fail_after(DEADLINE_S):
         await system.wait_ready(DEADLINE_S)
         async with trio.open_nursery() as nursery:
             for _ in range(CLIENTS):
                 nursery.start_soon(_append_some, system.peers)
+        # A send is recorded just after it was made: a member killed in between leaves no trace of its last answer.
+        await wait_until(lambda: count_of(Acknowledged, facts_in(trace)) >= CLIENTS * APPENDS)
 
 
 async def _append_some(peers: str) -> None:
