@@ -4,6 +4,7 @@
     dledger-jepsen suite                  the standing set
     dledger-jepsen failover --rounds 20   how long is nothing acknowledged when the leader dies?
     dledger-jepsen transfer --rounds 20   and when it hands over as planned?
+    dledger-jepsen soak --hours 2         retention, kills and changes of members under a steady load
     dledger-jepsen check DIR              judge a history again
     dledger-jepsen checklist --row 9      the list of faults, row by row
     dledger-jepsen list                   workloads and faults, and what this machine lacks for them
@@ -49,6 +50,7 @@ from jepsen.reports.folder import NoReportError, read_folder, write_folder
 from jepsen.reports.show import print_suite, print_summary, progress_of
 from jepsen.reports.summary import Summary
 from jepsen.run import FolderError, RunResult, RunSettings, execute, run_checkers
+from jepsen.soak import command as soak
 from jepsen.suite import SUITE, TIME_LIMIT_S, SuiteRun, chosen
 from jepsen.systems.api import NETWORKS, NODES_MAX
 from jepsen.systems.machines import GROUPS_MAX
@@ -72,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return _suite(options, console)
             case "failover" | "transfer":
                 return _measure(options, console)
+            case "soak":
+                return soak.run(options, console)
             case "check":
                 return _check(options, console)
             case "checklist":
@@ -304,6 +308,7 @@ def _parser() -> argparse.ArgumentParser:
     check = commands.add_parser("check", help="judge the history of a report again")
     check.add_argument("folder", type=Path, metavar="DIR")
     checklist.add_parser(commands)
+    soak.add_parser(commands, positive)
     commands.add_parser("list", help="what there is, and what this machine lacks")
     return parser
 

@@ -205,7 +205,8 @@ class Group:
         ]
         self.namesrv = ";".join(server.address for server in self.name_servers)
         self.peers = ";".join(f"n{i}-127.0.0.1:{next(ports)}" for i in range(nodes))
-        self.nodes = [self._broker(f"n{i}", next(ports), settings) for i in range(nodes)]
+        self._settings = settings
+        self.nodes = [self._broker(f"n{i}", next(ports), self.peers) for i in range(nodes)]
         self.by_address = {node.address: node for node in self.nodes}
         self._previous: dict[signal.Signals, object] = {}
 
@@ -213,17 +214,33 @@ class Group:
         command = [program("dledger-namesrv"), "--listen", str(port)]
         return Process(name, command, log=self.folder / f"{name}.log", port=port)
 
-    def _broker(self, name: str, port: int, settings: str) -> Process:
+    def _broker(self, name: str, port: int, peers: str, *more: str) -> Process:
         conf = self.folder / f"{name}.conf"
-        conf.write_text(settings)
+        conf.write_text(self._settings)
         command = [
             program("dledger-broker"),
             *("-c", str(conf)),
-            *("--group", self.group, "--id", name, "--peers", self.peers),
+            *("--group", self.group, "--id", name, "--peers", peers),
             *("--listen", str(port), "--namesrv", self.namesrv),
-            *("--store", str(self.folder / name)),
+            *("--store", str(self.folder / name), *more),
         ]
         return Process(name, command, log=self.folder / f"{name}.log", port=port)
+
+    def joining(self, name: str) -> tuple[Process, str]:
+        """Make a broker that is to join the running group; it is one of the nodes from here on, and not started.
+
+        Args:
+            name: that no member has.
+
+        Returns:
+            The broker, and the member as `dledger-admin members add` wants it.
+        """
+        log_port, port = free_ports(2)
+        member = f"{name}-127.0.0.1:{log_port}"
+        node = self._broker(name, port, f"{self.peers};{member}", "--join")
+        self.nodes.append(node)
+        self.by_address[node.address] = node
+        return node, member
 
     def node(self, name: str) -> Process:
         """Return the broker called `name`."""

@@ -14,8 +14,7 @@ import pytest
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer, PullConsumer
-from jepsen.ports import free_ports
-from jepsen.processes import Group, Process, poll, program, wait_listening
+from jepsen.processes import Group, poll, program, wait_listening
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -52,20 +51,11 @@ def kinds(seen: dict[str, Any]) -> dict[str, str]:
 
 
 def start_joining(group: Group, name: str) -> str:
-    """Start a broker that joins, known by the group's first members; where members reach it."""
-    log_port, port = free_ports(2)
-    peer = f"{name}-127.0.0.1:{log_port}"
-    command = [
-        program("dledger-broker"),
-        *("-c", str(group.folder / "n0.conf"), "--group", group.group, "--id", name, "--join"),
-        *("--peers", f"{group.peers};{peer}", "--listen", str(port)),
-        *("--namesrv", group.namesrv, "--store", str(group.folder / name)),
-    ]
-    node = Process(name, command, log=group.folder / f"{name}.log", port=port)
-    group.nodes.append(node)
+    """Start a broker that joins, known by the group's first members; the member that it is to be."""
+    node, member = group.joining(name)
     node.start()
     wait_listening([node], PATIENCE_S)
-    return peer
+    return member
 
 
 class Load:

@@ -1,0 +1,43 @@
+"""A short soak of real brokers: members die and are replaced under load, and every message is accounted for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from jepsen.cli import main
+
+pytestmark = [pytest.mark.slow, pytest.mark.integration]
+
+
+def test_a_short_soak_keeps_every_promise_and_says_that_it_was_too_short_for_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "soak"
+    options = ["--hours", "0.007", "--rate", "200", "--retention", "5", "--pause", "0.5"]
+    code = main(["soak", *options, "--seed", "7", "--keep", str(folder), "--json"])
+    told = capsys.readouterr()
+    result = json.loads(told.out)
+    assert result == json.loads((folder / "results.json").read_text())
+    checks = {check["name"]: check for check in result["checks"]}
+    kept = {name: check["valid"] for name, check in checks.items()}
+    assert kept == dict.fromkeys(kept, True) | {"flatness": None}, told.err
+    assert (code, result["verdict"]) == (2, "unknown")
+    assert "too short" in checks["flatness"]["why_unknown"]
+    assert result["problems"] == []
+    assert list(result["turns"])[:3] == ["kill-leader", "stop-follower", "replace-follower"]
+    counts = checks["messages"]["counts"]
+    assert counts["read"] == counts["acknowledged"] == counts["sent"] >= 1000
+    samples = (folder / "samples.jsonl").read_text().splitlines()
+    lives = {json.loads(line)["name"] for line in samples}
+    assert {"n0", "n1", "n2", "n3", "namesrv0"} <= lives
+
+
+def test_a_folder_with_something_in_it_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "results.json").write_text("{}")
+    assert main(["soak", "--keep", str(tmp_path)]) == 2
+    assert "holds something already" in " ".join(capsys.readouterr().err.split())
