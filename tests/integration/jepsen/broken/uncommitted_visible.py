@@ -1,13 +1,18 @@
 """A leader folds its entries as soon as it has appended them: consumers read what may never be committed.
 
-What the engine asserts of commits would find that; here nothing but the run itself is to.
+What the engine asserts of commits, and the key index of its order, would find that; here nothing but the run itself
+is to.
 """
 
+from collections.abc import Sequence
+
+from broker.store.key_index import IndexedKey, KeyIndex
 from dledger.engine import Engine
 from dledger.raft.effects import AppendEntries, Commit, Effect, Role, TruncateLog
 from dledger.raft.ids import Index
 
 _carry_out = Engine._carry_out
+_add = KeyIndex.add
 
 
 def carry_out(self: Engine, effect: Effect) -> None:
@@ -21,3 +26,15 @@ def carry_out(self: Engine, effect: Effect) -> None:
 
 
 Engine._carry_out = carry_out  # type: ignore[method-assign]
+
+
+def add(self: KeyIndex, keys: Sequence[IndexedKey]) -> None:
+    """Keys of entries that were cut stay in the index; what comes in their place would stop the member."""
+    if keys:
+        _, _, physical_offset, store_ms = keys[0]
+        self.last_physical_offset = min(self.last_physical_offset, physical_offset)
+        self.last_store_ms = min(self.last_store_ms, store_ms)
+    _add(self, keys)
+
+
+KeyIndex.add = add  # type: ignore[method-assign]
