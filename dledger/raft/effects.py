@@ -89,17 +89,14 @@ class SendEntries:
 class LoadEntries:
     """Read the entries first..end-1, which are not in memory, for a member that lacks them; then give `EntriesLoaded`.
 
-    Nothing waits for it but that member, and there is one at a time for each.
-
-    Attributes:
-        is_urgent: the group commits nothing without this member, so that it is not to be held down to a rate.
+    Nothing waits for it but that member, and there is one at a time for each. Whether it may be held down to a rate is
+    asked while it waits (`RaftNode.is_waited_for`): the answer changes meanwhile.
     """
 
     to: NodeId
     term: Term
     first: Index
     end: Index
-    is_urgent: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,8 +185,7 @@ class Replication:
         peer.is_loading = True
         core = self._core
         end = min(self._end_of_request(peer), core.first_in_memory())
-        is_urgent = self.is_waited_for(peer.node_id)
-        core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end, is_urgent))
+        core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end))
 
     def is_waited_for(self, member: NodeId) -> bool:
         """Return whether nothing is committed until a member has caught up: too few other voters are there."""

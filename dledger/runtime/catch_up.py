@@ -101,7 +101,7 @@ class CatchUpReads:
         since_s, owed_bytes = self._owed.get(to, (at_s, 0.0))
         bytes_per_s = max(self.bytes_per_s, GROWTH_FACTOR * growth)
         owed_bytes = max(0.0, owed_bytes - (at_s - since_s) * bytes_per_s)
-        if not self.bytes_per_s or load.want.is_urgent or self._is_waited_for(to):
+        if not self.bytes_per_s or self._is_waited_for(to):
             owed_bytes = 0.0
         self._owed[to] = (at_s, owed_bytes)
         return owed_bytes / bytes_per_s if owed_bytes else 0.0

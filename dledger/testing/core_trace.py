@@ -190,8 +190,7 @@ def effect_line(effect: Effect | News) -> str:
                 f"{_admits(effect.admits)}{_first_kept(effect.first_kept)}"
             )
         case LoadEntries():
-            urgently = " urgently" if effect.is_urgent else ""
-            return f"load {effect.first}..{effect.end - 1} for {effect.to}{urgently}"
+            return f"load {effect.first}..{effect.end - 1} for {effect.to}"
         case Commit():
             return f"commit {effect.index}"
         case Resolve():

@@ -12,6 +12,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     sync NODE [COUNT]                 make the oldest saves durable
     memory NODE FIRST                 its entries before this one have to be loaded before they are sent
     load NODE                         load what it asked for first
+    waited-for NODE                   without whom it commits nothing: too few others are there and up to date
     time MS                           let time pass; members act at their deadlines, in order
     run MS                            the same, and stabilize after each
     stand-still MS [NODE...]          the same for the others; these (or all) do nothing, and notice it after
@@ -104,6 +105,7 @@ class Interaction:
                 "sync": self._sync,
                 "memory": self._memory,
                 "load": self._load,
+                "waited-for": self._waited_for,
                 "time": lambda given: self._pass_time(_duration_ms(given)),
                 "run": lambda given: self._pass_time(_duration_ms(given), is_running=True),
                 "stand-still": self._stand_still,
@@ -235,6 +237,11 @@ class Interaction:
         if not member.loads:
             raise ScriptError(f"{member.name} loads nothing")
         self._show(member, member.load())
+
+    def _waited_for(self, given: Arguments) -> None:
+        node = self._member(given).node
+        names = [name for name in self.group.members if node.is_waited_for(name)]
+        self._print(f"{given.words[0]} waits for {' '.join(names) or 'nobody'}")
 
     def _pass_time(
         self, duration_ms: int, *, is_running: bool = False, standing: Sequence[CoreMember] = ()

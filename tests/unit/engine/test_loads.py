@@ -30,7 +30,7 @@ def sent_after_load(engine: ScriptedEngine, read: Entry) -> tuple[Entry, ...]:
             admits=0,
         )
     ]
-    want = LoadEntries(N1, Term(1), Index(1), Index(2), False)
+    want = LoadEntries(N1, Term(1), Index(1), Index(2))
     plan = SimpleNamespace(end_index=Index(2))
     engine.loaded(EntriesLoad(want, plan, (read,)), 0)  # type: ignore[arg-type]  # what is used of it
     ((_, request),) = engine.take_outbox()

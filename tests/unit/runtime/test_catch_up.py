@@ -32,8 +32,8 @@ class Layout:
     end_position = 0
 
 
-def load_of(size_bytes: int, to: str = "n1", *, is_urgent: bool = False) -> EntriesLoad:
-    want = LoadEntries(NodeId(to), Term(1), Index(1), Index(2), is_urgent)
+def load_of(size_bytes: int, to: str = "n1") -> EntriesLoad:
+    want = LoadEntries(NodeId(to), Term(1), Index(1), Index(2))
     return EntriesLoad(want, SimpleNamespace(size_bytes=size_bytes))  # type: ignore[arg-type]
 
 
@@ -70,8 +70,9 @@ def test_each_member_has_a_rate_of_its_own() -> None:
 
 
 def test_who_is_waited_for_is_not_held_down_nor_is_anybody_without_a_rate() -> None:
-    made, _ = catch_up(4 * MIB)
-    assert [wait_of(made, load_of(MIB, is_urgent=True), 10.0) for _ in range(3)] == [0.0] * 3
+    made, _ = catch_up(4 * MIB, {NodeId("n1")}.__contains__)
+    assert [wait_of(made, load_of(MIB), 10.0) for _ in range(3)] == [0.0] * 3
+    assert [wait_of(made, load_of(MIB, "n2"), 10.0) for _ in range(3)] == [0.0, 0.25, 0.5]
     made.bytes_per_s = 0
     assert [wait_of(made, load_of(MIB), 10.0) for _ in range(3)] == [0.0] * 3
 
@@ -206,11 +207,11 @@ def test_a_load_ends_with_its_segment() -> None:
     entries = log.append(new_entries(log, 1, [1000] * 10))
     flush(log)
     assert log.first_in_memory() == 11
-    load = EntriesLoad.planned(log, LoadEntries(NodeId("n1"), Term(1), Index(3), Index(9), False))
+    load = EntriesLoad.planned(log, LoadEntries(NodeId("n1"), Term(1), Index(3), Index(9)))
     load.run()
     assert load.entries == entries[2 : load.plan.end_index - 1]
     assert 3 < load.plan.end_index < 9
     disk.fail_read()
-    load = EntriesLoad.planned(log, LoadEntries(NodeId("n1"), Term(1), Index(1), Index(3), False))
+    load = EntriesLoad.planned(log, LoadEntries(NodeId("n1"), Term(1), Index(1), Index(3)))
     load.run()
     assert load.entries == ()
