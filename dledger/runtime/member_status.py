@@ -109,6 +109,8 @@ class MemberStatus:
             applied_count=driver.applied_count,
             disk_trouble=self._disk_trouble(),
             first_position=log.layout.first_position,
+            catch_up_reads=driver.catch_up.load_count,
+            catch_up_read_bytes=driver.catch_up.load_bytes,
         )
 
     def answer(self, token: int) -> StatusAnswer:

@@ -20,6 +20,7 @@ class Statistics:
         sync_latency_us: moving average of write and sync.
         disk_trouble: what is wrong with the own disk, in words; empty when nothing is.
         sync_count, pass_count, applied_count: since the start.
+        catch_up_reads, catch_up_read_bytes: reads of old entries for members that lack them, since the start.
     """
 
     node_id: NodeId
@@ -41,6 +42,8 @@ class Statistics:
     applied_count: int
     disk_trouble: str
     first_position: Position = Position(0)
+    catch_up_reads: int = 0
+    catch_up_read_bytes: int = 0
 
 
 def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:

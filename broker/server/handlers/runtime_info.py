@@ -172,6 +172,8 @@ class RuntimeInfo:
             "raftDisk": statistics.disk_trouble or "ok",
             "raftColdReads": str(cold.load_count if cold is not None else 0),
             "raftColdReadBytes": str(cold.load_bytes if cold is not None else 0),
+            "raftCatchUpReads": str(statistics.catch_up_reads),
+            "raftCatchUpReadBytes": str(statistics.catch_up_read_bytes),
             "raftRecentSends": str(len(state.recent_sends)),
             "raftSendsForgottenEarly": str(state.recent_sends.sealed.forgotten_early),
             "stateDigest": f"{state.digest():08x}",

@@ -334,6 +334,7 @@ async def test_what_tools_read(one: Wire) -> None:
     await one.send("T")
     table = json.loads((await one.ask(28)).body)["table"]
     assert (table["brokerVersionDesc"], table["raftRole"]) == ("V4_9_8", "leader")
+    assert (table["raftCatchUpReads"], table["raftCatchUpReadBytes"]) == ("0", "0"), "it is alone"
     assert len(table["putTps"].split(" ")) == 3
     assert table["commitLogDirCapacity"].startswith("Total : ")
     assert table["runtime"].startswith("[ 0 days, 0 hours, ")

@@ -146,10 +146,10 @@ async def test_old_entries_are_read_in_a_thread_and_new_ones_confirmed_meanwhile
         await wait_until(lambda: applied(again) >= entry_id.index)
         assert again.machine.bodies == leader.machine.bodies
         assert threading.main_thread().name not in readers
-        driver = leader.server._standing.driver
-        assert driver is not None
-        assert driver.catch_up.load_count > 20
-        assert driver.catch_up.load_bytes > 1_900_000
+        seen = leader.server.status.statistics()
+        assert seen.catch_up_reads > 20
+        assert seen.catch_up_read_bytes > 1_900_000
+        assert again.server.status.statistics().catch_up_reads == 0, "who reads them counts them"
 
 
 @pytest.mark.slow
