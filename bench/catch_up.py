@@ -9,23 +9,19 @@ what the sends take without that. Both are of one run, on one machine: trust the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import shutil
 import sys
-import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-
-from bench.broker import call, find_leader, made_topic
+from bench.broker import call, made_topic
 from bench.filling import fill, mib_of
-from bench.hot_sends import Felt, HotSends
+from bench.hot_traffic import HotResult, make_parser, run_once, sends_beside
 from bench.loadgen import FrameTemplate
 from jepsen.processes import Group, Process, poll
 
@@ -35,20 +31,16 @@ START_PATIENCE_S: Final = 60.0
 RATIO_GOAL: Final = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class CatchUpResult:
-    """The outcome of one run."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CatchUpResult(HotResult):
+    """The outcome of one run; `seconds` and `mib_per_s` are what the member took for the log."""
 
-    log_mib: float
     seconds: float
     mib_per_s: float
-    without: Felt
-    with_it: Felt
 
-    @property
-    def p99_ratio(self) -> float:
-        """The p99 of the sends with it, in parts of that without."""
-        return self.with_it.p99_us / self.without.p99_us
+    def headline(self) -> str:
+        """See `HotResult`."""
+        return f"log of {self.log_mib:,.0f} MiB: caught up in {self.seconds:.1f} s, {self.mib_per_s:.1f} MiB/s"
 
 
 def applied_index(node: Process) -> int:
@@ -83,12 +75,7 @@ def measure(
         empty.stop()
         shutil.rmtree(folder / empty.name)
         log_mib = mib_of(fill(leader, TOPIC, mib))
-        if find_leader(group, TOPIC) is not leader:
-            raise RuntimeError("another node leads by now: run it again")
-        hot = HotSends(("127.0.0.1", leader.port), TOPIC, per_s)
-        try:
-            time.sleep(seconds)
-            without = hot.take()
+        with sends_beside(group, leader, TOPIC, per_s=per_s, seconds=seconds) as (hot, without):
             empty.start()
             if not poll(lambda: applied_index(empty) > 0, START_PATIENCE_S):
                 raise TimeoutError(f"{empty.name} takes nothing: {empty.log_tail(3)}")
@@ -99,56 +86,26 @@ def measure(
                 raise TimeoutError(f"{empty.name} has not caught up after {PATIENCE_S:g} s")
             took_s = time.monotonic() - began_s
             with_it = hot.take()
-        finally:
-            hot.close()
         moved_mib = log_mib * (last - first) / last
-        return CatchUpResult(log_mib, took_s, moved_mib / took_s, without, with_it)
-
-
-def show(result: CatchUpResult, console: Console) -> None:
-    """Print what came out."""
-    console.print(
-        f"log of {result.log_mib:,.0f} MiB: caught up in {result.seconds:.1f} s, {result.mib_per_s:.1f} MiB/s"
-    )
-    for name, felt in (("without", result.without), ("with", result.with_it)):
-        console.print(
-            f"sends {name}: p50 {felt.p50_us:,.0f} us, p99 {felt.p99_us:,.0f} us ({felt.count})"
+        return CatchUpResult(
+            log_mib=log_mib,
+            seconds=took_s,
+            mib_per_s=moved_mib / took_s,
+            without=without,
+            with_it=with_it,
         )
-    console.print(f"p99 with / without: {result.p99_ratio:.2f} (goal: at most {RATIO_GOAL})")
 
 
 def main() -> int:
     """Measure once, and print it."""
-    parser = argparse.ArgumentParser(
-        prog="bench.catch_up", description="what hot traffic feels while a member catches up"
-    )
-    parser.add_argument("--mib", type=int, default=1024, help="size of the log (default 1024)")
-    parser.add_argument(
-        "--seconds", type=float, default=20, help="of the part without it (default 20)"
-    )
-    parser.add_argument(
-        "--per-second", type=float, default=200, help="sends of the producer (default 200)"
+    parser = make_parser(
+        "bench.catch_up", "what hot traffic feels while a member catches up", mib=1024
     )
     parser.add_argument(
         "--rate-mib", type=int, default=64, help="catchUpBytesPerSecond in MiB; 0: no bound"
     )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="dledger-catch-up-"))
-    try:
-        result = measure(
-            folder / "group",
-            mib=options.mib,
-            seconds=options.seconds,
-            per_s=options.per_second,
-            rate_mib=options.rate_mib,
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    show(result, Console(stderr=options.json))
-    if options.json:
-        sys.stdout.write(json.dumps(asdict(result) | {"p99_ratio": result.p99_ratio}) + "\n")
-    return 0
+    return run_once(options, partial(measure, rate_mib=options.rate_mib), ratio_goal=RATIO_GOAL)
 
 
 if __name__ == "__main__":

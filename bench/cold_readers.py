@@ -10,26 +10,21 @@ ratio. The kernel may have the files in its cache; with a log larger than the ma
 
 from __future__ import annotations
 
-import argparse
-import json
 import multiprocessing
-import shutil
 import sys
-import tempfile
 import threading
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from rich.console import Console
-
-from bench.broker import PULL_COUNT, QUEUE_COUNT, broker_group, find_leader
+from bench.broker import PULL_COUNT, QUEUE_COUNT, broker_group
 from bench.filling import fill, mib_of
 from bench.hot_sends import Felt, HotSends
+from bench.hot_traffic import HotResult, make_parser, run_once, sends_beside
 from bench.loadgen import FrameTemplate, pull_template, run_load
 
 TOPIC: Final = "ColdReaders"
@@ -57,20 +52,16 @@ class ColdReading:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class ColdReadersResult:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColdReadersResult(HotResult):
     """The outcome of one run; `read_mib_per_s` is what all readers got together."""
 
-    log_mib: float
     readers: int
     read_mib_per_s: float
-    without: Felt
-    with_them: Felt
 
-    @property
-    def p99_ratio(self) -> float:
-        """The p99 of the sends with them, in parts of that without."""
-        return self.with_them.p99_us / self.without.p99_us
+    def headline(self) -> str:
+        """See `HotResult`."""
+        return f"log of {self.log_mib:,.0f} MiB: {self.readers} readers got {self.read_mib_per_s:.1f} MiB/s"
 
 
 def read(reading: ColdReading, number: int) -> int:
@@ -136,19 +127,16 @@ def measure(
     """
     with broker_group(folder, TOPIC) as (group, leader, _):
         written = fill(leader, TOPIC, mib)
-        if find_leader(group, TOPIC) is not leader:
-            raise RuntimeError("another node leads by now: run it again")
-        address = ("127.0.0.1", leader.port)
-        hot = HotSends(address, TOPIC, per_s)
-        try:
-            time.sleep(seconds)
-            without = hot.take()
+        with sends_beside(group, leader, TOPIC, per_s=per_s, seconds=seconds) as (hot, without):
+            address = ("127.0.0.1", leader.port)
             reading = ColdReading(address, readers, written // QUEUE_COUNT, seconds)
             read_bytes, with_them = _felt_with_readers(hot, reading)
-        finally:
-            hot.close()
     return ColdReadersResult(
-        mib_of(written), readers, read_bytes / (1 << 20) / seconds, without, with_them
+        log_mib=mib_of(written),
+        readers=readers,
+        read_mib_per_s=read_bytes / (1 << 20) / seconds,
+        without=without,
+        with_it=with_them,
     )
 
 
@@ -171,49 +159,14 @@ def _felt_with_readers(hot: HotSends, reading: ColdReading) -> tuple[int, Felt]:
     return read_bytes, felt
 
 
-def show(result: ColdReadersResult, console: Console) -> None:
-    """Print what came out."""
-    console.print(
-        f"log of {result.log_mib:,.0f} MiB: {result.readers} readers got {result.read_mib_per_s:.1f} MiB/s"
-    )
-    for name, felt in (("without", result.without), ("with", result.with_them)):
-        console.print(
-            f"sends {name}: p50 {felt.p50_us:,.0f} us, p99 {felt.p99_us:,.0f} us ({felt.count})"
-        )
-    console.print(f"p99 with / without: {result.p99_ratio:.2f} (goal: at most {RATIO_GOAL})")
-
-
 def main() -> int:
     """Measure once, and print it."""
-    parser = argparse.ArgumentParser(
-        prog="bench.cold_readers",
-        description="what hot traffic feels beside readers of old messages",
+    parser = make_parser(
+        "bench.cold_readers", "what hot traffic feels beside readers of old messages", mib=4096
     )
-    parser.add_argument("--mib", type=int, default=4096, help="size of the log (default 4096)")
     parser.add_argument("--readers", type=int, default=10, help="how many read (default 10)")
-    parser.add_argument(
-        "--seconds", type=float, default=20, help="of each part of the run (default 20)"
-    )
-    parser.add_argument(
-        "--per-second", type=float, default=200, help="sends of the producer (default 200)"
-    )
-    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     options = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="dledger-cold-readers-"))
-    try:
-        result = measure(
-            folder / "group",
-            mib=options.mib,
-            readers=options.readers,
-            seconds=options.seconds,
-            per_s=options.per_second,
-        )
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    show(result, Console(stderr=options.json))
-    if options.json:
-        sys.stdout.write(json.dumps(asdict(result) | {"p99_ratio": result.p99_ratio}) + "\n")
-    return 0
+    return run_once(options, partial(measure, readers=options.readers), ratio_goal=RATIO_GOAL)
 
 
 if __name__ == "__main__":

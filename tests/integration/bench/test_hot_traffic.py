@@ -23,5 +23,5 @@ def test_an_empty_member_catches_up_and_what_sends_took_is_known(tmp_path: Path)
 def test_readers_of_old_messages_get_them_and_what_sends_took_is_known(tmp_path: Path) -> None:
     result = cold_readers.measure(tmp_path / "g", mib=24, readers=3, seconds=1.5, per_s=50)
     assert result.read_mib_per_s > 0
-    assert result.with_them.count >= 25
-    assert 0 < result.with_them.p50_us <= result.with_them.p99_us
+    assert result.with_it.count >= 25
+    assert 0 < result.with_it.p50_us <= result.with_it.p99_us
