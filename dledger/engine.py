@@ -690,6 +690,10 @@ class Engine:
                 assert_never(effect)
 
     def _truncate(self, first: Index) -> None:
+        """Cut the entries from `first` on, which are not committed: they are reported, and asked for no more.
+
+        The next save takes them from the disk. A latched engine saves nothing more, and cuts nothing.
+        """
         assert first > self._committed_index, (
             f"entry {first} would be cut, {self._committed_index} is committed"
         )
