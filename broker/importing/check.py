@@ -22,7 +22,7 @@ from broker.store.parse import KEY, PHYSICAL_OFFSET, SIZE_BYTES, parse_records
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.topics import CONTROL_TOPICS
-from broker.store.unit_files import SegmentFiles, UnitFiles
+from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
 from dledger.errors import DLedgerError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index
@@ -33,8 +33,6 @@ from dledger.storage.snapshots import SnapshotStore
 from dledger_mq.message.numbers import PhysicalOffset
 
 _CONTROL: Final = frozenset(topic.encode() for topic in CONTROL_TOPICS)
-DERIVED: Final = "derived"
-"""The folder of a store with what follows from its log; every start makes it anew."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,6 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.importing.check import DERIVED
 from broker.importing.commit_log import SourceLogReader
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
 from broker.importing.plan import ImportPlan
@@ -42,7 +41,7 @@ from broker.store.saved import QueueRow
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
-from broker.store.unit_files import SegmentFiles, UnitFiles
+from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
 from dledger.errors import DLedgerError, StoreLockedError
 from dledger.founding_store import BEFORE_FIRST, FoundingStore
 from dledger.raft.entry import ENTRY_HEADER_BYTES

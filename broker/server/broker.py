@@ -31,7 +31,7 @@ from broker.server.watches.loss_watch import LossWatch
 from broker.service.clients import ConsumerClient
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
-from broker.store.unit_files import SegmentFiles, UnitFiles
+from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
 from dledger import (
     CorruptionError,
     DiskFailedError,
@@ -81,7 +81,7 @@ class Broker:
             OSError: the store's disk failed or is full.
             ConfigError: the configuration contradicts itself.
         """
-        derived = Path(config.store_path) / "derived"
+        derived = Path(config.store_path) / DERIVED
         # What is derived is written anew at each start, so it must be ours before the log is opened.
         self._lock = StoreLock(derived)
         try:

@@ -29,6 +29,9 @@ from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
 from dledger_mq.message.numbers import QueueOffset
 
+DERIVED: Final = "derived"
+"""The folder of these files in a broker's store, with all else that follows from its log; every start makes it anew."""
+
 QUEUE_FILE_BYTES: Final = 6_000_000
 """300,000 units, as in RocketMQ."""
 

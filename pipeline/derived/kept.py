@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from broker.store.state import BrokerState
-from broker.store.unit_files import QUEUE_FILE_BYTES, folder_name
+from broker.store.unit_files import DERIVED, QUEUE_FILE_BYTES, folder_name
 from dledger.codec.snapshot import (
     FRAME_HEAD_BYTES,
     HEAD_BYTES,
@@ -32,8 +32,6 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.derived.compare import Difference, first_byte
 from pipeline.errors import PipelineError
 from pipeline.scan.stores import Store
-
-DERIVED = "derived"
 
 
 class DamagedSnapshotError(PipelineError):

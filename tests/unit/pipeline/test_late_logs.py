@@ -17,7 +17,7 @@ from broker.admin.pins import PinBounds, PinRefusedError
 from broker.store.control import ForgetBefore, PutPin
 from broker.store.recent_sends import AGE_MAX_MS
 from broker.store.state import BrokerState, StateLimits
-from broker.store.unit_files import UnitFiles
+from broker.store.unit_files import DERIVED, UnitFiles
 from dledger.codec.entry import chain_crc
 from dledger.codec.log_start import LogStart, encode_log_start
 from dledger.raft.entry import Entry
@@ -36,7 +36,7 @@ from pipeline.archive.writing import Archive, expired_index
 from pipeline.audit import chain_difference, last_lost_index
 from pipeline.cli import main
 from pipeline.derived.fold import fold
-from pipeline.derived.kept import DERIVED, queue_file_differences
+from pipeline.derived.kept import queue_file_differences
 from pipeline.errors import InconclusiveError, PipelineUsageError
 from pipeline.jobs import archive as archive_job
 from pipeline.scan.errors import DamagedLogError
