@@ -14,12 +14,14 @@ from typing import Final
 
 import trio
 
+from dledger.codec.members_attribute import decode_members
 from dledger.config import Peer
 from dledger.errors import DiskFailedError, DLedgerError, HandshakeRefusedError, UnreachableError
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import draw, draw_process_number, now_s
 from dledger.runtime.events_log import log_event
 from dledger.runtime.handshake import Identity, Remote, dial_member
+from dledger.runtime.joining import JoinWatch
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
@@ -51,18 +53,28 @@ class Dialing:
     Invariant: whoever is dialled has a place in the links.
     """
 
-    def __init__(self, me: Identity, roster: Roster, links: PeerLinks, meet: Meet) -> None:
+    def __init__(
+        self,
+        me: Identity,
+        roster: Roster,
+        links: PeerLinks,
+        *,
+        join_watch: JoinWatch,
+        meet: Meet,
+    ) -> None:
         """Set up the tasks; `run` starts them.
 
         Args:
             me: this member.
             roster: says whom to dial.
             links: gets the connections.
+            join_watch: hears how each attempt ended.
             meet: takes in a member's handshake before any message is sent on its connection.
         """
         self._me = me
         self._roster = roster
         self._links = links
+        self._join_watch = join_watch
         self._meet = meet
         self._scopes: dict[Peer, trio.CancelScope] = {}
 
@@ -121,16 +133,18 @@ class Dialing:
                 raise
             except DLedgerError as error:
                 reason = str(error)
+                is_stranger = isinstance(error, HandshakeRefusedError) and error.kind == "stranger"
+                self._note_outcome(peer, "" if is_stranger else reason)
                 if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
                     last_reason, last_line_s = reason, now_s()
                     log_event(
-                        level_of(error),
+                        self._level_of(error),
                         "peer-not-reached",
                         node=self._me.node_id,
                         peer=peer,
                         reason=reason,
                     )
-                if isinstance(error, HandshakeRefusedError) and error.kind == "stranger":
+                if is_stranger:
                     self._note_turned_away(reason)
             else:
                 pause_ms = REDIAL_MIN_MS
@@ -138,6 +152,17 @@ class Dialing:
                 await self._links.wait_broken(peer.node_id)
             await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
             pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
+
+    def _note_outcome(self, peer: Peer, reason: str) -> None:
+        if reason:
+            self._join_watch.not_reached(peer, reason)
+        else:
+            self._join_watch.reached(peer.node_id)
+
+    def _level_of(self, error: DLedgerError) -> int:
+        """Return the log level; to a node that waits to be added nobody who is down is a matter of course."""
+        is_down = isinstance(error, UnreachableError) and self._join_watch.is_waiting
+        return logging.WARNING if is_down else level_of(error)
 
     def _note_turned_away(self, reason: str) -> None:
         """Remember that a member takes this node for none; the first one is a line of its own."""
@@ -166,6 +191,8 @@ class Dialing:
         # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.
         self._learn_clock(peer.node_id, remote)
         self._links.open(peer.node_id, stream.sock)
+        waits_too = decode_members(remote.attributes).is_joining
+        self._note_outcome(peer, "it waits to be added itself" if waits_too else "")
         self._roster.taken_in()
 
     def _learn_clock(self, node_id: NodeId, remote: Remote) -> None:

@@ -217,7 +217,8 @@ def _differently_started(
     return (
         f"{node_id} is configured with the members ({names_of(stated.members or ())}), {own_id} with "
         f"({names_of(own)}): start both with the same --peers (dLegerPeers), those of the group's stores. Members are "
-        "changed by `dledger members` or `dledger-admin members` (docs/members.md)"
+        "changed by `dledger members` or `dledger-admin members`, and a node that is to be added starts with --join "
+        "(docs/members.md)"
     )
 
 

@@ -65,9 +65,8 @@ class StoreIdentity:
         file = MemberFile.open(disk)
         if file.problem is not None:
             log_event(logging.WARNING, "member-file-lost", node=self._node_id, reason=file.problem)
-        check_owner(file.record, group=self._group, node_id=self._node_id, store_path=store_path)
-        check_members(file.record, self._given, store_path)
-        is_new = file.record.restoration is None
+        found, is_new = file.record, file.record.restoration is None
+        may_name_others = self._check_found(found, store_path)
         record = MemberRecord(
             group=self._group,
             node_id=self._node_id,
@@ -75,7 +74,7 @@ class StoreIdentity:
             start=file.record.start,
             seen=file.record.seen,
             # A store of an older version waits for what its log says.
-            members=self._given if is_new else file.record.members,
+            members=self._given if is_new or may_name_others else found.members,
             missed=file.record.missed,
             has_joined=self._roster.joins if is_new else file.record.has_joined,
             configuration=file.record.configuration,
@@ -98,6 +97,24 @@ class StoreIdentity:
             log_event(level, "new-incarnation", node=self._node_id, restoration=record.restoration)
         self._file = file
         self._record = record
+
+    def _check_found(self, found: MemberRecord, store_path: str) -> bool:
+        """Return whether the members that the record names mean nothing, since this node has yet to find its group.
+
+        It is told that it joins one, and was told so before, or has met nobody yet: then it may have looked for it in
+        the wrong place, and goes on in the right one with the store that it has (docs/adr/0185).
+
+        Raises:
+            ConfigError: the store is another member's, or of a group of other members.
+        """
+        has_met_nobody = found.restoration is None
+        joins = self._roster.joins
+        owned = replace(found, group=self._group) if joins and has_met_nobody else found
+        check_owner(owned, group=self._group, node_id=self._node_id, store_path=store_path)
+        if joins and (has_met_nobody or (found.has_joined and found.configuration is None)):
+            return True
+        check_members(found, self._given, store_path)
+        return False
 
     def follow_record(self) -> None:
         """Let the roster go on with what the store remembers of the members, once the record is open."""

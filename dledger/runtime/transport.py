@@ -30,6 +30,7 @@ from dledger.runtime.handshake import (
     accept,
     opening_decoder,
 )
+from dledger.runtime.joining import JoinWatch
 from dledger.runtime.lone_check import LoneCheck
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
@@ -52,6 +53,7 @@ class Transport:
 
     Attributes:
         links: to and from the other members; the driver uses them in its passes.
+        join_watch: what is wrong while nobody takes this node in.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Transport:
         self._lone_check = LoneCheck(me, roster, self._give_up_vote)
         if me.group_check is not None:
             me.group_check.note_claim = self._lone_check.note_claim
-        self._dialing = Dialing(me, roster, self.links, self._meet)
+        self.join_watch = JoinWatch(roster, self.links)
+        self._dialing = Dialing(me, roster, self.links, join_watch=self.join_watch, meet=self._meet)
         self._attributes: dict[NodeId, Mapping[str, str]] = {}
         self._listener: socket.socket | None = None
         self._untrusted_count = 0
@@ -118,6 +121,7 @@ class Transport:
             tasks.start(self._room.keep_pace, self._log_cut_off, name="pace")
             tasks.start(self._dialing.run, name="dialing")
             tasks.start(self._lone_check.run, name="lone check")
+            tasks.start(self.join_watch.run, name="join watch")
 
     def close(self) -> None:
         """Close everything. The tasks must have ended."""

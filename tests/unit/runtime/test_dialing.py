@@ -15,6 +15,7 @@ from dledger.runtime import dialing
 from dledger.runtime.dialing import Dialing
 from dledger.runtime.events_log import LimitedLog
 from dledger.runtime.handshake import Identity, Remote
+from dledger.runtime.joining import JoinWatch
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
 from tests.unit.runtime.conftest import wait_until
@@ -51,7 +52,8 @@ class Bench:
         self.roster = Roster(N0, (Peer(N0, "127.0.0.1", 1),), joins=False)
         self.links = PeerLinks(N0, group_check=None, outsiders=LimitedLog())
         me = Identity("g", N0, 1, frozenset(), None)
-        self.dialing = Dialing(me, self.roster, self.links, self.meet)
+        watch = JoinWatch(self.roster, self.links)
+        self.dialing = Dialing(me, self.roster, self.links, join_watch=watch, meet=self.meet)
 
     async def dial(self, peer: Peer, _me: Identity) -> tuple[Stream, Remote]:
         if peer != OLD:
