@@ -277,8 +277,9 @@ def _add_administration(
     commands.add_parser(
         "status",
         parents=of_clients,
-        help="show all members: role, term, indexes, connections",
-        description="Ask every member how it sees itself. Works while some are down.",
+        help="show all members: role, term, indexes, connections, who belongs to the log",
+        description="Ask every member how it sees itself, those too that only the log names, and show who belongs to "
+        "the log: voters, learners, and which of them the leader hears. Works while some are down.",
     )
     handing = commands.add_parser(
         "transfer",

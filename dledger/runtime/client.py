@@ -27,6 +27,7 @@ from dledger.codec.client_rpc import (
     TransferAnswer,
     TransferCall,
 )
+from dledger.codec.log_members import decode_log_members
 from dledger.codec.rpc import decode_entries
 from dledger.config import Peer, parse_peers, peer_at
 from dledger.errors import (
@@ -233,9 +234,14 @@ class Client:
             raise RefusedError(f"nothing was read: {error}") from error
 
     async def status(
-        self, *, timeout_s: float | None = None
+        self, *, timeout_s: float | None = None, asks_all: bool = False
     ) -> Mapping[NodeId, StatusAnswer | DLedgerError]:
-        """Return each member's status, or the error of asking it, in the order of the peers."""
+        """Return each member's status, or the error of asking it, in the order of the peers.
+
+        Args:
+            timeout_s: until when to try.
+            asks_all: ask those, too, whom these name as members of the log.
+        """
         found: dict[NodeId, StatusAnswer | DLedgerError] = {}
         search = self._search(timeout_s)
 
@@ -248,7 +254,18 @@ class Client:
         async with trio.open_nursery() as nursery:
             for node_id in self._by_id:
                 nursery.start_soon(ask, node_id)
+        for answer in [*found.values()] if asks_all else []:
+            if isinstance(answer, StatusAnswer):
+                for member in decode_log_members(answer.attributes).members:
+                    self.know(peer_at(NodeId(member.id), member.address))
+        async with trio.open_nursery() as nursery:
+            for node_id in self._by_id.keys() - found.keys():
+                nursery.start_soon(ask, node_id)
         return {node_id: found[node_id] for node_id in self._by_id}
+
+    def address_of(self, node_id: NodeId) -> str:
+        """Return the `host:port` at which this client looks for a member that it knows."""
+        return self._by_id[node_id].address
 
     async def _status_of(self, node_id: NodeId, search: LeaderSearch) -> StatusAnswer:
         connection = await self._connect_in_time(node_id, search)

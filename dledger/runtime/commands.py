@@ -13,11 +13,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import msgspec
 import trio
 from rich.console import Console
 from rich.table import Table
 
 from dledger.codec.client_rpc import StatusAnswer
+from dledger.codec.log_members import LOG_MEMBERS_ATTRIBUTE, LogMembers, decode_log_members
 from dledger.errors import DLedgerError, OutcomeUnknownError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, NodeId
@@ -161,13 +163,17 @@ def _entry_fields(entry: Entry) -> dict[str, object]:
 
 async def status(client: Client, *, as_json: bool) -> int:
     """Print every member's view of itself; refused only when none answers."""
-    members = await client.status()
+    members = await client.status(asks_all=True)
+    known = _best_known(members)
     if as_json:
-        print_line(json.dumps({"members": _status_fields(client, members)}))
+        fields = {"members": _status_fields(client, members), "log": _log_fields(known)}
+        print_line(json.dumps(fields))
     else:
         # A pipe has no width; the table needs this much.
         console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
         console.print(_status_table(client, members))
+        if known is not None:
+            console.print(_log_table(known))
     answers = [each for each in members.values() if isinstance(each, StatusAnswer)]
     return EXIT_DONE if answers else EXIT_REFUSED
 
@@ -177,11 +183,10 @@ def _status_fields(
 ) -> list[dict[str, object]]:
     """Return one JSON object per member; the names are an interface for scripts."""
     rows: list[dict[str, object]] = []
-    for peer in client.peers:
-        seen = members[peer.node_id]
+    for node_id, seen in members.items():
         row: dict[str, object] = {
-            "id": peer.node_id,
-            "address": f"{peer.host}:{peer.port}",
+            "id": node_id,
+            "address": client.address_of(node_id),
             "answers": isinstance(seen, StatusAnswer),
         }
         if isinstance(seen, StatusAnswer):
@@ -197,10 +202,17 @@ def _status_fields(
                 "commit_index": seen.commit_index,
                 "applied_index": seen.applied_index,
                 "connected": seen.peers_connected,
+                "hears": [
+                    each.id for each in decode_log_members(seen.attributes).members if each.is_heard
+                ],
                 "match_indexes": seen.match_indexes,
                 "sync_latency_us": seen.sync_latency_us,
                 "pending_count": seen.pending_count,
-                "attributes": seen.attributes,
+                "attributes": {
+                    name: value
+                    for name, value in seen.attributes.items()
+                    if name != LOG_MEMBERS_ATTRIBUTE
+                },
             }
         else:
             row["reason"] = str(seen)
@@ -216,16 +228,15 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
     for name in ("term", "first", "last", "commit", "applied", "sync"):
         table.add_column(name, justify="right")
     table.add_column("connected to")
-    for peer in client.peers:
-        seen = members[peer.node_id]
-        address = f"{peer.host}:{peer.port}"
+    for node_id, seen in members.items():
+        address = client.address_of(node_id)
         if isinstance(seen, StatusAnswer):
             role = seen.role + (" (serving)" if seen.is_serving else "")
             role += " (old store, no vote)" if "store" in seen.attributes else ""
             membership = seen.attributes.get("membership", "").partition(":")[0]
             role += f" ({membership})" if membership else ""
             table.add_row(
-                peer.node_id,
+                node_id,
                 address,
                 role,
                 str(seen.term),
@@ -239,13 +250,54 @@ def _status_table(client: Client, members: Mapping[NodeId, StatusAnswer | DLedge
             )
         else:
             table.add_row(
-                peer.node_id, address, "no answer", "", "", "", "", "", "", str(seen), style="red"
+                node_id, address, "no answer", "", "", "", "", "", "", str(seen), style="red"
             )
     answers = [seen for seen in members.values() if isinstance(seen, StatusAnswer)]
     names = {seen.attributes.get("incarnation", "") for seen in answers} - {""}
     problems = {seen.attributes.get("majority", "") for seen in answers} - {""}
     captions = [f"restored from backups as: {', '.join(sorted(names))}"] if names else []
     table.caption = "\n".join([*captions, *sorted(problems)]) or None
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class _KnownLog:
+    """The members of the log, as one node knows them."""
+
+    node_id: str
+    log: LogMembers
+
+
+def _best_known(members: Mapping[NodeId, StatusAnswer | DLedgerError]) -> _KnownLog | None:
+    """Return what the leader knows of who belongs to the log, else who knows the latest change; None: nobody says."""
+    answers = [seen for seen in members.values() if isinstance(seen, StatusAnswer)]
+    known = [(seen, decode_log_members(seen.attributes)) for seen in answers]
+    best = max(
+        (each for each in known if each[1].members),
+        key=lambda each: (each[0].is_serving, each[1].index, each[0].term),
+        default=None,
+    )
+    return None if best is None else _KnownLog(best[0].node_id, best[1])
+
+
+def _log_fields(known: _KnownLog | None) -> dict[str, object] | None:
+    """Return the log's members as JSON; the names are an interface for scripts."""
+    if known is None:
+        return None
+    return {"as_known_by": known.node_id, **msgspec.to_builtins(known.log)}
+
+
+def _log_table(known: _KnownLog) -> Table:
+    """Build the table of the log's members."""
+    by = f"by entry {known.log.index}" if known.log.index else "as the group began"
+    table = Table(
+        title=f"members of the log {by}, as {known.node_id} knows them", title_justify="left"
+    )
+    for name in ("member", "address", "kind", "heard"):
+        table.add_column(name)
+    for each in known.log.members:
+        heard, style = ("yes", None) if each.is_heard else ("no", "red")
+        table.add_row(each.id, each.address, each.kind, heard, style=style)
     return table
 
 

@@ -6,9 +6,10 @@ Knows nothing of how a report is printed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from dledger.codec.client_rpc import MembersAnswer, StatusAnswer
+from dledger.codec.log_members import LogMember, LogMembers, encode_log_members
 from dledger.config import LogConfig
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import now_ms
@@ -132,9 +133,26 @@ class MemberStatus:
             match_indexes={str(name): int(index) for name, index in now.match_indexes.items()},
             sync_latency_us=now.sync_latency_us,
             pending_count=now.pending_count,
-            attributes=dict(self.attributes(now.node_id)),
+            attributes={
+                **self.attributes(now.node_id),
+                **encode_log_members(self._log_members()),
+            },
             first_position=now.first_position,
         )
+
+    def _log_members(self) -> LogMembers:
+        """Return the members of the configuration in force, voters first; none of a node that knows none yet."""
+        roster = self._roster
+        if not roster.knows_members:
+            return LogMembers(0, [])
+        links, own, found = self._transport.links, self._standing.node_id, []
+        for name in roster.in_force.members:
+            kind: Literal["voter", "learner", "joining"] = "voter"
+            if name in roster.in_force.learners:
+                kind = "joining" if name in roster.in_force.joining else "learner"
+            is_heard = name == own or links.hears(name)
+            found.append(LogMember(name, self.address_of(name), kind, is_heard))
+        return LogMembers(roster.index, found)
 
     def members_answer(self, token: int) -> MembersAnswer:
         """Return who the members are, and how far they are, as this leader knows.
@@ -170,7 +188,8 @@ class MemberStatus:
         """Return why this node is no member as far as it knows; empty of a member."""
         roster = self._roster
         if not roster.knows_members:
-            return f"not added yet{': ' + roster.refusal if roster.refusal else ''}"
+            why = self._transport.join_watch.trouble or roster.refusal
+            return f"not added yet{': ' + why if why else ''}"
         if roster.refusal and self._standing.leader_id is None:
             return f"removed: {roster.refusal}"
         if roster.has_left:

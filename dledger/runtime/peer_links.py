@@ -164,6 +164,10 @@ class PeerLinks:
         outgoing = self._outgoing.get(node_id)
         return outgoing is not None and outgoing.link.sock is not None
 
+    def hears(self, node_id: NodeId) -> bool:
+        """Return whether a member has a connection on which it speaks to this node."""
+        return node_id in self._incoming
+
     def open(self, node_id: NodeId, sock: socket.socket) -> None:
         """Send to a member on this connection from here on."""
         outgoing = self._outgoing[node_id]

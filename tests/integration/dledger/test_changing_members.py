@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from typing import Any
@@ -115,12 +116,23 @@ def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
     cluster.leader_id()
     n3 = start_joining(cluster, "n3", cluster.peers)
     assert kinds(done(order(cluster, "add", n3, "--learner", "--json")))["n3"] == "learner"
-    before, cluster.peers = cluster.peers, f"{cluster.peers};{n3}"
+    # Asked at those of the beginning, it shows the new one, too: what that says of itself, and what the leader does.
     assert poll(lambda: b"(learner)" in cluster.run("status").stdout, PATIENCE_S)
-    cluster.peers = before
+    table = cluster.run("status").stdout.decode()
+    assert re.search(rf"{n3.removeprefix('n3-')} *│ learner *│ yes", table), table
     for name in ("n0", "n1"):
         cluster.kill(name)
     assert cluster.run("append", "--data", "by a minority", "--timeout", "3").returncode in {1, 3}
+    # Nobody leads: those that are there know the members still, and whom they hear.
+    seen = json.loads(cluster.run("status", "--json").stdout)
+    heard = {each["id"]: each["is_heard"] for each in seen["log"]["members"]}
+    assert heard == {"n0": False, "n1": False, "n2": True, "n3": True}
+    assert {each["id"]: each.get("hears") for each in seen["members"]} == {
+        "n0": None,
+        "n1": None,
+        "n2": ["n2", "n3"],
+        "n3": ["n2", "n3"],
+    }
     cluster.start("n0")
     assert cluster.run("append", "--data", "by two of three").returncode == 0
     assert kinds(done(order(cluster, "promote", "n3", "--json")))["n3"] == "voter"
@@ -143,3 +155,25 @@ def test_what_makes_no_sense_is_refused_with_the_reason(cluster: Any) -> None:
         assert (ended.returncode, reason in ended.stderr.decode()) == (code, True), ended.stderr
     assert cluster.run("append", "--data", "one suffices still").returncode == 0
     assert kinds(done(order(cluster, "remove", "n7", "--json"))) == {"n0": "voter"}
+
+
+def test_a_node_with_mistyped_settings_says_so_and_joins_with_its_store_once_they_are_right(
+    cluster: Any,
+) -> None:
+    cluster.start_all()
+    cluster.leader_id()
+    nobody, own, elsewhere = free_ports(3)
+    n3 = f"n3-127.0.0.1:{own}"
+    restart_joined(cluster, "n3", f"n0-127.0.0.1:{nobody};{n3}")
+    assert poll(lambda: "ERROR group-not-found" in cluster.log("n3"), PATIENCE_S)
+    assert "Connection refused" in cluster.log("n3")
+    cluster.kill("n3")
+    restart_joined(cluster, "n3", f"{cluster.peers};{n3}")
+    assert poll(lambda: "not-added-yet" in cluster.log("n3"), PATIENCE_S)
+    # Now the group is told another address than that at which it listens.
+    waiting = order(cluster, "add", f"n3-127.0.0.1:{elsewhere}", "--wait", "0")
+    assert (waiting.returncode, b"does not answer" in waiting.stderr) == (3, True)
+    assert poll(lambda: "ERROR not-reached-by-members" in cluster.log("n3"), PATIENCE_S)
+    assert n3 in cluster.log("n3").rpartition("not-reached-by-members")[2]
+    done(order(cluster, "remove", "n3", "--json"))
+    assert kinds(done(order(cluster, "add", n3, "--json")))["n3"] == "voter"
