@@ -83,7 +83,7 @@ class LogFacts:
     Attributes:
         now_ms: the group's time.
         hour: of the local day.
-        used_percent: share of the fullest disk of a member that is in use; None: unknown.
+        used_percent: share of the fullest disk of a voter that is in use; None: unknown.
         own_used_percent: the same of the leader's own disk: what gives back room there cannot help another one.
         beginning: where the kept part begins.
         given_back: up to where this member has given bytes back; before `beginning` while it is at it.

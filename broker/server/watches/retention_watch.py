@@ -115,6 +115,7 @@ class RetentionWatch:
         self._next_complaint_ms = self._next_hand_over_ms = 0
         self._asked_rounds = 0
         self._overrun: set[str] = set()
+        self._full_learners: frozenset[str] = frozenset()
         self._topics = TopicRetention(log, state, commits)
         self._pace = LogPace()
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
@@ -135,6 +136,7 @@ class RetentionWatch:
         self._next_look_ms = now_ms + min(LOOK_MS, self.rules.round_ms)
         self.used_percent = self._own_percent()
         self._look_at_room()
+        self._look_at_learners()
         leap = self._pace.look(
             now_ms, wall_ms=self._wall_ms(), last_store_ms=self._state.last_store_ms
         )
@@ -169,6 +171,38 @@ class RetentionWatch:
             reason=reason.removeprefix(DISK_FULL) or "there is room on the disk",
         )
 
+    def _look_at_learners(self) -> None:
+        """Say once which learners' disks are nearly full: nothing is forgotten or refused for them.
+
+        The leader says it of all, and each learner of itself.
+        """
+        learners = self._log.roster.in_force.learners
+        percents = {name: used for name, used in self._percents().items() if name in learners}
+        full = frozenset(name for name, used in percents.items() if refuses_sends(self.rules, used))
+        for name in sorted(full - self._full_learners):
+            self._log_event(
+                logging.WARNING,
+                "learner-disk-nearly-full",
+                learner=name,
+                used_percent=round(percents[name]),
+                reason="a learner does not count: the group goes on, and neither forgets nor refuses for it",
+            )
+        self._full_learners = full
+
+    def _percents(self) -> dict[str, float]:
+        """Return the shares of their disks that are in use, of this node and of those that have told theirs."""
+        percents = dict(self._follower_percents())
+        if self.used_percent is not None:
+            percents[self._log.node_id] = self.used_percent
+        return percents
+
+    def _counted_percents(self) -> dict[str, float]:
+        """Return those of the members whose disks decide: the voters, and a leader, which may be leaving."""
+        counted = {*self._log.roster.in_force.voters}
+        if self._log.is_serving:
+            counted.add(self._log.node_id)
+        return {name: used for name, used in self._percents().items() if name in counted}
+
     def _hand_over_for_room(self, now_ms: int) -> None:
         """Let the voter with the most room lead if there is none here: it need not delete, or refuse, for this disk."""
         if now_ms < self._next_hand_over_ms:
@@ -193,9 +227,7 @@ class RetentionWatch:
     def _why_refused(self) -> str:
         """Return why sends are to be refused; empty: they are taken."""
         own = str(self._log.node_id)
-        percents = dict(self._follower_percents())
-        if self.used_percent is not None:
-            percents[own] = self.used_percent
+        percents = self._counted_percents()
         full = {node for node, used in percents.items() if refuses_sends(self.rules, used)}
         voters = self._log.roster.in_force.voters
         full_count = len(full.intersection(voters))
@@ -278,15 +310,12 @@ class RetentionWatch:
         return DueByAge(due_bytes if due_bytes >= segment_bytes else 0, facts.end - facts.beginning)
 
     def _facts(self, now_ms: int, need: Need | None, pin: Need | None) -> LogFacts:
-        """Return the stand of the log, and of the fullest disk."""
+        """Return the stand of the log, and of the fullest disk that counts."""
         reader = self._log.reader
-        percents = [*self._follower_percents().values()]
-        if self.used_percent is not None:
-            percents.append(self.used_percent)
         return LogFacts(
             now_ms=now_ms,
             hour=self._local_hour(now_ms),
-            used_percent=max(percents, default=None),
+            used_percent=max(self._counted_percents().values(), default=None),
             own_used_percent=self.used_percent,
             beginning=self._state.retention.position,
             given_back=reader.first_position,

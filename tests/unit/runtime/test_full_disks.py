@@ -41,6 +41,22 @@ def test_two_of_three_leave_no_majority(disks: FullDisks) -> None:
     assert not disks.leave_no_majority
 
 
+def test_a_learners_disk_leaves_a_majority_however_full(disks: FullDisks) -> None:
+    """Of n0, n1, n2 the last two are learners: the group stores what it did, and no learner says otherwise."""
+    disks.voters_changed((N0,))
+    disks.leader_changed(None)
+    disks.learn(N1, FULL)
+    disks.learn(N2, FULL)
+    assert (disks.leave_no_majority, disks.full, disks.describe()) == (False, [], "")
+    learner = FullDisks(N1, (N0,))
+    learner.own_changed("no room")
+    assert (learner.leave_no_majority, learner.full) == (False, [])
+    assert learner.own_attributes() == FULL  # it is shown
+    disks.voters_changed((N0, N1))
+    disks.learn(N1, FULL)
+    assert disks.leave_no_majority
+
+
 def test_a_group_of_one_has_no_other_disk() -> None:
     alone = FullDisks(N0, (N0,))
     alone.own_changed("no room")

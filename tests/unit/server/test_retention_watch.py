@@ -462,6 +462,7 @@ def test_a_nearly_full_disk_lets_the_oldest_go_whatever_its_age() -> None:
         (None, {}, False),
         (20.0, {"n1": 95.0}, False),
         (20.0, {"n1": 95.0, "n2": 91.0}, True),
+        (20.0, {"n1": 95.0, "n3": 99.0, "gone": 99.0}, False),
     ],
 )
 def test_sends_are_refused_when_the_leaders_disk_or_those_of_a_majority_are_nearly_full(
@@ -474,6 +475,49 @@ def test_sends_are_refused_when_the_leaders_disk_or_those_of_a_majority_are_near
     bench.own_percent, bench.percents = 50.0, {}
     bench.pass_ms(2 * LOOK_MS)
     assert bench.refusals[1:] == ([""] if refuses else [])
+
+
+def test_a_learners_full_disk_is_told_and_nothing_is_forgotten_or_refused_for_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Of three voters and the learner n3: one voter's disk at the same level lets what is old go at any hour."""
+    caplog.set_level(logging.WARNING)
+    bench = Bench(RetentionRules(reserved_ms=AGE_MS, delete_hours=frozenset({4})))
+    bench.fill(3)
+    bench.percents = {"n1": 20.0, "n3": 99.0}
+    bench.pass_ms(2 * AGE_MS)
+    assert (bench.beginning, bench.refusals) == (0, [])
+    told = [each.getMessage() for each in caplog.records if "learner-disk" in each.getMessage()]
+    assert len(told) == 1
+    assert "learner=n3 used_percent=99" in told[0]
+    bench.percents = {"n1": 99.0, "n3": 20.0}
+    bench.pass_ms(2 * ROUND_MS)
+    assert bench.beginning > 0
+    bench.percents["n3"] = 99.0  # full again: told again
+    bench.pass_ms(LOOK_MS)
+    assert sum("learner-disk" in each.getMessage() for each in caplog.records) == 2
+
+
+def test_a_learner_says_so_of_itself_and_not_that_sends_are_refused(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    bench = Bench()
+    bench.server.node_id, bench.server.is_serving = "n3", False
+    bench.own_percent = 99.0
+    bench.pass_ms(2 * LOOK_MS)
+    assert bench.refusals == []
+    (told,) = [each.getMessage() for each in caplog.records]
+    assert "learner-disk-nearly-full" in told
+    assert "learner=n3" in told
+
+
+def test_a_leader_that_leaves_still_counts_while_it_leads() -> None:
+    bench = Bench()
+    bench.server.node_id = "n7"
+    bench.own_percent = 99.0
+    bench.pass_ms(LOOK_MS)
+    assert len(bench.refusals) == 1
 
 
 def test_a_leader_whose_disk_is_nearly_full_hands_over_to_the_voter_with_the_most_room() -> None:
