@@ -157,15 +157,10 @@ def _log_to_stderr(verbosity: int) -> None:
 
 
 def _log_config(options: argparse.Namespace) -> LogConfig:
-    """Build the member's configuration; raises ConfigError for a preferred leader that is not a member."""
+    """Build the member's configuration."""
     peers = parse_peers(options.peers)
-    preferred = tuple(NodeId(each) for each in options.preferred_leader_id.split(";") if each)
-    members = [peer.node_id for peer in peers]
-    for node_id in preferred:
-        if node_id not in members:
-            raise ConfigError(
-                f"--preferred-leader-id {node_id} is not among the members {', '.join(members)} (--peers)"
-            )
+    names = map(str.strip, options.preferred_leader_id.split(";"))
+    preferred = tuple(NodeId(name) for name in names if name)
     raft = RaftConfig(
         NodeId(options.id),
         voters_of(peers, NodeId(options.id), joins=options.join),

@@ -300,7 +300,9 @@ def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
             "brokerIP1", own_host if listen_host in ANY_HOSTS else listen_host
         ),
         namesrvs=_read_namesrvs(values),
-        preferred_leaders=tuple(preferred.replace(",", ";").split(";")) if preferred else (),
+        preferred_leaders=tuple(
+            filter(None, map(str.strip, preferred.replace(",", ";").split(";")))
+        ),
         secret=values.text("secret", "") or None,
         times=read_times(values),
         joins=values.boolean("raftJoin", default=False),
@@ -484,23 +486,25 @@ def _read_limits(values: Values) -> Limits:
 
 
 def _risks(config: BrokerConfig) -> list[str]:
-    if config.fsync:
-        return []
-    risk = (
-        "flushDiskType=ASYNC_FLUSH: sends are acknowledged before fsync; a power cut on a majority of "
-        "the nodes may lose acknowledged messages"
-    )
-    return [risk]
+    """Return what may be meant so, and may be a mistake: members may have been added since the peers were written."""
+    names = [peer.node_id for peer in config.peers]
+    found = [
+        f"preferredLeaderId={node} is not among the members {', '.join(names)} of dLegerPeers: it leads once it is "
+        "added and votes"
+        for node in config.preferred_leaders
+        if node not in names
+    ]
+    if not config.fsync:
+        found.append(
+            "flushDiskType=ASYNC_FLUSH: sends are acknowledged before fsync; a power cut on a majority of "
+            "the nodes may lose acknowledged messages"
+        )
+    return found
 
 
 def _contradictions(config: BrokerConfig) -> list[str]:
     """Return the values that contradict each other."""
-    names = [peer.node_id for peer in config.peers]
-    found = [
-        f"preferredLeaderId={node} is not among the members {', '.join(names)}"
-        for node in config.preferred_leaders
-        if node not in names
-    ]
+    found: list[str] = []
     own = config.own_peer
     if config.listen.port == own.port and config.listen.port != 0:
         found.append(

@@ -38,6 +38,7 @@ from dledger.runtime.log_forwarder import LogForwarder
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
 from dledger.runtime.peer_clocks import ClockWatch
+from dledger.runtime.preferred_leaders import PreferredLeaders
 from dledger.runtime.roster import Roster
 from dledger.runtime.scrubbing import scrub
 from dledger.runtime.standing import Standing
@@ -227,6 +228,9 @@ class LogServer:
         driver.announcer.role_watchers = self._role_watchers
         driver.announcer.members_watchers.append(partial(self._follow_members, engine))
         self._follow_members(engine)
+        preferred = PreferredLeaders(self.config.raft.preferred_leaders, self.roster)
+        self.roster.watchers.append(preferred.look)
+        preferred.look()
         driver.applied_watchers = self.reader.applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
         self._standing.driver = driver

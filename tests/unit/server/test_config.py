@@ -101,7 +101,6 @@ def test_where_to_listen_and_what_clients_are_told(
         ({"enableDLegerCommitLog": "false"}, "every node is a member of a Raft group"),
         ({"brokerRole": "SLAVE"}, "the group elects its leader"),
         ({"enablePropertyFilter": "true"}, "SQL92 filters are not supported"),
-        ({"preferredLeaderId": "n9"}, "preferredLeaderId=n9 is not among the members"),
         ({"messageDelayLevel": "1s 2x"}, "'2x' is not a number with a unit"),
         ({"vipListenEnable": "true", "listenPort": "20913"}, "needs port 20911 (listenPort - 2)"),
     ],
@@ -116,6 +115,13 @@ def test_what_risks_something_is_said() -> None:
     config, warnings = build(flushDiskType="ASYNC_FLUSH")
     assert not config.fsync
     assert "may lose acknowledged messages" in warnings[0]
+
+
+def test_a_preferred_leader_may_be_a_member_that_is_added_later() -> None:
+    config, warnings = build(preferredLeaderId="n9; n0")
+    assert config.preferred_leaders == ("n9", "n0")
+    assert "preferredLeaderId=n9 is not among the members n0, n1, n2 of dLegerPeers" in warnings[0]
+    assert build(preferredLeaderId="n0")[1] == []
 
 
 def test_delay_levels_m1() -> None:
