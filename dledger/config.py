@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dledger.errors import ConfigError
-from dledger.raft.ids import NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 
 NAME_LENGTH_MAX: Final = 64
 MEMBER_COUNT_MAX: Final = 9
@@ -42,6 +42,8 @@ class RaftConfig:
             a member with a much faster disk (docs/adr/0102).
         joins: the group of `voters` exists: this node founds none with an empty store, whether it is one of them or
             is to be added.
+        voters_index: the entry that made these the voters, where the store remembers it; 0: the group began with them
+            or, of a node that joins, nobody knows.
     """
 
     node_id: NodeId
@@ -61,6 +63,15 @@ class RaftConfig:
     transfer_timeout_ms: int = 1000
     slow_disk_ms: int = 300
     joins: bool = False
+    voters_index: Index = NO_INDEX
+
+    @property
+    def voters_since(self) -> Index | None:
+        """The entry from which on these are known to have been the voters, 0: from the beginning; None: nobody knows.
+
+        Who joins was told whom to ask: that need not be all members, nor have been the first ones.
+        """
+        return None if self.joins and not self.voters_index else self.voters_index
 
     def validate(self) -> None:
         """Refuse values that contradict each other.

@@ -42,12 +42,25 @@ class ConfigurationLog:
         is_unsaved: there is a note that the hard state does not have.
     """
 
-    __slots__ = ("_first", "_notes", "in_force", "index", "is_unsaved")
+    __slots__ = ("_first", "_first_index", "_notes", "in_force", "index", "is_unsaved")
 
     def __init__(
-        self, first: Configuration, notes: tuple[ConfigurationNote, ...], log: LogLayout
+        self,
+        first: Configuration,
+        notes: tuple[ConfigurationNote, ...],
+        log: LogLayout,
+        first_index: Index | None = NO_INDEX,
     ) -> None:
+        """Find the configuration in force.
+
+        Args:
+            first: the one without notes.
+            notes: as the hard state has them.
+            log: of this member.
+            first_index: the entry from which on `first` held; None: nobody knows.
+        """
         self._first = first
+        self._first_index = first_index
         self._notes = notes
         self.is_unsaved = False
         self.in_force = first
@@ -64,7 +77,10 @@ class ConfigurationLog:
         if self._settled_index > index:
             return None
         held = [note for note in self._held(log) if note.entry_id.index <= index]
-        return held[-1].configuration if held else self._first
+        if held:
+            return held[-1].configuration
+        is_known = self._first_index is not None and index >= self._first_index
+        return self._first if is_known else None
 
     def before(self, log: LogLayout) -> Configuration:
         """Return the configuration that the one in force took the place of."""

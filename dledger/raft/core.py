@@ -124,8 +124,8 @@ class Core:
         self.draw = draw
         self.first_in_memory = first_in_memory
         self.log = log.copy()
-        first = Configuration(config.voters)
-        self.configurations = ConfigurationLog(first, hard_state.notes, self.log)
+        first, since = Configuration(config.voters), config.voters_since
+        self.configurations = ConfigurationLog(first, hard_state.notes, self.log, since)
         self._configure()
         self.term = hard_state.term
         self.vote = hard_state.vote

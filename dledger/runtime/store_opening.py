@@ -108,7 +108,9 @@ class StoreOpening:
         roster, config = self._roster, self._config
         if not (roster.is_changed or roster.joins or config.raft.joins):
             return
-        raft = replace(config.raft, voters=roster.in_force.voters, joins=True)
+        raft = replace(
+            config.raft, voters=roster.in_force.voters, voters_index=roster.index, joins=True
+        )
         self._config = replace(config, peers=roster.peers(), raft=raft)
 
     def count_start(self) -> None:
@@ -197,7 +199,7 @@ class StoreOpening:
         entry_id, writers = found
         known = engine.node.configuration_at(entry_id.index)
         if known is None and self._config.raft.joins:
-            return  # a leader tells whose log it is before this store counts
+            return  # members from before those that this store knows led it
         members = self._config.raft.voters if known is None else known.voters
         check_log_members(writers, entry_id, frozenset(members), self._config.store_path)
         if not self._config.raft.joins and not engine.node.configuration_index:

@@ -93,6 +93,18 @@ def test_what_was_in_force_at_an_entry() -> None:
     assert found == [FIRST, FIRST, TWO, TWO, ONE]
 
 
+@pytest.mark.parametrize(
+    ("first_index", "found"), [(2, [None, None, TWO, ONE]), (None, [None, None, None, ONE])]
+)
+def test_what_was_in_force_before_the_store_knew_is_not_known(
+    first_index: Index | None, found: list[Configuration | None]
+) -> None:
+    log = layout(1, 1, 1)
+    configurations = ConfigurationLog(TWO, (), log, first_index=first_index)
+    configurations.appended(entry_id(3, 1), ONE)
+    assert [configurations.at(log, Index(index)) for index in range(4)] == found
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_any_history_gives_what_the_log_itself_says(seed: int) -> None:
     """Beside a model that keeps all entries: also after a crash that loses writes of the log, but not notes."""

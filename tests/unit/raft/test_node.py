@@ -27,7 +27,7 @@ from dledger.raft.effects import (
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.events import PeerUnreachable, Persisted, Propose, Received, Tick
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import EntryId, Index, Position, Term
+from dledger.raft.ids import EntryId, Index, NodeId, Position, Term
 from dledger.raft.log_layout import LogBase, LogLayout
 from dledger.raft.membership import encode_membership
 from dledger.raft.messages import (
@@ -129,6 +129,26 @@ def test_what_lies_before_the_logs_start_is_committed() -> None:
         RaftConfig(N0, NAMES), HardState(Term(2)), layout, draw=lambda low, _: low, now_ms=0
     )
     assert node.commit_index == 10
+
+
+def test_a_node_that_joins_takes_the_word_of_leaders_for_what_was_before_it() -> None:
+    """It was told of one member that it can ask. The leader that added it is gone, the next one never heard of it."""
+    layout, n3 = LogLayout(), NodeId("n3")
+    for _ in range(3):
+        layout.append(Term(1), 50)
+    added = ConfigurationNote(EntryId(Term(1), Index(3)), Configuration(NAMES, (n3,)))
+    node = RaftNode(
+        replace(RaftConfig(n3, (N1,)), joins=True),
+        HardState(Term(1), notes=(added,)),
+        layout,
+        draw=lambda low, _: low,
+        now_ms=0,
+    )
+    body = encode_membership(Configuration(NAMES))
+    first = Entry(Index(3), Term(2), Position(100), EntryKind.CONFIGURATION, body)
+    request = AppendRequest(Term(2), N2, Index(2), Term(1), (first,), Index(0), 1)
+    assert AppendEntries((first,)) in node.step(Received(request), 1)
+    assert node.configuration.voters == NAMES
 
 
 def test_a_clock_that_goes_back_is_not_followed() -> None:

@@ -357,3 +357,24 @@ async def test_a_founder_that_begins_anew_beside_its_group_stops(
         async with client_of(group, (n1, n2)) as client:
             await client.append(b"the group goes on", retry_unknown=True)
         assert not again.is_serving
+
+
+async def test_a_member_starts_again_in_the_term_in_which_one_was_removed(
+    open_group: OpenGroup,
+) -> None:
+    """The last term began with an entry that names more members than the store knows of now."""
+    async with open_group(size=3) as group:
+        await group.start_all()
+        leader = await group.leader()
+        gone, stays = (name for name in group.members if name != leader.server.node_id)
+        record = Path(group.config(stays).store_path) / MEMBER_NAME
+        async with client_of(group, group.peers) as client:
+            seen = await client.change_members(remove(gone))
+            await group.members.pop(gone).stop()
+            await wait_until(
+                lambda: decode_member_record(record.read_bytes()).configuration_index == seen.index
+            )
+            await group.members.pop(stays).stop()
+            again = await group.start(stays)
+            await client.append(b"both", retry_unknown=True)
+            await wait_until(lambda: again.machine.bodies[-1:] == [b"both"])
