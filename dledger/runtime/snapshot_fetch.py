@@ -43,7 +43,7 @@ BEHIND_PAUSE_S: Final = 0.5
 """Between two looks whether this member is behind the leader's start: it has been away for long then."""
 
 RETRY_S: Final = 5.0
-"""After a snapshot that came damaged, or a disk that took none."""
+"""After a snapshot that came damaged or was refused, or a disk that took none."""
 
 ASK_TIMEOUT_S: Final = 5.0
 WAITING_LINE_S: Final = 10.0
@@ -244,7 +244,9 @@ class SnapshotFetch:
     def _take_in(self, snapshot: SnapshotFile) -> bool:
         """Replace the state, between two passes, if it is still behind; return whether it is that of the snapshot now.
 
-        If not, there is none at all: it is folded again, or fetched again where the log does not reach back far enough.
+        Raises:
+            CorruptionError: it was refused, and there is no state at all: it is folded again, or fetched again later
+                where the log does not reach back far enough.
         """
         driver, machine = self._driver, self._machine
         if snapshot.meta.index <= driver.applied_index:
@@ -255,7 +257,8 @@ class SnapshotFetch:
         except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
             driver.state_replaced(machine.applied_index, None)  # empty
-            return False
+            # Whoever gave it has no other one yet: it is not fetched again at once.
+            raise CorruptionError(snapshot.path, 0, f"it was refused: {error}") from error
         driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)
         self._snapshotter.fetched(snapshot)
         self._log(logging.INFO, "snapshot-fetched", index=snapshot.meta.index, peer=self._source)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 
 import pytest
@@ -15,6 +15,7 @@ from dledger.raft.effects import Role
 from dledger.raft.ids import Index
 from dledger.runtime import snapshot_fetch
 from dledger.runtime.snapshot_fetch import TransferPace
+from dledger.state_machine import SnapshotRefusedError
 from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_snapshot_fetch import empty
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
@@ -183,6 +184,39 @@ async def test_without_a_state_a_member_confirms_and_does_not_lead_and_says_what
         await wait_until(lambda: told.may_lead)
         await leader.server.transfer(again.server.node_id, timeout_s=S)
         await wait_until(lambda: again.server.is_serving)
+
+
+class RefusesStates(KeptBodies):
+    """Of an older version, which does not know the states that the others write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused_count = 0
+
+    def restore(self, chunks: Iterator[bytes]) -> None:
+        self.applied_index, self.bodies = Index(0), []
+        self.refused_count += bool(b"".join(chunks))
+        raise SnapshotRefusedError("of a later version")
+
+
+async def test_a_state_that_is_refused_is_not_fetched_again_at_once(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It may be gigabytes, and will be refused again."""
+    monkeypatch.setattr(snapshot_fetch, "BEHIND_PAUSE_S", 0.01)
+    monkeypatch.setattr(snapshot_fetch, "RETRY_S", 1e6)
+    async with open_group() as group:
+        leader, away = await without_snapshots(group)
+        machine = RefusesStates()
+        with caplog.at_level(logging.WARNING):
+            again = await group.start(
+                away.server.node_id, machine=machine, segment_size_bytes=SEGMENT_BYTES
+            )
+            await wait_until(lambda: "snapshot-not-fetched" in caplog.text)
+        assert "of a later version" in caplog.text
+        assert machine.refused_count == 1
+        entry_id = await leader.server.appender.append(b"confirmed by its log", timeout_s=S)
+        await wait_until(lambda: engine_of(again).log.layout.last_index >= entry_id.index)
 
 
 async def test_a_group_goes_on_with_a_member_that_was_brought_up(open_group: OpenGroup) -> None:
