@@ -32,6 +32,7 @@ from dledger.state_machine import (
     SnapshotMachine,
     SnapshotOvertakenError,
 )
+from dledger.storage.read_errors import is_damage
 from dledger.storage.snapshots import (
     END_OF_PART,
     KEPT_COUNT,
@@ -250,7 +251,11 @@ class Snapshotter:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         try:
             data = await trio.to_thread.run_sync(whole.part, offset)
-        except (CorruptionError, OSError):
+        except CorruptionError:
+            # It is read whole again for who comes next, and given up.
+            self._whole = [pair for pair in self._whole if pair[1] is not whole]
+            return SnapshotPart(NO_INDEX, 0, 0, b"")
+        except OSError:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return SnapshotPart(whole.meta.index, offset, whole.size_bytes, data)
 
@@ -271,13 +276,21 @@ class Snapshotter:
         try:
             whole = await trio.to_thread.run_sync(self._store.whole, newest)
         except (CorruptionError, OSError) as error:
+            if isinstance(error, OSError) and not is_damage(error):
+                return  # descriptors or memory are short, which says nothing of it
             self._log(logging.ERROR, "snapshot-refused", reason=f"{newest.path}: {error}")
             if newest is self.newest:
-                self.newest, self.older = self.older, None
-                self.want()
+                self._give_up_newest(newest)
             return
         # Whoever fetches the one before goes on with it, as long as it is there.
         self._whole = [*(pair for pair in self._whole if pair[0] == self.older), (newest, whole)]
+
+    def _give_up_newest(self, damaged: SnapshotFile) -> None:
+        """Go on with the older one, whose file stays however many come, and have another one taken."""
+        self.newest, self.older = self.older, None
+        if self.newest is not None and self._store.kept_index == damaged.meta.index:
+            self._store.kept_index = self.newest.meta.index
+        self.want()
 
     def _meta(self, digest: int) -> SnapshotMeta:
         index = self._machine.applied_index

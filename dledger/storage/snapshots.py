@@ -49,6 +49,8 @@ from dledger.storage.whole_snapshot import PlacedBytes, WholeSnapshot
 SNAPSHOTS_FOLDER = "snapshots"
 KEPT_COUNT = 2
 ASIDE_SUFFIX = ".aside"
+COPY_ASIDE_SUFFIX = ".copy" + ASIDE_SUFFIX
+"""Of another member's snapshot: the own one of the same entry may be being written, too."""
 SYNC_BYTES = 16 * 1024 * 1024
 """A growing snapshot is synced so often: one large sync would hold up the log's small ones."""
 
@@ -101,9 +103,15 @@ class SnapshotWriter:
         self._part: tuple[SealedPart, PartWriter] | None = None
         head = encode_head(meta, version)
         self._chain = FrameChain(head)
-        self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
-        self._file.truncate(0)
-        self._write([head])
+        self._file: File | None = None
+        try:
+            self._file = disk.open(path + ASIDE_SUFFIX, create=True)
+            self._file.truncate(0)
+            self._write([head])
+        except OSError:
+            with contextlib.suppress(OSError):
+                self.abandon()
+            raise
 
     def add(self, items: Sequence[Written]) -> None:
         """Write chunks of the state's bytes, and parts; see `with_parts`.
@@ -207,9 +215,14 @@ class SnapshotCopy:
         self._store = store
         self._disk = disk
         self._path = path
-        self._file: File | None = disk.open(path + ASIDE_SUFFIX, create=True)
+        self._aside = path + COPY_ASIDE_SUFFIX
+        self._file: File | None = disk.open(self._aside, create=True)
         self._is_aside = True
-        self._file.truncate(0)
+        try:
+            self._file.truncate(0)
+        except OSError:
+            self.abandon()
+            raise
 
     @property
     def has_ended(self) -> bool:
@@ -241,7 +254,7 @@ class SnapshotCopy:
             meta = self._verified_head(self._file)
             self._sync()
             self._close()
-            self._disk.rename(self._path + ASIDE_SUFFIX, self._path)
+            self._disk.rename(self._aside, self._path)
             self._is_aside = False
         except OSError:
             self.abandon()
@@ -279,7 +292,7 @@ class SnapshotCopy:
         self._close()
         with contextlib.suppress(OSError):
             if self._is_aside:
-                self._disk.remove(self._path + ASIDE_SUFFIX)
+                self._disk.remove(self._aside)
                 self._is_aside = False
 
 
@@ -390,11 +403,7 @@ class SnapshotStore:
         path = f"{self._folder}/{meta.index:0{SEGMENT_NAME_DIGITS}d}"
         version = VERSION_WITH_PARTS if has_parts else VERSION
         self._begun_count += 1
-        try:
-            return SnapshotWriter(self, self._disk, path, meta, version=version)
-        except OSError:
-            self.abandoned()
-            raise
+        return SnapshotWriter(self, self._disk, path, meta, version=version)
 
     def begin_part(self) -> PartWriter:
         """Start to write a part, under a number that none has had before as far as this store remembers.

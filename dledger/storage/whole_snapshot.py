@@ -21,6 +21,7 @@ from dledger.codec.snapshot import (
 )
 from dledger.errors import CorruptionError
 from dledger.storage.api import Disk
+from dledger.storage.snapshot_parts import damage_of
 
 GIVEN_BYTES_MAX = 256 * 1024
 """Sent to another member at once."""
@@ -104,8 +105,8 @@ class WholeSnapshot:
                 FrameChain.begun_after(frame.crc_before).check(frame.head, data, frame.offset)
             except SnapshotFormatError as error:
                 damage = CorruptionError(path, frame.offset, error.problem)
-            except FileNotFoundError:
-                damage = CorruptionError(path, 0, "there is no such file")
+            except OSError as error:
+                damage = damage_of(path, error)
             else:
                 return data
         if damage is not None:

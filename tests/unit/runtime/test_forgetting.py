@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import trio
@@ -23,7 +24,7 @@ from dledger.storage.snapshots import SnapshotFile, SnapshotStore
 from dledger.storage.whole_snapshot import WholeSnapshot
 from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_behind_the_start import engine_of
-from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take
+from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
 
 pytestmark = pytest.mark.slow
 
@@ -226,6 +227,78 @@ async def test_a_damaged_snapshot_is_given_up_before_another_member_gets_it(
         assert part.index == older.meta.index
         assert snapshotter._is_due(), "another one is taken soon"
         assert await snapshotter.take()
+
+
+async def test_a_snapshot_that_was_given_up_does_not_cost_the_good_one_before_it(
+    open_group: OpenGroup,
+) -> None:
+    """The log was dropped up to the older one: with the next one there must be two good ones again."""
+    async with open_group(size=1) as group:
+        await start(group, "n0")
+        await fill_and_take(group, 5)
+        member = await fill_and_take(group, 5)
+        snapshotter = snapshotter_of(member)
+        newest, good = snapshotter.newest, snapshotter.older
+        assert newest is not None
+        assert good is not None
+        damage(member, newest)
+        assert (await snapshotter.part(Index(0), 0)).index == good.meta.index
+        await fill_and_take(group, 1)
+        assert snapshotter.older == good
+        assert Path(good.path).name in {path.name for path in snapshot_files(member)}
+        await fill_and_take(group, 1)
+        names = {path.name for path in snapshot_files(member)}
+        assert names == {f"{each.meta.index:020d}" for each in kept(snapshotter)}
+
+
+async def test_a_snapshot_that_is_damaged_while_it_is_given_out_is_given_up(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1) as group:
+        await start(group, "n0")
+        await fill_and_take(group, 5)
+        member = await fill_and_take(group, 5)
+        snapshotter = snapshotter_of(member)
+        newest, older = snapshotter.newest, snapshotter.older
+        assert newest is not None
+        assert older is not None
+        assert (await snapshotter.part(Index(0), 0)).index == newest.meta.index
+        damage(member, newest)
+        assert (await snapshotter.part(Index(0), 0)).index == 0
+        assert (await snapshotter.part(Index(0), 0)).index == older.meta.index
+        assert snapshotter._is_due(), "another one is taken soon"
+
+
+async def test_a_snapshot_is_not_given_up_for_want_of_descriptors(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(store: SnapshotStore, snapshot: SnapshotFile) -> WholeSnapshot:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    async with open_group(size=1) as group:
+        await start(group, "n0")
+        await fill_and_take(group, 5)
+        member = await fill_and_take(group, 5)
+        snapshotter = snapshotter_of(member)
+        newest = snapshotter.newest
+        assert newest is not None
+        with monkeypatch.context() as patch:
+            patch.setattr(SnapshotStore, "whole", none_left)
+            assert (await snapshotter.part(Index(0), 0)).index == 0
+        assert (await snapshotter.part(Index(0), 0)).index == newest.meta.index
+
+
+def damage(member: Member, snapshot: SnapshotFile) -> None:
+    """Flip a bit of a snapshot's state."""
+    path = Path(member.config.store_path, snapshot.path)
+    data = bytearray(path.read_bytes())
+    data[-12] ^= 1
+    path.write_bytes(data)
+
+
+def kept(snapshotter: Snapshotter) -> list[SnapshotFile]:
+    """The snapshots that a member relies on."""
+    return [each for each in (snapshotter.newest, snapshotter.older) if each is not None]
 
 
 async def test_a_full_disk_does_not_stay_full_for_want_of_a_second_snapshot(

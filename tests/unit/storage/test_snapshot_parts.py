@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from random import Random
 
@@ -11,6 +12,7 @@ from dledger.codec.snapshot import SnapshotMeta
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
 from dledger.state_machine import SealedPart, StoredPart
+from dledger.storage.api import File
 from dledger.storage.snapshot_parts import number_of, part_names
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
 from dledger.storage.whole_snapshot import GIVEN_BYTES_MAX
@@ -269,3 +271,24 @@ def test_a_full_disk_leaves_nothing_of_a_part() -> None:
     writer.abandon()
     assert disk.list("snapshots") == []
     assert taker.parts[0].stored is None
+
+
+def test_what_the_device_does_not_give_of_a_part_is_given_out_from_its_second_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taker = Taker(SimDisk(Random(1)))
+    whole = taker.store.whole(taker.take())
+    stored = taker.parts[1].stored
+    assert stored is not None
+    unreadable, open_file = part_names(stored.number)[0], taker.disk.open
+
+    def opened(path: str, *, create: bool = False) -> File:
+        if path.endswith(unreadable):
+            raise OSError(errno.EIO, "simulated")
+        return open_file(path, create=create)
+
+    monkeypatch.setattr(taker.disk, "open", opened)
+    given = b""
+    while len(given) < whole.size_bytes:
+        given += whole.part(len(given))
+    assert LARGE[7:] in given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -13,6 +14,7 @@ from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage import snapshots
 from dledger.storage.api import Disk
+from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import ASIDE_SUFFIX, SnapshotCopy, SnapshotStore, SnapshotWriter
 from dledger.testing.sim_disk import SimDisk
 
@@ -111,6 +113,38 @@ def test_a_snapshot_leaves_the_log_its_room(is_copy: bool) -> None:
     assert 4000 <= disk.free_bytes() < 5000
     writer.abandon()
     assert disk.list("snapshots") == [f"{3:020d}"]
+
+
+def open_count() -> int:
+    """Return how many descriptors this process has open."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def test_a_snapshot_that_finds_no_room_for_its_head_leaves_no_file_open(tmp_path: Path) -> None:
+    """A full disk may stay full for weeks, and every try would take a descriptor."""
+    disk = PosixDisk(str(tmp_path))
+    store = SnapshotStore(disk, spare_bytes=1 << 60)
+    before = open_count()
+    for _ in range(3):
+        with pytest.raises(OSError, match="room"):
+            store.begin(meta(3))
+    assert open_count() == before
+    assert disk.list("snapshots") == []
+
+
+def test_an_own_snapshot_and_a_copy_of_the_same_entry_do_not_write_one_file() -> None:
+    """A member whose log reaches the entry while it fetches takes one of its own there."""
+    disk = SimDisk(Random(1))
+    store = SnapshotStore(disk)
+    copy = store.begin_copy(Index(7))
+    copy.add(b"x" * 5000)
+    writer = store.begin(meta(7))
+    writer.add(CHUNKS)
+    copy.add(b"y" * 5000)
+    copy.abandon()
+    writer.finish()
+    assert content(disk) == b"".join(CHUNKS)
+    assert disk.list("snapshots") == [f"{7:020d}"]
 
 
 def copied(disk: SimDisk) -> SnapshotCopy:
