@@ -23,7 +23,7 @@ from rich.table import Table
 
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from broker.importing.check import QueueDifference, check_store
-from broker.importing.copying import StoreCopy, check_target
+from broker.importing.copying import StoreCopy, check_target, target_folder
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
 from broker.importing.plan import DELAYS_MS_DEFAULT, ImportPlan, make_plan
 from broker.importing.source_lock import hold_source
@@ -76,7 +76,7 @@ def _add_judgements(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME",
-        help="do not import this topic (POP, %%LMQ%%: what pop consumers have in flight, light queues)",
+        help="do not import this topic, or what the report names so (POP, consumequeue/TOPIC, ...)",
     )
     command.add_argument(
         "--until",
@@ -129,9 +129,11 @@ def run_import(options: argparse.Namespace) -> int:
 
 def _import(options: argparse.Namespace) -> int:
     """Read, plan, write and compare; raises what keeps it from that."""
+    if options.store is not None:
+        target_folder(options.store)  # the log is long, and whoever waits for it may have gone
     folders = options.commitlog or [find_log(options.source)]
     until = None if options.until is None else PhysicalOffset(options.until)
-    with _progress("reading", is_shown=not options.json) as progress:
+    with _progress("reading", is_shown=not options.json) as (progress,):
         found = survey(Source(options.source, folders, until), progress)
     plan = make_plan(
         found,
@@ -147,11 +149,14 @@ def _import(options: argparse.Namespace) -> int:
         return _finish(options, report, plan, [])
     now_ms = time.time_ns() // 1_000_000
     copy = StoreCopy(found, plan, options.store, now_ms=now_ms, delays_ms=options.delay_levels)
-    with _progress("writing", is_shown=not options.json) as progress:
-        copy.run(progress)
-    with _progress("comparing", is_shown=not options.json) as progress:
-        differences = check_store(options.store, plan, copy.digests, progress)
-    report["imported"] = not differences
+    differences: list[QueueDifference] = []
+    with _progress("writing", "comparing", is_shown=not options.json) as (writing, comparing):
+
+        def compare(store: Path) -> bool:
+            differences.extend(check_store(store, plan, copy.digests, comparing))
+            return not differences
+
+        report["imported"] = copy.run(writing, compare)
     return _finish(options, report, plan, differences)
 
 
@@ -169,22 +174,34 @@ def _finish(
     else:
         _print_report(report, plan)
         if differences:
-            _print_rows("[bold red]the new store differs: do not use it[/]", report["differences"])
+            _print_rows(
+                "[bold red]the new store differs: do not use it[/]",
+                report["differences"],
+            )
         elif report["imported"]:
             Console().print(escape(_NEXT.format(target=options.store)), soft_wrap=True)
     return EXIT_DIFFERENT if plan.problems or differences else EXIT_OK
 
 
 @contextmanager
-def _progress(text: str, *, is_shown: bool) -> Iterator[_Progress]:
-    """Show how far one reading of the log has come, on the standard error."""
-    columns = (TextColumn(text), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+def _progress(*texts: str, is_shown: bool) -> Iterator[tuple[_Progress, ...]]:
+    """Show how far each reading of the log has come, on the standard error."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+    )
     console = Console(stderr=True)
     with Progress(
         *columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)
     ) as bar:
-        task = bar.add_task(text, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+        def shown(text: str) -> _Progress:
+            task = bar.add_task(text, total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        yield tuple(map(shown, texts))
 
 
 def _report(found: SourceSurvey, plan: ImportPlan) -> dict[str, Any]:

@@ -85,7 +85,9 @@ def check_store(
         finally:
             log.close()
     except (OSError, DLedgerError) as error:
-        raise ImportFailedError(f"{target} cannot be read back: {error}") from error
+        raise ImportFailedError(
+            f"{target} cannot be read back: {error}; nothing was imported"
+        ) from error
     finally:
         shutil.rmtree(derived, ignore_errors=True)
 

@@ -2,8 +2,8 @@
 
 A record keeps its bytes but for the eight that say where it stands; those that wait on topics of the broker's own get
 new queue offsets too. Queues whose beginning RocketMQ had deleted begin where they began, by a first state that says
-so. Everything is written into a folder beside the target, which gets its name at the very end: an import that was
-interrupted leaves no store.
+so. Everything is written into a folder beside the target, which gets its name at the very end, once it was compared: an
+import that was interrupted leaves no store.
 """
 
 from __future__ import annotations
@@ -98,24 +98,41 @@ def moved(data: bytes, physical_offset: PhysicalOffset, queue_offset: QueueOffse
     return bytes(record)
 
 
-def check_target(target: Path, plan: ImportPlan) -> None:
-    """Refuse a target in which something is, or which has no room.
+def target_folder(named: Path) -> Path:
+    """Return the folder of a new store as it is really called: it is empty, or not there yet.
 
     Raises:
-        TargetError: with what is there, or how much room is missing.
+        TargetError: with what is there, or why it cannot be given its name.
     """
     try:
+        target = named.resolve()
         if target.exists() and (not target.is_dir() or any(target.iterdir())):
             raise TargetError(
                 f"{target} is not empty: an import makes a new store and adds to none"
             )
-        target.parent.mkdir(parents=True, exist_ok=True)
-        wanted = plan.room_bytes
-        free = shutil.disk_usage(target.parent).free
-        if free < wanted:
+        if target.is_mount():
             raise TargetError(
-                f"{target.parent} has {free} bytes of room, an import may need {wanted}"
+                f"{target} is where a disk is mounted, and a store is put in its place as a whole folder: name one "
+                "inside it"
             )
+    except (OSError, RuntimeError) as error:  # the latter is a circle of links
+        raise TargetError(f"{named}: {error}") from error
+    return target
+
+
+def check_target(target: Path, plan: ImportPlan) -> None:
+    """Refuse a target in which something is, or which has no room. Nothing is written.
+
+    Raises:
+        TargetError: with what is there, or how much room is missing.
+    """
+    target = target_folder(target)
+    try:
+        folder = next(each for each in target.parents if each.exists())
+        wanted = plan.room_bytes
+        free = shutil.disk_usage(folder).free
+        if free < wanted:
+            raise TargetError(f"{folder} has {free} bytes of room, an import may need {wanted}")
     except OSError as error:
         raise TargetError(f"{error.filename}: {error.strerror}") from error
 
@@ -175,32 +192,41 @@ class StoreCopy:
             target: the folder of the new store, which is empty or missing.
             now_ms: the time, for a log without messages.
             delays_ms: RocketMQ's delay levels; none: the usual ones.
+
+        Raises:
+            TargetError: the target is not empty.
         """
         assert not plan.problems, f"{len(plan.problems)} problems are left"
         self.digests: dict[QueueKey, int] = {}
         self.counts: dict[QueueKey, int] = {}
         self._found = found
         self._plan = plan
-        self._target = target
-        self._aside = target.with_name(target.name + ASIDE_SUFFIX)
+        self._target = target_folder(target)
+        self._aside = self._target.with_name(self._target.name + ASIDE_SUFFIX)
         self._now_ms = now_ms
         self._delays_ms = delays_ms
 
-    def run(self, progress: Callable[[int, int], None]) -> None:
-        """Write the store.
+    def run(self, progress: Callable[[int, int], None], compare: Callable[[Path], bool]) -> bool:
+        """Write the store, have it compared, and only then give it its name; return whether it got that.
 
         Args:
             progress: called now and then with the bytes of the old log that were copied, and all that there are.
+            compare: gets the folder in which the new store lies until then; says whether it is as it should be.
 
         Raises:
             TargetError: the target is not empty.
-            ImportFailedError, SourceError: reading or writing failed; there is no new store.
+            ImportFailedError, SourceError: reading or writing failed; there is no new store, but where the text says
+                so.
         """
         check_target(self._target, self._plan)
         _check_ours(self._aside)
         try:
             with StoreLock(self._aside):
                 self._write(progress)
+                is_equal = compare(self._aside)
+                if is_equal:
+                    check_unchanged(self._found)
+                    self._put_in_place()
         except StoreLockedError as error:
             raise TargetError(f"{error}: another import writes to {self._target}") from error
         except (OSError, DLedgerError) as error:
@@ -208,9 +234,10 @@ class StoreCopy:
                 f"{error}; nothing was imported, what was written lies in {self._aside} and is removed by the next "
                 "import"
             ) from error
+        return is_equal
 
     def _write(self, progress: Callable[[int, int], None]) -> None:
-        """Write everything beside the target, and give it its name."""
+        """Write everything beside the target."""
         _clear(self._aside)
         derived = self._aside / DERIVED
         disk = PosixDisk(str(self._aside))
@@ -232,11 +259,24 @@ class StoreCopy:
         store.save_state(state)
         store.finish()
         shutil.rmtree(derived)
-        check_unchanged(self._found)
+
+    def _put_in_place(self) -> None:
+        """Give the store its name.
+
+        Raises:
+            OSError: it cannot get it.
+            ImportFailedError: it has it, and may lose it again.
+        """
         if self._target.exists():
             self._target.rmdir()
         self._aside.rename(self._target)
-        PosixDisk(str(self._target.parent)).sync_folder("")
+        try:
+            PosixDisk(str(self._target.parent)).sync_folder("")
+        except OSError as error:
+            raise ImportFailedError(
+                f"{self._target} is the new store, whole and compared, but its name may be lost if the power is cut "
+                f"now: {self._target.parent} could not be synced ({error.strerror})"
+            ) from error
 
     def _begin(self, state: BrokerState) -> None:
         """Bring an empty state to where the queues begin."""

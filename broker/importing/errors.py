@@ -12,4 +12,4 @@ class TargetError(Exception):
 
 
 class ImportFailedError(Exception):
-    """The import was begun and not finished: the target has no store."""
+    """The import was begun and not finished: the target has no store, unless the text says so."""

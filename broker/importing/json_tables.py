@@ -33,6 +33,7 @@ TOPICS: Final = "topics.json"
 GROUPS: Final = "subscriptionGroup.json"
 OFFSETS: Final = "consumerOffset.json"
 DELAYS: Final = "delayOffset.json"
+TIMERS: Final = "timercheck"
 
 
 class _TopicRow(msgspec.Struct, rename="camel"):
@@ -147,7 +148,8 @@ def read_tables(folder: Path) -> SourceTables:
         )
     offsets = files.read(OFFSETS, _OffsetsFile) or _OffsetsFile({})
     delays = files.read(DELAYS, _DelaysFile) or _DelaysFile({})
-    missing = tuple(files.missing)
+    timers = _read_timers(folder)
+    missing = (*files.missing, *(() if timers else (TIMERS,)))
     group_rows = groups.subscription_group_table if groups else {}
     forbidden = (groups.forbidden_table if groups else None) or {}
     return SourceTables(
@@ -161,7 +163,7 @@ def read_tables(folder: Path) -> SourceTables:
             for key, row in offsets.offset_table.items()
         },
         delay_offsets={level: QueueOffset(offset) for level, offset in delays.offset_table.items()},
-        timers=_read_timers(folder),
+        timers=timers or TimerProgress(),
         others={
             name: reason
             for name, (key, reason) in _OTHERS.items()
@@ -255,17 +257,17 @@ class _Files:
         return None
 
 
-def _read_timers(folder: Path) -> TimerProgress:
-    """Read how far the timers have come; RocketMQ 4.9 has none.
+def _read_timers(folder: Path) -> TimerProgress | None:
+    """Read how far the timers have come; None: nothing says it, as in RocketMQ 4.9, which has none.
 
     Raises:
         SourceError: the file cannot be read.
     """
-    path = folder / "timercheck"
+    path = folder / TIMERS
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        return TimerProgress()
+        return None
     except OSError as error:
         raise SourceError(f"{path}: {error.strerror}") from error
     if len(data) < _TIMER_CHECK.size:

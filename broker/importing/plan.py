@@ -8,11 +8,11 @@ with one problem nothing is imported, unless whoever imports has said that this 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from broker.importing.json_tables import DELAYS, GROUPS, OFFSETS, TOPICS
+from broker.importing.json_tables import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS
 from broker.importing.queue_files import KnownQueue
 from broker.importing.survey import SourceSurvey, Treatment, revive_pending, treatment_of
 from broker.importing.tallies import QueueTally
@@ -34,6 +34,9 @@ POP: Final = "POP"
 
 POSITION_STEP: Final = 1024 * 1024
 """The new log begins at a multiple of it, so that people see where it begins."""
+
+CONSUME_QUEUES: Final = "consumequeue"
+"""With `/` and a topic: messages of it that lie in queues which RocketMQ no longer has."""
 
 BLOCKING_TABLES: Final = frozenset({"topicQueueMapping.json"})
 """Files of `config` that are not left out without being asked for."""
@@ -171,7 +174,7 @@ def _judge_log(plan: ImportPlan, found: SourceSurvey, *, after_crash: bool, is_u
                 f"what stands before that place, say --until {end.physical_offset}",
             )
         )
-    beyond = max((queue.end_offset for queue in found.known.values()), default=PhysicalOffset(0))
+    beyond = _queued_to(found)
     if beyond > end.physical_offset and not is_until and not end.problem:
         plan.problems.append(
             Problem(
@@ -207,6 +210,11 @@ def _judge_log(plan: ImportPlan, found: SourceSurvey, *, after_crash: bool, is_u
         )
 
 
+def _queued_to(found: SourceSurvey) -> PhysicalOffset:
+    """Return up to where RocketMQ had made units of consume queues."""
+    return max((queue.end_offset for queue in found.known.values()), default=PhysicalOffset(0))
+
+
 class _Planner:
     """Goes through the parts of a survey, and fills a plan."""
 
@@ -225,12 +233,14 @@ class _Planner:
         self._found = found
         self._leave_out = leave_out
         self._topics = found.tables.topics
+        self._queued_to = _queued_to(found)
 
     def plan_queues(self) -> None:
         """Decide on each queue that holds messages, or held some."""
         void: dict[str, int] = defaultdict(int)
         deleted: dict[str, int] = defaultdict(int)
         unwanted: dict[str, int] = defaultdict(int)
+        unshown: dict[str, dict[int, int]] = defaultdict(dict)
         for key in sorted(self._found.tallies.keys() | self._found.known.keys()):
             topic = key[0].decode(errors="replace")
             tally = self._found.tallies.get(key)
@@ -244,6 +254,8 @@ class _Planner:
                 unwanted[topic] += count
             elif topic not in self._topics:
                 deleted[topic] += count + (tally.void_count if tally else 0)
+            elif self._is_unshown(key):
+                unshown[topic][key[1]] = count + (tally.void_count if tally else 0)
             else:
                 void[topic] += tally.void_count if tally else 0
                 self._plan_plain(key)
@@ -253,6 +265,26 @@ class _Planner:
             (void, "from before the topic was deleted and created again"),
         ):
             self._plan.left_out += [LeftOut(topic, why, n) for topic, n in counts.items() if n]
+        for topic, queues in unshown.items():
+            self._plan_unshown(topic, queues)
+
+    def _is_unshown(self, key: QueueKey) -> bool:
+        """Return whether RocketMQ has no consume queue for messages up to which it has made others."""
+        tally = self._found.tallies.get(key)
+        is_queued = tally is not None and tally.last_end <= self._queued_to
+        return is_queued and key not in self._found.known
+
+    def _plan_unshown(self, topic: str, queues: Mapping[int, int]) -> None:
+        """Refuse messages that no queue of RocketMQ shows, unless they are to be left out: nobody can tell why."""
+        named = ", ".join(map(str, queues))
+        count = sum(queues.values())
+        self._leave_or_refuse(
+            f"{CONSUME_QUEUES}/{topic}",
+            f"the log has {count} messages of queue {named}, of which there is no consume queue",
+            "they are from before the topic was deleted and created again, or the folder is not whole: put a whole "
+            "copy of it in place",
+            count,
+        )
 
     def _plan_plain(self, key: QueueKey) -> None:
         """Plan a queue that goes over as it is."""
@@ -416,6 +448,7 @@ class _Planner:
         for name, is_needed, loss in (
             (OFFSETS, bool(self._found.message_count), "all consumers would begin anew"),
             (DELAYS, has_delayed, "all delayed messages in the log would come again"),
+            (TIMERS, bool(len(self._found.timers)), "all timers in the log would come again"),
         ):
             if is_needed and name in tables.missing:
                 remedy = f"{loss}: put it in place"
@@ -454,22 +487,36 @@ class _Planner:
         }
 
     def _plan_offsets(self) -> None:
-        """Take over the offsets in topics that go over; those in topics of the broker's own mean nothing here."""
+        """Take over the offsets in topics that go over; those in topics of the broker's own mean nothing here.
+
+        None stays beyond the end of its queue: whoever has it would miss the messages that are sent next.
+        """
         lost: dict[str, int] = defaultdict(int)
+        moved: dict[str, int] = defaultdict(int)
         for (topic, group), queues in self._found.tables.offsets.items():
             if treatment_of(topic.encode()) is not Treatment.AS_IT_IS:
                 continue
             is_taken = topic in self._topics and topic not in self._leave_out
             for queue_id, offset in queues.items():
-                if is_taken and offset >= 0:
-                    self._plan.offsets.append((topic, group, queue_id, offset))
-                else:
+                if not is_taken or offset < 0 or not 0 <= queue_id < 2**31:
                     lost[topic] += 1
+                    continue
+                queue = self._plan.queues.get((topic.encode(), queue_id))
+                end = queue.max_offset if queue else QueueOffset(0)
+                moved[topic] += offset > end
+                self._plan.offsets.append((topic, group, queue_id, min(offset, end)))
         self._plan.left_out += [
             LeftOut(
-                f"offsets in {topic}", "the topic is not taken over, or they are negative", count
+                f"offsets in {topic}",
+                "the topic is not taken over, or there are no such ones",
+                count,
             )
             for topic, count in lost.items()
+        ]
+        self._plan.warnings += [
+            f"{count} consumer offsets in {topic} are beyond the end of their queues: they are taken over as the end"
+            for topic, count in moved.items()
+            if count
         ]
 
     def _leave_or_refuse(self, name: str, text: str, remedy: str, count: int) -> None:

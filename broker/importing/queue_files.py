@@ -55,7 +55,7 @@ def _queue_folders(folder: Path) -> Iterator[tuple[QueueKey, Path]]:
             continue
         for queue in sorted(topic.iterdir()):
             if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
-                yield (topic.name.encode(), QueueId(int(queue.name))), queue
+                yield (os.fsencode(topic.name), QueueId(int(queue.name))), queue
 
 
 def _read_queue(folder: Path) -> KnownQueue:

@@ -56,7 +56,7 @@ def test_an_import_is_told_to_scripts(
 def test_a_dry_run_says_the_same_and_writes_nothing(
     source: SourceStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    new = str(tmp_path / "new")
+    new = str(tmp_path / "in" / "new")
     assert main(["import", str(source.folder), "--dry-run", "--json", "--store", new]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["imported"], report["messages"]) == (False, 2)
@@ -122,6 +122,7 @@ def test_a_store_that_differs_is_not_to_be_used(
     printed = capsys.readouterr().out
     assert "do not use it" in printed
     assert "Put copies" not in printed
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_fails_is_a_line(
@@ -136,3 +137,17 @@ def test_what_fails_is_a_line(
     monkeypatch.setattr(import_store, "check_store", fail)
     assert main(["import", str(source.folder), "--store", str(tmp_path / "new")]) == 3
     assert capsys.readouterr().err.endswith("dledger-admin: the disk is gone\n")
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_target_that_is_not_empty_is_told_before_the_log_is_read(
+    source: SourceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "letters").write_text("dear")
+
+    def read(*_: object) -> None:
+        raise AssertionError("the log is read")
+
+    monkeypatch.setattr(import_store, "survey", read)
+    assert main(["import", str(source.folder), "--store", str(tmp_path / "new")]) == 2

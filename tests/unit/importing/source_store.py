@@ -123,6 +123,9 @@ class SourceStore:
         }
         for name, table in tables.items():
             (self.folder / "config" / name).write_text(json.dumps(table))
+        timers = self.folder / "config" / "timercheck"
+        if not timers.exists():
+            timers.write_bytes(bytes(24))
         if self._head_bytes:
             committed = self.next_index - 1 if self.committed is None else self.committed
             text = f"#Mon Nov 23\ncommittedIndex={committed}\nendIndex={self.next_index - 1}\n"

@@ -37,6 +37,10 @@ TIMER = "rmq_sys_wheel_timer"
 def ignore(_done: int, _total: int) -> None: ...
 
 
+def unseen(_store: Path) -> bool:
+    return True
+
+
 class LogBytes:
     """The log of a store that nobody runs, for readers of records."""
 
@@ -96,7 +100,7 @@ def imported(store: SourceStore, target: Path) -> tuple[ImportPlan, StoreCopy]:
     found = store.survey()
     plan = plan_of(found)
     copy = StoreCopy(found, plan, target, now_ms=STORED_MS)
-    copy.run(ignore)
+    copy.run(ignore, unseen)
     return plan, copy
 
 
@@ -204,7 +208,7 @@ def test_many_entries_and_segments_of_messages(
     found = store.survey()
     plan = plan_of(found)
     copy = StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS)
-    copy.run(lambda done, total: told.append((done, total)))
+    copy.run(lambda done, total: told.append((done, total)), unseen)
     assert check_store(tmp_path / "new", plan, copy.digests, ignore) == []
     log = LogBytes(tmp_path / "new")
     assert log.log.last_id.index > 60
@@ -242,6 +246,78 @@ def test_an_import_that_is_cut_off_leaves_no_store_and_can_be_begun_again(
     assert not (tmp_path / f"new{ASIDE_SUFFIX}").exists()
 
 
+@pytest.mark.parametrize("ends", ["differs", "is interrupted", "cannot be read"])
+def test_a_store_that_was_not_compared_to_the_end_gets_no_name(
+    store: SourceStore, tmp_path: Path, ends: str
+) -> None:
+    found = store.survey()
+    copy = StoreCopy(found, plan_of(found), tmp_path / "new", now_ms=STORED_MS)
+    seen: list[Path] = []
+
+    def compare(written: Path) -> bool:
+        assert (written / "hard_state").exists()
+        assert not (tmp_path / "new").exists()
+        seen.append(written)
+        if ends == "differs":
+            return False
+        raise KeyboardInterrupt if ends == "is interrupted" else ImportFailedError("unread")
+
+    if ends == "differs":
+        assert not copy.run(ignore, compare)
+    else:
+        with pytest.raises((KeyboardInterrupt, ImportFailedError)):
+            copy.run(ignore, compare)
+    assert seen == [tmp_path / f"new{ASIDE_SUFFIX}"]
+    assert not (tmp_path / "new").exists()
+    imported(store, tmp_path / "new")
+    assert (tmp_path / "new" / "hard_state").exists()
+
+
+def test_a_name_that_may_be_lost_again_is_told_as_that(
+    store: SourceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = PosixDisk.sync_folder
+
+    def fail(disk: PosixDisk, folder: str) -> None:
+        if (tmp_path / "new").exists():
+            raise OSError(5, "Input/output error")
+        sync(disk, folder)
+
+    monkeypatch.setattr(PosixDisk, "sync_folder", fail)
+    with pytest.raises(ImportFailedError, match="is the new store, whole and compared") as told:
+        imported(store, tmp_path / "new")
+    assert "nothing was imported" not in str(told.value)
+    assert (tmp_path / "new" / "hard_state").exists()
+
+
+def test_a_target_may_be_a_link_or_the_folder_that_one_is_in(
+    store: SourceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    imported(store, tmp_path / "link")
+    assert (tmp_path / "real" / "hard_state").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    imported(store, Path())
+    assert (tmp_path / "here" / "hard_state").exists()
+
+
+def test_a_target_that_cannot_be_given_its_name_is_told_before(
+    store: SourceStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "round").symlink_to("round")
+    with pytest.raises(TargetError, match="round"):
+        imported(store, tmp_path / "round")
+    (tmp_path / "disk").mkdir()
+    monkeypatch.setattr(Path, "is_mount", lambda path: path.name == "disk")
+    with pytest.raises(TargetError, match="where a disk is mounted"):
+        imported(store, tmp_path / "disk")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "round", "store"]
+    imported(store, tmp_path / "disk" / "n0" / "store")
+    assert (tmp_path / "disk" / "n0" / "store" / "hard_state").exists()
+
+
 def test_a_folder_that_no_import_has_written_is_left_alone(
     store: SourceStore, tmp_path: Path
 ) -> None:
@@ -271,7 +347,7 @@ def test_a_log_that_changes_meanwhile_is_noticed(store: SourceStore, tmp_path: P
     path = sorted(store.log.iterdir())[-1]
     path.write_bytes(bytes(2048))
     with pytest.raises(SourceError, match="has changed while it was read"):
-        StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(ignore)
+        StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(ignore, unseen)
     assert not (tmp_path / "new").exists()
 
 
@@ -294,7 +370,7 @@ def test_a_broker_that_was_started_meanwhile_is_noticed(
             (store.log / f"{first:020}").write_bytes(bytes(FILE_BYTES))
 
     with pytest.raises(SourceError, match="has changed while it was read"):
-        StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(start_broker)
+        StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS).run(start_broker, unseen)
     assert not (tmp_path / "new").exists()
 
 

@@ -86,7 +86,7 @@ def test_a_store_of_dledger_is_imported(store: SourceStore, tmp_path: Path) -> N
     assert plan.problems == []
     assert plan.message_count == 12
     copy = StoreCopy(found, plan, tmp_path / "new", now_ms=STORED_MS)
-    copy.run(lambda _done, _total: None)
+    copy.run(lambda _done, _total: None, lambda _store: True)
     assert check_store(tmp_path / "new", plan, copy.digests, lambda _done, _total: None) == []
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
@@ -397,10 +398,71 @@ def test_static_topics_are_a_problem(store: SourceStore) -> None:
 
 def test_offsets_go_over_with_their_topics(store: SourceStore) -> None:
     store.put("T")
-    store.offsets = {"T@g": {"0": 1, "1": 99}, "gone@g": {"0": 4}, "T@h": {"0": -1}}
+    store.offsets = {
+        "T@g": {"0": 1, "1": 0},
+        "gone@g": {"0": 4},
+        "T@h": {"0": -1, "-1": 0, str(2**31): 0},
+    }
     plan = plan_of(store)
-    assert plan.offsets == [("T", "g", 0, 1), ("T", "g", 1, 99)]
-    assert left_out(plan) == {"offsets in gone": 1, "offsets in T": 1}
+    assert plan.offsets == [("T", "g", 0, 1), ("T", "g", 1, 0)]
+    assert left_out(plan) == {"offsets in gone": 1, "offsets in T": 3}
+
+
+def test_no_consumer_misses_what_is_sent_after_the_end_of_a_log_that_was_cut(
+    store: SourceStore,
+) -> None:
+    store.put("T")
+    end = store.place
+    store.put("T")
+    store.offsets = {"T@g": {"0": 2, "1": 99}, "T@h": {"0": 1}}
+    plan = plan_of(store, until=end)
+    assert (plan.problems, bounds(plan, "T")) == ([], (0, 1, 1))
+    assert plan.offsets == [("T", "g", 0, 1), ("T", "g", 1, 0), ("T", "h", 0, 1)]
+    assert [text.partition(":")[0] for text in plan.warnings] == [
+        "2 consumer offsets in T are beyond the end of their queues"
+    ]
+
+
+def test_messages_that_no_consume_queue_shows_are_a_problem(store: SourceStore) -> None:
+    for _ in range(3):
+        store.put("T", queue=1)
+    place = store.put("T", offset=0)
+    plan = plan_of(store)
+    assert (plan.problems, bounds(plan, "T", 1)) == ([], (0, 3, 3))  # RocketMQ makes them anew
+    store.queue_file("T", 0, 0, [(place, store.place - place)])
+    plan = plan_of(store)
+    assert whats(plan) == ["consumequeue/T"]
+    assert "3 messages of queue 1" in plan.problems[0].why
+    plan = plan_of(store, "consumequeue/T")
+    assert plan.problems == []
+    assert bounds(plan, "T") == (0, 1, 1)
+    assert [*plan.queues] == [(b"T", 0)]
+    assert left_out(plan) == {"consumequeue/T": 3}
+    assert plan_of(store, "T").problems == []
+
+
+def test_messages_to_which_rocketmq_had_not_come_yet_are_shown(store: SourceStore) -> None:
+    place = store.put("T")
+    store.queue_file("T", 0, 0, [(place, store.place - place)])
+    store.put("T", queue=1)
+    plan = plan_of(store)
+    assert (plan.problems, bounds(plan, "T", 1)) == ([], (0, 1, 1))
+
+
+def test_names_of_folders_that_are_no_text_are_of_no_topic(store: SourceStore) -> None:
+    store.put("T")
+    name = os.fsdecode(b"\xff\xfe")
+    (store.folder / "consumequeue" / name / "0").mkdir(parents=True)
+    assert plan_of(store).problems == []
+
+
+def test_timers_without_their_progress_are_a_problem(store: SourceStore) -> None:
+    store.put("T")
+    assert without(store, "timercheck").problems == []
+    timer(store, "one", STORED_MS + 9000)
+    assert whats(without(store, "timercheck")) == ["timercheck"]
+    plan = without(store, "timercheck", "timercheck")
+    assert (plan.problems, plan.timer_count) == ([], 1)
 
 
 def test_stores_of_other_kinds_are_refused(store: SourceStore) -> None:
