@@ -123,8 +123,10 @@ def _members(options: argparse.Namespace) -> int:
         return run_members(options, answers)
     except (ClientUsageError, ConfigError, UsageError) as error:
         return _print_error(error, EXIT_USAGE)
-    except NobodyAnsweredError as error:
-        return _print_error(error, EXIT_UNKNOWN)
+    except NobodyAnsweredError as error:  # before anything was ordered
+        if options.verb == "list":
+            return _print_error(error, EXIT_UNKNOWN)
+        return _print_error(f"{error}; nothing was changed", EXIT_DIFFERENT)
     except DLedgerError as error:
         return _print_error(error, EXIT_DIFFERENT if error.definite else EXIT_UNKNOWN)
 

@@ -5,6 +5,7 @@ What a pin keeps, and for how long, is the group's matter (docs/retention.md); n
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,8 +14,10 @@ import trio
 
 from broker.admin.ask import NobodyAnsweredError, make_links
 from dledger_mq.client.errors import ClientError
-from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode, is_definite
 from dledger_mq.remoting.header import RemotingCommand
+
+_ERRNO: Final = re.compile(r"\[Errno -?[0-9]+\] ")
 
 PIN_TIMEOUT_S: Final = 10.0
 """Longer than a group is without a leader."""
@@ -39,7 +42,7 @@ async def pin_log(
 
     Raises:
         PinRefusedError: the group said no: the position is forgotten, or there are too many pins.
-        NobodyAnsweredError: no member did it in time; it may still be done.
+        NobodyAnsweredError: no member did it in time; the text says whether it may still be done.
     """
     ext = {"name": name, "keepMs": str(bounds.keep_ms), "keepBytes": str(bounds.keep_bytes)}
     if position is not None:
@@ -53,7 +56,7 @@ async def unpin_log(addresses: Sequence[str], name: str) -> None:
 
     Raises:
         PinRefusedError: there is none of that name.
-        NobodyAnsweredError: no member did it in time; it may still be done.
+        NobodyAnsweredError: no member did it in time; the text says whether it may still be done.
     """
     await _call(addresses, RequestCode.UNPIN_LOG, {"name": name})
 
@@ -63,6 +66,7 @@ async def _call(
 ) -> Mapping[str, str]:
     """Ask one member after the other until one has asked the leader; doing it twice is as once."""
     problems: list[str] = []
+    may_be_done = False
     answer: RemotingCommand | None = None
     async with trio.open_nursery() as nursery:  # which would wrap what is raised within
         links = make_links(nursery)
@@ -70,19 +74,22 @@ async def _call(
             try:
                 answer = await links.get(address).call(code, ext, timeout_s=PIN_TIMEOUT_S)
             except ClientError as error:
-                problems.append(str(error))
+                problems.append(_ERRNO.sub("", str(error)))
+                may_be_done = may_be_done or not error.definite
                 continue
             if answer.code == ResponseCode.SUCCESS or answer.code in _FINAL:
                 break
             problems.append(f"{address}: {_reason(answer)}")
+            may_be_done = may_be_done or not is_definite(answer.code)
             answer = None
         nursery.cancel_scope.cancel()
+    tried = "; ".join(problems)
     if answer is None:
-        raise NobodyAnsweredError(
-            f"no member could do it: {'; '.join(problems) or 'none is known'}"
-        )
+        what = "outcome unknown, it may yet be done" if may_be_done else "nothing was changed"
+        raise NobodyAnsweredError(f"no member has done it: {tried or 'none is known'}; {what}")
     if answer.code != ResponseCode.SUCCESS:
-        raise PinRefusedError(_reason(answer))
+        before = f" (outcome unknown of what was tried before: {tried})" if may_be_done else ""
+        raise PinRefusedError(_reason(answer) + before)
     return answer.ext
 
 

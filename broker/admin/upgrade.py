@@ -89,9 +89,9 @@ def judge(
         f"{name} is not among the nodes that answered"
         for name in sorted(judged - {m.name for m in members})
     ]
-    if not judged:
+    if present and not judged:
         doubts.append(
-            "all members run the same program: name with --node the one that is to be judged"
+            "all members that answered run the same program: name with --node the one that is to be judged"
         )
     if comparison.index:
         doubts += [

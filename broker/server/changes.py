@@ -78,6 +78,23 @@ def problems(changes: Mapping[str, str], unchangeable: Sequence[str] = ()) -> li
     return found or [*overlay(BrokerConfig.stand_in(), changes)[1].values()]
 
 
+def unheeded(changes: Mapping[str, str], config: BrokerConfig) -> list[str]:
+    """Return why changes would hold nowhere, though nothing is wrong with them; empty: they would.
+
+    Args:
+        changes: without mistakes.
+        config: the settings as they hold now.
+    """
+    after = overlay(config, changes)[0].retention
+    if not (changes.get("fileReservedTime") and after.is_any_hour):
+        return []
+    text = (
+        f"fileReservedTime holds only without retentionSeconds, which is {after.reserved_ms // 1000}: set that to 0 in "
+        "the same request, or change it instead"
+    )
+    return [text]
+
+
 def overlay(
     config: BrokerConfig, changes: Mapping[str, str]
 ) -> tuple[BrokerConfig, dict[str, str]]:

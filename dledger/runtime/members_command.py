@@ -103,7 +103,7 @@ async def members(
         if isinstance(error, UsageError | ConfigError) or options.verb == "list":
             raise
         code = exit_code_of(error)
-        unknown = "; `dledger members list` shows what holds" if code == EXIT_UNKNOWN else ""
+        unknown = "; `members list` shows what holds" if code == EXIT_UNKNOWN else ""
         report(f"{error}{unknown}")
         return code
     print_members(client.group, seen, as_json=as_json)

@@ -15,6 +15,7 @@ from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp
 from broker.store.lookups import earliest_store_ms
+from broker.store.pins import Pins
 from broker.store.state import BrokerState
 from dledger import LogServer, Position
 from dledger_mq.message.numbers import StoreTimeMs
@@ -220,26 +221,38 @@ class RuntimeInfo:
         return f"{held_up.what}{place}, since {since_s} s"
 
     def _pins_text(self) -> str:
-        """Return the pins as JSON, by name."""
-        now_ms, end = self._state.last_store_ms, self._log.reader.applied_position
-        return json.dumps(
-            {
-                name: {
-                    "position": pin.position,
-                    "bytes": max(0, end - pin.position),
-                    "ageMs": max(0, now_ms - pin.put_ms),
-                    "keepMs": pin.keep_ms,
-                    "keepBytes": pin.keep_bytes,
-                    "by": pin.by,
-                    "state": "overrun"
-                    if pin.is_overrun
-                    else "holds"
-                    if pin.holds(now_ms, end)
-                    else "over",
-                }
-                for name, pin in self._state.retention.pins.items()
-            }
+        state, end = self._state, self._log.reader.applied_position
+        return pins_text(
+            state.retention.pins, now_ms=max(self._wall_ms(), state.last_store_ms), end=end
         )
+
+
+def pins_text(pins: Pins, *, now_ms: int, end: int) -> str:
+    """Return the pins as JSON, by name.
+
+    Args:
+        pins: of the log.
+        now_ms: the time by which retention counts: while nothing is sent, that of the log stands still.
+        end: where the log ends.
+    """
+    return json.dumps(
+        {
+            name: {
+                "position": pin.position,
+                "bytes": max(0, end - pin.position),
+                "ageMs": max(0, now_ms - pin.put_ms),
+                "keepMs": pin.keep_ms,
+                "keepBytes": pin.keep_bytes,
+                "by": pin.by,
+                "state": "overrun"
+                if pin.is_overrun
+                else "holds"
+                if pin.holds(now_ms, end)
+                else "over",
+            }
+            for name, pin in pins.items()
+        }
+    )
 
 
 def _uptime_text(seconds: int) -> str:

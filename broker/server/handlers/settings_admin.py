@@ -12,7 +12,7 @@ from functools import partial
 from typing import Protocol
 
 from broker.properties import read_properties
-from broker.server.changes import LiveSettings, problems, scope_of
+from broker.server.changes import LiveSettings, problems, scope_of, unheeded
 from broker.server.config import BrokerConfig
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
@@ -96,6 +96,7 @@ class SettingsHandlers:
         try:
             changes = _read_changes(command.body)
             wrong = problems(changes, self._live.config.unchangeable)
+            wrong = wrong or unheeded(changes, self._live.config)
         except ConfigError as error:
             changes, wrong = {}, [str(error)]
         scopes = {scope_of(key) for key in changes}

@@ -25,8 +25,8 @@ _OF_MEMBERS: Final = (
     HonouredKey(
         text("dLegerPeers", ""),
         "all members (`--peers`), `id-host:port;id-host:port`, at most 9; the ids are those of the group's first "
-        "start, addresses may change. Without it and the two above a node is a group of its own: see "
-        "[configuration.md](configuration.md)",
+        "start, or of now ([members.md](members.md)); addresses may change. Without it and the two above a node is a "
+        "group of its own: see [configuration.md](configuration.md)",
         shown_default="this node, at port `listenPort` + 10000 of 127.0.0.1",
         is_strict=True,
     ),

@@ -62,7 +62,15 @@ def test_who_is_named_is_judged_whatever_it_runs() -> None:
 def test_with_nobody_to_judge_nothing_is_said() -> None:
     verdict = judge(group(answer("n2")), (), 1)
     assert not verdict.may_vote
-    assert "all members run the same program" in verdict.doubts[0]
+    assert "all members that answered run the same program" in verdict.doubts[0]
+
+
+def test_of_members_that_do_not_answer_nothing_is_said() -> None:
+    verdict = judge([NodeAnswer("127.0.0.1:1", problem="refused")], (), 1)
+    assert verdict.doubts == (
+        "127.0.0.1:1: refused",
+        "no node answered: nothing was compared",
+    )
 
 
 def test_a_state_that_was_taken_over_proves_nothing() -> None:

@@ -147,3 +147,13 @@ def test_every_command_of_the_parser_is_carried_out_by_a_row_of_the_table() -> N
         if isinstance(action, argparse._SubParsersAction)
     )
     assert set(commands.choices) == set(admin_cli._COMMANDS)
+
+
+@pytest.mark.parametrize(("verb", "code"), [(["list"], 3), (["remove", "n1"], 1)])
+def test_a_change_of_members_that_reaches_nobody_has_surely_not_happened(
+    verb: list[str], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(admin, ["members", *verb, "-b", "127.0.0.1:1"]) == code
+    said = capsys.readouterr().err
+    assert "Connection refused" in said
+    assert ("; nothing was changed" in said) == (code == 1)

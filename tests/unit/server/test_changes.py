@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from broker.server.changes import FIELDS, LiveSettings, overlay, problems, scope_of
+from broker.server.changes import FIELDS, LiveSettings, overlay, problems, scope_of, unheeded
 from broker.server.config import BrokerConfig, read_config
 from broker.server.settings.table import BROKER_KEYS
 from broker.settings.keys import Scope
@@ -57,6 +57,25 @@ def test_a_setting_that_cannot_be_followed_leaves_its_neighbours_as_they_were() 
     config, wrong = overlay(base, {"fileReservedTime": "99999999", "retentionBytes": "5"})
     assert list(wrong) == ["fileReservedTime"]
     assert config.retention == replace(base.retention, bytes_max=5)
+
+
+def test_a_reserved_time_that_another_setting_stands_for_is_not_accepted() -> None:
+    """Whoever wants to keep messages for longer would be told that it is done, and they go."""
+    base, _ = read_config(
+        {"brokerName": "a", "storePathRootDir": "/d", "retentionSeconds": "3600"}, {}
+    )
+    longer = {"fileReservedTime": "100"}
+    assert problems(longer) == []
+    assert overlay(base, longer)[0].retention.reserved_ms == 3_600_000
+    assert [text.partition(",")[0] for text in unheeded(longer, base)] == [
+        "fileReservedTime holds only without retentionSeconds"
+    ]
+    with_both = {**longer, "retentionSeconds": "0"}
+    assert unheeded(with_both, base) == []
+    assert overlay(base, with_both)[0].retention.reserved_ms == 360_000_000
+    assert unheeded(longer, BASE) == []
+    assert unheeded({"fileReservedTime": ""}, base) == []
+    assert unheeded({"retentionBytes": "5"}, base) == []
 
 
 def test_what_this_version_does_not_know_is_passed_over() -> None:

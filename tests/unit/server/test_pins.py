@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from broker.server.handlers.pins import KEEP_MS_MAX, PinRequests
+from broker.server.handlers.runtime_info import pins_text
 from broker.server.watches.age_holds import DOUBT_MS
 from broker.service.retention import ROUND_MS, RetentionRules
 from broker.store.pins import PINS_MAX
@@ -227,3 +229,13 @@ def test_a_clock_that_leaps_ends_no_pin_while_it_is_doubted(*, sends: bool) -> N
     bench.lead_anew()
     bench.pass_ms(5 * ROUND_MS)
     assert (bench.beginning, bench.states()) == (0, {"a": (0, False)})
+
+
+def test_a_pin_grows_old_while_nothing_is_sent() -> None:
+    """Retention counts by the time of now; the log's own stands still then."""
+    bench = PinBench()
+    bench.put("a", keep_ms=AGE_MS)
+    pins, put_ms = bench.leader.state.retention.pins, bench.leader.state.last_store_ms
+    for age_ms, state in ((0, "holds"), (AGE_MS, "holds"), (AGE_MS + 1, "over")):
+        (told,) = json.loads(pins_text(pins, now_ms=put_ms + age_ms, end=5)).values()
+        assert (told["ageMs"], told["state"], told["bytes"]) == (age_ms, state, 5)
