@@ -105,6 +105,7 @@ class Soak:
         phase: where it is.
         load, turns, onlooker: from the start of the load on.
         seconds: of load.
+        is_read_out: whether the readers have come to the end of every queue.
         is_interrupted: whether somebody has ended it; what was seen until then is judged.
     """
 
@@ -117,6 +118,7 @@ class Soak:
     turns: Turns | None = None
     onlooker: Onlooker | None = None
     seconds: float = 0.0
+    is_read_out: bool = False
     is_interrupted: bool = False
 
 
@@ -146,7 +148,7 @@ def run_soak(settings: SoakSettings, folder: Path, show: Show) -> SoakResult:
                 soak.is_interrupted = isinstance(first_of(error), KeyboardInterrupt)
                 soak.problems.append(f"while {soak.phase}: {why_ended(error)}")
         checks = [
-            soak.ledger.judge(),
+            soak.ledger.judge(is_read_out=soak.is_read_out),
             check_flatness(soak.samples, warm_up_s=WARM_UP_SHARE * settings.kept_s),
             _check_rate(soak),
             *judge(log.ops, [check_leaders, check_ends, partial(check_replicas, replicas=NODES)]),
@@ -219,6 +221,7 @@ class _Course:
             self._enter("reading")
             with trio.fail_after(DRAIN_S):
                 await load.wait_read()
+            soak.is_read_out = True
             await self._compare()
             nursery.cancel_scope.cancel()
 

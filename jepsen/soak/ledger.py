@@ -136,13 +136,19 @@ class Ledger:
             age_s = at_s - sent_s
             self._report("early", f"a queue begins with message {number}, {age_s:.0f} s old")
 
-    def judge(self) -> CheckResult:
-        """Judge, once the readers have come to the end of every queue."""
-        if lost := self._states.count(_ACKNOWLEDGED):
+    def judge(self, *, is_read_out: bool = True) -> CheckResult:
+        """Judge.
+
+        Args:
+            is_read_out: the readers have come to the end of every queue; else what they lack may lie before them.
+        """
+        why, lost = "", self._states.count(_ACKNOWLEDGED)
+        if lost and is_read_out:
             first = self._states.index(_ACKNOWLEDGED)
             self._report("lost", f"{lost} acknowledged messages were never read, first {first}")
-        why = ""
-        if not self.counts["read"]:
+        if lost and not is_read_out:
+            why = f"{lost} acknowledged messages were not read yet when it ended"
+        elif not self.counts["read"]:
             why = "nothing was read"
         elif skipped := self.counts["deleted_unread"]:
             why = f"{skipped} messages were deleted before a reader came to them"

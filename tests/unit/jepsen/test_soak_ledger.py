@@ -38,6 +38,15 @@ def test_an_honest_run_is_valid_and_counted() -> None:
     assert ledger.unread == 0
 
 
+def test_what_was_not_read_when_a_soak_was_ended_is_not_lost() -> None:
+    ledger = honest(30)
+    ledger.acknowledge(ledger.send(1, 1.0), Place(0, 30))
+    result = ledger.judge(is_read_out=False)
+    assert result.valid is None
+    assert result.why_unknown == "1 acknowledged messages were not read yet when it ended"
+    assert honest(30).judge(is_read_out=False).valid is True
+
+
 def lost(ledger: Ledger) -> None:
     ledger.acknowledge(ledger.send(1, 1.0), Place(0, 30))
 
