@@ -25,7 +25,7 @@ PATIENCE_S: Final = 4.0
 """Longer than an attempt to connect takes, so that one look has heard of each member; short for who sits before it."""
 
 REPEAT_S: Final = 60.0
-"""What is wrong still is said again after this."""
+"""The time after which the same trouble is logged again."""
 
 _WHAT_TO_DO: Final = (
     "Correct --peers (dLegerPeers), or the group's name, and start again; the store may stay as it is "

@@ -150,7 +150,7 @@ class MemberStatus:
             kind: Literal["voter", "learner", "joining"] = "voter"
             if name in roster.in_force.learners:
                 kind = "joining" if name in roster.in_force.joining else "learner"
-            is_heard = name == own or links.hears(name)
+            is_heard = name == own or links.has_incoming(name)
             found.append(LogMember(name, self.address_of(name), kind, is_heard))
         return LogMembers(roster.index, found)
 

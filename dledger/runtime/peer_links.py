@@ -164,7 +164,7 @@ class PeerLinks:
         outgoing = self._outgoing.get(node_id)
         return outgoing is not None and outgoing.link.sock is not None
 
-    def hears(self, node_id: NodeId) -> bool:
+    def has_incoming(self, node_id: NodeId) -> bool:
         """Return whether a member has a connection on which it speaks to this node."""
         return node_id in self._incoming
 

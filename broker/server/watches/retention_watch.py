@@ -114,8 +114,7 @@ class RetentionWatch:
         self._next_look_ms = self._next_round_ms = 0
         self._next_complaint_ms = self._next_hand_over_ms = 0
         self._asked_rounds = 0
-        self._overrun: set[str] = set()
-        self._full_learners: frozenset[str] = frozenset()
+        self._overrun, self._full_learners = set[str](), frozenset[str]()
         self._topics = TopicRetention(log, state, commits)
         self._pace = LogPace()
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
