@@ -128,16 +128,19 @@ async def test_old_entries_are_read_in_a_thread_and_new_ones_confirmed_meanwhile
 ) -> None:
     readers: set[str] = set()
     may_read = threading.Event()
-    read = CheckPlan.read
+    run = EntriesLoad.run
 
-    def read_later(plan: CheckPlan) -> object:
-        readers.add(threading.current_thread().name)
-        assert may_read.wait(S)
-        return read(plan)
-
-    monkeypatch.setattr(CheckPlan, "read", read_later)
     async with open_group() as group:
         leader, away = await group_with_one_away(group)
+
+        def run_later(load: EntriesLoad) -> None:
+            # The other follower is to confirm meanwhile, also where it has fallen back.
+            if load.want.to == away:
+                readers.add(threading.current_thread().name)
+                assert may_read.wait(S)
+            run(load)
+
+        monkeypatch.setattr(EntriesLoad, "run", run_later)
         again = await group.start(away)
         await wait_until(lambda: bool(readers))
         entry_id = await leader.server.appender.append(b"new", timeout_s=S)
