@@ -158,7 +158,7 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
 
 def _run(plan: NodePlan, console: Console) -> int:
     """Run the supervisor until it is stopped, and print a line per event with the time of day."""
-    reason = _why_not_here(plan)
+    reason = _why_left(plan) or _why_not_here(plan)
     if reason is not None:
         print_error(console, _PROGRAM, reason)
         return EXIT_FAILED
@@ -174,6 +174,16 @@ def _run(plan: NodePlan, console: Console) -> int:
 
     trio.run(Supervisor(plan, report).run)
     return EXIT_OK
+
+
+def _why_left(plan: NodePlan) -> str | None:
+    """Return why nothing may run on a machine that left; None of another one."""
+    if not plan.has_left:
+        return None
+    return (
+        f"machine {plan.machine} has left: its members are removed, and with its stores it would be turned away. To "
+        "take it in again name it in [joined], as a machine of another name (docs/node.md)"
+    )
 
 
 def _why_not_here(plan: NodePlan) -> str | None:
@@ -199,6 +209,8 @@ def _check(plan: NodePlan, *, as_json: bool) -> int:
                 "folder": str(plan.folder),
                 "addresses": addresses,
                 "warnings": plan.warnings,
+                "has_left": plan.has_left,
+                "changes": plan.changes,
             }
         )
         return EXIT_OK
@@ -212,6 +224,15 @@ def _check(plan: NodePlan, *, as_json: bool) -> int:
     console.print(f"data, settings and logs in {escape(str(plan.folder))}", soft_wrap=True)
     for warning in plan.warnings:
         console.print(f"[yellow]{escape(warning)}[/yellow]", soft_wrap=True)
+    left = _why_left(plan)
+    if left is not None:
+        console.print(f"[red]{escape(left)}[/red]", soft_wrap=True)
+    if plan.changes:
+        console.print(
+            "this machine joins: it begins no group, and waits until its members are added:"
+        )
+    for change in plan.changes:
+        console.print(f"  {escape(change)}", soft_wrap=True, highlight=False)
     return EXIT_OK
 
 

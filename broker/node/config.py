@@ -9,7 +9,6 @@ the first group's, so that no two processes of a machine want the same one. What
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final
@@ -70,7 +69,9 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     Attributes:
         machines: name and address of each, in the order that gives their members' ids (n0, n1, ...) and the
-            groups their preferred leaders: the first group's is the first machine.
+            groups their preferred leaders: the first group's is the first machine. Groups begin with these.
+        joined: the same of machines that came later: their members have the next ids, and wait to be added.
+        left: machines that are none any more; they keep their places, and nothing runs there.
         store: folder for all data and logs of a machine, which are in a folder of its name below.
         groups: names of the groups; by default as many as there are machines: broker-a, broker-b, ...
         secret_file: its first line is the secret that members and name servers show each other.
@@ -82,10 +83,23 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     cluster: Text = "DefaultCluster"
     store: Text = "data"
     groups: tuple[str, ...] = ()
+    joined: dict[str, str] = {}
+    left: tuple[str, ...] = ()
     secret_file: str | None = None
     ports: Ports = Ports()
     broker: dict[str, Setting] = {}
     group: dict[str, dict[str, Setting]] = {}
+
+    @property
+    def every_machine(self) -> dict[str, str]:
+        """Name and address of all that ever were, in the order that gives their members' ids."""
+        return {**self.machines, **self.joined}
+
+    @property
+    def present(self) -> dict[str, str]:
+        """Name and address of those that are there."""
+        every = self.every_machine
+        return {name: every[name] for name in every if name not in self.left}
 
     def settings_of(self, group: str) -> dict[str, str]:
         """Return the settings of broker.conf that the file gives to a group."""
@@ -111,7 +125,7 @@ def read_node_file(text: str, *, folder: Path) -> NodeFile:
         raise ConfigError(f"this is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(explain(error)) from error
-    _check_machines(file.machines)
+    _check_machines(file)
     if not file.groups:
         names = tuple(f"broker-{chr(ord('a') + place)}" for place in range(len(file.machines)))
         file = msgspec.structs.replace(file, groups=names)
@@ -128,9 +142,9 @@ def choose_machine(file: NodeFile, wanted: str | None, host_name: str) -> str:
         ConfigError: it is not among the machines.
     """
     name = wanted or host_name
-    if name in file.machines:
+    if name in file.every_machine:
         return name
-    known = ", ".join(file.machines)
+    known = ", ".join(file.every_machine)
     if wanted:
         raise ConfigError(f"--machine {wanted} is not among the machines {known}")
     raise ConfigError(
@@ -138,15 +152,18 @@ def choose_machine(file: NodeFile, wanted: str | None, host_name: str) -> str:
     )
 
 
-def _check_machines(machines: Mapping[str, str]) -> None:
-    """Raise ConfigError for an even number, a bad name or host, or two machines of one address: their ports clash."""
-    if len(machines) % 2 == 0 or len(machines) > MACHINES_MAX:
+def _check_machines(file: NodeFile) -> None:
+    """Raise ConfigError for a wrong number, a bad name or host, or two machines of one address: their ports clash."""
+    if len(file.machines) % 2 == 0 or len(file.machines) > MACHINES_MAX:
         raise ConfigError(
-            f"[machines] has {len(machines)}: a group needs a majority of them, so give 1, 3, 5 or {MACHINES_MAX}"
+            f"[machines] has {len(file.machines)}: a group needs a majority of them, so give 1, 3, 5 or "
+            f"{MACHINES_MAX}; machines that come later, to groups that exist, stand in [joined] (docs/node.md)"
         )
-    for name, host in machines.items():
+    for name, host in (*file.machines.items(), *file.joined.items()):
         check_name("machine", name)
         check_host(name, host)
+    _check_changes(file)
+    machines = file.present
     for (name, host), (other, other_host) in combinations(machines.items(), 2):
         if host == other_host:
             raise ConfigError(
@@ -159,6 +176,26 @@ def _check_machines(machines: Mapping[str, str]) -> None:
                 raise ConfigError(
                     f"machine {name} has the loopback address {host}, at which {other} ({other_host}) cannot reach it"
                 )
+
+
+def _check_changes(file: NodeFile) -> None:
+    """Raise ConfigError for machines that came or left and cannot have."""
+    for name in file.joined:
+        if name in file.machines:
+            raise ConfigError(
+                f"machine {name} stands in [machines] and in [joined]: groups begin with the first ones, and a machine "
+                "that comes later has a name of its own"
+            )
+    for name in file.left:
+        if name not in file.every_machine:
+            raise ConfigError(
+                f"left names {name}, which is not among the machines {', '.join(file.every_machine)}: one that left "
+                "stays in the file, since the ids of the others go by the order"
+            )
+    if not 1 <= len(file.present) <= MACHINES_MAX:
+        raise ConfigError(
+            f"{len(file.present)} machines are there, without those in left; 1 to {MACHINES_MAX} may be"
+        )
 
 
 def _check_groups(file: NodeFile) -> None:

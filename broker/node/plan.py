@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -45,12 +46,23 @@ class ChildPlan:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All processes of one machine. The name server comes first, and stops last."""
+    """All processes of one machine. The name server comes first, and stops last.
+
+    Attributes:
+        machine: its name.
+        folder: of its data.
+        children: the processes.
+        warnings: what may be a mistake in the file.
+        changes: commands by which its members are added, of a machine that joined.
+        has_left: nothing is to run here any more.
+    """
 
     machine: str
     folder: Path
     children: tuple[ChildPlan, ...]
     warnings: tuple[str, ...]
+    changes: tuple[str, ...] = ()
+    has_left: bool = False
 
     def program_left(self, name: str) -> Program:
         """Return the program of a group that is gone from node.toml: a process that is left of it is only to stop."""
@@ -64,7 +76,7 @@ def plan_node(
 
     Args:
         file: what all machines share.
-        machine: one of `file.machines`.
+        machine: one of `file.every_machine`.
         secret: what `file.secret_file` holds.
         is_lenient: brokers are not given unknown keys and wrong values; what protects is refused still.
 
@@ -72,7 +84,7 @@ def plan_node(
         ConfigError: groups' settings are wrong; names all mistakes and their groups.
     """
     folder = Path(file.store) / machine
-    host = file.machines[machine]
+    host = file.every_machine[machine]
     secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
     children = [_plan_name_server(Address(host, file.ports.namesrv), folder, secret)]
     warned: dict[str, list[str]] = {}
@@ -98,7 +110,14 @@ def plan_node(
     if mistaken:
         raise ConfigError(join_mistakes(_with_groups(mistaken, file.groups), None))
     warnings = tuple(_with_groups(warned, file.groups))
-    return NodePlan(machine, folder, tuple(children), warnings)
+    return NodePlan(
+        machine,
+        folder,
+        tuple(children),
+        warnings,
+        changes=_changes(file, machine),
+        has_left=machine in file.left,
+    )
 
 
 def _with_groups(groups_by_text: Mapping[str, list[str]], every: Sequence[str]) -> list[str]:
@@ -132,25 +151,61 @@ def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> Chil
 
 def _decided(file: NodeFile, machine: str, place: int) -> dict[str, str]:
     """Return the settings of a group's broker that follow from the file (DECIDED_KEYS, and who leads if it can)."""
-    group, host = file.groups[place], file.machines[machine]
+    group, host = file.groups[place], file.every_machine[machine]
     shift = PORT_STEP * place
-    ids = {name: f"n{number}" for number, name in enumerate(file.machines)}
-    members = (
-        f"{ids[name]}-{at}:{file.ports.member + shift}" for name, at in file.machines.items()
-    )
-    preferred = list(ids.values())[place % len(ids)]
-    return {
+    ids = _ids(file)
+    preferred = ids[list(file.machines)[place % len(file.machines)]]
+    joining = {"raftJoin": "true"} if machine in file.joined else {}
+    return joining | {
         "dLegerGroup": group,
         "dLegerSelfId": ids[machine],
-        "dLegerPeers": ";".join(members),
+        "dLegerPeers": ";".join(_member(file, name, place) for name in _known_to(file, machine)),
         "preferredLeaderId": file.settings_of(group).get("preferredLeaderId", preferred),
-        "namesrvAddr": ";".join(f"{at}:{file.ports.namesrv}" for at in file.machines.values()),
+        "namesrvAddr": ";".join(f"{at}:{file.ports.namesrv}" for at in file.present.values()),
         "storePathRootDir": str(Path(file.store) / machine / group),
         "listenPort": str(file.ports.broker + shift),
         "bindAddress": host,
         "brokerIP1": host,
         "brokerClusterName": file.cluster,
     }
+
+
+def _ids(file: NodeFile) -> dict[str, str]:
+    """Return the id of each machine's members: by its place, also of those that came or left."""
+    return {name: f"n{number}" for number, name in enumerate(file.every_machine)}
+
+
+def _member(file: NodeFile, machine: str, place: int) -> str:
+    """Return a machine's member of a group, as id and address."""
+    port = file.ports.member + PORT_STEP * place
+    return f"{_ids(file)[machine]}-{file.every_machine[machine]}:{port}"
+
+
+def _known_to(file: NodeFile, machine: str) -> list[str]:
+    """Return the machines whose members a machine's are started with.
+
+    They are the same at each start, whoever comes or leaves later: a store takes its first ones always (docs/adr/0185).
+    Of two with one address the later one is there, and the other has left.
+    """
+    every = file.every_machine
+    names = list(every)
+    if machine in file.machines:
+        return names[: len(file.machines)]
+    names = names[: names.index(machine) + 1]
+    last = {every[name]: name for name in names}
+    return [name for name in names if last[every[name]] == name]
+
+
+def _changes(file: NodeFile, machine: str) -> tuple[str, ...]:
+    """Return the commands that make members of what runs on a machine that joined."""
+    if machine not in file.joined:
+        return ()
+    name_servers = ";".join(f"{at}:{file.ports.namesrv}" for at in file.present.values())
+    secret = f" --secret-file {shlex.quote(file.secret_file)}" if file.secret_file else ""
+    return tuple(
+        f'dledger-admin members add {_member(file, machine, place)} -g {group} -n "{name_servers}"{secret}'
+        for place, group in enumerate(file.groups)
+    )
 
 
 def _properties(values: Mapping[str, str]) -> str:

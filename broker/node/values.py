@@ -46,9 +46,10 @@ def check_tables(file: Mapping[str, object]) -> None:
     """
     for key in ("store", "cluster", "secret_file"):
         _check_line(key, file.get(key))
-    for name, host in _table(file.get("machines")).items():
-        if not isinstance(host, str):
-            raise ConfigError(f"machines.{name} is {host!r}, which is no text")
+    for table in ("machines", "joined"):
+        for name, host in _table(file.get(table)).items():
+            if not isinstance(host, str):
+                raise ConfigError(f"{table}.{name} is {host!r}, which is no text")
     groups = _table(file.get("group"))
     tables = {"broker": _table(file.get("broker"))}
     tables |= {f"group.{name}": _table(settings) for name, settings in groups.items()}

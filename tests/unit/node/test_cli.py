@@ -126,7 +126,28 @@ def test_a_check_for_scripts_is_one_json_object(
         "machine": "here",
         "folder": str(tmp_path / "data" / "here"),
         "addresses": {"namesrv": "127.0.0.1:9876", "broker-a": "127.0.0.1:10911"},
+        "has_left": False,
+        "changes": [],
     }
+
+
+def test_a_machine_that_joins_is_told_what_to_order_and_one_that_left_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["-c", str(tmp_path / "node.toml"), "--machine"]
+    (tmp_path / "node.toml").write_text(
+        'left = ["here"]\n[machines]\nhere = "127.0.0.1"\n[joined]\nthere = "127.0.0.2"\n'
+    )
+    assert cli.main([*options, "there", "check"]) == 0
+    shown = capsys.readouterr().out
+    assert "waits until its members are added" in shown
+    order = 'dledger-admin members add n1-127.0.0.2:20911 -g broker-a -n "127.0.0.2:9876"'
+    assert order in shown.splitlines()[-1]
+    assert cli.main([*options, "here", "check"]) == 0
+    assert "machine here has left" in capsys.readouterr().out
+    assert cli.main([*options, "here"]) == 1
+    assert "machine here has left: its members are removed" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
 
 
 def test_since_when_one_is_down_is_shown_only_if_somebody_saw_it_end(

@@ -21,7 +21,7 @@ def plans(text: str, *, secret: str | None = None) -> list[dict[str, dict[str, s
     """The settings of every group's broker, machine by machine."""
     file = read_node_file(text, folder=FOLDER)
     found = []
-    for machine in file.machines:
+    for machine in file.every_machine:
         children = plan_node(file, machine, secret=secret).children
         texts = {child.name: child.files[0][1] for child in children if child.name != NAME_SERVER}
         found.append({name: read_properties(text) for name, text in texts.items()})
@@ -87,6 +87,57 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
         assert [text for _, text in broker.files if "s3cret" in text] == []
 
 
+FOUR = f"{THREE}[joined]\ndelta = '10.0.0.4'\n"
+
+
+def test_a_machine_that_comes_later_joins_and_changes_nothing_for_the_others() -> None:
+    (*before, delta), was = plans(FOUR), plans(THREE)
+    servers = "10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876;10.0.0.4:9876"
+    named = {group: {"namesrvAddr": servers} for group in was[0]}
+    assert before == [{group: each[group] | named[group] for group in each} for each in was]
+    assert list(delta) == ["broker-a", "broker-b", "broker-c"]
+    assert delta["broker-b"]["dLegerSelfId"] == "n3"
+    assert delta["broker-b"]["dLegerPeers"] == (
+        "n0-10.0.0.1:20921;n1-10.0.0.2:20921;n2-10.0.0.3:20921;n3-10.0.0.4:20921"
+    )
+    config, warnings = read_config(delta["broker-b"], {})
+    assert (config.joins, warnings) == (True, [])
+    assert [each["broker-a"].get("raftJoin") for each in before] == [None, None, None]
+
+
+def test_what_is_to_be_ordered_for_it_is_said() -> None:
+    file = read_node_file(f"secret_file = 'secret'\n{FOUR}", folder=FOLDER)
+    delta, alpha = (plan_node(file, name, secret="s") for name in ("delta", "alpha"))
+    assert delta.changes[1] == (
+        "dledger-admin members add n3-10.0.0.4:20921 -g broker-b "
+        '-n "10.0.0.1:9876;10.0.0.2:9876;10.0.0.3:9876;10.0.0.4:9876" --secret-file /etc/dledger/secret'
+    )
+    assert (len(delta.changes), alpha.changes) == (3, ())
+
+
+def test_members_are_started_with_the_same_ones_whoever_comes_or_leaves_later() -> None:
+    text = f"left = ['gamma']\n{FOUR}epsilon = '10.0.0.3'\n"
+    file = read_node_file(text, folder=FOLDER)
+    now = dict(zip(file.every_machine, plans(text), strict=True))
+    for one in ("alpha", "delta"):
+        (was,) = (
+            each
+            for each in plans(FOUR)
+            if each["broker-a"]["storePathRootDir"].endswith(f"/{one}/broker-a")
+        )
+        assert now[one]["broker-a"]["dLegerPeers"] == was["broker-a"]["dLegerPeers"]
+    assert now["epsilon"]["broker-a"]["dLegerSelfId"] == "n4"
+    assert now["epsilon"]["broker-a"]["dLegerPeers"] == (
+        "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n3-10.0.0.4:20911;n4-10.0.0.3:20911"
+    )
+    # Nobody is sent to a machine that is gone, and it may be stopped and looked at still.
+    assert now["alpha"]["broker-a"]["namesrvAddr"] == (
+        "10.0.0.1:9876;10.0.0.2:9876;10.0.0.4:9876;10.0.0.3:9876"
+    )
+    gone = plan_node(file, choose_machine(file, "gamma", ""), secret=None)
+    assert (gone.has_left, len(gone.children)) == (True, 4)
+
+
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
@@ -138,6 +189,14 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
         *((f'groups = ["{name}"]\n{THREE}', f"group '{name}': that name is taken") for name in sorted(TAKEN_NAMES)),
         (f'groups = ["a b"]\n{THREE}', "group 'a b': a name is made of"),
         (f"groups = {[f'g{i}' for i in range(27)]}\n{THREE}", "groups has 27 names: at most 26"),
+        ("[machines]\na = '10.0.0.1'\nb = '10.0.0.2'", "that come later, to groups that exist, stand in [joined]"),
+        (f"{THREE}[joined]\nalpha = '10.0.0.4'", "machine alpha stands in [machines] and in [joined]"),
+        (f"{THREE}[joined]\ndelta = '10.0.0.3'", "machines gamma and delta have the same address 10.0.0.3"),
+        (f"{THREE}[joined]\ndelta = 4", "joined.delta is 4, which is no text"),
+        (f"{THREE}[joined]\ndelta = '10.0.0.300'", "machine delta: '10.0.0.300' is not a host name"),
+        (f"{THREE}[joined]\n" + "".join(f"j{i} = '10.0.1.{i}'\n" for i in range(5)), "8 machines are there, without"),
+        (f"left = ['delta']\n{THREE}", "left names delta, which is not among the machines alpha, beta, gamma"),
+        (f"left = ['alpha', 'beta', 'gamma']\n{THREE}", "0 machines are there, without those in left"),
     ],
 )  # fmt: skip
 def test_a_mistake_is_named(text: str, reason: str) -> None:
