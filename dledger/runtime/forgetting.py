@@ -54,7 +54,12 @@ class Forgetting:
         """Drop whatever may go, until cancelled."""
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
-            await self.forget()
+            try:
+                await self.forget()
+            except OSError as error:
+                # Where an old entry stands could not be looked up: descriptors or memory are short.
+                self._log(logging.WARNING, "not-forgotten", reason=error, next_try_s=RETRY_S)
+                await trio.sleep(RETRY_S)
 
     async def forget(self) -> bool:
         """Drop what may go now; return whether there was anything. Asks for a snapshot where one is in the way."""

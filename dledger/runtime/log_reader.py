@@ -178,7 +178,10 @@ class LogReader:
             EntryDamagedError, DiskFailedError, CorruptionError: as `get`.
         """
         layout = self._standing.running.engine.log.layout
-        index = layout.index_at(position)
+        try:
+            index = layout.index_at(position)
+        except OSError as error:
+            raise _not_looked_up(position, error) from error
         if index is None:
             # Beyond the end, or before the first byte that is kept.
             is_beyond = position >= layout.end_position
@@ -202,6 +205,14 @@ class LogReader:
         Raises:
             OutOfRangeError, CompactedError, EntryDamagedError, DiskFailedError, CorruptionError: as `entry_at`.
         """
+        try:
+            return self._span_at(position, size_bytes, only_memory=only_memory)
+        except OSError as error:
+            raise _not_looked_up(position, error) from error
+
+    def _span_at(
+        self, position: Position, size_bytes: int, *, only_memory: bool
+    ) -> BodySpan | None:
         driver = self._standing.running
         index = driver.engine.log.layout.index_at(position)
         if index is None or index > driver.engine.node.commit_index:
@@ -246,3 +257,8 @@ class LogReader:
         if self.snapshotter is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return await self.snapshotter.part(index, offset)
+
+
+def _not_looked_up(position: Position, error: OSError) -> DiskFailedError:
+    """Return the error to raise where it cannot be found out now which entry stands at a byte."""
+    return DiskFailedError(f"byte {position} of the log cannot be looked up: {error}")

@@ -8,6 +8,7 @@ appears only when the log is durable up to the snapshot's entry, so a snapshot o
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 from collections.abc import Iterator
@@ -131,7 +132,12 @@ class Snapshotter:
         """Take snapshots as they become due, until cancelled."""
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
-            if self._is_due():
+            is_due = False
+            with contextlib.suppress(
+                OSError
+            ):  # a place that cannot be looked up now: asked again soon
+                is_due = self._is_due()
+            if is_due:
                 await self.take()
 
     def want(self) -> None:

@@ -9,10 +9,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
+from dledger.errors import CompactedError, DiskFailedError, EntryDamagedError, OutOfRangeError
 from dledger.raft.effects import AppendEntries, Commit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import Index, Position
+from dledger.raft.log_layout import LogLayout
 from dledger.runtime.cold_reads import LOADS_MAX, WAITING_MIN, ColdReads
 from dledger.runtime.log_reader import LogReader
 from dledger.storage.part_cache import PART_BYTES, PartCache
@@ -212,6 +213,23 @@ def test_places_outside_the_committed_log_are_refused() -> None:
         bench.reader.span_at(Position(1 << 40), 1)
     with pytest.raises((CompactedError, OutOfRangeError)):
         bench.reader.span_at(Position(-1), 1)
+
+
+@pytest.mark.parametrize("read", [LogReader.entry_at, lambda reader, at: reader.span_at(at, 1)])
+def test_a_place_that_cannot_be_looked_up_is_refused_by_an_error_of_the_log(
+    read: Callable[[LogReader, Position], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever reads for itself tries again later, and knows no errors of the machine."""
+
+    def refuse(*_given: object) -> Index:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    bench = Bench(1000, 1000)
+    place = bench.at(1)
+    monkeypatch.setattr(LogLayout, "index_at", refuse)
+    with pytest.raises(DiskFailedError, match=r"byte 48 .* cannot be looked up: .*Too many open"):
+        read(bench.reader, place)
+    assert bench.engine.failure is None
 
 
 def test_a_place_in_a_header_gives_the_beginning_of_the_body() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
@@ -16,7 +17,7 @@ from dledger import Entry, ForgettingMachine
 from dledger.errors import DiskFullError
 from dledger.forgetting import ForgettingBounds, covered_index, first_to_keep
 from dledger.raft.ids import Index
-from dledger.runtime import forgetting
+from dledger.runtime import forgetting, snapshotting
 from dledger.runtime.forgetting import Forgetting
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.storage.log_start import FrontDrop
@@ -31,6 +32,7 @@ pytestmark = pytest.mark.slow
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 SEGMENT_BYTES = 600
 KEPT = 10
+FORGET, TAKE = Forgetting.run, Snapshotter.run
 
 
 @pytest.fixture(autouse=True)
@@ -299,6 +301,37 @@ def damage(member: Member, snapshot: SnapshotFile) -> None:
 def kept(snapshotter: Snapshotter) -> list[SnapshotFile]:
     """The snapshots that a member relies on."""
     return [each for each in (snapshotter.newest, snapshotter.older) if each is not None]
+
+
+async def test_a_place_that_cannot_be_looked_up_ends_neither_forgetting_nor_snapshots(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(forgetting, "CHECK_INTERVAL_S", 0.001)
+    monkeypatch.setattr(forgetting, "RETRY_S", 0.001)
+    monkeypatch.setattr(snapshotting, "CHECK_INTERVAL_S", 0.001)
+    asked = Counter[str]()
+
+    def refused(name: str) -> bool:
+        asked[name] += 1
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    async def forget() -> bool:
+        return refused("forgetting")
+
+    async with open_group(size=1) as group:
+        await start(group, "n0")
+        member = await fill_and_take(group, 5)
+        snapshotter, forgets = snapshotter_of(member), forgetting_of(member)
+        monkeypatch.setattr(forgets, "forget", forget)
+        monkeypatch.setattr(snapshotter, "_is_due", lambda: refused("snapshots"))
+        with caplog.at_level(logging.WARNING):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(FORGET, forgets)
+                nursery.start_soon(TAKE, snapshotter)
+                await wait_until(lambda: min(asked["forgetting"], asked["snapshots"]) > 2)
+                nursery.cancel_scope.cancel()
+        assert "not-forgotten" in caplog.text
+        assert "Too many open files" in caplog.text
 
 
 async def test_a_full_disk_does_not_stay_full_for_want_of_a_second_snapshot(

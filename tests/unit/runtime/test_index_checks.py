@@ -12,8 +12,9 @@ import trio
 from dledger.codec.index_unit import INDEX_UNIT_BYTES
 from dledger.errors import DiskFailedError
 from dledger.raft.ids import Index
-from dledger.runtime import index_checks
+from dledger.runtime import index_checks, scrubbing
 from dledger.runtime.index_checks import check_indexes
+from dledger.runtime.scrubbing import scrub
 from dledger.storage.examination import Examination, PageTable
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
@@ -100,6 +101,31 @@ async def test_a_lack_of_descriptors_is_waited_for(
     assert refused == 5
     assert (driver.engine.failure, log.notes) == (None, [])
     assert {path: disk.content(path) for path in disk.paths()} == before
+
+
+async def test_the_scrubber_waits_for_descriptors_too(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scrubbing, "RETRY_S", 0.001)
+    driver = DriverOfEngine(scripted(disk, cache_bytes_max=0))
+    real_open, refused, read = disk.open, 0, set[str]()
+
+    def refuse_some(path: str, *, create: bool = False) -> SimFile:
+        nonlocal refused
+        if refused < 5:
+            refused += 1
+            raise OSError(errno.EMFILE, "Too many open files", path)
+        read.add(path)
+        return real_open(path, create=create)
+
+    monkeypatch.setattr(disk, "open", refuse_some)
+    data = {path.replace("index/", "data/") for path in finished(disk)}
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scrub, driver, 1 << 30)
+        await wait_until(lambda: data <= read)
+        nursery.cancel_scope.cancel()
+    assert (refused, driver.engine.failure) == (5, None)
+    assert not driver.engine.live_repair.missing_count
 
 
 async def test_a_read_that_hangs_does_not_hold_the_end(
