@@ -134,6 +134,7 @@ class Services:
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
+        self.dispatch.lane = self.sends.lane
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()

@@ -20,8 +20,10 @@ from broker.service.catalog import (
     topic_for_send,
 )
 from broker.service.refusal import Refusal
+from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainProperties, Shapes
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.parse import FoldedProperties
 from broker.store.topics import PERM_WRITE, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.message.batch import split_batch
@@ -53,11 +55,10 @@ RETRY_LIMIT_VERSION = 121
 """Clients from this release (3.4.9) on may say how often a message is retried."""
 
 _SENDABLE_MAX = 16_384
-_MASKED_FLAGS = TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH
+KEPT_FLAGS = ~(TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH)
+"""The bits of a client's system flag that are stored."""
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS)
-_REPLACED = (MSG_REGION, TRACE_ON, CLUSTER)
-_DELAYED = b"DELAY\x01"
-_HALF = b"TRAN_MSG\x01"
+_STAMPED = (MSG_REGION, TRACE_ON, CLUSTER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,17 @@ class SendSettings:
 
 
 class MessagePlan(msgspec.Struct, frozen=True, gc=False):
-    """One message to store."""
+    """One message to store.
+
+    Attributes:
+        folded: what the fold needs of `properties`, where that is known already.
+    """
 
     flag: int
     body: bytes
     properties: bytes
     uniq_key: bytes
+    folded: FoldedProperties | None = None
 
 
 class SendPlan(msgspec.Struct, frozen=True, gc=False):
@@ -121,6 +127,20 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
     any_queue: bool = False
 
 
+class PlainTopic(msgspec.Struct, frozen=True, gc=False):
+    """What plain sends to a topic need: it passed all checks, and is no retry topic.
+
+    Attributes:
+        name: as it stands in records.
+        queue_count: queue ids from 0 to below it are taken.
+        added_flags: of the system flag.
+    """
+
+    name: bytes
+    queue_count: int
+    added_flags: int
+
+
 def _no_lock(group: str) -> bool:
     return False
 
@@ -143,12 +163,34 @@ class SendRules:
         has_live_lock: Callable[[str], bool] = _no_lock,
     ) -> None:
         self._catalog = catalog
+        self._sendable: dict[str, TopicConfig] = {}
         self.settings = settings
         self.timers = timers
         self._has_live_lock = has_live_lock
         self._pick = pick
         self._new_key = new_key
-        self._sendable: dict[str, TopicConfig] = {}
+
+    @property
+    def settings(self) -> SendSettings:
+        """The settings as they hold now; what was found by others is forgotten when they change."""
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: SendSettings) -> None:
+        self._settings = settings
+        self._sendable.clear()
+        self._shapes = Shapes(settings.stamp)
+
+    def plain_topic(self, name: str) -> PlainTopic | None:
+        """Return what plain sends to a topic need; None: each send to it has to be decided on by itself, for now."""
+        topic = self._catalog.topic(name)
+        if topic is None or topic is not self._sendable.get(name) or names.is_retry_topic(name):
+            return None
+        return PlainTopic(name.encode(), _queue_count(topic), _added_flags(topic))
+
+    def plain_properties(self, properties: bytes) -> PlainProperties | None:
+        """Read properties that ask for nothing; None: they do, or have to be looked at more closely."""
+        return self._shapes.read(properties)
 
     def decide(self, fields: SendFields, body: bytes, version: int) -> SendPlan | Refusal:
         """Decide on one send: its header, its body (or batch body), the release of its client."""
@@ -160,15 +202,13 @@ class SendRules:
             if isinstance(found, Refusal):
                 return found
             topic, creation = found
-        if fields.queue_id >= max(topic.write_queue_count, topic.read_queue_count):  # C10
+        if fields.queue_id >= _queue_count(topic):  # C10
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"request queueId[{fields.queue_id}] is illegal, topic {topic.name} has "
                 f"{topic.write_queue_count} write and {topic.read_queue_count} read queues; nothing was stored",
             )
-        sys_flag = fields.sys_flag & ~_MASKED_FLAGS
-        if topic.filter_type == "MULTI_TAG":
-            sys_flag |= MULTI_TAGS
+        sys_flag = fields.sys_flag & KEPT_FLAGS | _added_flags(topic)
         try:
             properties = (fields.properties or "").encode()
         except UnicodeEncodeError:
@@ -227,8 +267,8 @@ class SendRules:
                 properties = remove_property(properties, DELAY, *_TIMERS)  # L15: without delay
             target = redirected
         # Most messages have none of these, so that they are looked for before anything is called.
-        delay_level = self._delay_level(properties) if _DELAYED in properties else 0
-        is_half = _HALF in properties and _is_half(properties, reconsume_times, delay_level)
+        delay_level = self._delay_level(properties) if DELAYED in properties else 0
+        is_half = HALF in properties and _is_half(properties, reconsume_times, delay_level)
         if is_half and self.settings.reject_transactions:  # C15
             return Refusal(
                 ResponseCode.NO_PERMISSION,
@@ -237,7 +277,7 @@ class SendRules:
         if not 0 < len(body) <= self.settings.message_bytes_max:
             return self._size_refusal(len(body))
         due_ms = 0
-        if b"TIMER_" in properties:
+        if TIMED in properties:
             if delay_level:  # M2, N2
                 properties = remove_property(properties, *_TIMERS)
             else:
@@ -287,6 +327,11 @@ class SendRules:
             return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"the batch cannot be read: {error}")
         messages: list[MessagePlan] = []
         for item in items:
+            plain = self._shapes.read(item.properties)
+            if plain is not None:
+                uniq_key, stored, folded = plain
+                messages.append(MessagePlan(item.flag, item.body, stored, uniq_key, folded))
+                continue
             if self._is_delayed(item.properties):
                 return Refusal(
                     ResponseCode.MESSAGE_ILLEGAL, "a message of a batch cannot be delayed"
@@ -331,7 +376,7 @@ class SendRules:
     def _is_delayed(self, properties: bytes) -> bool:
         if b"TIMER_D" in properties and TimerRules.asks(properties):
             return True
-        return _DELAYED in properties and self._delay_level(properties) > 0
+        return DELAYED in properties and self._delay_level(properties) > 0
 
     def _delay_level(self, properties: bytes) -> int:
         """Return the level asked for, clamped (M2); 0 for none or nonsense."""
@@ -355,15 +400,19 @@ class SendRules:
 
     def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
         """Add what the broker adds (C13), and check the size of the result (C18)."""
-        if b"POP_CK\x01" in properties:
+        plain = self._shapes.read(properties)
+        if plain is not None:
+            uniq_key, stored, folded = plain
+            return MessagePlan(flag, body, stored, uniq_key, folded)
+        if POPPED in properties:
             properties = remove_property(properties, POP_CK)
-        if b"MSG_REGION\x01" in properties or b"CLUSTER\x01" in properties:
-            properties = remove_property(properties, *_REPLACED)
+        if REPLACED[0] in properties or REPLACED[1] in properties:
+            properties = remove_property(properties, *_STAMPED)
         properties = terminated(properties)
-        uniq_key = find_property(properties, UNIQ_KEY)
-        if uniq_key is None:
-            uniq_key = self._new_key().encode()
-            properties += encode_property(UNIQ_KEY, uniq_key)
+        key = find_property(properties, UNIQ_KEY)
+        if key is None:
+            key = self._new_key().encode()
+            properties += encode_property(UNIQ_KEY, key)
         properties += self.settings.stamp
         if len(properties) > PROPERTIES_BYTES_MAX:
             return Refusal(
@@ -371,7 +420,7 @@ class SendRules:
                 f"the message is illegal: properties of {len(properties)} bytes with what the broker adds, "
                 f"at most {PROPERTIES_BYTES_MAX}; nothing was stored",
             )
-        return MessagePlan(flag, body, properties, uniq_key)
+        return MessagePlan(flag, body, properties, key)
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
@@ -380,6 +429,16 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     sys_flag: int
     creation: Creation
     any_queue: bool = False
+
+
+def _queue_count(topic: TopicConfig) -> int:
+    """Return the number that queue ids of sends have to be below (C10)."""
+    return max(topic.write_queue_count, topic.read_queue_count)
+
+
+def _added_flags(topic: TopicConfig) -> int:
+    """Return the bits that every message of a topic gets in its system flag."""
+    return MULTI_TAGS if topic.filter_type == "MULTI_TAG" else 0
 
 
 def retry_limit(group: SubscriptionGroupConfig, asked: int | None, version: int) -> int:

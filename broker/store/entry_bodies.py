@@ -13,7 +13,7 @@ import zlib
 from typing import Final
 
 from broker.store.consume_queue import QueueKey
-from broker.store.parse import ParsedRecord, folded_properties
+from broker.store.parse import FoldedProperties, ParsedRecord, folded_properties
 from dledger_mq.message.hosts import HOST_V4_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, encode_record
@@ -26,9 +26,12 @@ _HEAD: Final = struct.Struct(">iiiiiqqiq8sq8siqi")
 _SHORT: Final = struct.Struct(">H")
 _UNUSUAL_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6 | TRANSACTION_PREPARED
 
-StagedMessage = tuple["QueueEnd", bytes, bytes, int, int, bytes, int, int, int]
-"""End of the queue, body, properties, system flag, born time (ms), born host, flag, reconsume times,
-prepared transaction offset. A plain tuple, as it is made per message; it is always unpacked."""
+StagedMessage = tuple[
+    "QueueEnd", bytes, bytes, int, int, bytes, int, int, int, "FoldedProperties | None"
+]
+"""End of the queue, body, properties, system flag, born time (ms), born host, flag, reconsume times, prepared
+transaction offset, what the fold needs of the properties where that is known already. A plain tuple, as it is made per
+message; it is always unpacked."""
 
 
 class QueueEnd:
@@ -79,7 +82,18 @@ def encode_messages(
     records: list[ParsedRecord] = []
     pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
     for message in messages:
-        queue_end, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
+        (
+            queue_end,
+            body,
+            properties,
+            sys_flag,
+            born_ms,
+            born_host,
+            flag,
+            times,
+            prepared,
+            folded,
+        ) = message
         topic_field, queue_offset = queue_end.topic_field, queue_end.next_offset
         if not topic_field or len(born_host) != HOST_V4_BYTES or sys_flag & _UNUSUAL_BITS:
             piece, record = encode_unusual(
@@ -122,7 +136,7 @@ def encode_messages(
                 size,
                 store_ms,
                 False,
-                folded_properties(properties),
+                folded_properties(properties) if folded is None else folded,
             )
         )
         # An offset moved on is an offset, but to say so would cost a call per message.
@@ -139,7 +153,9 @@ def encode_unusual(
     store_host: bytes,
 ) -> tuple[bytes, ParsedRecord]:
     """Encode one message of any shape; a prepared one takes no queue offset."""
-    queue_end, body, properties, sys_flag, born_ms, born_host, flag, times, prepared = message
+    (queue_end, body, properties, sys_flag, born_ms, born_host, flag, times, prepared, folded) = (
+        message
+    )
     is_hidden = sys_flag & TRANSACTION_PREPARED != 0
     queue_offset = QueueOffset(0) if is_hidden else queue_end.next_offset
     queue_end.next_offset = QueueOffset(queue_end.next_offset + (not is_hidden))
@@ -167,5 +183,5 @@ def encode_unusual(
         len(piece),
         store_ms,
         is_hidden,
-        folded_properties(properties),
+        folded_properties(properties) if folded is None else folded,
     )

@@ -36,6 +36,7 @@ from broker.store.parse import (
     PHYSICAL_OFFSET,
     QUEUE_OFFSET,
     SIZE_BYTES,
+    FoldedProperties,
     ParsedRecord,
     is_text,
 )
@@ -116,14 +117,16 @@ class Staging:
         flag: int = 0,
         reconsume_times: int = 0,
         prepared_transaction_offset: int = 0,
+        folded: FoldedProperties | None = None,
     ) -> int:
         """Take one message into the next entry; return its place there.
+
+        `folded` is what the fold needs of the properties, where that is known already.
 
         Raises:
             RecordError: a field does not fit the record; nothing was staged.
         """
-        key = (topic, queue_id)
-        queue_end = self._queue_ends.get(key) or self._find_end(key)
+        queue_end = self.queue_end((topic, queue_id))
         if (
             (sys_flag | reconsume_times) >> 31
             or (born_timestamp_ms | prepared_transaction_offset) >> 63
@@ -149,11 +152,34 @@ class Staging:
                 flag,
                 reconsume_times,
                 prepared_transaction_offset,
+                folded,
             )
         )
         self.staged_bytes += queue_end.bytes_max + len(body) + len(properties)
         place = self.staged_count
         self.staged_count = place + 1
+        return place
+
+    def queue_end(self, key: QueueKey) -> QueueEnd:
+        """Return the end of a queue, for messages to be staged.
+
+        Raises:
+            RecordError: the topic or the queue id cannot stand in a record.
+        """
+        return self._queue_ends.get(key) or self._find_end(key)
+
+    def stage_all(self, messages: list[StagedMessage], size_bytes: int) -> int:
+        """Take several messages into the next entry; return the place of the first, the others follow it.
+
+        Args:
+            messages: one or more, whose fields fit their records as `stage` demands it.
+            size_bytes: the sum of their `bytes_max`.
+        """
+        assert messages, "nothing is to be staged"
+        place = self.staged_count
+        self._messages += messages
+        self.staged_count = place + len(messages)
+        self.staged_bytes += size_bytes
         return place
 
     def stage_control(self, command: Command, now_ms: int) -> int:

@@ -26,16 +26,20 @@ _CLOCK_STEP_BACK_MS: Final = 1_000_000
 
 
 class OffsetIdMaker:
-    """Makes offset message ids of one store host; the prefix is worked out once."""
+    """Makes offset message ids of one store host; the prefix is worked out once.
 
-    __slots__ = ("_prefix",)
+    Attributes:
+        prefix: what all of them begin with; the physical offset follows, 16 upper-case hex digits.
+    """
+
+    __slots__ = ("prefix",)
 
     def __init__(self, store_host: bytes) -> None:
-        self._prefix = store_host.hex().upper()
+        self.prefix = store_host.hex().upper()
 
     def __call__(self, physical_offset: int) -> str:
         """Return the id of the message at `physical_offset` (not negative)."""
-        return f"{self._prefix}{physical_offset:016X}"
+        return f"{self.prefix}{physical_offset:016X}"
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:

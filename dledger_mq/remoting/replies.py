@@ -6,6 +6,7 @@ ext object is always there: a successful send without it kills Java and C++ clie
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from struct import Struct as Layout
 from typing import Final
 
@@ -22,7 +23,7 @@ DEFAULT_REGION: Final = "DefaultRegion"
 class SendReplies:
     """Writes the answers to sends of one broker."""
 
-    __slots__ = ("_plain", "_with_recall_handle", "_with_transaction_id")
+    __slots__ = ("_plain", "_start", "_with_recall_handle", "_with_transaction_id")
 
     def __init__(self, region: str = DEFAULT_REGION, *, trace_on: bool = True) -> None:
         region_text = _json_text(region).replace(b"%", b"%%")
@@ -38,7 +39,7 @@ class SendReplies:
             b'},"flag":1,"language":"JAVA","opaque":%%d,"serializeTypeCurrentRPC":"JSON","version":%d}'
             % PROTOCOL_VERSION
         )
-        self._plain = start + b'"queueOffset":"%d"' + end
+        self._start, self._plain = start, start + b'"queueOffset":"%d"' + end
         self._with_transaction_id = start + b'"queueOffset":"%d","transactionId":%b' + end
         self._with_recall_handle = start + b'"queueOffset":"%d","recallHandle":"%b"' + end
 
@@ -86,6 +87,30 @@ class SendReplies:
             )
         length = len(header)
         return _PREFIX.pack(4 + length, length) + header
+
+    def plain_template(self, id_prefix: str) -> bytes:
+        """Return the header of a success whose only message has an id with that prefix, hex digits.
+
+        Physical offset, queue id, queue offset and opaque are put in with `%`; `join_frames` makes frames of headers.
+        """
+        start = b'{"code":0,' + self._start.partition(b",")[2]
+        before, mark, after = start.partition(b'"msgId":"%b"')
+        assert mark, f"no message id in {start!r}"
+        return b'%b"msgId":"%b%%016X"%b%b' % (
+            before,
+            id_prefix.encode(),
+            after,
+            self._plain.removeprefix(self._start),
+        )
+
+
+def join_frames(headers: Iterable[bytes]) -> bytes:
+    """Return frames without bodies, one after another, for these headers."""
+    pack, pieces = _PREFIX.pack, list[bytes]()
+    for header in headers:
+        length = len(header)
+        pieces += (pack(4 + length, length), header)
+    return b"".join(pieces)
 
 
 _PULL_HEADER: Final = (

@@ -4,16 +4,19 @@ What stands is found in the window of recent sends (`service.repeats`). What is 
 keys until it is decided. Looking changes nothing: a send that has known parts then *joins* the sends that these are in
 flight with, and is answered once all of its parts are decided.
 
+Most sends are noted together with those that came with them (`SendsTogether`), and by themselves once another one has
+the same key.
+
 It knows nothing of how sends are answered, or of what a failure means to a client: see sends.py and router.py.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import msgspec
 
@@ -58,6 +61,14 @@ class SendInFlight(PendingRequest, eq=False):
             for step, message in enumerate(self.plan.messages):
                 self.steps.setdefault((message.uniq_key, message.body), []).append(step)
         return self.steps.get((key, body), [])
+
+
+class SendsTogether(Protocol):
+    """Sends in flight that are noted together, each under a key that no other one has."""
+
+    def single_out(self, key: bytes) -> SendInFlight:
+        """Return the send with that key, which others can join from now on; always the same one."""
+        ...
 
 
 class InFlightMessage(NamedTuple):
@@ -123,13 +134,21 @@ class KnownParts:
 class KnownSends:
     """Finds what came before, and lets sends wait for one another.
 
-    Invariant: `_ahead` has a send under the keys of its plan from `enter` to `leave`, at most COPIES_MAX under each.
+    Invariant: `ahead` has a send under the keys of its plan from `enter` to `leave`, at most COPIES_MAX under each.
+
+    Attributes:
+        ahead: what is in flight, by key. Whoever enters sends together writes here, under new keys only.
     """
 
     def __init__(self, repeats: Repeats, place_of: PlaceOf) -> None:
         self._repeats = repeats
         self._place_of = place_of
-        self._ahead: dict[bytes, tuple[SendInFlight, ...]] = {}
+        self.ahead: dict[bytes, tuple[SendInFlight, ...] | SendsTogether] = {}
+
+    @property
+    def recent_keys(self) -> Container[bytes]:
+        """See `Repeats`."""
+        return self._repeats.recent_keys
 
     def look_back(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
         """Find what of a send stands already, or is in flight; return None if nothing does.
@@ -141,7 +160,7 @@ class KnownSends:
             RecordError: a message cannot be stored as it is.
             EntryDamagedError: what was stored before cannot be read now.
         """
-        ahead, recent = self._ahead, self._repeats.recent_keys
+        ahead, recent = self.ahead, self._repeats.recent_keys
         for message in plan.messages:
             if message.uniq_key in recent or message.uniq_key in ahead:
                 return self._look_closely(plan, born_ms)
@@ -149,7 +168,7 @@ class KnownSends:
 
     def _look_closely(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
         """Compare each message with those of its key."""
-        ahead, recent = self._ahead, self._repeats.recent_keys
+        ahead, recent = self.ahead, self._repeats.recent_keys
         parts: list[Part] = []
         taken: set[object] = set()
         for message in plan.messages:
@@ -180,7 +199,7 @@ class KnownSends:
         """Find the same message in flight. It was not answered yet, so its outcome is that of both."""
         candidates = (
             InFlightMessage(first, step)
-            for first in self._ahead.get(key, ())
+            for first in self._held(key)
             for step in first.steps_of(key, asked.body)
         )
         for found in islice(candidates, COPIES_MAX):
@@ -191,22 +210,41 @@ class KnownSends:
                 return found
         return None
 
+    def _held(self, key: bytes) -> tuple[SendInFlight, ...]:
+        """Return the sends in flight with a key, each by itself."""
+        held = self.ahead.get(key, ())
+        if not isinstance(held, tuple):
+            held = self.ahead[key] = (held.single_out(key),)
+        return held
+
     def enter(self, send: SendInFlight) -> None:
         """Note that what is staged of a send is in flight."""
         assert send.plan.messages, f"nothing of send {send.opaque} is staged"
-        ahead, alone = self._ahead, (send,)
+        ahead, alone = self.ahead, (send,)
         for message in send.plan.messages:
-            held = ahead.setdefault(message.uniq_key, alone)
-            if held is not alone and held[-1] is not send:
-                ahead[message.uniq_key] = (*held, send)[-COPIES_MAX:]
+            key = message.uniq_key
+            if ahead.setdefault(key, alone) is not alone:
+                held = self._held(key)
+                if held[-1] is not send:
+                    ahead[key] = (*held, send)[-COPIES_MAX:]
 
     def leave(self, send: SendInFlight) -> None:
         """Note that what was staged of a send is decided: from now on it is found in the window, or is new."""
-        ahead = self._ahead
+        ahead = self.ahead
         for message in send.plan.messages:
-            held = ahead.pop(message.uniq_key, None)
-            if held is not None and (len(held) > 1 or held[0] is not send):
+            held = ahead.get(message.uniq_key)
+            if not isinstance(held, tuple):
+                continue  # this one was pushed out by newer ones, which have left
+            if len(held) == 1 and held[0] is send:
+                del ahead[message.uniq_key]
+            else:
                 ahead[message.uniq_key] = tuple(other for other in held if other is not send)
+
+    def leave_together(self, keys: Iterable[bytes]) -> None:
+        """Note that sends which were entered together, and of which none was singled out, are decided."""
+        ahead = self.ahead
+        for key in keys:
+            del ahead[key]
 
     # Sends with known parts.
 

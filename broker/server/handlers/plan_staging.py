@@ -18,9 +18,10 @@ def stage_plan(staging: Staging, plan: SendPlan, born_ms: int, born_host: bytes)
     waits = plan.is_half or plan.delay_level or plan.due_ms
     first = -1
     for message in plan.messages:
-        properties = message.properties
+        properties, folded = message.properties, message.folded
         if waits:
             topic, queue_id, properties = stored_as(plan, message)
+            folded = None
         place = stage(
             topic,
             queue_id,
@@ -31,6 +32,7 @@ def stage_plan(staging: Staging, plan: SendPlan, born_ms: int, born_host: bytes)
             sys_flag=plan.sys_flag,
             flag=message.flag,
             reconsume_times=plan.reconsume_times,
+            folded=folded,
         )
         first = place if first < 0 else first
     assert first >= 0, f"a plan for {plan.topic} without a message"

@@ -14,6 +14,8 @@ from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.plan_staging import stage_plan
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.send_bursts import Burst, SendLane
+from broker.server.handlers.send_operations import SendOperation
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
@@ -22,7 +24,7 @@ from broker.service.catalog import NOTHING_NEW
 from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal
 from broker.service.repeats import Repeats
-from broker.service.send import SendPlan, SendRules
+from broker.service.send import MessagePlan, SendPlan, SendRules
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
 from dledger_mq.message.errors import MessageIdError, RecordError
@@ -32,38 +34,12 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.requests import SendRequest
 
 
-class SendOperation(SendInFlight, eq=False):
-    """A send from its frame to its answer; it is the waiter of what was staged of it.
-
-    Attributes:
-        service: the service that decided on it; set before anything of it is staged.
-    """
-
-    service: Sends | None = None
-
-    def committed(self, staged: StagedEntry, place: int) -> None:
-        """See `Waiter`."""
-        service = self.service
-        assert service is not None, f"send {self.opaque} was staged by no service"
-        service.committed(self, staged, place)
-        if self.joined is not None:
-            service.joined_committed(self, staged, place)
-
-    def failed(self, error: DLedgerError) -> None:
-        """See `Waiter`."""
-        service, joined = self.service, self.joined
-        assert service is not None, f"send {self.opaque} was staged by no service"
-        self.joined = self.steps = None  # it may be staged again
-        service.failed(self, error)
-        for other in joined or ():
-            service.decided(other, error)
-
-
 class Sends:
     """Takes sends while this node leads.
 
     Attributes:
         refused_because: why all are refused now; empty: they are taken.
+        lane: takes plain sends that come in one read together; None where repeats are not recognised.
     """
 
     def __init__(
@@ -91,6 +67,18 @@ class Sends:
         self._repeats = repeats
         self._new_topics = new_topics
         self._known = None if repeats is None else KnownSends(repeats, answers.place_of)
+        self._by_code = {handler.code: handler for handler in self.handlers()}
+        self.lane = None
+        if self._known is not None:
+            self.lane = SendLane(
+                commits,
+                rules,
+                self._known,
+                answers,
+                new_topics=new_topics,
+                is_open=lambda: router.is_serving and not self.refused_because,
+                single_out=self._single_out,
+            )
 
     def handlers(self) -> tuple[Handler[SendRequest], ...]:
         """Return the handlers of its codes."""
@@ -153,6 +141,25 @@ class Sends:
             if plan.creation is not NOTHING_NEW:
                 self._new_topics.note(plan)
             self._commits.wait(place, send)
+
+    def _single_out(self, burst: Burst, at: int) -> SendOperation:
+        """Make of a send that was staged in a burst what `send` would have made of it."""
+        command = burst.commands[at]
+        fields = command.fields
+        queue_end, body, properties, sys_flag, *_, folded = burst.messages[at]
+        message = MessagePlan(fields.flag, body, properties, burst.keys[at], folded)
+        send = SendOperation(
+            burst.origin,
+            self._by_code[command.code],
+            burst.frames[at],
+            command,
+            command.opaque,
+            is_oneway=False,
+            deadline_ms=burst.deadline_ms,
+        )
+        send.service, send.born_ms = self, fields.born_timestamp_ms
+        send.plan = SendPlan(fields.topic, queue_end.key[1], sys_flag, 0, 0, (message,))
+        return send
 
     # The outcome of a send.
 

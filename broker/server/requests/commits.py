@@ -7,7 +7,8 @@ waiter is notified once: the record is committed (and applied here), it was refu
 outcome is unknown.
 
 What belongs together stands in one entry: all that was staged between two calls of `wait` is a *unit*, and
-never divided. Whoever stages several records therefore waits for them once, after the last one.
+never divided. Whoever stages several records therefore waits for them once, after the last one. Records that have
+nothing to do with one another may have one waiter all the same: a `Run`, which is divided where an entry ends.
 
 A refused entry takes with it the topics and groups that it would have created (the log refuses entries while
 leadership is handed over, and goes on if nobody takes it): what is staged later does not find them.
@@ -19,6 +20,7 @@ and nothing of tasks: when the next flush comes is for the owner of `wanted` (co
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -57,6 +59,32 @@ class Waiter(Protocol):
     def failed(self, error: DLedgerError) -> None:
         """Continue: the record was refused (RefusedError: surely not done), or its outcome is unknown."""
         ...
+
+
+class Run(ABC):
+    """A waiter for records that stand one after another, each of which is a unit of its own.
+
+    It is notified once for those that one entry takes, with the place of the first.
+
+    Attributes:
+        ends: the bytes of these records up to the end of each, as they are staged; one or more, rising.
+    """
+
+    __slots__ = ("ends",)
+
+    ends: list[int]
+
+    @abstractmethod
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+
+    @abstractmethod
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`."""
+
+    @abstractmethod
+    def divide(self, count: int) -> Run:
+        """Keep the first `count` records, one at least; return a waiter for the others, one at least."""
 
 
 class OnCommit(NamedTuple):
@@ -134,9 +162,16 @@ class Commits:
     @property
     def is_full(self) -> bool:
         """True while more must be turned away, whatever it would stage."""
+        count_room, bytes_room = self.room
+        return count_room <= 0 or bytes_room <= 0
+
+    @property
+    def room(self) -> tuple[int, int]:
+        """The count and the bytes that may be staged until `is_full`; the last one may pass the bytes."""
+        staging = self.staging
         return (
-            self.staging.staged_count + self._flying_count >= self._count_max
-            or self.staging.staged_bytes + self._flying_bytes >= self._bytes_max
+            self._count_max - staging.staged_count - self._flying_count,
+            self._bytes_max - staging.staged_bytes - self._flying_bytes,
         )
 
     @property
@@ -242,6 +277,7 @@ class Commits:
             return staging.staged_count, waiters
         limit = self._taken_bytes + self._entry_bytes_max
         fitting = bisect_right(waiters, limit, key=lambda each: each[3])
+        fitting += self._divide(fitting, limit)
         _, _, end, end_bytes = waiters[max(fitting - 1, 0)]
         count = end - self._taken_count
         assert 0 < count <= staging.staged_count, f"{count} of {staging.staged_count} are taken"
@@ -255,6 +291,28 @@ class Commits:
             self._waiters = [each for each in self._waiters if each[0] >= end]
         self._taken_count, self._taken_bytes = end, end_bytes
         return count, taken
+
+    def _divide(self, at: int, limit_bytes: int) -> int:
+        """Divide the waiter at `at`, which ends beyond a limit, if it is a run of which a part ends before.
+
+        An entry takes one unit at least. Returns 1 if there is one waiter more that fits, 0 if not.
+        """
+        if at == len(self._waiters) or not isinstance(run := self._waiters[at][1], Run):
+            return 0
+        place, _, end, end_bytes = self._waiters[at]
+        size_bytes = run.ends[-1]
+        fitting = bisect_right(run.ends, limit_bytes - (end_bytes - size_bytes))
+        count = fitting or int(at == 0)
+        if not 0 < count < len(run.ends):
+            return 0
+        middle, middle_bytes = place + count, end_bytes - size_bytes + run.ends[count - 1]
+        rest = run.divide(count)
+        assert rest.ends[-1] == end_bytes - middle_bytes, f"a run lost bytes: {rest.ends[-1]}"
+        self._waiters[at : at + 1] = [
+            (place, run, middle, middle_bytes),
+            (middle, rest, end, end_bytes),
+        ]
+        return 1
 
     def _take_creations(self, end: int) -> list[Creation]:
         """Take what the records before a place create."""
@@ -318,6 +376,7 @@ class Commits:
     def _fail(self, waiters: list[_Waiting], error: DLedgerError) -> None:
         """Notify these waiters that what they wait for is not confirmed."""
         if waiters:
-            _log.info("%d requests were not confirmed: %s", len(waiters), error)
+            count = sum(len(each[1].ends) if isinstance(each[1], Run) else 1 for each in waiters)
+            _log.info("%d requests were not confirmed: %s", count, error)
         for _, waiter, _, _ in waiters:
             waiter.failed(error)

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 from broker.server.requests.origin import ForwardedOrigin, Origin, answer
 from broker.server.requests.questions import Question, Questions
-from broker.server.requests.request import HOLD_MS, AnyHandler, Handler, PendingRequest, Where
+from broker.server.requests.request import (
+    HOLD_MS,
+    AnyHandler,
+    Command,
+    Handler,
+    PendingRequest,
+    Where,
+)
 from broker.server.requests.router import Router, refuse_fault
 from broker.service.conclusions import RequestKind
 from dledger import EntryDamagedError
@@ -14,13 +22,38 @@ from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE
-from dledger_mq.remoting.requests import decode_request
+from dledger_mq.remoting.requests import SendRequest, decode_request
+
+
+class Lane(Protocol):
+    """A way for sends that come together, without a request value for each."""
+
+    def take(
+        self,
+        origin: Origin,
+        frames: Sequence[Frame],
+        at: int,
+        command: SendRequest,
+        *,
+        deadline_ms: int,
+    ) -> tuple[int, Command | None]:
+        """Carry out the first sends from `frames[at]` on, whose header is `command`, as many as are plain.
+
+        Returns:
+            The place of the first frame that was not taken, and its header, None if that is still to be decoded.
+        """
+        ...
 
 
 class Dispatch:
-    """The table of all codes that this node handles; services register what they take."""
+    """The table of all codes that this node handles; services register what they take.
+
+    Attributes:
+        lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
+    """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
+        self.lane: Lane | None = None
         self._router = router
         self._now_ms = now_ms
         self._handlers: dict[int, AnyHandler] = {}
@@ -47,40 +80,54 @@ class Dispatch:
             FrameError: a header cannot be read; the connection has to be closed.
         """
         deadline_ms = self._now_ms() + HOLD_MS
-        for frame in frames:
-            try:
-                command = decode_request(frame)
-            except FieldError as error:
-                opaque = getattr(error, "opaque", 0)
-                answer(origin, opaque, ResponseCode.SYSTEM_ERROR, str(error))
-                continue
-            flag = command.flag
-            if flag & FLAG_RESPONSE:
-                continue
-            handler = self._handlers.get(command.code, _UNKNOWN)
-            assert handler.code == command.code or handler is _UNKNOWN, (
-                f"a request of code {command.code} went to the handler of {handler.code}"
-            )
-            request = handler.request_type(
-                origin,
-                handler,
-                frame,
-                command,
-                command.opaque,
-                flag & FLAG_ONEWAY != 0,
-                deadline_ms,
-            )
-            if origin.is_forwarded:
-                _note_forwarded(request)
-            if handler.where is Where.LEADER:
-                if handler.kind is RequestKind.QUESTION:
-                    assert isinstance(request, Question), "its handler says so"
-                    self._questions.add(request)
-                self._router.route(request)
-            elif handler.where is Where.ANY:
-                self._router.carry_out(request)
-            else:
-                _serve_here(request)
+        lane = None if origin.is_forwarded else self.lane
+        at, command = 0, None
+        while at < len(frames):
+            frame = frames[at]
+            if command is None:
+                try:
+                    command = decode_request(frame)
+                except FieldError as error:
+                    opaque = getattr(error, "opaque", 0)
+                    answer(origin, opaque, ResponseCode.SYSTEM_ERROR, str(error))
+                    at += 1
+                    continue
+                if lane is not None and isinstance(command, SendRequest):
+                    taken, command = lane.take(origin, frames, at, command, deadline_ms=deadline_ms)
+                    if taken > at:
+                        at = taken
+                        continue
+            assert command is not None, "what was not taken is decoded"
+            if not command.flag & FLAG_RESPONSE:
+                self._handle(origin, frame, command, deadline_ms)
+            at, command = at + 1, None
+
+    def _handle(self, origin: Origin, frame: Frame, command: Command, deadline_ms: int) -> None:
+        """Carry out one request, where it must be."""
+        handler = self._handlers.get(command.code, _UNKNOWN)
+        assert handler.code == command.code or handler is _UNKNOWN, (
+            f"a request of code {command.code} went to the handler of {handler.code}"
+        )
+        request = handler.request_type(
+            origin,
+            handler,
+            frame,
+            command,
+            command.opaque,
+            command.flag & FLAG_ONEWAY != 0,
+            deadline_ms,
+        )
+        if origin.is_forwarded:
+            _note_forwarded(request)
+        if handler.where is Where.LEADER:
+            if handler.kind is RequestKind.QUESTION:
+                assert isinstance(request, Question), "its handler says so"
+                self._questions.add(request)
+            self._router.route(request)
+        elif handler.where is Where.ANY:
+            self._router.carry_out(request)
+        else:
+            _serve_here(request)
 
     def expire(self, now_ms: int) -> None:
         """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""

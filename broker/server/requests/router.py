@@ -90,6 +90,11 @@ class Router:
         link.watch(opened=self.unpark, settled=self.report_delivered)
 
     @property
+    def is_serving(self) -> bool:
+        """True while requests for the leader are carried out by this node."""
+        return self._log.is_serving
+
+    @property
     def waiting_count(self) -> int:
         """The count of requests that wait for a leader."""
         return len(self._waiting)

@@ -17,7 +17,7 @@ from dledger_mq.remoting.codes import (
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
-from dledger_mq.remoting.replies import SendReplies, pull_reply_head
+from dledger_mq.remoting.replies import SendReplies, join_frames, pull_reply_head
 
 
 def read(data: bytes) -> RemotingCommand:
@@ -69,6 +69,36 @@ def test_send_replies(opaque: int, queue_id: int, offset: int, transaction_id: s
     assert (command.code, command.opaque, command.is_response) == (0, opaque, True)
     assert command.ext == expected
     assert (command.version, command.language, command.body) == (409, "JAVA", b"")
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(-(2**31), 2**31 - 1),
+            st.integers(0, 2**63 - 1),
+            st.integers(0, 2**31 - 1),
+            st.integers(0, 2**63 - 1),
+        )
+    )
+)
+def test_plain_replies_are_those_that_are_encoded_one_by_one(
+    answers: list[tuple[int, int, int, int]],
+) -> None:
+    replies = SendReplies('region %d "x", "msgId":"%b"')
+    header = replies.plain_template("7F00")
+    joined = join_frames(
+        header % (offset, queue_id, queue_offset, opaque)
+        for opaque, offset, queue_id, queue_offset in answers
+    )
+    assert joined == b"".join(
+        replies.encode(
+            opaque,
+            msg_id=b"7F00%016X" % offset,
+            queue_id=queue_id,
+            queue_offset=queue_offset,
+        )
+        for opaque, offset, queue_id, queue_offset in answers
+    )
 
 
 @pytest.mark.parametrize("code", [0, 19, 20, 21])

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
-from broker.server.handlers.sends import SendOperation
+from broker.server.handlers.send_operations import SendOperation
 from broker.server.requests.commits import Commits
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest

@@ -393,7 +393,7 @@ def test_nothing_is_kept_of_sends_that_ended(bench: Bench) -> None:
     bench.commits.flush()
     bench.log.lose(LeadershipLostError("gone"))
     assert bench.sends._known is not None
-    assert not bench.sends._known._ahead
+    assert not bench.sends._known.ahead
 
 
 def test_a_repeat_waits_until_what_was_stored_before_can_be_read(bench: Bench) -> None:
@@ -494,7 +494,7 @@ def test_of_a_batch_that_is_on_its_way_in_part_the_rest_is_stored(
     assert bench.bodies(single) == [b"2"]
     assert bench.stored() == 4
     assert bench.sends._known is not None
-    assert not bench.sends._known._ahead
+    assert not bench.sends._known.ahead
 
 
 def test_a_single_send_of_what_a_batch_carries_is_not_stored_again(bench: Bench) -> None:
@@ -523,7 +523,7 @@ def test_what_joined_a_send_that_was_refused_goes_to_the_next_leader(bench: Benc
     bench.commits.lost(NotLeaderError(None, Term(2)))
     assert len(bench.router.held) == 3, "nothing of them was done"
     assert bench.sends._known is not None
-    assert not bench.sends._known._ahead
+    assert not bench.sends._known.ahead
     bench.new_term()
     origins = bench.retry()
     bench.commit()
@@ -543,7 +543,7 @@ def test_what_joined_a_send_of_unknown_outcome_is_unknown_too(bench: Bench) -> N
     assert second.answers()[0].code == 1
     assert not bench.router.held, "nobody knows, so nobody carries it on"
     assert bench.sends._known is not None
-    assert not bench.sends._known._ahead
+    assert not bench.sends._known.ahead
 
 
 def test_what_stands_of_a_send_that_failed_is_found_by_its_repeat(bench: Bench) -> None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from broker.service.catalog import Catalog
 from broker.service.refusal import Refusal
-from broker.service.send import SendPlan, SendRules, SendSettings
+from broker.service.send import PlainTopic, SendPlan, SendRules, SendSettings
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.sys_flags import MULTI_TAGS
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.requests import SendFields
 
@@ -237,6 +239,38 @@ def test_a_topic_that_changes_is_checked_again() -> None:
     assert isinstance(decide(header(), b"x", 409), SendPlan)
     topics["T"] = TopicConfig("T", 4, 4, 4)
     assert isinstance(decide(header(), b"x", 409), Refusal)
+
+
+def test_a_topic_that_passed_is_checked_again_under_other_settings() -> None:
+    sends = rules()
+    assert isinstance(sends.decide(header(), b"x", 409), SendPlan)
+    assert sends.plain_topic("T") is not None
+    sends.settings = replace(sends.settings, permission=4, stamp=b"CLUSTER\x01other\x02")
+    assert sends.plain_topic("T") is None
+    assert isinstance(sends.decide(header(), b"x", 409), Refusal)
+    plain = sends.plain_properties(b"UNIQ_KEY\x01k\x02")
+    assert plain is not None
+    assert plain[1] == b"UNIQ_KEY\x01k\x02CLUSTER\x01other\x02"
+
+
+def test_a_topic_is_plain_once_it_passed_and_while_it_stays_as_it_is() -> None:
+    topics = {
+        "T": TopicConfig("T", 4, 8, filter_type="MULTI_TAG"),
+        "%RETRY%g": TopicConfig("%RETRY%g"),
+    }
+    sends = SendRules(
+        Catalog(topics.get, GROUPS.get),
+        SendSettings(100, True, True, 6, 18, STAMP),
+        pick=lambda _: 0,
+        new_key=lambda: "K",
+    )
+    assert sends.plain_topic("T") is None
+    for name in topics:
+        assert isinstance(sends.decide(header(topic=name, queue_id=0), b"x", 409), SendPlan)
+    assert sends.plain_topic("T") == PlainTopic(b"T", 8, MULTI_TAGS)
+    assert sends.plain_topic("%RETRY%g") is None
+    topics["T"] = TopicConfig("T", 1, 1)
+    assert sends.plain_topic("T") is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,260 @@
+"""The lane for bursts: the plain sends of one read of a connection, in one loop from their frames to staged records.
+
+Most sends are plain: one new message for a known topic, that waits for nothing and asks for an answer. Plain sends that
+come in one read are a *burst*, which has one waiter and one joined answer. What a request value, a plan and a waiter
+would hold for each is in the frames already, so none is made. The decisions are those of the ordinary way: what a topic
+and properties allow is asked of the same rules (`service.send`), what came before of the same table (known_sends.py).
+
+Whatever is not plain ends the burst and goes the ordinary way, in its turn: so the order on a connection stays, in the
+log and in the answers. A burst whose end is not plain (its entry fails, its client is gone, another send has one of
+its keys, a topic is new) is *singled out*: its sends become what the ordinary way would have made of them, and go on
+there. So there is one place for each conclusion, and it is not here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from broker.server.handlers.known_sends import KnownSends
+from broker.server.handlers.new_topics import NewTopics
+from broker.server.handlers.send_answers import SendAnswers
+from broker.server.handlers.send_operations import SendOperation
+from broker.server.requests.commits import Commits, Run
+from broker.server.requests.origin import Origin
+from broker.server.requests.request import Command
+from broker.service.send import KEPT_FLAGS, SendRules
+from broker.store.entry_bodies import QueueEnd, StagedMessage
+from broker.store.parse import KEY, PHYSICAL_OFFSET, QUEUE_OFFSET
+from broker.store.staging import StagedEntry
+from dledger import DLedgerError
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.record import BODY_BYTES_MAX
+from dledger_mq.remoting.errors import FieldError, FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.replies import join_frames
+from dledger_mq.remoting.requests import SendRequest, decode_request
+
+
+class Burst(Run):
+    """Plain sends of one read that were staged one after another, and wait for their entry.
+
+    Attributes:
+        origin: the client that sent them.
+        deadline_ms: end of their wait for a leader, should they come to wait for one.
+        frames, commands, keys, messages: for each send its request, its UNIQ_KEY, and what was staged.
+        singled_out: those that are requests of their own by now, by their place in the burst.
+    """
+
+    __slots__ = (
+        "_lane",
+        "commands",
+        "deadline_ms",
+        "frames",
+        "keys",
+        "messages",
+        "origin",
+        "singled_out",
+    )
+
+    def __init__(self, lane: SendLane, origin: Origin, deadline_ms: int) -> None:
+        self._lane = lane
+        self.origin = origin
+        self.deadline_ms = deadline_ms
+        self.frames: Sequence[Frame] = ()
+        self.commands: list[SendRequest] = []
+        self.keys: list[bytes] = []
+        self.messages: list[StagedMessage] = []
+        self.ends: list[int] = []
+        self.singled_out: dict[int, SendOperation] = {}
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        """See `Waiter`."""
+        self._lane.committed(self, staged, place)
+
+    def failed(self, error: DLedgerError) -> None:
+        """See `Waiter`."""
+        for send in self._lane.single_out_all(self):
+            send.failed(error)
+
+    def divide(self, count: int) -> Burst:
+        """See `Run`."""
+        assert 0 < count < len(self.keys), f"{count} of {len(self.keys)} sends are kept"
+        rest = Burst(self._lane, self.origin, self.deadline_ms)
+        rest.frames, self.frames = self.frames[count:], self.frames[:count]
+        rest.commands, self.commands = self.commands[count:], self.commands[:count]
+        rest.keys, self.keys = self.keys[count:], self.keys[:count]
+        rest.messages, self.messages = self.messages[count:], self.messages[:count]
+        kept_bytes = self.ends[count - 1]
+        rest.ends, self.ends = [end - kept_bytes for end in self.ends[count:]], self.ends[:count]
+        for at in [at for at in self.singled_out if at >= count]:
+            rest.singled_out[at - count] = self.singled_out.pop(at)
+        self._lane.entered(rest)
+        return rest
+
+    def single_out(self, key: bytes) -> SendOperation:
+        """See `SendsTogether`."""
+        at = self.keys.index(key)
+        assert at not in self.singled_out, f"send {at} of a burst was singled out before"
+        return self._lane.single_out(self, at)
+
+
+class SendLane:
+    """Takes bursts while this node leads, and answers them."""
+
+    def __init__(
+        self,
+        commits: Commits,
+        rules: SendRules,
+        known: KnownSends,
+        answers: SendAnswers,
+        *,
+        new_topics: NewTopics,
+        is_open: Callable[[], bool],
+        single_out: Callable[[Burst, int], SendOperation],
+    ) -> None:
+        """Set up the lane.
+
+        Args:
+            commits: where sends are staged.
+            rules: decide on sends.
+            known: what came before.
+            answers: what answers are made of.
+            new_topics: the topics whose sends are answered later.
+            is_open: returns True while sends are taken here.
+            single_out: makes a request of its own of the send at a place of a burst.
+        """
+        self._commits = commits
+        self._rules = rules
+        self._known = known
+        self._new_topics = new_topics
+        self._is_open = is_open
+        self._make = single_out
+        self._header = answers.replies.plain_template(answers.ids.prefix)
+
+    # From frames to staged records.
+
+    def take(
+        self,
+        origin: Origin,
+        frames: Sequence[Frame],
+        at: int,
+        command: SendRequest,
+        *,
+        deadline_ms: int,
+    ) -> tuple[int, Command | None]:
+        """See `Lane`."""
+        if not self._is_open():
+            return at, command
+        burst = Burst(self, origin, deadline_ms)
+        try:
+            return self._gather(burst, frames, at, command)
+        finally:
+            if burst.keys:
+                burst.frames = frames[at : at + len(burst.keys)]
+                place = self._commits.staging.stage_all(burst.messages, burst.ends[-1])
+                self._commits.wait(place, burst)
+
+    def _gather(
+        self, burst: Burst, frames: Sequence[Frame], at: int, command: Command | None
+    ) -> tuple[int, Command | None]:
+        """Add plain sends to a burst, up to the first that is not; runs per message.
+
+        The checks are those of `SendRules.decide` that a plain send can fail, and that of `Commits.is_full`.
+        """
+        rules, known, count = self._rules, self._known, len(frames)
+        read, recent, ahead = rules.plain_properties, known.recent_keys, known.ahead
+        count_room, bytes_room = self._commits.room
+        body_bytes_max = min(rules.settings.message_bytes_max, BODY_BYTES_MAX)
+        born_host, size_bytes = burst.origin.born_host, 0
+        messages, ends, keys, commands = burst.messages, burst.ends, burst.keys, burst.commands
+        queues: dict[tuple[str, QueueId], tuple[QueueEnd, int] | None] = {}
+        while isinstance(command, SendRequest) and not command.flag:
+            fields, body = command.fields, frames[at].body
+            queue_key = fields.topic, fields.queue_id
+            queue = queues.get(queue_key) or queues.setdefault(queue_key, self._queue(*queue_key))
+            if (
+                queue is None
+                or fields.is_batch
+                or fields.sink_batch is not None
+                or fields.reconsume_times
+                or fields.sys_flag < 0
+                or fields.born_timestamp_ms < 0
+                or not 0 < len(body) <= body_bytes_max
+                or len(keys) >= count_room
+                or size_bytes >= bytes_room
+            ):
+                break
+            try:
+                plain = read((fields.properties or "").encode())
+            except UnicodeEncodeError:
+                break
+            if plain is None:
+                break
+            key, properties, folded = plain
+            if key in recent or key in ahead:
+                break
+            queue_end, added_flags = queue
+            flags, born_ms = fields.sys_flag & KEPT_FLAGS | added_flags, fields.born_timestamp_ms
+            messages.append(
+                (queue_end, body, properties, flags, born_ms, born_host, fields.flag, 0, 0, folded)
+            )
+            size_bytes += queue_end.bytes_max + len(body) + len(properties)
+            ends.append(size_bytes)
+            keys.append(key)
+            commands.append(command)
+            ahead[key] = burst
+            at += 1
+            try:
+                command = decode_request(frames[at]) if at < count else None
+            except (FieldError, FrameError):
+                command = None  # whoever decodes it next says so
+        return at, command
+
+    def _queue(self, name: str, queue_id: QueueId) -> tuple[QueueEnd, int] | None:
+        """Return the end of a queue that plain sends may go to, and what its topic adds to their system flag."""
+        topic = self._rules.plain_topic(name)
+        if topic is None or not 0 <= queue_id < topic.queue_count:
+            return None
+        try:
+            return self._commits.staging.queue_end((topic.name, queue_id)), topic.added_flags
+        except RecordError:
+            return None
+
+    def entered(self, burst: Burst) -> None:
+        """Note the sends of a burst under it, which another one was divided off from."""
+        for at, key in enumerate(burst.keys):
+            if at not in burst.singled_out:
+                self._known.ahead[key] = burst
+
+    # The outcome of a burst.
+
+    def committed(self, burst: Burst, staged: StagedEntry, place: int) -> None:
+        """Answer the sends of a burst, which stand from `place` on, with one joined answer if all is plain."""
+        if burst.singled_out or self._new_topics.names or burst.origin.is_gone:
+            for at, send in enumerate(self.single_out_all(burst), place):
+                send.committed(staged, at)
+            return
+        self._known.leave_together(burst.keys)
+        header, records = self._header, staged.records[place : place + len(burst.keys)]
+        burst.origin.send(
+            join_frames(
+                header
+                % (record[PHYSICAL_OFFSET], record[KEY][1], record[QUEUE_OFFSET], command.opaque)
+                for command, record in zip(burst.commands, records, strict=True)
+            )
+        )
+
+    def single_out(self, burst: Burst, at: int) -> SendOperation:
+        """Make the send at a place of a burst a request of its own, if it is none yet."""
+        send = burst.singled_out.get(at)
+        if send is None:
+            send = burst.singled_out[at] = self._make(burst, at)
+        return send
+
+    def single_out_all(self, burst: Burst) -> list[SendOperation]:
+        """Make all sends of a burst requests of their own; return them in their order."""
+        for at, key in enumerate(burst.keys):
+            if at not in burst.singled_out:
+                self._known.ahead[key] = (self.single_out(burst, at),)
+        return [burst.singled_out[at] for at in range(len(burst.keys))]

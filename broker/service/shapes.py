@@ -1,0 +1,106 @@
+"""The shape of a message's properties: all of them but the value of UNIQ_KEY, which no two messages share.
+
+A producer's messages mostly have the same shape, and all that the rules and the fold ask of properties, the key aside,
+follows from it. So it is worked out once, by the same functions that read any properties, and remembered. Properties
+that ask for something (a level, a due time, a transaction) or in which the broker replaces something have no plain
+shape: what becomes of those is decided message by message (send.py).
+
+Pure; a table of results, which may be forgotten at any time.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from broker.store.parse import FoldedProperties, folded_properties
+from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, UNIQ_KEY, terminated
+
+DELAYED: Final = b"DELAY\x01"
+HALF: Final = b"TRAN_MSG\x01"
+TIMED: Final = b"TIMER_"
+POPPED: Final = b"POP_CK\x01"
+REPLACED: Final = (b"MSG_REGION\x01", b"CLUSTER\x01")
+"""Properties without these bytes ask for nothing, and nothing in them is replaced: a quick look, before a name is
+really looked for."""
+
+SHAPES_MAX: Final = 1024
+SHAPE_BYTES_MAX: Final = 1024
+"""Bounds of the table: it is emptied when it is full, and long properties are read anew each time."""
+
+_KEY: Final = UNIQ_KEY + b"\x01"
+_KEY_BYTES: Final = len(_KEY)
+_KEYS: Final = b"KEYS\x01"
+_PAIR_END: Final = 2
+
+
+class _Shape(msgspec.Struct, frozen=True, gc=False):
+    """What follows from a plain shape.
+
+    Attributes:
+        ending: what stands after the key in the record: the rest, and what the broker adds.
+        tag_hash: of TAGS; 0 for none.
+        keys: the value of KEYS.
+    """
+
+    ending: bytes
+    tag_hash: int
+    keys: bytes | None
+
+
+PlainProperties = tuple[bytes, bytes, FoldedProperties]
+"""The UNIQ_KEY; the properties as they stand in the record; what the fold needs of these. A plain tuple, since one is
+made for each message."""
+
+
+class Shapes:
+    """The shapes that were seen lately, for one stamp: the properties that the broker adds to every message."""
+
+    def __init__(self, stamp: bytes) -> None:
+        self._stamp = stamp
+        self._known: dict[tuple[bytes, bytes], _Shape | None] = {}
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+    def read(self, properties: bytes) -> PlainProperties | None:
+        """Read properties as a client gave them; None: they are not plain, or have no key, or are too long."""
+        at = properties.find(_KEY)
+        key_at = at + _KEY_BYTES
+        end = properties.find(b"\x02", key_at)
+        if at < 0 or end <= key_at or (at and properties[at - 1] != _PAIR_END):
+            return None
+        uniq_key, beginning, rest = properties[key_at:end], properties[:key_at], properties[end:]
+        try:
+            shape = self._known[beginning, rest]
+        except KeyError:
+            shape = self._look(properties, beginning, rest)
+        if shape is None or b"\x01" in uniq_key:
+            return None
+        stored = beginning + uniq_key + shape.ending
+        if len(stored) > PROPERTIES_BYTES_MAX:
+            return None
+        return uniq_key, stored, (shape.tag_hash, uniq_key, shape.keys)
+
+    def _look(self, properties: bytes, beginning: bytes, rest: bytes) -> _Shape | None:
+        """Work out a shape, and remember it unless it will hardly come again."""
+        shape = self._work_out(beginning, rest)
+        is_common = _KEYS not in properties and len(properties) <= SHAPE_BYTES_MAX
+        if is_common:
+            if len(self._known) >= SHAPES_MAX:
+                self._known.clear()
+            self._known[beginning, rest] = shape
+        return shape
+
+    def _work_out(self, beginning: bytes, rest: bytes) -> _Shape | None:
+        """Return what follows from a shape; None: it is not plain."""
+        for text in (beginning, rest):
+            if any(each in text for each in (DELAYED, HALF, TIMED, POPPED, *REPLACED)):
+                return None
+        if _KEY in rest:
+            return None  # the last one counts
+        ending = terminated(rest) + self._stamp
+        tag_hash, uniq_key, keys = folded_properties(beginning + b"K" + ending)
+        assert uniq_key == b"K", f"the key of {beginning!r} K {rest!r} is {uniq_key!r}"
+        return _Shape(ending, tag_hash, keys)

@@ -1,0 +1,277 @@
+"""The lane for bursts against the ordinary way: the same frames, answers, bytes, digests and notes."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import encode_frame
+from dledger_mq.remoting.header import encode_command, make_request
+from dledger_mq.remoting.requests import SEND_LONG_NAMES
+from tests.property.server.twin_leaders import BODY_BYTES_MAX, TwinLeader
+
+LETTERS = "abcdefghijklm"
+KEYS = st.sampled_from([f"key-{number}" for number in range(6)] + ["k\x01x", "DELAY", "TIMER_x"])
+EXTRAS = st.sampled_from(
+    [""] * 6
+    + [
+        "TAGS\x01red\x02",
+        "TAGS\x01\x02TAGS\x01blue\x02",
+        "KEYS\x01a b\x02TAGS\x01red",
+        "WAIT\x01true\x02",
+        "DELAY\x013\x02",
+        "DELAY\x01none\x02",
+        "TIMER_DELAY_MS\x01100\x02",
+        "TRAN_MSG\x01true\x02",
+        "TRAN_MSG\x01no\x02",
+        "MSG_REGION\x01else\x02",
+        "POP_CK\x011 2 3\x02",
+        "UNIQ_KEY\x01key-2\x02",
+        "UNIQ_KEY\x01\x02",
+        "xUNIQ_KEY\x01a\x02",
+        "p\x01" + "v" * 32_700 + "\x02",
+        "\x02\x02",
+    ]
+)
+USUAL = {"b": "T", "e": "0", "f": "0", "g": "1000", "h": "0", "j": "0"}
+
+
+@st.composite
+def properties(draw: st.DrawFn) -> str:
+    """Properties in any order, mostly with a key, the last pair mostly ended."""
+    parts = [draw(EXTRAS), draw(EXTRAS)]
+    if draw(st.integers(0, 9)):
+        parts.insert(draw(st.integers(0, 2)), f"UNIQ_KEY\x01{draw(KEYS)}\x02")
+    text = "".join(parts)
+    return text[:-1] if text and not draw(st.integers(0, 7)) else text
+
+
+ODD_FIELDS = st.sampled_from(
+    [{}] * 8
+    + [
+        {"b": "M"},
+        {"b": "New"},
+        {"b": "Newer"},
+        {"b": "%RETRY%g"},
+        {"b": "TBW102"},
+        {"b": "bad topic"},
+        {"e": "-1"},
+        {"e": "3"},
+        {"e": "4"},
+        {"e": "x"},
+        {"f": "1"},
+        {"f": "4"},
+        {"f": "16"},
+        {"f": "-1"},
+        {"g": "-5"},
+        {"g": "2000"},
+        {"h": "7"},
+        {"j": "2"},
+        {"j": None},
+        {"i": None},
+        {"dledgerSinkBatch": "1 sink"},
+    ]
+)
+"""Fields that differ from the usual ones; None: the field is not there."""
+
+
+@st.composite
+def frames(draw: st.DrawFn, opaque: int) -> bytes:
+    """One frame: mostly a send, mostly a plain one."""
+    kinds = ["send"] * 36 + ["long", "oneway", "batch", "slow", "other"] * 3 + ["broken"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "other":
+        return encode_command(make_request(9999, opaque, {"a": "b"}))
+    if kind == "broken":
+        return encode_frame(
+            b'{"code":310,"opaque":1,"extFields":{"i":"half a pair \\ud800"}}', b"one"
+        )
+    body = draw(st.sampled_from([b"one", b"one", b"two", b"x" * 300, b"", b"y" * BODY_BYTES_MAX]))
+    body += b"!" * draw(st.sampled_from([0, 0, 0, 1]))
+    ext: dict[str, Any] = {
+        **USUAL,
+        "a": "P",
+        "c": "TBW102",
+        "d": "2",
+        "i": draw(properties()),
+        "k": "false",
+        **draw(ODD_FIELDS),
+    }
+    if kind == "batch":
+        ext["m"] = "true"
+        body = encode_batch(
+            BatchItem(0, text, draw(properties()).encode(errors="replace")[:30_000])
+            for text in draw(st.lists(st.sampled_from([b"one", b"two"]), min_size=1, max_size=3))
+        )
+    fields = {name: value for name, value in ext.items() if value is not None}
+    if kind == "long":
+        names = dict(zip(LETTERS, SEND_LONG_NAMES, strict=True))
+        fields = {names.get(name, name): value for name, value in fields.items()}
+    if kind == "slow":  # not as the typed decoder wants it
+        fields["queueId"] = fields["e"]
+        fields["e"] = f" {fields['e']} "
+    header = {
+        "code": {"long": 10, "batch": 320}.get(kind, 310),
+        "flag": 2 if kind == "oneway" else 0,
+        "opaque": opaque,
+        "version": 409,
+        "language": "JAVA",
+        "extFields": fields,
+    }
+    return encode_frame(json.dumps(header).encode(), body)
+
+
+@st.composite
+def reads(draw: st.DrawFn) -> tuple[str, int, bytes]:
+    """What one connection sends in one piece."""
+    count = draw(st.sampled_from([1, 2, 5, 9, 14]))
+    pieces = [draw(frames(number)) for number in range(count)]
+    return "read", draw(st.integers(0, 2)), b"".join(pieces)
+
+
+STEPS = st.one_of(
+    reads(),
+    reads(),
+    reads(),
+    st.sampled_from(
+        [
+            ("flush", 0, b""),
+            ("commit", 0, b""),
+            ("commit", 0, b""),
+            ("refuse", 0, b""),
+            ("lose", 0, b""),
+            ("depose", 0, b""),
+            ("lead", 0, b""),
+            ("route", 0, b""),
+            ("close", 1, b""),
+            ("go", 2, b""),
+        ]
+    ),
+)
+
+
+def carry_out(leader: TwinLeader, what: str, number: int, data: bytes) -> None:
+    """Do one step with one of the twins."""
+    is_leading = leader.log.is_serving
+    origin = leader.origins[number]
+    match what:
+        case "read" if not origin.is_closed:
+            try:
+                leader.read(number, data)
+            except FrameError:
+                origin.is_closed = origin.is_gone = True
+        case "flush" if is_leading:
+            leader.commits.flush()
+        case "commit" if is_leading:
+            leader.commit()
+        case "refuse" if is_leading:
+            leader.log.refuses = True
+            leader.commits.flush()
+            leader.log.refuses = False
+        case "lose" | "depose" if is_leading:
+            leader.depose(is_unknown=what == "lose")
+        case "lead" if not is_leading:
+            leader.begin_term()
+        case "route":
+            leader.take_routes()
+        case "close":
+            origin.is_closed = origin.is_gone = True
+        case "go":
+            origin.is_gone = True
+
+
+def run_both(steps: Sequence[tuple[str, int, bytes]]) -> TwinLeader:
+    """Do all steps with both, and compare after each; return the one with the lane."""
+    fast, ordinary = TwinLeader(has_lane=True), TwinLeader(has_lane=False)
+    for step in (*steps, ("lead", 0, b""), ("route", 0, b""), *[("commit", 0, b"")] * 9):
+        carry_out(fast, *step)
+        carry_out(ordinary, *step)
+        assert fast.seen() == ordinary.seen(), step[0]
+    assert fast.commits.is_idle
+    assert not fast.seen()["in flight"]
+    return fast
+
+
+@pytest.mark.slow
+@given(st.lists(STEPS, min_size=1, max_size=14))
+@settings(max_examples=40, deadline=None, phases=[Phase.generate])
+def test_both_ways_do_the_same(steps: list[tuple[str, int, bytes]]) -> None:
+    run_both(steps)
+
+
+def plain(opaque: int, key: str, *, body: bytes = b"one", **fields: str) -> bytes:
+    ext = {**USUAL, "a": "P", "i": f"UNIQ_KEY\x01{key}\x02TAGS\x01red\x02", **fields}
+    header = {"code": 310, "flag": 0, "opaque": opaque, "version": 409, "extFields": ext}
+    return encode_frame(json.dumps(header).encode(), body)
+
+
+def opaques(data: bytes) -> list[int]:
+    found, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from(">i", data, at)
+        found.append(json.loads(data[at + 8 : at + 4 + length])["opaque"])
+        at += 4 + length
+    return found
+
+
+def test_a_burst_that_one_entry_does_not_take_is_divided_as_its_sends_would_be() -> None:
+    burst = b"".join(plain(number, f"k{number}", body=b"x" * 500) for number in range(1, 9))
+    fast = run_both([("read", 0, plain(0, "first")), ("commit", 0, b""), ("read", 0, burst)])
+    assert opaques(fast.origins[0].sent) == list(range(9))
+    assert [entry.body.count(b"x" * 500) for entry in fast.log.entries][-4:] == [2, 2, 2, 2]
+
+
+def test_a_send_in_flight_that_is_divided_off_is_joined_by_its_repeat() -> None:
+    first = b"".join(plain(number, f"k{number}", body=b"x" * 500) for number in range(6))
+    again = plain(9, "k4", body=b"x" * 500)
+    fast = run_both(
+        [
+            ("read", 0, plain(0, "first")),
+            ("commit", 0, b""),
+            ("read", 0, first),
+            ("flush", 0, b""),
+            ("read", 1, again),
+            ("flush", 0, b""),
+        ]
+    )
+    assert opaques(fast.origins[1].sent) == [9]
+    assert sum(entry.body.count(b"x" * 500) for entry in fast.log.entries) == 6
+
+
+def test_what_is_not_plain_keeps_its_turn() -> None:
+    pieces = [plain(number, f"k{number}") for number in range(7)]
+    pieces[3] = plain(3, "k3", i="TAGS\x01no key\x02")
+    fast = run_both(
+        [("read", 0, plain(9, "first")), ("commit", 0, b""), ("read", 0, b"".join(pieces))]
+    )
+    assert opaques(fast.origins[0].sent) == [9, *range(7)]
+
+
+def test_a_burst_is_refused_where_its_sends_would_be() -> None:
+    burst = b"".join(plain(number, f"k{number}") for number in range(30))
+    fast = run_both([("read", 0, plain(99, "first")), ("commit", 0, b""), ("read", 0, burst)])
+    answered = opaques(fast.origins[0].sent)
+    assert sorted(answered) == [*range(30), 99]
+    assert answered[1] > 1, "those for which there is no room are answered first"
+
+
+def test_a_burst_without_a_leader_is_carried_out_by_the_next() -> None:
+    burst = b"".join(plain(number, f"k{number}") for number in range(3))
+    fast = run_both(
+        [
+            ("read", 0, plain(9, "first")),
+            ("commit", 0, b""),
+            ("read", 0, burst),
+            ("depose", 0, b""),
+            ("lead", 0, b""),
+        ]
+    )
+    assert opaques(fast.origins[0].sent) == [9, 0, 1, 2]
