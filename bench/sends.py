@@ -34,7 +34,7 @@ _DONE: Final = b'"code":0,'
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SendLoad:
     """A load: in each step every connection sends so many requests in one piece, then all answers are awaited.
 
     Attributes:
@@ -58,34 +58,21 @@ class Load:
 
 
 LOADS: Final = (
-    Load(1, 1),
-    Load(64, 1),
-    Load(1, 64),
-    Load(1, 1024),
-    Load(1, 16, BATCH_COUNT),
+    SendLoad(1, 1),
+    SendLoad(64, 1),
+    SendLoad(1, 64),
+    SendLoad(1, 1024),
+    SendLoad(1, 16, BATCH_COUNT),
 )
 
 
-class CountingClient:
-    """A connection that counts answers and does not cut them."""
-
-    def __init__(self, cluster: Alone, number: int) -> None:
-        end = cluster.connect(f"10.0.0.1:{41_000 + number}", cluster.voters[0])
-        assert end is not None, "it is up"
-        self.end: SimConnection = end
-        self.answers = 0
-        end.arrive = self._arrive  # type: ignore[method-assign]  # nothing is decoded on this side
-
-    def _arrive(self, data: bytes | None) -> None:
-        self.answers += (data or b"").count(_DONE)
-
-
 class Sender:
-    """Puts loads on one broker, step by step."""
+    """Puts loads on one broker, step by step; answers are counted and not cut."""
 
     def __init__(self, cluster: Alone) -> None:
         self._cluster = cluster
-        self._clients = [CountingClient(cluster, number) for number in range(64)]
+        self._answers = 0
+        self._clients = [self._connect(number) for number in range(64)]
         body = b"x" * BODY_BYTES
         self._singles = [send_template(TOPIC, queue, body) for queue in range(QUEUE_COUNT)]
         self._batches = [
@@ -93,7 +80,16 @@ class Sender:
         ]
         self._number = 0
 
-    def step_cpu_s(self, load: Load) -> float:
+    def _connect(self, number: int) -> SimConnection:
+        end = self._cluster.connect(f"10.0.0.1:{41_000 + number}", self._cluster.voters[0])
+        assert end is not None, "it is up"
+        end.arrive = self._arrive  # type: ignore[method-assign]  # nothing is decoded on this side
+        return end
+
+    def _arrive(self, data: bytes | None) -> None:
+        self._answers += (data or b"").count(_DONE)
+
+    def step_cpu_s(self, load: SendLoad) -> float:
         """Send once and await all answers; return the processor time in seconds.
 
         Raises:
@@ -101,25 +97,23 @@ class Sender:
         """
         clients = self._clients[: load.connections]
         pieces = [self._piece(load) for _ in clients]
-        awaited = sum(each.answers for each in clients) + load.connections * load.in_flight
+        awaited = self._answers + load.connections * load.in_flight
         began_s = time.process_time()
         for client, piece in zip(clients, pieces, strict=True):
-            client.end.send_nowait(piece)
+            client.send_nowait(piece)
         end_ms = self._cluster.now_ms + WAIT_MS
-        if not self._cluster.run_until(
-            end_ms, lambda: sum(each.answers for each in clients) >= awaited
-        ):
+        if not self._cluster.run_until(end_ms, lambda: self._answers >= awaited):
             raise TimeoutError(f"{load.name}: answers are missing, or sends were refused")
         return time.process_time() - began_s
 
-    def _piece(self, load: Load) -> bytes:
+    def _piece(self, load: SendLoad) -> bytes:
         templates: list[FrameTemplate] = self._singles if load.per_request == 1 else self._batches
         numbers = range(self._number, self._number + load.in_flight)
         self._number += load.in_flight
         return b"".join(templates[number % QUEUE_COUNT].frame(number) for number in numbers)
 
 
-def measure(sender: Sender, load: Load, messages: int) -> float:
+def measure(sender: Sender, load: SendLoad, messages: int) -> float:
     """Return the processor time of one message, in microseconds, over that many or a few more."""
     steps = -(-messages // load.messages)
     return 1e6 * sum(sender.step_cpu_s(load) for _ in range(steps)) / (steps * load.messages)

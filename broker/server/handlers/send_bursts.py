@@ -19,7 +19,7 @@ from broker.server.handlers.known_sends import KnownSends
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_operations import SendOperation
-from broker.server.requests.commits import Commits, Run
+from broker.server.requests.commits import Commits, RecordRun
 from broker.server.requests.origin import Origin
 from broker.server.requests.request import Command
 from broker.service.send import KEPT_FLAGS, SendRules
@@ -36,7 +36,7 @@ from dledger_mq.remoting.replies import join_frames
 from dledger_mq.remoting.requests import SendRequest, decode_request
 
 
-class Burst(Run):
+class Burst(RecordRun):
     """Plain sends of one read that were staged one after another, and wait for their entry.
 
     Attributes:
@@ -78,7 +78,7 @@ class Burst(Run):
             send.failed(error)
 
     def divide(self, count: int) -> Burst:
-        """See `Run`."""
+        """See `RecordRun`."""
         assert 0 < count < len(self.keys), f"{count} of {len(self.keys)} sends are kept"
         rest = Burst(self._lane, self.origin, self.deadline_ms)
         rest.frames, self.frames = self.frames[count:], self.frames[:count]
@@ -143,7 +143,7 @@ class SendLane:
         *,
         deadline_ms: int,
     ) -> tuple[int, Command | None]:
-        """See `Lane`."""
+        """See `RequestLane`."""
         if not self._is_open():
             return at, command
         burst = Burst(self, origin, deadline_ms)

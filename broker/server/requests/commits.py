@@ -8,7 +8,7 @@ outcome is unknown.
 
 What belongs together stands in one entry: all that was staged between two calls of `wait` is a *unit*, and
 never divided. Whoever stages several records therefore waits for them once, after the last one. Records that have
-nothing to do with one another may have one waiter all the same: a `Run`, which is divided where an entry ends.
+nothing to do with one another may have one waiter all the same: a `RecordRun`, which is divided where an entry ends.
 
 A refused entry takes with it the topics and groups that it would have created (the log refuses entries while
 leadership is handed over, and goes on if nobody takes it): what is staged later does not find them.
@@ -61,7 +61,7 @@ class Waiter(Protocol):
         ...
 
 
-class Run(ABC):
+class RecordRun(ABC):
     """A waiter for records that stand one after another, each of which is a unit of its own.
 
     It is notified once for those that one entry takes, with the place of the first.
@@ -83,7 +83,7 @@ class Run(ABC):
         """See `Waiter`."""
 
     @abstractmethod
-    def divide(self, count: int) -> Run:
+    def divide(self, count: int) -> RecordRun:
         """Keep the first `count` records, one at least; return a waiter for the others, one at least."""
 
 
@@ -297,7 +297,7 @@ class Commits:
 
         An entry takes one unit at least. Returns 1 if there is one waiter more that fits, 0 if not.
         """
-        if at == len(self._waiters) or not isinstance(run := self._waiters[at][1], Run):
+        if at == len(self._waiters) or not isinstance(run := self._waiters[at][1], RecordRun):
             return 0
         place, _, end, end_bytes = self._waiters[at]
         size_bytes = run.ends[-1]
@@ -376,7 +376,9 @@ class Commits:
     def _fail(self, waiters: list[_Waiting], error: DLedgerError) -> None:
         """Notify these waiters that what they wait for is not confirmed."""
         if waiters:
-            count = sum(len(each[1].ends) if isinstance(each[1], Run) else 1 for each in waiters)
+            count = sum(
+                len(each[1].ends) if isinstance(each[1], RecordRun) else 1 for each in waiters
+            )
             _log.info("%d requests were not confirmed: %s", count, error)
         for _, waiter, _, _ in waiters:
             waiter.failed(error)

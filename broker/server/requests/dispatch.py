@@ -25,7 +25,7 @@ from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE
 from dledger_mq.remoting.requests import SendRequest, decode_request
 
 
-class Lane(Protocol):
+class RequestLane(Protocol):
     """A way for sends that come together, without a request value for each."""
 
     def take(
@@ -53,7 +53,7 @@ class Dispatch:
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
-        self.lane: Lane | None = None
+        self.lane: RequestLane | None = None
         self._router = router
         self._now_ms = now_ms
         self._handlers: dict[int, AnyHandler] = {}
