@@ -5,8 +5,8 @@
 One broker, alone in its group, with a simulated clock, disk and client, as in `bench.calls`; the code is the shipped
 one, from the bytes of a connection to the bytes of its answers. Each load is so many connections times so many sends
 in one piece, and batches of 100. A figure is processor time of this process per message, the median of some rounds
-and the least of them; what the simulator takes of it, some 20 us a piece and 1 us a message, is in it, what the client
-takes to make its frames is not. `--ordinary` keeps bursts out of their lane.
+and the least of them. What the simulator takes is in it, what the client takes to make its frames is not: so the ratio
+of two figures says less than what was saved. `--ordinary` keeps bursts out of their lane.
 """
 
 from __future__ import annotations
