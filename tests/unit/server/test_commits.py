@@ -10,7 +10,7 @@ import trio
 import trio.testing
 
 from broker.server.requests.commit_tasks import keep_flushing
-from broker.server.requests.commits import INFLIGHT_MAX, Commits
+from broker.server.requests.commits import INFLIGHT_MAX, Commits, RecordRun
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
 from broker.store.control import DeleteTopic
@@ -84,6 +84,27 @@ class Told:
 
     def failed(self, error: DLedgerError) -> None:
         self.errors.append(error)
+
+
+class ToldRun(RecordRun):
+    """A run that remembers: the place of its first record, how many there are, and the queue offset of the first."""
+
+    def __init__(self, ends: list[int], runs: list[ToldRun]) -> None:
+        self.ends = ends
+        self.places: list[tuple[int, int, int]] = []
+        self.runs = runs
+        runs.append(self)
+
+    def committed(self, staged: StagedEntry, place: int) -> None:
+        self.places.append((place, len(self.ends), staged.queue_offset(place)))
+
+    def failed(self, error: DLedgerError) -> None:
+        raise AssertionError(f"{len(self.ends)} records failed: {error}")
+
+    def divide(self, count: int) -> ToldRun:
+        rest = [end - self.ends[count - 1] for end in self.ends[count:]]
+        del self.ends[count:]
+        return ToldRun(rest, self.runs)
 
 
 class Bench:
@@ -280,6 +301,24 @@ def test_no_entry_passes_the_bound_of_the_log(bench: Bench) -> None:
     # The place within its entry, and the offset in the queue, which goes on from one to the next.
     assert [waiter.places[0][1] for waiter in told] == [1, 3, 5, 7, 9, 11, 13]
     assert all(waiter.places[0][0] % 2 == 1 for waiter in told)
+
+
+def test_a_run_is_divided_where_an_entry_ends_and_late_waiters_are_told_with_its_end(
+    bench: Bench,
+) -> None:
+    """Two records fit an entry; one that stands before takes the room of one of them."""
+    before, late, runs = Told(), Told(), list[ToldRun]()
+    bench.stage(before, bytes(300))
+    staging, ends, began = bench.commits.staging, list[int](), bench.commits.staging.staged_bytes
+    for _ in range(4):
+        staging.stage(b"T", 0, bytes(300), b"", born_timestamp_ms=1, born_host=HOST)
+        ends.append(staging.staged_bytes - began)
+    bench.commits.wait(1, ToldRun(ends, runs))
+    bench.commits.wait_for_staged(late)
+    flush_all(bench)
+    assert before.places == [(0, 0)]
+    assert [run.places for run in runs] == [[(1, 1, 1)], [(0, 2, 2)], [(0, 1, 4)]]
+    assert late.places == [(0, 4)]
 
 
 def test_what_is_too_large_alone_is_refused_alone(bench: Bench) -> None:
