@@ -128,7 +128,7 @@ class SendPlan(msgspec.Struct, frozen=True, gc=False):
 
 
 class PlainTopic(msgspec.Struct, frozen=True, gc=False):
-    """What plain sends to a topic need: it passed all checks, and is no retry topic.
+    """A topic to which plain sends may go: it passed all checks, and is no retry topic.
 
     Attributes:
         name: as it stands in records.

@@ -36,7 +36,7 @@ _PAIR_END: Final = 2
 
 
 class _Shape(msgspec.Struct, frozen=True, gc=False):
-    """What follows from a plain shape.
+    """The properties that begin and end in one plain way, apart from their key.
 
     Attributes:
         ending: what stands after the key in the record: the rest, and what the broker adds.

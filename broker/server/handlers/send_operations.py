@@ -10,7 +10,7 @@ from dledger import DLedgerError
 
 
 class SendService(Protocol):
-    """What decides on sends, and answers them."""
+    """The service that decides on sends, and answers them."""
 
     def committed(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send of which the staged part is committed."""
