@@ -15,6 +15,7 @@ import cProfile
 import pstats
 import struct
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,7 +59,7 @@ class BenchClient:
         self._buffer = b""
         self._frame_count = 0
         self._number = 0
-        end.arrive = self._arrive  # type: ignore[method-assign]  # nothing is decoded on this side
+        on_bytes(end, self._arrive)
 
     def ask(self, templates: list[FrameTemplate]) -> None:
         """Send requests in one piece and wait for all answers."""
@@ -83,6 +84,11 @@ class BenchClient:
             assert b'"code":0,' in self._buffer[:size_bytes], self._buffer[:size_bytes]
             self._frame_count += 1
             self._buffer = self._buffer[size_bytes:]
+
+
+def on_bytes(end: SimConnection, arrive: Callable[[bytes | None], None]) -> None:
+    """Give the bytes that come to an end to `arrive`: nothing is decoded on that side."""
+    end.arrive = arrive  # type: ignore[method-assign, assignment]
 
 
 def make_group(state_type: type[BrokerState] = BrokerState) -> tuple[Alone, BenchClient]:

@@ -24,7 +24,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.calls import BODY_BYTES, QUEUE_COUNT, TOPIC, Alone, make_group
+from bench.calls import BODY_BYTES, QUEUE_COUNT, TOPIC, Alone, make_group, on_bytes
 from bench.loadgen import FrameTemplate, batch_template, send_template
 from broker.testing.wires import SimConnection
 
@@ -83,7 +83,7 @@ class Sender:
     def _connect(self, number: int) -> SimConnection:
         end = self._cluster.connect(f"10.0.0.1:{41_000 + number}", self._cluster.voters[0])
         assert end is not None, "it is up"
-        end.arrive = self._arrive  # type: ignore[method-assign]  # nothing is decoded on this side
+        on_bytes(end, self._arrive)
         return end
 
     def _arrive(self, data: bytes | None) -> None:

@@ -82,20 +82,11 @@ def encode_messages(
     records: list[ParsedRecord] = []
     pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
     for message in messages:
-        (
-            queue_end,
-            body,
-            properties,
-            sys_flag,
-            born_ms,
-            born_host,
-            flag,
-            times,
-            prepared,
-            folded,
-        ) = message
+        queue_end, body, properties, sys_flag, born_ms, host, flag, times, prepared, folded = (
+            message
+        )
         topic_field, queue_offset = queue_end.topic_field, queue_end.next_offset
-        if not topic_field or len(born_host) != HOST_V4_BYTES or sys_flag & _UNUSUAL_BITS:
+        if not topic_field or len(host) != HOST_V4_BYTES or sys_flag & _UNUSUAL_BITS:
             piece, record = encode_unusual(
                 message, physical_offset, store_ms=store_ms, store_host=store_host
             )
@@ -116,7 +107,7 @@ def encode_messages(
                 physical_offset,
                 sys_flag,
                 born_ms,
-                born_host,
+                host,
                 store_ms,
                 store_host,
                 times,

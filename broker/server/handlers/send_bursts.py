@@ -33,7 +33,7 @@ from dledger_mq.message.record import BODY_BYTES_MAX
 from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.replies import join_frames
-from dledger_mq.remoting.requests import SendRequest, decode_request
+from dledger_mq.remoting.requests import SendFields, SendRequest, decode_request
 
 
 class Burst(RecordRun):
@@ -97,6 +97,17 @@ class Burst(RecordRun):
         at = self.keys.index(key)
         assert at not in self.singled_out, f"send {at} of a burst was singled out before"
         return self._lane.single_out(self, at)
+
+
+def _asks_for_more(fields: SendFields) -> bool:
+    """Return True if the header of a send says that it is not plain, or cannot stand in a record as it is."""
+    return bool(
+        fields.is_batch
+        or fields.sink_batch is not None
+        or fields.reconsume_times
+        or fields.sys_flag < 0
+        or fields.born_timestamp_ms < 0
+    )
 
 
 class SendLane:
@@ -171,19 +182,11 @@ class SendLane:
         queues: dict[tuple[str, QueueId], tuple[QueueEnd, int] | None] = {}
         while isinstance(command, SendRequest) and not command.flag:
             fields, body = command.fields, frames[at].body
-            queue_key = fields.topic, fields.queue_id
-            queue = queues.get(queue_key) or queues.setdefault(queue_key, self._queue(*queue_key))
-            if (
-                queue is None
-                or fields.is_batch
-                or fields.sink_batch is not None
-                or fields.reconsume_times
-                or fields.sys_flag < 0
-                or fields.born_timestamp_ms < 0
-                or not 0 < len(body) <= body_bytes_max
-                or len(keys) >= count_room
-                or size_bytes >= bytes_room
-            ):
+            at_queue = fields.topic, fields.queue_id
+            queue = queues.get(at_queue) or queues.setdefault(at_queue, self._queue(*at_queue))
+            has_room = len(keys) < count_room and size_bytes < bytes_room
+            is_sized = 0 < len(body) <= body_bytes_max
+            if queue is None or not has_room or not is_sized or _asks_for_more(fields):
                 break
             try:
                 plain = read((fields.properties or "").encode())
