@@ -14,6 +14,12 @@ def cpu_seconds(pid: int) -> float:
     return total_ns / 1e9
 
 
+def process_cpu_seconds(pid: int) -> float:
+    """Return CPU seconds of a process, of threads that have ended, too; in steps of a tick, 10 ms mostly."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def tree_cpu_seconds(pid: int) -> dict[int, float]:
     """Return CPU seconds of a process and of all that it started, by process; each with its children that have ended.
 

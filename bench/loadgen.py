@@ -153,8 +153,9 @@ def run_load(
     *,
     in_flight: int,
     seconds: float,
+    count: int | None = None,
 ) -> LoadResult:
-    """Keep `in_flight` requests outstanding for `seconds`; then wait for the rest.
+    """Keep `in_flight` requests outstanding for `seconds`, or until `count` were sent; then wait for the rest.
 
     `next_frame` is given the running number of the request. Raises OSError when the server closes the
     connection, TimeoutError when it is silent for 10 s.
@@ -170,8 +171,10 @@ def run_load(
         free = in_flight
         while True:
             now = time.perf_counter()
+            first = len(sent_at)
+            if count is not None:
+                free = min(free, count - first)
             if free and now < stop_at:
-                first = len(sent_at)
                 sock.sendall(
                     b"".join([next_frame(number) for number in range(first, first + free)])
                 )

@@ -7,7 +7,7 @@ than any that was reported here reads without a filter (adr/0165).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
@@ -27,8 +27,7 @@ Members = Callable[[str], "dict[str, ConsumerClient]"]
 """The live members of a consumer group, by client id."""
 
 
-@dataclass(frozen=True, slots=True)
-class PullGrant:
+class PullGrant(NamedTuple):
     """A pull that may read.
 
     Attributes:
@@ -37,7 +36,7 @@ class PullGrant:
     """
 
     tags: frozenset[int] | None
-    creation: Creation = field(default=NOTHING_NEW)
+    creation: Creation = NOTHING_NEW
 
 
 class PullRules:
@@ -144,8 +143,7 @@ class PullRules:
         return newest.expression, newest.expression_type
 
 
-@dataclass(frozen=True, slots=True)
-class PullOutcome:
+class PullOutcome(NamedTuple):
     """Code and offsets with which a read is answered."""
 
     code: ResponseCode

@@ -11,12 +11,15 @@ from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
-from broker.store.consume_queue import UNIT
+import msgspec
+
+from broker.store.consume_queue import UNIT, ConsumeQueue
 from broker.store.record_reader import (
-    EntrySource,
     MessageGoneError,
     NotLoadedError,
+    PulledLog,
     RecordReader,
 )
 from broker.store.state import BrokerState
@@ -54,13 +57,13 @@ class GetLimits:
     memory_span_bytes: int = 8 << 30
 
 
-@dataclass(frozen=True, slots=True)
-class GetResult:
+class GetResult(msgspec.Struct, frozen=True):
     """The outcome of a read by queue offset.
 
     Attributes:
         next_offset: where to read next.
-        records: stored records, in queue order; views of the log's entries.
+        records: stored records back to back, in queue order, in pieces; views of what is in memory.
+        count: of the records.
         bytes_behind: from the last examined record to the log's end (D21, Z3); 0 if none was examined.
         not_loaded: places and sizes of further records that would have been given, had they been in memory.
     """
@@ -69,14 +72,15 @@ class GetResult:
     next_offset: QueueOffset
     min_offset: QueueOffset
     max_offset: QueueOffset
-    records: tuple[memoryview, ...] = ()
+    records: Sequence[memoryview] = ()
+    count: int = 0
     bytes_behind: int = 0
     not_loaded: Sequence[tuple[PhysicalOffset, int]] = ()
 
 
 def get_messages(
     state: BrokerState,
-    log: EntrySource,
+    log: PulledLog,
     topic: str,
     queue_id: QueueId,
     *,
@@ -119,48 +123,132 @@ def get_messages(
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, least, most)
     if offset > most:  # D6
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, most, least, most)
-    batch = _Batch(
-        RecordReader(log), limits, count_max=count_max, bytes_max=bytes_max, log_end=log_end
-    )
-    examined_max = max(limits.examined_units_max, count_max)
-    examined = batch.collect(queue.units(offset, examined_max), tag_hashes, may_wait=may_wait)
+    bounds = _Bounds(count_max, bytes_max, log_end, limits)
+    quick = _get_quickly(queue, log, offset, bounds, tag_hashes=tag_hashes)
+    if quick is not None:
+        return quick
+    batch = _Batch(RecordReader(log), bounds)
+    units = queue.units(offset, bounds.examined_max)
+    examined = batch.collect(units, tag_hashes, may_wait=may_wait)
     next_offset = QueueOffset(offset + examined)
     assert offset <= next_offset <= most, (
         f"{queue.key}: {examined} units from {offset} on, of a queue that ends at {most}"
     )
-    behind = log_end - batch.last_physical_offset if examined else 0
+    behind = max(0, log_end - batch.last_physical_offset) if examined else 0
+    count = len(batch.records)
     return GetResult(
-        batch.status,
-        next_offset,
-        least,
-        most,
-        tuple(batch.records),
-        max(0, behind),
-        batch.not_loaded,
+        batch.status, next_offset, least, most, batch.records, count, behind, batch.not_loaded
     )
+
+
+class _Bounds(NamedTuple):
+    """The bounds of one read; `get_messages` describes them."""
+
+    count_max: int
+    bytes_max: int
+    log_end: Position
+    limits: GetLimits
+
+    @property
+    def examined_max(self) -> int:
+        """Units that one read examines at most (D14)."""
+        return max(self.limits.examined_units_max, self.count_max)
+
+    @property
+    def memory_start(self) -> int:
+        """The place from which on records count as in memory (D17)."""
+        return self.log_end - self.limits.memory_span_bytes
+
+
+class _Chosen(NamedTuple):
+    """The wanted records among some units.
+
+    Attributes:
+        runs: places of these records, those back to back as one: the first position, and that after the last.
+        record_count: of them.
+        examined: units that were looked at.
+        first, last: physical offsets of the first and the last of these units.
+    """
+
+    runs: list[tuple[int, int]]
+    record_count: int
+    examined: int
+    first: int
+    last: int
+
+
+def _get_quickly(
+    queue: ConsumeQueue,
+    log: PulledLog,
+    offset: QueueOffset,
+    bounds: _Bounds,
+    *,
+    tag_hashes: AbstractSet[int] | None,
+) -> GetResult | None:
+    """Read what counts as in memory, and is; None: it is to be read record by record (`_Batch`), with the same result.
+
+    Records that stand back to back in the log are one piece of the result.
+    """
+    limits, log_end = bounds.limits, bounds.log_end
+    count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
+    bytes_max = min(bounds.bytes_max, limits.bytes_max_in_memory)
+    units_max = bounds.examined_max
+    if tag_hashes is None:
+        units_max = min(units_max, count_max)
+    units = queue.units(offset, units_max)
+    runs, count, examined, first, last = _choose(units, tag_hashes, count_max, bytes_max)
+    if first < bounds.memory_start:  # what follows stands further on in the log
+        return None
+    records = log.views(runs, log_end) if count else ()
+    if records is None:
+        return None
+    status = GetStatus.FOUND if count else GetStatus.NO_MATCHED_MESSAGE
+    next_offset = QueueOffset(offset + examined)
+    least, most, behind = queue.min_offset, queue.max_offset, max(0, log_end - last)
+    return GetResult(status, next_offset, least, most, records, count, behind)
+
+
+def _choose(
+    units: memoryview, tag_hashes: AbstractSet[int] | None, count_max: int, bytes_max: int
+) -> _Chosen:
+    """Choose the wanted records: one at least, and no more than these bounds allow (D16, D18)."""
+    runs: list[tuple[int, int]] = []
+    total = count = examined = 0
+    start = end = first = position = -1
+    for found_at, size_bytes, tag_hash in UNIT.iter_unpack(units):
+        if tag_hashes is None or tag_hash in tag_hashes:
+            total += size_bytes
+            if count and (count >= count_max or total > bytes_max):
+                break
+            count += 1
+            if found_at == end:
+                end += size_bytes
+            else:
+                if start >= 0:
+                    runs.append((start, end))
+                start, end = found_at, found_at + size_bytes
+        position = found_at
+        if not examined:
+            first = found_at
+        examined += 1
+    if count:
+        runs.append((start, end))
+    return _Chosen(runs, count, examined, first, position)
 
 
 class _Batch:
     """The messages of one read, as they are collected."""
 
-    def __init__(
-        self,
-        reader: RecordReader,
-        limits: GetLimits,
-        *,
-        count_max: int,
-        bytes_max: int,
-        log_end: Position,
-    ) -> None:
+    def __init__(self, reader: RecordReader, bounds: _Bounds) -> None:
         self.records: list[memoryview] = []
         self.not_loaded: list[tuple[PhysicalOffset, int]] = []
         self.was_gone = False
         self.last_physical_offset = PhysicalOffset(0)
         self._reader = reader
-        self._limits = limits
-        self._count_max = count_max
-        self._bytes_max = bytes_max
-        self._memory_start = log_end - limits.memory_span_bytes
+        self._limits = bounds.limits
+        self._count_max = bounds.count_max
+        self._bytes_max = bounds.bytes_max
+        self._memory_start = bounds.memory_start
         self._bytes = 0
 
     def collect(

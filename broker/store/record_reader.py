@@ -56,6 +56,19 @@ class EntrySource(Protocol):
         ...
 
 
+class PulledLog(EntrySource, Protocol):
+    """The log, as far as pulls need it."""
+
+    def views(self, runs: Sequence[tuple[int, int]], end: Position) -> Sequence[memoryview] | None:
+        """Return the bytes of some runs in order, verified, without waiting for the disk; None if that cannot be.
+
+        Args:
+            runs: first position and that after the last one, ascending; each a record, or several back to back.
+            end: of the committed log.
+        """
+        ...
+
+
 class MessageGoneError(LookupError):
     """No record starts at that physical offset, or the log no longer holds it."""
 
@@ -78,7 +91,7 @@ class RecordReader:
     def __init__(self, log: EntrySource) -> None:
         self._log = log
         self._start = 0
-        self._data: bytes = b""
+        self._data: bytes | memoryview = b""
 
     def read(
         self, physical_offset: PhysicalOffset, size_bytes: int, *, only_memory: bool = False

@@ -92,8 +92,12 @@ class SimConnection:
         """Send bytes; they are lost if the other end goes before they arrive."""
         self._carry(data)
 
-    def send_many(self, pieces: Sequence[bytes]) -> None:
+    def send_many(self, pieces: Sequence[bytes | memoryview]) -> None:
         """Send frames."""
+        self._carry(b"".join(pieces))
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send frames, each in one piece or several."""
         self._carry(b"".join(pieces))
 
     def close(self, reason: str) -> None:

@@ -39,6 +39,7 @@ _HEADER = struct.Struct(
 _TO_CHAIN_CRC = struct.Struct(">iiqqqi")
 _BODY_FIELDS = struct.Struct(">Ii")
 _U32 = struct.Struct(">I")
+_SIZE_AND_CRCS = struct.Struct(">4xi28xII")
 _KINDS = {int(kind): kind for kind in EntryKind}
 _MAGIC_PATTERN = re.compile(rb"\x00\x00\x00[\x01-\x03]")
 """A header's first four bytes. Matches cannot overlap: the last byte is not 0, the first three are."""
@@ -283,6 +284,32 @@ def decode_known(data: bytes, chain_crcs: Iterable[int], prev_chain_crc: int) ->
         found.append(Entry(index, term, position, _KINDS[magic], body, header))
         at, chain = end, own
     return found
+
+
+def verified_bytes(data: bytes, chain_crcs: Iterable[int], prev_chain_crc: int) -> int:
+    """Return how many of these bytes are entries that `decode_known` would decode: all up to the first difference.
+
+    Args:
+        data: the entries, back to back.
+        chain_crcs: what is remembered of each.
+        prev_chain_crc: of the entry before the first.
+    """
+    view = memoryview(data)
+    sizes_and_crcs = _SIZE_AND_CRCS.unpack_from
+    at, chain, length = 0, prev_chain_crc, len(data)
+    for own in chain_crcs:
+        body_at = at + ENTRY_HEADER_BYTES
+        if body_at > length:
+            break
+        size, stored, body_crc = sizes_and_crcs(data, at)
+        # The chain CRC covers the size, which is not believed before.
+        found = crc32c(
+            view[at + BODY_CRC_AT : body_at], crc32c(view[at : at + CHAIN_CRC_AT], chain)
+        )
+        if found != own or stored != own or crc32c(view[body_at : at + size]) != body_crc:
+            break
+        at, chain = at + size, own
+    return at
 
 
 def _difference(data: bytes, at: int, prev_chain_crc: int) -> EntryFormatError:

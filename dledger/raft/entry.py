@@ -57,4 +57,4 @@ class BodySpan(NamedTuple):
     """Bytes of one entry's body, and the position of the first of them in the log."""
 
     position: Position
-    data: bytes
+    data: bytes | memoryview

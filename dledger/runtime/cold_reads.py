@@ -16,7 +16,7 @@ from dledger.errors import DiskFailedError
 from dledger.raft.entry import BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.runtime.task_group import TaskGroup
-from dledger.storage.part_cache import PartCache, cut_entry
+from dledger.storage.part_cache import PartCache
 from dledger.storage.part_reader import Load, LoadPlanner, Place
 from dledger.storage.segmented_log import SegmentedLog
 
@@ -67,7 +67,7 @@ class TaskThreads:
 class ColdReads:
     """The reads that are under way or wait for their turn.
 
-    Invariants: at most LOADS_MAX loads run, over different entries; whoever waits is called once, unless the
+    Invariants: at most LOADS_MAX loads run, over different parts; whoever waits is called once, unless the
     member stops; of those that wait at most WAITING_MIN, or half, are not wanted any more.
 
     Attributes:
@@ -98,7 +98,7 @@ class ColdReads:
         self._threads = threads
         self._commit_index = commit_index
         self._waiting: deque[_Waiting] = deque()
-        self._running: set[Index] = set()
+        self._running: set[int] = set()
         self._running_count = 0
         self._has_stopped = False
         self._look_at_count = WAITING_MIN
@@ -137,17 +137,17 @@ class ColdReads:
             self._begin_waiting()
 
     def read_now(self, index: Index, position: Position, size_bytes: int) -> BodySpan | None:
-        """Read parts of a large entry on the loop, if their checksums are known; None if not, or they are damaged."""
-        if self.cache.checksums(index) is None:
-            return None
+        """Read parts on the loop, if their checksums are known; None if not, or they are damaged."""
         load = self.planner.plan([(position, size_bytes)], self._commit_index(), ahead=False)
+        if load.entries:
+            return None
         load.run()
-        load.put_into(self.cache)
+        self.planner.put(load)
         return self.planner.span(index, position, size_bytes)
 
     def keep(self, entry: Entry) -> None:
         """Keep an entry that was read and verified."""
-        self.cache.put_entry(cut_entry(entry))
+        self.planner.keep(entry)
 
     def _let_unwanted_go(self) -> None:
         """Read nothing for those that wait and are not wanted any more; they are called as the others are."""
@@ -167,16 +167,16 @@ class ColdReads:
                 load = self.planner.plan(wanted, self._commit_index())
             except (OSError, DiskFailedError):
                 load = Load()  # whoever reads it now meets the same, and tells
-            if not load.indexes.isdisjoint(self._running):
+            if not load.numbers.isdisjoint(self._running):
                 return  # when the other one is through, this may find everything
             self._waiting.popleft()
-            if not load.indexes:
+            if not load.numbers:
                 done()
                 continue
             self._begin(load, done)
 
     def _begin(self, load: Load, done: Callable[[], None]) -> None:
-        self._running |= load.indexes
+        self._running |= load.numbers
         self._running_count += 1
         self.load_count += 1
         self.load_bytes += load.size_bytes
@@ -184,8 +184,8 @@ class ColdReads:
 
     def _end(self, load: Load, done: Callable[[], None]) -> None:
         """Keep what was read, and call who waits for it before anything can push it out."""
-        self._running -= load.indexes
+        self._running -= load.numbers
         self._running_count -= 1
-        load.put_into(self.cache)
+        self.planner.put(load)
         done()
         self._begin_waiting()

@@ -24,7 +24,7 @@ from dledger.runtime.group_check import EntryFingerprint
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
-from dledger.storage.part_reader import Place
+from dledger.storage.part_reader import Place, Run
 
 
 class LogReader:
@@ -228,6 +228,23 @@ class LogReader:
             entry = self.get(index)
             cold.keep(entry)
         return BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
+
+    def views(self, runs: Sequence[Run], end: Position) -> list[memoryview] | None:
+        """Return the bytes of runs in order, verified, without waiting for the disk; None if that cannot be.
+
+        Then, too, if they are not all committed and kept here: `span_at` says what is wrong.
+
+        Args:
+            runs: ascending; each is one record, or records back to back, and so stands in the body of one entry.
+            end: `committed_position`, as it is or was.
+        """
+        layout = self._standing.running.engine.log.layout
+        if not runs or runs[0][0] < layout.first_position or runs[-1][1] > end:
+            return None
+        try:
+            return self.running_cold.planner.views(runs)
+        except (OSError, DiskFailedError):
+            return None
 
     def load(
         self,

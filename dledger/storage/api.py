@@ -39,6 +39,10 @@ class File(Protocol):
         """Read up to `size` bytes; fewer only at the end of the file."""
         ...
 
+    def read_resident(self, offset: int, size: int) -> bytes | bytearray | None:
+        """Read exactly `size` bytes if the system has them in memory; None if not, or it cannot tell. Never waits."""
+        ...
+
     def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
         """Write all parts back to back from `offset`; whole or OSError."""
         ...

@@ -1,9 +1,12 @@
-"""Parts of old entries in memory, shared by all who read: at most so many bytes, those that were used last.
+"""Parts of the log in memory, shared by all who read: at most so many bytes, those that were used last.
 
-An entry's body is cut into parts of PART_BYTES, the last one is shorter; a part is known by the position at which it
-stands in the log. Only what was verified comes in, and what is committed never changes, so nothing here is ever out of
-date. Of entries with several parts the checksum of each part is kept longer than the part itself: whoever needs it
-again reads the part alone, and not the whole entry, whose own checksum covers everything.
+A part is PART_BYTES of the log, from a multiple of that on, with the headers of the entries in it. At the ends of the
+log, and where only some of its entries were read, it is a stretch of that. Beside the parts stand bodies of single
+entries, which were read for themselves. Only what was verified comes in, and what is committed never changes, so
+nothing here is ever out of date.
+
+The checksum of each whole part is kept longer than the part itself: whoever needs it again reads the part alone,
+compares, and verifies none of its entries a second time (docs/adr/0192).
 
 Nothing here knows files, or which entries there are.
 """
@@ -12,98 +15,120 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
-from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
+from dledger.raft.entry import BodySpan
 from dledger.raft.ids import Index, Position
 
-PART_BYTES: Final = 64 * 1024
-"""A part that holds one wanted message costs some 10 us, of which half would be spent on 4 KiB, too."""
+PART_BITS: Final = 16
+PART_BYTES: Final = 1 << PART_BITS
+"""A part that is read for one message costs some 8 us, of which half would be spent on 16 KiB, too."""
 
-CHECKSUMS_MAX: Final = 256 * 1024
-"""Checksums of parts that are remembered, for 16 GiB of large entries: about 3 MB."""
+GROUP_BITS: Final = 8
+"""Checksums are kept and forgotten in groups: of 256 parts, 16 MiB of the log."""
+
+GROUPS_MAX: Final = 2048
+"""Groups of checksums that are remembered, for 32 GiB of the log: 2 KiB each, 4 MiB in all."""
+
+_KNOWN: Final = 1 << 32
+_GROUP: Final = (1 << GROUP_BITS) - 1
+_NOTHING: Final = array("Q", bytes(8 << GROUP_BITS))
 
 
-@dataclass(frozen=True, slots=True)
-class CutEntry:
-    """A verified entry in parts, made in any thread.
+class LogPart(NamedTuple):
+    """Verified bytes of one part.
 
     Attributes:
-        checksums: of the parts; None if it has one part only, which the entry's own checksum covers.
+        position: of the first of them in the log.
+        view: the bytes.
+        checksum: the CRC32C of them; None if they are not the whole part.
     """
 
-    index: Index
-    parts: list[BodySpan]
-    checksums: array[int] | None
-
-
-def cut_entry(entry: Entry) -> CutEntry:
-    """Cut a verified entry into parts."""
-    body, start = entry.body, entry.position + ENTRY_HEADER_BYTES
-    if len(body) <= PART_BYTES:
-        return CutEntry(entry.index, [BodySpan(Position(start), body)] if body else [], None)
-    parts = [
-        BodySpan(Position(start + at), body[at : at + PART_BYTES])
-        for at in range(0, len(body), PART_BYTES)
-    ]
-    return CutEntry(entry.index, parts, array("I", [crc32c(part.data) for part in parts]))
+    position: Position
+    view: memoryview
+    checksum: int | None
 
 
 class PartCache:
-    """The parts, the one used last at the end.
+    """The parts and bodies, the one used last at the end.
 
-    Invariants: `_bytes` is the size of all parts, and at most `bytes_max` unless there is one part only.
+    Invariants: `_bytes` is the size of all that is kept, and at most `bytes_max` unless that is one piece; at most
+    GROUPS_MAX groups of checksums.
     """
 
-    __slots__ = ("_bytes", "_checksum_count", "_checksums", "_parts", "bytes_max")
+    __slots__ = ("_bytes", "_groups", "_kept", "bytes_max")
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self._parts: OrderedDict[Position, bytes] = OrderedDict()
+        # Parts by their number, and bodies by the complement of their entry's index.
+        self._kept: OrderedDict[int, tuple[Position, memoryview]] = OrderedDict()
         self._bytes = 0
-        self._checksums: OrderedDict[Index, array[int]] = OrderedDict()
-        self._checksum_count = 0
+        self._groups: OrderedDict[int, array[int]] = OrderedDict()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes of all parts held."""
+        """Bytes of all that is kept."""
         return self._bytes
 
-    def __contains__(self, position: Position) -> bool:
-        return position in self._parts
+    def get(self, number: int) -> tuple[Position, memoryview] | None:
+        """Return what is kept of a part, and the position of its first byte; None: nothing."""
+        kept = self._kept.get(number)
+        if kept is not None:
+            self._kept.move_to_end(number)
+        return kept
 
-    def get(self, position: Position) -> bytes | None:
-        """Return the part that stands at a position; None when it is not held."""
-        part = self._parts.get(position)
-        if part is not None:
-            self._parts.move_to_end(position)
-        return part
+    def body(self, index: Index) -> tuple[Position, memoryview] | None:
+        """Return the body of an entry, and its position; None: it is not kept for itself."""
+        return self.get(~index)
 
-    def put(self, part: BodySpan) -> None:
-        """Take in a verified part; those that were not used for longest make room."""
-        parts = self._parts
-        before = parts.pop(part.position, b"")
-        parts[part.position] = part.data
-        self._bytes += len(part.data) - len(before)
-        while self._bytes > self.bytes_max and len(parts) > 1:
-            _, dropped = parts.popitem(last=False)
+    def has(self, number: int, start: int, end: int) -> bool:
+        """Return whether these bytes, which stand in one part, are kept with it."""
+        kept = self._kept.get(number)
+        return kept is not None and kept[0] <= start and end <= kept[0] + len(kept[1])
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._kept
+
+    def put(self, part: LogPart) -> None:
+        """Take in a part, unless more of it is kept, and its checksum."""
+        number = part.position >> PART_BITS
+        kept = self._kept.get(number)
+        if kept is None or len(kept[1]) < len(part.view):
+            self._keep(number, part.position, part.view)
+        if part.checksum is not None:
+            self._remember(number, part.checksum)
+
+    def put_body(self, index: Index, body: BodySpan) -> None:
+        """Take in the body of a verified entry."""
+        self._keep(~index, body.position, memoryview(body.data))
+
+    def checksum(self, number: int) -> int | None:
+        """Return the CRC32C of a whole part; None: it is not known."""
+        group = self._groups.get(number >> GROUP_BITS)
+        value = group[number & _GROUP] if group is not None else 0
+        return value ^ _KNOWN if value else None
+
+    def clear(self) -> None:
+        """Forget everything, checksums, too: the log begins anew."""
+        self._kept.clear()
+        self._groups.clear()
+        self._bytes = 0
+
+    def _keep(self, key: int, position: Position, view: memoryview) -> None:
+        """Keep a piece; those that were not used for longest make room."""
+        kept = self._kept
+        before = kept.pop(key, None)
+        kept[key] = (position, view)
+        self._bytes += len(view) - (len(before[1]) if before is not None else 0)
+        while self._bytes > self.bytes_max and len(kept) > 1:
+            _, (_, dropped) = kept.popitem(last=False)
             self._bytes -= len(dropped)
 
-    def checksums(self, index: Index) -> array[int] | None:
-        """Return the checksums of an entry's parts; None when they are not known."""
-        return self._checksums.get(index)
-
-    def put_entry(self, entry: CutEntry) -> None:
-        """Take in all parts of an entry, with their checksums."""
-        for part in entry.parts:
-            self.put(part)
-        if entry.checksums is None:
-            return
-        self._checksum_count += len(entry.checksums) - len(self._checksums.pop(entry.index, ()))
-        self._checksums[entry.index] = entry.checksums
-        while self._checksum_count > CHECKSUMS_MAX and len(self._checksums) > 1:
-            _, dropped = self._checksums.popitem(last=False)
-            self._checksum_count -= len(dropped)
+    def _remember(self, number: int, checksum: int) -> None:
+        groups, at = self._groups, number >> GROUP_BITS
+        group = groups.get(at)
+        if group is None:
+            group = groups[at] = _NOTHING[:]
+            if len(groups) > GROUPS_MAX:
+                groups.popitem(last=False)
+        group[number & _GROUP] = checksum | _KNOWN

@@ -1,31 +1,29 @@
-"""Reading old entries, or parts of them, in any thread: what is wanted becomes plans, and these give verified parts.
+"""Reading old entries in any thread: what is wanted becomes plans, and these give verified parts of the log.
 
 Plans are made by the owner of the log, and know everything that they need; a file that is removed meanwhile makes
-them fail. What a plan reads is verified: a whole entry by what the log remembers of it, a part of one by the checksum
-that was taken when the entry was read as a whole. Nothing here decides what becomes of damage.
+them fail. What a plan reads is verified: entries by what the log remembers of them, and a part of which all entries
+were verified once by the checksum that was taken then. Nothing here decides what becomes of damage.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
 from crc32c import crc32c
 
-from dledger.codec.entry import EntryFormatError, decode_known
+from dledger.codec.entry import EntryFormatError, decode_known, verified_bytes
 from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.storage.log_reader import CheckPlan, FilePlace
-from dledger.storage.part_cache import PART_BYTES, CutEntry, PartCache, cut_entry
+from dledger.storage.part_cache import PART_BITS, PART_BYTES, LogPart, PartCache
 from dledger.storage.segmented_log import SegmentedLog
 
 READ_AHEAD_BYTES: Final = 1024 * 1024
 """Read in one go for readers that go through the log in order: every queue finds some of it there."""
-
-GAP_BYTES_MAX: Final = 64 * 1024
-"""Not wanted, and read all the same with what stands before and after it: to read twice would cost more."""
 
 LOAD_BYTES_MAX: Final = 4 * 1024 * 1024
 """Read for one request, one entry at least; who wants more comes again."""
@@ -33,67 +31,91 @@ LOAD_BYTES_MAX: Final = 4 * 1024 * 1024
 Place = tuple[int, int]
 """Position and size of some wanted bytes of the log."""
 
+Run = tuple[int, int]
+"""The first position of some bytes of the log, and that after the last."""
+
+
+def cut(position: Position, data: memoryview) -> list[LogPart]:
+    """Cut verified bytes of the log into parts, each with memory of its own."""
+    found: list[LogPart] = []
+    end = position + len(data)
+    start: int = position
+    while start < end:
+        stop = min(end, (start >> PART_BITS) + 1 << PART_BITS)
+        piece = bytes(data[start - position : stop - position])
+        checksum = crc32c(piece) if stop - start == PART_BYTES else None
+        found.append(LogPart(Position(start), memoryview(piece), checksum))
+        start = stop
+    return found
+
+
+_NO_BYTES: Final = memoryview(b"")
+
 
 @dataclass(frozen=True, slots=True)
 class PartsPlan:
-    """Some parts of one large entry, back to back.
+    """Some whole parts back to back, whose checksums are known.
 
     Attributes:
-        place: where the first of them stands.
+        places: where they stand, and how much of them: in one segment, or in several.
         position: of the first of them in the log.
-        size_bytes: of all.
         checksums: of each.
     """
 
-    place: FilePlace
+    places: Sequence[tuple[FilePlace, int]]
     position: Position
-    size_bytes: int
     checksums: array[int]
 
-    def read(self) -> list[BodySpan]:
+    def read(self) -> list[LogPart]:
         """Read and verify them; return them up to the first damaged one.
 
         Raises:
-            OSError: the disk failed, or the file was removed.
+            OSError: the disk failed, or a file was removed.
         """
-        data = self.place.read(self.size_bytes)
-        found: list[BodySpan] = []
-        for number, checksum in enumerate(self.checksums):
-            at = number * PART_BYTES
-            part = data[at : at + PART_BYTES]
-            if crc32c(part) != checksum:
+        data = b"".join([place.read(size) for place, size in self.places])
+        found: list[LogPart] = []
+        for part, checksum in zip(
+            cut(self.position, memoryview(data)), self.checksums, strict=False
+        ):
+            if part.checksum != checksum:
                 break
-            found.append(BodySpan(Position(self.position + at), part))
+            found.append(part)
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesPlan:
-    """Some entries, read in one go with what stands between them.
+    """Some entries back to back, in one segment.
 
     Attributes:
-        span: all entries from the first one to the last.
-        picks: of each wanted one, its number in the span, and where it begins and ends there, in bytes; None: all are.
+        position: of the first of them.
+        span: all of them.
+        picks: of each that is wanted, its number in the span, and where it begins and ends there, in bytes.
     """
 
+    position: Position
     span: CheckPlan
-    picks: Sequence[tuple[int, int, int]] | None
+    picks: Sequence[tuple[int, int, int]]
 
-    def read(self) -> Iterator[Entry]:
-        """Read them, and yield those that are wanted, verified: that costs most.
+    def read(self) -> tuple[bytes, list[Entry]]:
+        """Read and verify them: return the bytes up to the first damaged one, and those that are wanted behind it.
 
         Raises:
             OSError: the disk failed, or the file was removed.
-            EntryFormatError: the disk gave other bytes than were written.
         """
         span = self.span
-        if self.picks is None:
-            yield from span.read()
-            return
-        data, chain_crcs = span.place.read(span.size_bytes), span.chain_crcs
+        data = span.place.read(span.size_bytes)
+        chain_crcs = span.chain_crcs
+        whole = verified_bytes(data, chain_crcs, span.prev_chain_crc)
+        behind: list[Entry] = []
         for number, start, end in self.picks:
+            if end <= whole:
+                continue
             before = chain_crcs[number - 1] if number else span.prev_chain_crc
-            yield from decode_known(data[start:end], chain_crcs[number : number + 1], before)
+            # Whoever needs a damaged one meets the damage.
+            with suppress(EntryFormatError):
+                behind += decode_known(data[start:end], chain_crcs[number : number + 1], before)
+        return data[:whole], behind
 
 
 @dataclass(slots=True)
@@ -102,60 +124,148 @@ class Load:
 
     Attributes:
         entries, parts: the plans.
-        indexes: the entries that they concern.
+        numbers: the parts that they concern.
         size_bytes: what is read.
+        begun_count: of the log, when it was planned.
         found_entries, found_parts: what `run` has read. Damage ends it early; whoever needs the rest meets it.
     """
 
     entries: list[EntriesPlan] = field(default_factory=list)
     parts: list[PartsPlan] = field(default_factory=list)
-    indexes: set[Index] = field(default_factory=set)
+    numbers: set[int] = field(default_factory=set)
     size_bytes: int = 0
-    found_entries: list[CutEntry] = field(default_factory=list)
-    found_parts: list[BodySpan] = field(default_factory=list)
+    begun_count: int = 0
+    found_entries: list[Entry] = field(default_factory=list)
+    found_parts: list[LogPart] = field(default_factory=list)
 
     def run(self) -> None:
         """Read and verify."""
-        try:
+        stretches: list[tuple[Position, bytes]] = []
+        with suppress(OSError):
             for plan in self.parts:
                 self.found_parts += plan.read()
             for entries in self.entries:
-                self.found_entries += map(cut_entry, entries.read())
-        except (OSError, EntryFormatError):
-            return
-
-    def put_into(self, cache: PartCache) -> None:
-        """Give the cache what was read."""
-        for entry in self.found_entries:
-            cache.put_entry(entry)
-        for part in self.found_parts:
-            cache.put(part)
+                position, (data, behind) = entries.position, entries.read()
+                self.found_entries += behind
+                if stretches and stretches[-1][0] + len(stretches[-1][1]) == position:
+                    # A part has entries of two segments.
+                    position, before = stretches.pop()
+                    data = before + data
+                stretches.append((position, data))
+        for position, data in stretches:
+            self.found_parts += cut(position, memoryview(data))
 
 
 class LoadPlanner:
-    """Decides what is read from the disk for some wanted places of the log."""
+    """Finds places of the log in memory, and decides what is read from the disk for those that are not there."""
 
     def __init__(self, log: SegmentedLog, cache: PartCache) -> None:
         self._log = log
         self._cache = cache
+        self._begun_count = log.begun_count
+
+    # Looking things up.
+
+    def views(self, runs: Iterable[Run]) -> list[memoryview] | None:
+        """Return the bytes of runs, each of which stands in the body of one entry, in order.
+
+        A run may come in several pieces. None: some are not in memory, and have to be loaded.
+        """
+        self._look_at_beginning()
+        log, get = self._log, self._cache.get
+        newest = log.newest_position
+        found: list[memoryview] = []
+        number, position, data = -1, 0, _NO_BYTES
+        body_start, body = 0, _NO_BYTES
+        for start, end in runs:
+            if start >= newest:
+                if start >= body_start + len(body):
+                    body_start, body = log.newest_body(start) or (start, _NO_BYTES)
+                if start < body_start or end > body_start + len(body):
+                    return None
+                found.append(body[start - body_start : end - body_start])
+                continue
+            at = start
+            while at < end:
+                if at >> PART_BITS != number:
+                    number = at >> PART_BITS
+                    part = get(number) or self._read_resident(number)
+                    if part is None:
+                        return None
+                    position, data = part
+                first = at - position
+                piece = data[first : first + end - at]
+                if first < 0 or not piece:
+                    return None
+                found.append(piece)
+                at += len(piece)
+        return found
 
     def span(self, index: Index, position: Position, size_bytes: int) -> BodySpan | None:
         """Return bytes of an entry's body from memory, with whatever stands around them; None if they are not there."""
+        self._look_at_beginning()
         entry = self._log.cached(index)
         if entry is not None:
             return BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
-        cache = self._cache
-        first, end = self._parts_of(index, position, size_bytes)
-        found = cache.get(first)
-        if found is None or first + PART_BYTES >= end:
-            return None if found is None else BodySpan(first, found)
-        pieces = [found]
-        for start in range(first + PART_BYTES, end, PART_BYTES):
-            part = cache.get(Position(start))
-            if part is None:
-                return None
-            pieces.append(part)
+        body = self._cache.body(index)
+        if body is not None:
+            return BodySpan(body[0], body[1])
+        start, end = self._body_of(index)
+        first = max(start, position)
+        end = min(end, Position(first + size_bytes))
+        pieces = self.views([(first, end)])
+        if pieces is None or len(pieces) == 1:
+            return None if pieces is None else self._around(index, first)
         return BodySpan(first, b"".join(pieces))
+
+    def _around(self, index: Index, position: Position) -> BodySpan:
+        """Return what is in memory of an entry's body in the part that has a position, which is there."""
+        found = self._cache.get(position >> PART_BITS)
+        assert found is not None, f"the part of position {position} was just there"
+        start, end = self._body_of(index)
+        first = max(start, found[0])
+        return BodySpan(first, found[1][first - found[0] : end - found[0]])
+
+    def _read_resident(self, number: int) -> tuple[Position, memoryview] | None:
+        """Read a part of known checksum anew, if the system has it in memory; None if not, or it is damaged."""
+        checksum = self._cache.checksum(number)
+        if checksum is None:
+            return None
+        position = Position(number << PART_BITS)
+        data = self._log.read_resident(position, PART_BYTES)
+        if data is None or crc32c(data) != checksum:
+            return None
+        self._cache.put(LogPart(position, memoryview(data), None))
+        return self._cache.get(number)
+
+    def keep(self, entry: Entry) -> None:
+        """Keep an entry that was read and verified."""
+        start = Position(entry.position + ENTRY_HEADER_BYTES)
+        if len(entry.body) < PART_BYTES:
+            self._cache.put_body(entry.index, BodySpan(start, entry.body))
+            return
+        for part in cut(entry.position, memoryview(entry.header + entry.body)):
+            self._cache.put(part)
+
+    def put(self, load: Load) -> None:
+        """Keep what a load has read, unless the log began anew meanwhile."""
+        self._look_at_beginning()
+        if load.begun_count != self._begun_count:
+            return
+        for part in load.found_parts:
+            self._cache.put(part)
+        for entry in load.found_entries:
+            self._cache.put_body(
+                entry.index, BodySpan(Position(entry.position + ENTRY_HEADER_BYTES), entry.body)
+            )
+
+    def _look_at_beginning(self) -> None:
+        """Forget everything if the log was begun anew."""
+        if self._begun_count != self._log.begun_count:
+            self._begun_count = self._log.begun_count
+            self._cache.clear()
+
+    # Planning.
 
     def plan(self, places: Iterable[Place], last: Index, *, ahead: bool = True) -> Load:
         """Plan the reading of what is not in memory.
@@ -165,35 +275,45 @@ class LoadPlanner:
             last: the last committed entry; what follows may still become another one, and is not read.
             ahead: whether to read on after them for readers that go through the log in order.
         """
-        load = Load()
-        wanted = sorted(self._missing(places, last).items())
-        planned_to = Index(0)
-        for number, (index, starts) in enumerate(wanted):
+        self._look_at_beginning()
+        load = Load(begun_count=self._begun_count)
+        last = min(last, self._log.durable_index)
+        missing = self._missing(places, last)
+        planned_to = 0
+        for number in sorted(missing):
             if load.size_bytes >= LOAD_BYTES_MAX:
                 break
-            if index < planned_to:
+            if number < planned_to:
                 continue
-            checksums = self._cache.checksums(index)
-            if checksums is not None:
-                self._add_parts(load, index, starts, checksums, ahead=ahead)
+            count = READ_AHEAD_BYTES >> PART_BITS if ahead and number - 1 in self._cache else 1
+            is_kept = number << PART_BITS >= self._log.layout.first_position
+            if is_kept and self._cache.checksum(number) is not None:
+                planned_to = self._add_parts(load, number, count)
             else:
-                later = (other for other, _ in wanted[number:])
-                planned_to = self._add_entries(load, index, later, last=last)
+                planned_to = self._add_entries(load, number, count, missing, last=last)
         return load
 
-    def _missing(self, places: Iterable[Place], last: Index) -> dict[Index, list[Position]]:
-        """Return where the parts begin that are wanted and not in memory, in order, by entry."""
-        missing: dict[Index, list[Position]] = {}
+    def _missing(self, places: Iterable[Place], last: Index) -> dict[int, list[Index]]:
+        """Return the parts that are wanted and not in memory, and the entries that are wanted of each."""
+        missing: dict[int, list[Index]] = {}
+        layout, cache = self._log.layout, self._cache
         for position, size_bytes in sorted(places):
-            index = self._log.layout.index_at(Position(position))
+            index = layout.index_at(Position(position))
             if index is None or index > last or self._log.cached(index) is not None:
                 continue
-            first, end = self._parts_of(index, Position(position), size_bytes)
-            for start in map(Position, range(first, end, PART_BYTES)):
-                if start not in self._cache:
-                    starts = missing.setdefault(index, [])
-                    if not starts or starts[-1] != start:
-                        starts.append(start)
+            if cache.body(index) is not None:
+                continue
+            body, body_end = self._body_of(index)
+            start = max(body, position)
+            end = min(body_end, start + size_bytes)
+            while start < end:
+                number = start >> PART_BITS
+                stop = min(end, number + 1 << PART_BITS)
+                if not cache.has(number, start, stop):
+                    wanted = missing.setdefault(number, [])
+                    if not wanted or wanted[-1] != index:
+                        wanted.append(index)
+                start = stop
         return missing
 
     def _body_of(self, index: Index) -> tuple[Position, Position]:
@@ -202,92 +322,63 @@ class LoadPlanner:
         start = layout.position_of(index) + ENTRY_HEADER_BYTES
         return Position(start), layout.position_of(Index(index + 1))
 
-    def _parts_of(
-        self, index: Index, position: Position, size_bytes: int
-    ) -> tuple[Position, Position]:
-        """Return where the first part begins, and where the bytes end, of a place in an entry."""
-        start, end = self._body_of(index)
-        number = max(0, position - start) // PART_BYTES
-        return Position(start + number * PART_BYTES), min(end, Position(position + size_bytes))
-
-    def _is_in_order(self, index: Index, start: Position) -> bool:
-        """Return whether what stands before a part is in memory: then its reader goes through the log in order."""
-        body, _ = self._body_of(index)
-        if start > body:
-            return Position(start - PART_BYTES) in self._cache
-        if not self._log.layout.has(Index(index - 1)):
-            return False
-        before, end = self._body_of(Index(index - 1))
-        last = before + max(0, end - before - 1) // PART_BYTES * PART_BYTES
-        return Position(last) in self._cache
-
-    def _add_parts(
-        self,
-        load: Load,
-        index: Index,
-        starts: Sequence[Position],
-        checksums: array[int],
-        *,
-        ahead: bool,
-    ) -> None:
-        """Plan the reading of some parts of an entry."""
-        body, body_end = self._body_of(index)
-        planned_end = body
-        for run, length in _runs(starts):
-            if load.size_bytes >= LOAD_BYTES_MAX:
+    def _add_parts(self, load: Load, number: int, count: int) -> int:
+        """Plan the reading of parts whose checksums are known, from a missing one on; return where the plan ends."""
+        checksums = array("I")
+        for each in range(number, number + count):
+            checksum = self._cache.checksum(each)
+            if checksum is None or (each != number and each in self._cache):
                 break
-            first = max(run, planned_end)
-            count = length - (first - run) // PART_BYTES
-            if count <= 0:
-                continue  # read ahead for the run before
-            number = (first - body) // PART_BYTES
-            if ahead and self._is_in_order(index, first):
-                count = max(count, READ_AHEAD_BYTES // PART_BYTES)
-            chosen = checksums[number : number + count]
-            size = min(body_end - first, len(chosen) * PART_BYTES)
-            load.parts.append(PartsPlan(self._log.file_place(first), first, size, chosen))
-            load.size_bytes += size
-            planned_end = Position(first + size)
-        load.indexes.add(index)
+            checksums.append(checksum)
+        position, size = Position(number << PART_BITS), len(checksums) << PART_BITS
+        load.parts.append(PartsPlan(self._log.file_places(position, size), position, checksums))
+        load.size_bytes += size
+        end = number + len(checksums)
+        load.numbers.update(range(number, end))
+        return end
 
     def _add_entries(
-        self, load: Load, index: Index, wanted: Iterable[Index], *, last: Index
-    ) -> Index:
-        """Plan the reading of `index` and of the wanted entries that follow it closely; return where the plan ends.
-
-        Who goes through the log in order gets all entries from there on.
-        """
+        self,
+        load: Load,
+        number: int,
+        count: int,
+        missing: dict[int, list[Index]],
+        *,
+        last: Index,
+    ) -> int:
+        """Plan the reading of all entries that stand in some parts; return where the plan ends, in parts."""
         layout = self._log.layout
-        if self._is_in_order(index, self._body_of(index)[0]):
-            span = self._log.plan_check(index, READ_AHEAD_BYTES, last=last)
-            load.entries.append(EntriesPlan(span, None))
-            load.indexes.update(map(Index, range(index, span.end_index)))
-        else:
-            first: int = layout.position_of(index)
-            picks: list[tuple[int, int, int]] = []
-            size = 0
-            for each in wanted:
-                start = layout.position_of(each) - first
-                end = layout.position_of(Index(each + 1)) - first
-                if picks and (start - size > GAP_BYTES_MAX or end > READ_AHEAD_BYTES):
-                    break
-                picks.append((each - index, start, end))
-                size = end
-            span = self._log.plan_check(index, size, last=last)
-            # One that stands in the next segment is not in the span.
-            picks = [pick for pick in picks if index + pick[0] < span.end_index]
-            load.entries.append(EntriesPlan(span, picks))
-            load.indexes.update(Index(index + pick[0]) for pick in picks)
-        load.size_bytes += span.size_bytes
-        return span.end_index
+        start = max(number << PART_BITS, layout.first_position)
+        first = layout.index_at(Position(start))
+        assert first is not None, f"part {number} stands outside the log"
+        end = min(number + count << PART_BITS, layout.position_of(Index(last + 1)))
+        index = first
+        while index <= last and layout.position_of(index) < end:
+            position = layout.position_of(index)
+            span = self._log.plan_check(index, self._whole_bytes(index, Position(end)), last=last)
+            wanted = {
+                each
+                for part in range(position >> PART_BITS, number + count)
+                for each in missing.get(part, ())
+                if index <= each < span.end_index
+            }
+            picks = [
+                (
+                    each - index,
+                    layout.position_of(each) - position,
+                    layout.position_of(Index(each + 1)) - position,
+                )
+                for each in sorted(wanted)
+            ]
+            load.entries.append(EntriesPlan(position, span, picks))
+            load.size_bytes += span.size_bytes
+            index = span.end_index
+        load.numbers.update(range(number, number + count))
+        return number + count
 
-
-def _runs(starts: Sequence[Position]) -> Iterator[tuple[Position, int]]:
-    """Yield the first of each run of adjacent parts, and their count."""
-    first, count = starts[0], 0
-    for start in starts:
-        if start != first + count * PART_BYTES:
-            yield first, count
-            first, count = start, 0
-        count += 1
-    yield first, count
+    def _whole_bytes(self, index: Index, end: Position) -> int:
+        """Return how many bytes stand from an entry on to the end of that which has the byte before `end`."""
+        layout = self._log.layout
+        last = layout.index_at(Position(end - 1))
+        assert last is not None, f"position {end} lies beyond the log"
+        return layout.position_of(Index(last + 1)) - layout.position_of(index)

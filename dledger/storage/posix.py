@@ -10,11 +10,15 @@ import os
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from dledger.errors import UsageError
 
 _IOV_MAX = os.sysconf("SC_IOV_MAX") if "SC_IOV_MAX" in os.sysconf_names else 1024
 """Most parts that one pwritev takes (Linux: 1024)."""
+
+_NO_WAIT: Final = os.RWF_NOWAIT
+"""Reads give what is in the page cache, and EAGAIN for the rest (Linux 4.14)."""
 
 _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
 
@@ -49,6 +53,15 @@ class PosixFile:
             pieces.append(data)
             got += len(data)
         return b"".join(pieces)
+
+    def read_resident(self, offset: int, size: int) -> bytearray | None:
+        """Read exactly `size` bytes if the page cache has all of them; None if not. Never waits for the device."""
+        data = bytearray(size)
+        try:
+            count = os.preadv(self._descriptor, (data,), offset, _NO_WAIT)
+        except OSError:  # they are not there, or the file system cannot tell
+            return None
+        return data if count == size else None
 
     def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
         """Write all parts back to back from `offset`; whole or OSError."""

@@ -46,6 +46,19 @@ class SegmentList:
         is_last = following == len(self._segments)
         return self._segments[place], None if is_last else self._segments[following].first_index
 
+    def pieces(self, position: Position, size_bytes: int) -> list[tuple[Position, int, Segment]]:
+        """Return where some bytes of the log begin in each segment that has some, how many these are, and it."""
+        found: list[tuple[Position, int, Segment]] = []
+        place = bisect_right(self._firsts, position) - 1
+        assert place >= 0, f"position {position} lies before the first segment"
+        start, end = position, position + size_bytes
+        while start < end:
+            following = place + 1
+            stop = min(end, self._firsts[following]) if following < len(self._firsts) else end
+            found.append((start, stop - start, self._segments[place]))
+            start, place = Position(stop), following
+        return found
+
     def add(self, segment: Segment) -> None:
         """Put a segment after the last one."""
         if self._segments:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
 from dledger.codec.log_start import LogStart
 from dledger.errors import CorruptionError, PeerProtocolError, UsageError
-from dledger.raft.entry import Entry
+from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.finished_row import FinishedEntries
 from dledger.raft.ids import NO_INDEX, NO_TERM, EntryId, Index, Position
 from dledger.raft.log_layout import LogLayout
@@ -48,6 +48,7 @@ class SegmentedLog:
     Invariant: the index and the cache end with the same entry, if the cache has any.
 
     Attributes:
+        begun_count: how often the log was begun anew; what was read before then is of no use.
         recovery_notes: a sentence per thing that opening found and mended.
         notes: an event and its fields for each index that was damaged since; the caller takes them away.
     """
@@ -80,6 +81,7 @@ class SegmentedLog:
             syncs=syncs,
         )
         self._finished: SealedIndex | None = None
+        self.begun_count = 0
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
         self.notes: list[tuple[str, dict[str, object]]] = []
         self._pages.on_lost = self._writer.latch.fail
@@ -264,6 +266,7 @@ class SegmentedLog:
         Raises:
             DiskFailedError: the log takes no more writes.
         """
+        self.begun_count += 1
         self._writer.begin_after(before)
         self._index.begin_after(before)
         self._pages.close_others(())
@@ -432,6 +435,20 @@ class SegmentedLog:
         """Return the entry if it is in memory."""
         return self._cache.get(index)
 
+    @property
+    def newest_position(self) -> Position:
+        """The place of the entry from which on all are in memory; the log's end if none is."""
+        first = self._cache.get(self._cache.first_index) if len(self._cache) else None
+        return self._layout.end_position if first is None else first.position
+
+    def newest_body(self, position: int) -> tuple[int, memoryview] | None:
+        """Return the body of the entry in memory that covers a byte of the log, and its place; None: there is none."""
+        index = self._layout.index_at(Position(position))
+        entry = None if index is None else self._cache.get(index)
+        return (
+            None if entry is None else (entry.position + ENTRY_HEADER_BYTES, memoryview(entry.body))
+        )
+
     def first_in_memory(self) -> Index:
         """Return the entry from which on all are in memory; one after the last if none is."""
         return self._cache.first_index if len(self._cache) else Index(self._layout.last_index + 1)
@@ -449,6 +466,29 @@ class SegmentedLog:
     def file_place(self, position: Position) -> FilePlace:
         """Return where a kept byte of the log stands on the disk."""
         return self._reader.file_place(position)
+
+    def file_places(self, position: Position, size_bytes: int) -> list[tuple[FilePlace, int]]:
+        """Return where some durable bytes of the log stand on the disk, and how many of them at each place."""
+        return [
+            (self._reader.file_place(start), size)
+            for start, size, _ in self._row.pieces(position, size_bytes)
+        ]
+
+    def read_resident(self, position: Position, size_bytes: int) -> bytes | bytearray | None:
+        """Return durable bytes of the log, not verified, if the system has all of them in memory; None if not."""
+        if not self._layout.first_position <= position <= self._layout.end_position - size_bytes:
+            return None
+        pieces: list[bytes | bytearray] = []
+        for start, size, segment in self._row.pieces(position, size_bytes):
+            try:
+                file = self._row.open_data(segment)
+            except OSError:
+                return None  # whoever reads it otherwise meets the same, and tells
+            data = file.read_resident(start - segment.first_position, size)
+            if data is None:
+                return None
+            pieces.append(data)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def chain_crc_before(self, index: Index) -> int:
         """Return the chain CRC of the entry before a kept one; 0 before the first of all."""

@@ -123,6 +123,14 @@ class SimFile:
         self._disk.count_read(self._path)
         return bytes(self._inode.now[offset : offset + size])
 
+    def read_resident(self, offset: int, size: int) -> bytes | None:
+        """Read as `read_at` does: everything is in memory here. None if that fails, or the file ends before."""
+        try:
+            data = self.read_at(offset, size)
+        except OSError:
+            return None
+        return data if len(data) == size else None
+
     def write_at(self, offset: int, parts: Sequence[bytes]) -> None:
         """Write all parts back to back from `offset`; whole or OSError."""
         self._check()

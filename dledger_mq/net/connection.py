@@ -38,6 +38,9 @@ _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
 
 
+_PIECES_MAX: Final = 1024
+"""Pieces that one system call takes (IOV_MAX of Linux)."""
+
 FREE_BYTES: Final = 16 * 1024
 """A smaller frame asks for no room, and a connection that has none reads pieces of this size while room is short."""
 
@@ -290,6 +293,11 @@ class Connection:
             if sent == len(data) or self.close_reason:
                 return
             data = data[sent:]
+        self._queue_rest(data)
+
+    def _queue_rest(self, data: bytes) -> None:
+        """Queue what the socket did not take, and close the connection if that is too much."""
+        if not self._is_draining:
             self._is_draining = True
             self._drained = self._loop.new_event()
             self._nursery.start_soon(self._drain)
@@ -299,13 +307,39 @@ class Connection:
             _log.warning("%s reads too slowly: %d bytes wait for it", self.peer, self.unsent_bytes)
             self.close(f"reads too slowly: {self.unsent_bytes} bytes wait")
 
-    def send_many(self, pieces: Sequence[bytes]) -> None:
-        """Send pieces with one system call."""
-        self.send_nowait(pieces[0] if len(pieces) == 1 else b"".join(pieces))
+    def send_many(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send pieces with one system call, joined: for small ones."""
+        self.send_nowait(b"".join(pieces))
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send pieces with one system call, without joining what the socket takes: for large ones.
+
+        Of what it does not take a copy is queued, so that no piece keeps more than itself in memory.
+        """
+        if self._is_draining or len(pieces) > _PIECES_MAX:
+            self.send_nowait(b"".join(pieces))
+            return
+        if self.close_reason:
+            return
+        sent = self._try_send_pieces(pieces)
+        if sent < sum(map(len, pieces)) and not self.close_reason:
+            self._queue_rest(b"".join(pieces)[sent:])
 
     def _try_send(self, data: bytes) -> int:
         try:
             sent = self._sock.send(data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            self.close(f"write failed: {error}")
+            return 0
+        self.sent_bytes += sent
+        return sent
+
+    def _try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
+        assert not self._queue, f"{self.peer}: bytes would overtake those that wait"
+        try:
+            sent = self._sock.sendmsg(pieces)
         except BlockingIOError:
             return 0
         except OSError as error:

@@ -221,7 +221,7 @@ class MovesWhoFindsNothing(BrokerController):
         def answer_with_own_end(pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
             if outcome.code == ResponseCode.PULL_NOT_FOUND and not pull.is_confirmed:
                 end = self._state.queues.min_max(*pull.place)[1]
-                outcome = replace(outcome, next_offset=end)
+                outcome = outcome._replace(next_offset=end)
             answer(pull, result, outcome)
 
         answers.give = answer_with_own_end  # type: ignore[method-assign]

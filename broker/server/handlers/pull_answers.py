@@ -114,11 +114,11 @@ class PullAnswers:
             ),
             remark=result.status.value.encode(),
         )
-        pull.reply(b"".join((head, *result.records)))
+        pull.reply_in_pieces((head, *result.records))
         counts = self.counts
-        if result.records:
+        if result.count:
             counts.found += 1
-            counts.messages += len(result.records)
+            counts.messages += result.count
         else:
             counts.missed += 1
 

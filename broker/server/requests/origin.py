@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import count
 from typing import Protocol
 
@@ -55,6 +56,10 @@ class Origin(Protocol):
         """Add one whole frame to those that the next flush writes."""
         ...
 
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Add one whole frame, which comes in pieces."""
+        ...
+
     def pass_back(self, code: int, remark: str) -> None:
         """Return a forwarded request to the node that sent it; `code` says whether anything may have been done here."""
         ...
@@ -85,6 +90,7 @@ class ClientOrigin:
         "_connection",
         "_gathered",
         "_had_ended",
+        "_has_views",
         "_outputs",
         "address",
         "born_host",
@@ -99,7 +105,8 @@ class ClientOrigin:
         self.born_host = host_field(connection.peer)
         self._connection = connection
         self._outputs = outputs
-        self._gathered: list[bytes] = []
+        self._gathered: list[bytes | memoryview] = []
+        self._has_views = False
         self._had_ended: bool | None = None
 
     @property
@@ -123,11 +130,23 @@ class ClientOrigin:
             self._had_ended = None
         self._gathered.append(frame)
 
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Add one frame to those that the next flush writes."""
+        if not self._gathered:
+            self._outputs.mark(self)
+            self._had_ended = None
+        self._gathered.extend(pieces)
+        self._has_views = True
+
     def flush(self) -> None:
         """Write all frames that were added, in one call."""
         if self._gathered:
             gathered, self._gathered = self._gathered, []
-            self._connection.send_many(gathered)
+            if self._has_views:
+                self._has_views = False
+                self._connection.send_pieces(gathered)
+            else:
+                self._connection.send_many(gathered)
 
     def pass_back(self, code: int, remark: str) -> None:
         """Refuse: a request of a client's own connection was not forwarded."""
@@ -191,6 +210,10 @@ class ForwardedOrigin:
     def send(self, frame: bytes) -> None:
         """Send the client's answer to its node."""
         self._answer(0, None, frame)
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Send the client's answer to its node."""
+        self._answer(0, None, b"".join(pieces))
 
     def pass_back(self, code: int, remark: str) -> None:
         """See `Origin`."""

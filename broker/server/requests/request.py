@@ -11,7 +11,7 @@ How to add a code: docs/adding-a-code.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
@@ -112,6 +112,12 @@ class PendingRequest(msgspec.Struct):
             assert frame, f"an empty answer to code {self.handler.code}"
             self.is_answered = True
             self.origin.send(frame)
+
+    def reply_in_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        """Answer with a whole frame, as `reply` does; the pieces must not change any more."""
+        if not (self.is_oneway or self.is_answered):
+            self.is_answered = True
+            self.origin.send_pieces(pieces)
 
     def answer(
         self,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+from itertools import pairwise
+from random import Random
 
 import pytest
 import trio
@@ -71,6 +73,53 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order() -> Non
             assert await connection.wait_sent(TIMEOUT_S)
             assert (connection.unsent_bytes, connection.sent_bytes) == (0, len(expected))
             connection.close("done")
+
+
+@pytest.mark.parametrize("takes", ["everything", "some", "nothing"])
+async def test_pieces_arrive_as_if_they_were_joined(takes: str) -> None:
+    left, right = socket.socketpair()
+    random = Random(1)
+    size = 4_000_000 if takes == "some" else 60_000
+    whole = random.randbytes(size)
+    ends = sorted(random.sample(range(size), 700))
+    pieces: list[bytes | memoryview] = [
+        memoryview(whole)[a:b] if number % 3 else whole[a:b]
+        for number, (a, b) in enumerate(pairwise([0, *ends, size]))
+    ]
+    with trio.fail_after(TIMEOUT_S), right:
+        right.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+            first = bytes(8_000_000) if takes == "nothing" else b""
+            connection.send_many([first])
+            before = connection.unsent_bytes
+            connection.send_pieces(pieces)
+            expected_rest = {"everything": 0, "nothing": before + size}
+            rest = expected_rest.get(takes, connection.unsent_bytes)
+            assert connection.unsent_bytes == rest
+            assert (connection.unsent_bytes > 0) == (takes != "everything")
+            assert all(type(each) is bytes for each in connection._queue), "nothing is kept alive"
+            connection.send_pieces([b"end", memoryview(b"!")] * 1000)
+            expected = first + whole + b"end!" * 1000
+            received = bytearray()
+            while len(received) < len(expected):
+                await trio.lowlevel.wait_readable(right)
+                received += right.recv(1 << 20)
+            assert received == expected
+            assert await connection.wait_sent(TIMEOUT_S)
+            assert (connection.unsent_bytes, connection.sent_bytes) == (0, len(expected))
+            connection.close("done")
+            connection.send_pieces(pieces)
+            assert connection.sent_bytes == len(expected)
+
+
+async def test_pieces_for_a_vanished_peer_end_the_connection() -> None:
+    left, right = socket.socketpair()
+    right.close()
+    async with trio.open_nursery() as nursery:
+        connection = Connection(left, nursery)
+        connection.send_pieces([b"1", memoryview(b"2")])
+        assert connection.close_reason.startswith("write failed")
 
 
 async def test_a_slow_reader_is_cut_off() -> None:

@@ -76,6 +76,9 @@ class Bench:
         number = indexes[0]
         self.reader.load([(self.at(each), 1) for each in indexes], lambda: self.done.append(number))
 
+    def views(self, *runs: tuple[int, int]) -> list[memoryview] | None:
+        return self.reader.views(runs, self.reader.committed_position)
+
     def has(self, index: int) -> bool:
         return self.reader.span_at(self.at(index), 1, only_memory=True) is not None
 
@@ -129,7 +132,7 @@ def test_a_look_up_that_fails_holds_nobody_up() -> None:
 
 
 def test_what_another_one_reads_is_waited_for_and_not_read_again() -> None:
-    bench = Bench(1000, 1000, 1000)
+    bench = Bench(*[PART_BYTES] * 3)
     bench.load(1, 2)
     bench.load(2)
     bench.load(3)
@@ -178,10 +181,27 @@ def test_on_the_loop_a_part_is_read_alone_once_the_entry_was_verified() -> None:
     cache = bench.reader.running_cold.cache
     cache.bytes_max = 0
     bench.reader.span_at(bench.at(2), 10)
-    assert not bench.has(1)
+    assert 1 not in cache
+    bench.engine.log.read_resident = lambda *_: None  # type: ignore[method-assign]
+    assert bench.reader.span_at(bench.at(1, PART_BYTES + 7), 10, only_memory=True) is None
     span = bench.reader.span_at(bench.at(1, PART_BYTES + 7), 10)
     assert span is not None
-    assert (span.position, len(span.data)) == (bench.at(1, PART_BYTES), PART_BYTES)
+    assert (span.position, len(span.data)) == (PART_BYTES, PART_BYTES)
+
+
+def test_what_cannot_be_viewed_is_left_to_the_ordinary_way() -> None:
+    bench = Bench(1000, 1000)
+    run = (int(bench.at(1, 5)), int(bench.at(1, 15)))
+    assert bench.views(run) is None
+    bench.load(1)
+    bench.threads.run_first()
+    assert bench.views(run) == [b"\x01" * 10]
+    assert bench.views() is None
+    assert bench.views((-1, 5)) is None
+    assert bench.views(run, (run[0], 1 << 40)) is None
+    bench.engine.node.commit_index = Index(1)  # type: ignore[misc]  # a scripted node
+    assert bench.views(run) == [b"\x01" * 10]
+    assert bench.views((bench.at(2), bench.at(2, 5))) is None, "not committed"
 
 
 def test_a_damaged_entry_is_asked_for_as_ever_and_given_when_it_is_back() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -36,6 +36,9 @@ class Origin:
 
     def send(self, frame: bytes) -> None:
         self.frames.append(frame)
+
+    def send_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+        self.frames.append(b"".join(pieces))
 
     def answers(self) -> list[RemotingCommand]:
         decoder = FrameDecoder()
@@ -72,6 +75,9 @@ class Log:
 
     def entry_at(self, position: Any) -> Any:
         return self._log.entry_at(position)
+
+    def views(self, runs: Sequence[tuple[int, int]], end: Any) -> Sequence[memoryview] | None:
+        return self._log.views(runs, end)
 
     def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
         return self._log.span_at(position, size_bytes, only_memory=only_memory)

@@ -96,6 +96,28 @@ def test_short_reads_are_continued(disk: PosixDisk, monkeypatch: pytest.MonkeyPa
     assert file.read_at(100, 50) == b""
 
 
+def test_what_the_system_has_in_memory_is_read_whole_or_not_at_all(
+    disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = disk.open("f", create=True)
+    file.write_at(0, (b"x" * 100_000,))
+    found = file.read_resident(5, 90_000)
+    assert found is None or found == b"x" * 90_000, "a file system may not be able to tell"
+    assert file.read_resident(50_000, 50_001) is None
+    asked: list[int] = []
+
+    def not_there(_descriptor: int, _buffers: object, _offset: int, flags: int) -> int:
+        asked.append(flags)
+        raise BlockingIOError(errno.EAGAIN, "not in memory")
+
+    monkeypatch.setattr(os, "preadv", not_there)
+    assert file.read_resident(5, 10) is None
+    assert asked == [os.RWF_NOWAIT]
+    monkeypatch.setattr(os, "preadv", lambda *_: 9)
+    assert file.read_resident(5, 10) is None
+    file.close()
+
+
 def test_a_full_device_shows_at_preallocation(
     disk: PosixDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
