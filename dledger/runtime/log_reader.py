@@ -213,6 +213,7 @@ class LogReader:
     def _span_at(
         self, position: Position, size_bytes: int, *, only_memory: bool
     ) -> BodySpan | None:
+        """See `span_at`. Raises OSError, too, where the index of a segment cannot be read."""
         driver = self._standing.running
         index = driver.engine.log.layout.index_at(position)
         if index is None or index > driver.engine.node.commit_index:
