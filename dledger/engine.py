@@ -20,7 +20,7 @@ waiting callers still get their answers.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
 from dledger.catch_up import EntriesLoad
@@ -31,6 +31,7 @@ from dledger.errors import (
     CorruptionError,
     DiskFailedError,
     DLedgerError,
+    EntryDamagedError,
     ForkedError,
 )
 from dledger.held_sends import HeldSends
@@ -83,6 +84,7 @@ from dledger.storage.api import Disk
 from dledger.storage.examination import Finding
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.log_start import FrontDrop
+from dledger.storage.read_errors import is_shortage
 from dledger.storage.scan import ChainEnd
 from dledger.storage.sealed_index import SealedIndex
 from dledger.storage.segmented_log import SegmentedLog
@@ -119,6 +121,19 @@ class PersistJob:
             self.store.save(self.hard_state)
         if self.batch is not None:
             self.batch.run()
+
+
+@dataclass(slots=True)
+class RefusedReads:
+    """The reads that failed for want of descriptors or memory, and are made again with the next pulse.
+
+    Attributes:
+        loads: those that could not be planned.
+        is_handing_out: the committed entries that come next are among it.
+    """
+
+    loads: list[LoadEntries] = field(default_factory=list)
+    is_handing_out: bool = False
 
 
 class Engine:
@@ -198,6 +213,7 @@ class Engine:
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
         self.loads: list[EntriesLoad] = []
         self._loaded: tuple[Entry, ...] = ()
+        self._refused = RefusedReads()
         self._resolved: list[tuple[int, Outcome]] = []
         self._news: list[News] = []
         self._uncommitted: MembersChanged | None = None
@@ -321,7 +337,11 @@ class Engine:
         self._is_dropping = False
 
     def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
-        """Return the members that the first entry of the log's last term names; None: none, or it is unreadable."""
+        """Return the members that the first entry of the log's last term names; None: none, or it is unreadable.
+
+        Raises:
+            OSError: a shortage; nobody knows now.
+        """
         runs = self.log.layout.runs()
         if not runs:
             return None
@@ -329,7 +349,9 @@ class Engine:
         try:
             (entry,) = self.log.entries(first, Index(first + 1))
             named = configuration_in(entry)
-        except (OSError, CorruptionError, MembershipFormatError):
+        except (OSError, CorruptionError, MembershipFormatError) as error:
+            if is_shortage(error):
+                raise
             return None
         return None if named is None else (EntryId(term, first), frozenset(named.voters))
 
@@ -351,7 +373,8 @@ class Engine:
             return
         try:
             if isinstance(event, Received) and isinstance(event.message, AppendRequest):
-                self._check_history(event.message)
+                if not self._may_check_history(event.message):
+                    return
                 if event.message.term >= self.node.term:
                     self._behind = event.message if event.message.first_kept else None
             effects = self.node.step(event, now_ms)
@@ -368,6 +391,15 @@ class Engine:
             self._latch(error)
             raise
         self._mend(now_ms)
+
+    def _may_check_history(self, request: AppendRequest) -> bool:
+        """Check a request; return False if that cannot be done now: then it is lost, as the network may lose it."""
+        try:
+            self._check_history(request)
+        except OSError as error:
+            self._damage.shortage.judge(f"entry {request.prev_index}", error)
+            return False
+        return True
 
     def _check_history(self, request: AppendRequest) -> None:
         """Refuse entries of another history: in one group those of one index and term have one chain CRC.
@@ -397,7 +429,11 @@ class Engine:
     def _mend(self, now_ms: int) -> None:
         """Request damaged entries when that is due; a leader that lacks one for too long hands over."""
         policy = self._damage
-        if self.failure is not None or not policy.live_repair.missing_count:
+        if self.failure is not None:
+            return
+        if policy.shortage.pass_time(now_ms):
+            self._read_again(now_ms)
+        if not (policy.live_repair.missing_count or policy.shortage.is_met):
             return
         request = policy.next_request(now_ms)
         if request is not None:
@@ -408,6 +444,12 @@ class Engine:
             hand_over = policy.hand_over(waits_for, now_ms)
             if hand_over is not None:
                 self.step(hand_over, now_ms)
+
+    def _read_again(self, now_ms: int) -> None:
+        """Let be read again what was refused; the core asks for its loads anew."""
+        refused, self._refused = self._refused, RefusedReads()
+        for want in refused.loads:
+            self.step(EntriesLoaded(want.to, want.term, want.first, want.first), now_ms)
 
     def _resolve(self, token: int, outcome: Outcome) -> None:
         """Queue the outcome of a caller's token; consume that of a hand-over which the engine itself requested."""
@@ -473,7 +515,7 @@ class Engine:
         Nothing is waited for. A damaged one is asked for, and comes back sooner or later.
 
         Raises:
-            EntryDamagedError: the first one is damaged.
+            EntryDamagedError: the first one is damaged, or cannot be read now.
             OSError, DLedgerError: it could not be read, and nobody can help.
         """
         try:
@@ -488,12 +530,18 @@ class Engine:
         return taken
 
     def loaded(self, load: EntriesLoad, now_ms: int) -> None:
-        """Let the node send what a load has read. What it could not read is read here, as damaged entries are.
+        """Let the node send what a load has read. What it found damaged is read here, as damaged entries are.
+
+        What it could not read for now the node asks for again.
 
         Raises:
             OSError, DLedgerError: as `step`.
         """
         want = load.want
+        if load.refusal is not None:
+            self._damage.shortage.seen(f"entry {want.first}", load.refusal)
+            self.step(EntriesLoaded(want.to, want.term, want.first, want.first), now_ms)
+            return
         # Entries of an earlier leadership may not be those that stand there now.
         self._loaded = load.entries if want.term == self.node.term else ()
         try:
@@ -505,7 +553,11 @@ class Engine:
         """Return when the next `Tick` is due at the latest."""
         if self.failure is not None:
             return NEVER_MS
-        return min(self.node.next_deadline_ms(), self.live_repair.next_deadline_ms())
+        return min(
+            self.node.next_deadline_ms(),
+            self.live_repair.next_deadline_ms(),
+            self._damage.shortage.next_deadline_ms(),
+        )
 
     def begin_persist(self) -> PersistJob | None:
         """Return a job with everything that was queued since the last one; None when nothing was."""
@@ -592,7 +644,7 @@ class Engine:
     def take_committed(self, bytes_max: int) -> list[Entry]:
         """Return the next committed entries, each handed out once.
 
-        At least one if there is any, unless it is damaged and has yet to come back.
+        At least one if there is any, unless it is damaged and has yet to come back, or cannot be read now.
 
         Raises:
             OSError, CorruptionError: they could not be read back.
@@ -601,9 +653,13 @@ class Engine:
         end = Index(self._committed_index + 1)
         if first >= end or self._lacks_state:
             return []
-        if self._anchor is not None:
-            self._check_anchor(*self._anchor)
-        entries = self._damage.read(first, end, bytes_max)
+        try:
+            if self._anchor is not None:
+                self._check_anchor(*self._anchor)
+            entries = self._damage.read(first, end, bytes_max)
+        except EntryDamagedError:
+            self._refused.is_handing_out = True
+            return []
         if entries:
             assert entries[0].index == first, f"entry {entries[0].index} instead of {first}"
             assert entries[-1].index <= self._committed_index, "handed out before it is committed"
@@ -612,7 +668,10 @@ class Engine:
 
     def _check_anchor(self, index: Index, chain_crc: int) -> None:
         """Check that the state, which came from elsewhere, is of this log: the log has reached its entry."""
-        found = self.log.chain_crc_of(index)
+        try:
+            found = self.log.chain_crc_of(index)
+        except OSError as error:
+            raise self._damage.shortage.judge(f"entry {index}", error) from error
         if found != chain_crc:
             raise CorruptionError(
                 "snapshots", 0, f"the state at entry {index} is of another log: wipe this store"
@@ -643,8 +702,14 @@ class Engine:
         return (
             self._handed_out_index < self._committed_index
             and not self._lacks_state
+            and not self._refused.is_handing_out
             and not self.live_repair.has_hole(Index(self._handed_out_index + 1))
         )
+
+    @property
+    def pulse_count(self) -> int:
+        """The number of times that what could not be read was read again."""
+        return self._damage.shortage.pulse_count
 
     @property
     def is_persisting(self) -> bool:
@@ -675,7 +740,7 @@ class Engine:
                 )
                 self._committed_index = index
             case LoadEntries():
-                self.loads.append(EntriesLoad.planned(self.log, effect))
+                self._plan_load(effect)
             case Resolve(token=token, outcome=outcome):
                 self._resolve(token, outcome)
             case RoleChanged() | MembersChanged() | HandsOver():
@@ -708,7 +773,7 @@ class Engine:
             self.live_repair.peers_changed(self._others(news.configuration))
             self._follow_members(news)
         if isinstance(news, RoleChanged) and news.role is Role.LEADER:
-            self.live_repair.became_leader()
+            self._damage.became_leader()
         self._news.append(news)
 
     def _follow_members(self, news: MembersChanged) -> None:
@@ -737,7 +802,10 @@ class Engine:
         if self.failure is not None:
             return
         is_heartbeat = effect.first == effect.end
-        entries = () if is_heartbeat else self._entries_to_send(effect.first, effect.end)
+        try:
+            entries = () if is_heartbeat else self._entries_to_send(effect.first, effect.end)
+        except EntryDamagedError:
+            return  # it cannot be read now; the request is lost, as the network may lose it
         if len(entries) < effect.end - effect.first:
             self._damage.cannot_send()
             return
@@ -761,6 +829,14 @@ class Engine:
                 members=effect.members,
             )
         self._outbox.append((effect.to, request))
+
+    def _plan_load(self, want: LoadEntries) -> None:
+        """Plan a read; one that cannot be planned now is refused with the next pulse."""
+        try:
+            self.loads.append(EntriesLoad.planned(self.log, want))
+        except OSError as error:
+            self._damage.shortage.judge(f"entry {want.first}", error)
+            self._refused.loads.append(want)
 
     def _entries_to_send(self, first: Index, end: Index) -> tuple[Entry, ...]:
         loaded = self._loaded

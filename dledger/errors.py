@@ -184,7 +184,7 @@ class OutOfRangeError(RefusedError):
 
 
 class EntryDamagedError(RefusedError):
-    """The entry is damaged here, or has yet to come, and was not read. Try again, or elsewhere."""
+    """The entry is damaged here, has yet to come, or cannot be read now, and was not read. Try again, or elsewhere."""
 
     code = "entry_damaged"
 

@@ -68,7 +68,11 @@ def _needed_by(
     if need < layout.first_index:
         # It was not asked yet in this term. Its answer comes soon, and everything stays until then.
         return layout.first_index
-    lacking_bytes = layout.end_position - layout.position_of(need)
+    try:
+        lacking_bytes = layout.end_position - layout.position_of(need)
+    except OSError as error:
+        engine.log.shortage.judge(f"the place of entry {need}", error)
+        return need
     return need if lacking_bytes <= bounds.catch_up_bytes_max else None
 
 

@@ -75,7 +75,11 @@ class UnitStore(Protocol):
         ...
 
     def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
-        """Return `count` kept units from queue offset `first`."""
+        """Return `count` kept units from queue offset `first`.
+
+        Raises:
+            EntryDamagedError: they cannot be read now.
+        """
         ...
 
     def trim(self, key: QueueKey, first: QueueOffset) -> None:

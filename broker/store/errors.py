@@ -23,7 +23,7 @@ class NewerVersionError(FoldError):
 
 
 class NoRoomError(Exception):
-    """The disk has no room for what should leave memory: it stays there, and is offered again later.
+    """The disk has no room, or no file can be opened, for what should leave memory: it stays, and is offered again.
 
     The fold goes on, or a full disk would stop every replica at the same entry. What gathers is bounded by the log,
     which has no room to grow either.

@@ -77,7 +77,11 @@ class SegmentStore(Protocol):
         ...
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Return a part of a kept segment."""
+        """Return a part of a kept segment.
+
+        Raises:
+            EntryDamagedError: it cannot be read now.
+        """
         ...
 
     def drop(self, number: int) -> None:

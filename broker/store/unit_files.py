@@ -27,6 +27,8 @@ from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
+from dledger.errors import EntryDamagedError
+from dledger.storage.read_errors import is_shortage
 from dledger_mq.message.numbers import QueueOffset
 
 DERIVED: Final = "derived"
@@ -54,7 +56,7 @@ def folder_name(topic: bytes) -> str:
 
 
 class _OpenFiles:
-    """The files used last, by path; the others are closed."""
+    """The files used last, by path; the others are closed, and as many as it takes where descriptors are short."""
 
     def __init__(self) -> None:
         self._open: OrderedDict[Path, int] = OrderedDict()
@@ -65,13 +67,25 @@ class _OpenFiles:
         if descriptor is None:
             if create:
                 path.parent.mkdir(parents=True, exist_ok=True)
-            flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-            descriptor = self._open[path] = os.open(path, flags, 0o644)
+            descriptor = self._open[path] = self._opened(path, create=create)
             if len(self._open) > OPEN_FILES_MAX:
-                os.close(self._open.popitem(last=False)[1])
+                self._close_oldest()
         else:
             self._open.move_to_end(path)
         return descriptor
+
+    def _opened(self, path: Path, *, create: bool) -> int:
+        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+        while True:
+            try:
+                return os.open(path, flags, 0o644)
+            except OSError as error:
+                if not (is_shortage(error) and self._open):
+                    raise
+                self._close_oldest()
+
+    def _close_oldest(self) -> None:
+        os.close(self._open.popitem(last=False)[1])
 
     def close_under(self, folder: Path) -> None:
         """Close what lies in a folder, before it is removed."""
@@ -81,16 +95,29 @@ class _OpenFiles:
 
 @contextmanager
 def _reporting_no_room() -> Iterator[None]:
-    """Raise `NoRoomError` for a full disk.
+    """Raise `NoRoomError` for a full disk, and where descriptors or memory are short.
 
     The bytes that were written do no harm: they are written again at the same place, or never read.
     """
     try:
         yield
     except OSError as error:
-        if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+        if error.errno not in {errno.ENOSPC, errno.EDQUOT} and not is_shortage(error):
             raise
         raise NoRoomError(str(error)) from error
+
+
+@contextmanager
+def _reporting_shortage() -> Iterator[None]:
+    """Raise `EntryDamagedError` where descriptors or memory are short: whoever asks is to ask again."""
+    try:
+        yield
+    except OSError as error:
+        if not is_shortage(error):
+            raise
+        raise EntryDamagedError(
+            f"what the log is looked up by cannot be read now: {error}"
+        ) from error
 
 
 def _write_all(descriptor: int, data: bytes | memoryview, offset: int) -> None:
@@ -138,7 +165,8 @@ class UnitFiles:
         while left:
             path, offset = self._place(key, start)
             size = min(left, self._file_bytes - offset)
-            pieces.append(_read_all(self._files.get(path), size, offset, path))
+            with _reporting_shortage():
+                pieces.append(_read_all(self._files.get(path), size, offset, path))
             start, left = start + size, left - size
         return b"".join(pieces)
 
@@ -187,7 +215,8 @@ class SegmentFiles:
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Return a part; see `SegmentStore`."""
         path = self._path(number)
-        return _read_all(self._files.get(path), size, offset, path)
+        with _reporting_shortage():
+            return _read_all(self._files.get(path), size, offset, path)
 
     def drop(self, number: int) -> None:
         """Forget a segment; see `SegmentStore`."""

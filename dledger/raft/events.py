@@ -56,7 +56,8 @@ class Persisted:
 class EntriesLoaded:
     """The entries first..end-1, or some of them, can be sent to a member at once, or could not be read beside the loop.
 
-    The answer to `LoadEntries`: with its term, its first entry, and no later end.
+    The answer to `LoadEntries`: with its term, its first entry, and no later end. If that end is the first, they
+    cannot be read now: they are asked for again with the next answer, or entry, for that member.
     """
 
     peer: NodeId

@@ -16,7 +16,8 @@ from dledger.raft.ids import Index, Position
 class FinishedEntries(Protocol):
     """A finished run of entries. What is looked up may have to be read, and can be lost: then the node must stop.
 
-    Lookups raise DiskFailedError when nothing can tell any more where the entries stand.
+    Lookups raise DiskFailedError when nothing can tell any more where the entries stand, and OSError when nothing can
+    tell it now.
     """
 
     @property

@@ -130,7 +130,17 @@ class Replication:
                 self.fill(peer)
 
     def fill(self, peer: Progress) -> None:
-        """Send a member the next slice of the entries that it lacks, as far as its window allows."""
+        """Send a member the next slice of the entries that it lacks, as far as its window allows.
+
+        If nothing can tell now where they stand, its next answer brings this about again.
+        """
+        try:
+            self._fill(peer)
+        except OSError:
+            return
+
+    def _fill(self, peer: Progress) -> None:
+        """Raise OSError before anything is sent, or asked for, of which the place is not known."""
         core = self._core
         log = core.log
         config = core.config
@@ -166,11 +176,16 @@ class Replication:
         if peer is None:
             return  # it was removed
         peer.is_loading = False
+        if event.end == event.first:
+            return
         if (
             peer.state is ProgressState.REPLICATE
             and peer.next_index == event.first >= self._core.log.first_index
         ):
-            self._send_up_to(peer, event.end)
+            try:
+                self._send_up_to(peer, event.end)
+            except OSError:
+                return
         self.fill(peer)
 
     def _is_old(self, peer: Progress) -> bool:
@@ -182,9 +197,9 @@ class Replication:
         """Ask for the entries of a member's next request, unless they are being read."""
         if peer.is_loading:
             return
-        peer.is_loading = True
         core = self._core
         end = min(self._end_of_request(peer), core.first_in_memory())
+        peer.is_loading = True
         core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end))
 
     def is_waited_for(self, member: NodeId) -> bool:
@@ -305,8 +320,8 @@ class Replication:
     def _send_up_to(self, peer: Progress, end: Index) -> None:
         """Send one request with the entries that a member needs next, up to `end`."""
         log, first = self._core.log, peer.next_index
-        self._send(peer, first, end)
         size_bytes = log.position_of(end) - log.position_of(first)
+        self._send(peer, first, end)
         peer.sent(end, size_bytes=size_bytes, now_ms=self._core.now_ms)
 
     def _send(self, peer: Progress, first: Index, end: Index) -> None:

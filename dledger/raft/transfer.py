@@ -290,4 +290,7 @@ class Handover:
 
     def _behind_bytes(self, peer: Progress) -> int:
         log = self._core.log
-        return log.end_position - log.position_of(Index(peer.match_index + 1))
+        try:
+            return log.end_position - log.position_of(Index(peer.match_index + 1))
+        except OSError:  # nothing can tell it now: it is old, at any rate
+            return log.end_position - log.first_position

@@ -14,8 +14,9 @@ from dledger.raft.entry import Entry
 from dledger.raft.events import StepDown, TransferRequested
 from dledger.raft.ids import Index, NodeId
 from dledger.raft.messages import RepairAnswer, RepairRequest
-from dledger.repair.live_repair import LiveRepair
+from dledger.repair.live_repair import HAND_OVER_MS, HAND_OVER_PAUSE_MS, LiveRepair
 from dledger.repair.serving import first_to_give, whole_end
+from dledger.storage.read_errors import is_shortage
 from dledger.storage.segmented_log import SegmentedLog
 
 HAND_OVER_TOKEN: Final = -1
@@ -27,11 +28,14 @@ class DamagePolicy:
 
     Attributes:
         live_repair: what is missing now, and who is asked for it.
+        shortage: reads that are refused for now: what they would give is neither missing nor asked for.
         must_resign: a leader must not go on leading; see `take_resignation`.
     """
 
     def __init__(self, node_id: NodeId, peers: tuple[NodeId, ...], log: SegmentedLog) -> None:
         self.live_repair = LiveRepair(node_id, peers, log)
+        self.shortage = log.shortage
+        self._short_from_ms = 0
         self._node_id = node_id
         self._log = log
         self.must_resign = False
@@ -48,8 +52,16 @@ class DamagePolicy:
         """Return the entries up to the first damaged one, which is asked for; all of them when all are whole.
 
         Raises:
+            EntryDamagedError: they cannot be read now, which says nothing of them; the next pulse may give them.
             OSError, DLedgerError: they could not be read, and nobody can help.
         """
+        try:
+            return self._read(first, end, bytes_max)
+        except OSError as error:
+            raise self.shortage.judge(f"entry {first}", error) from error
+
+    def _read(self, first: Index, end: Index, bytes_max: int | None) -> list[Entry]:
+        """See `read`. Raises OSError at a shortage."""
         repair = self.live_repair
         if repair.has_hole(first):
             return []
@@ -66,7 +78,9 @@ class DamagePolicy:
             whole = Index(whole + 1)
         try:
             return self._log.entries(first, whole)
-        except (OSError, CorruptionError):
+        except (OSError, CorruptionError) as error:
+            if is_shortage(error):
+                raise
             # A disk that gives it at one time and not at another.
             repair.lose(first)
             return []
@@ -75,7 +89,7 @@ class DamagePolicy:
         """Return at least one entry; raises where `read` would return none, for a caller that does not wait.
 
         Raises:
-            EntryDamagedError: the first one is damaged; it comes back sooner or later.
+            EntryDamagedError: the first one is damaged, and comes back sooner or later; or it cannot be read now.
             OSError, DLedgerError: as `read`.
         """
         entries = self.read(first, end, bytes_max)
@@ -92,13 +106,25 @@ class DamagePolicy:
         Raises:
             DLedgerError: the disk failed.
         """
-        if self.live_repair.can_help and not self.live_repair.is_full:
+        if not self.live_repair.can_help or self.live_repair.is_full:
+            return
+        try:
             self.live_repair.look(first, end)
+        except OSError as error:
+            self.shortage.judge(f"entry {first}", error)
 
     # Giving to others, and asking them.
 
     def give(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
         """Answer a repair request with the requested entries, if this log has them; any member may answer."""
+        try:
+            return self._answer(request, is_voter=is_voter)
+        except OSError as error:
+            self.shortage.judge(f"entry {request.last_index}", error)
+            return RepairAnswer(self._node_id, request.number, (), lacks=False)
+
+    def _answer(self, request: RepairRequest, *, is_voter: bool) -> RepairAnswer:
+        """See `give`. Raises OSError at a shortage."""
         log, last = self._log, request.last_index
         if last < log.layout.first_index:
             return RepairAnswer(self._node_id, request.number, (), lacks=False, has_forgotten=True)
@@ -115,10 +141,16 @@ class DamagePolicy:
         return RepairAnswer(self._node_id, request.number, entries, lacks=False)
 
     def _whole_entries(self, first: Index, end: Index) -> list[Entry] | None:
-        """Return entries as the disk gives them; None when not all of them are whole."""
+        """Return entries as the disk gives them; None when not all of them are whole.
+
+        Raises:
+            OSError: a shortage.
+        """
         try:
             return self._log.entries(first, end)
-        except (OSError, CorruptionError):
+        except (OSError, CorruptionError) as error:
+            if is_shortage(error):
+                raise
             return None
 
     def next_request(self, now_ms: int) -> tuple[NodeId, RepairRequest] | None:
@@ -160,7 +192,7 @@ class DamagePolicy:
         return None
 
     def hand_over(self, waits_for: Index | None, now_ms: int) -> TransferRequested | None:
-        """Return a request to hand over once a leader has needed damaged entries for too long; else None.
+        """Return a request to hand over once a leader went without damaged or refused entries for too long; else None.
 
         Planned, so that nobody waits for an election. If it fails, `hand_over_failed` is to be called.
 
@@ -171,4 +203,19 @@ class DamagePolicy:
         repair = self.live_repair
         if waits_for is not None:
             repair.need(waits_for, now_ms)
-        return TransferRequested(None, HAND_OVER_TOKEN) if repair.must_hand_over(now_ms) else None
+        is_due = repair.must_hand_over(now_ms) or self._is_short_for_too_long(now_ms)
+        return TransferRequested(None, HAND_OVER_TOKEN) if is_due else None
+
+    def _is_short_for_too_long(self, now_ms: int) -> bool:
+        """Return whether reads are refused for so long that another one should lead; True only once in a while."""
+        lasts_ms = self.shortage.lasts_ms(now_ms)
+        if lasts_ms < HAND_OVER_MS or now_ms < self._short_from_ms:
+            return False
+        self.live_repair.notes.append(("hands-over", {"entries_not_read_ms": lasts_ms}))
+        self._short_from_ms = now_ms + HAND_OVER_PAUSE_MS
+        return True
+
+    def became_leader(self) -> None:
+        """Count how long entries are missing, or cannot be read, from now on: it is not handed over again at once."""
+        self.live_repair.became_leader()
+        self.shortage.count_anew()

@@ -7,6 +7,7 @@ let another one lead, whose disk may give it; which one leads is not decided her
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dledger.errors import CorruptionError
@@ -45,7 +46,7 @@ class LiveRepair:
         self._log = log
         self._peers = peers
         self._asking = RepairRequests(node_id, peers, [])
-        self._holes: set[Index] = set()
+        self._holes: dict[Index, Missing] = {}
         self._asked: set[Index] = set()
         self._not_kept: set[Index] = set()
         self._needed_since_ms: dict[Index, int] = {}
@@ -82,6 +83,7 @@ class LiveRepair:
 
         Raises:
             DLedgerError: the disk failed.
+            OSError: a shortage; nothing is known of them.
         """
         is_first = True
         for index in self._log.damaged(first, end):
@@ -94,16 +96,18 @@ class LiveRepair:
 
         Raises:
             DLedgerError: the disk failed.
+            OSError: where it stands cannot be looked up now; nothing was done.
         """
         if index in self._holes:
             return
+        named = self._named(index)
         self.notes.append(("entry-damaged", {"entry": index}))
         cached = self._log.cached(index)
         if cached is not None:
             self.mend(cached)  # if the disk does not keep it, memory has it for now
             return
-        self._holes.add(index)
-        self._asking.add(self._named(index))
+        self._holes[index] = named
+        self._asking.add(named)
 
     def _named(self, index: Index) -> Missing:
         log = self._log
@@ -117,14 +121,14 @@ class LiveRepair:
         )
 
     def mend(self, entry: Entry) -> bool:
-        """Write a recovered entry back; return whether the disk can read it now.
+        """Write a recovered entry back; return whether the disk can read it now. Not at a shortage, either.
 
         Raises:
             DLedgerError: it is another one, or the disk failed.
         """
         try:
             self._log.mend(entry)
-        except CorruptionError as error:
+        except (CorruptionError, OSError) as error:
             if entry.index not in self._not_kept:
                 self._not_kept.add(entry.index)
                 self.notes.append(("entry-not-kept", {"entry": entry.index, "reason": error}))
@@ -133,7 +137,8 @@ class LiveRepair:
         return True
 
     def _is_back(self, index: Index, event: str) -> None:
-        for known in (self._holes, self._asked, self._not_kept):
+        self._holes.pop(index, None)
+        for known in (self._asked, self._not_kept):
             known.discard(index)
         self._needed_since_ms.pop(index, None)
         self.repaired_count += 1
@@ -163,21 +168,21 @@ class LiveRepair:
 
     def forget_from(self, first: Index) -> None:
         """Forget entries that were removed from the log: nobody needs them."""
-        for known in (self._holes, self._asked, self._not_kept):
-            known.difference_update([index for index in known if index >= first])
-        self._needed_since_ms = {
-            index: since_ms for index, since_ms in self._needed_since_ms.items() if index < first
-        }
+        self._keep_known(lambda index: index < first)
         self._asking.forget_from(first)
 
     def forget_before(self, first: Index) -> None:
         """Forget entries that this log has dropped: nobody needs them."""
-        for known in (self._holes, self._asked, self._not_kept):
-            known.difference_update([index for index in known if index < first])
-        self._needed_since_ms = {
-            index: since_ms for index, since_ms in self._needed_since_ms.items() if index >= first
-        }
+        self._keep_known(lambda index: index >= first)
         self._asking.forget_before(first)
+
+    def _keep_known(self, is_kept: Callable[[Index], bool]) -> None:
+        self._holes = {index: named for index, named in self._holes.items() if is_kept(index)}
+        self._needed_since_ms = {
+            index: since_ms for index, since_ms in self._needed_since_ms.items() if is_kept(index)
+        }
+        self._asked = set(filter(is_kept, self._asked))
+        self._not_kept = set(filter(is_kept, self._not_kept))
 
     def is_forgotten(self, index: Index) -> bool:
         """Return whether a damaged entry is one that another member has forgotten, so that it may never come back."""
@@ -202,12 +207,18 @@ class LiveRepair:
             return None
         while asking.waits:
             index = asking.waits[0].missing.last_index
-            if index not in self._asked or self._log.damaged(index, Index(index + 1)):
+            if index not in self._asked or self._is_unreadable(index):
                 self._asked.add(index)
                 break
             asking.drop_first()
             self._is_back(index, "entry-readable")
         return asking.next_request(now_ms)
+
+    def _is_unreadable(self, index: Index) -> bool:
+        try:
+            return bool(self._log.damaged(index, Index(index + 1)))
+        except OSError:
+            return True  # for now: it was damaged when it was last read
 
     def answered(self, answer: RepairAnswer, now_ms: int) -> None:
         """Write back the entries of an answer; those that the disk does not keep are requested again later.
@@ -216,6 +227,7 @@ class LiveRepair:
             DLedgerError: the disk failed.
         """
         for entry in self._asking.answered(answer):
-            if self.has_hole(entry.index) and not self.mend(entry):
-                self._asking.add(self._named(entry.index))
+            named = self._holes.get(entry.index)
+            if named is not None and not self.mend(entry):
+                self._asking.add(named)
                 self._asking.next_ms = now_ms + REWRITE_PAUSE_MS

@@ -122,6 +122,7 @@ class Driver:
         self._wake = trio.Event()
         self._mended = trio.Event()
         self._announced_mended_count = 0
+        self._announced_pulse_count = 0
         self._armed_ms = 0
         self._pulse_ms = config.heartbeat_interval_ms
         self._watch = LoopWatch(self._pulse_ms, now_ms())
@@ -235,7 +236,7 @@ class Driver:
                 self.wake()
 
     async def wait_mended(self) -> None:
-        """Wait for the next repair of a damaged entry."""
+        """Wait for the next repair of a damaged entry, or until one that could not be read now may be read again."""
         await self._mended.wait()
 
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
@@ -394,14 +395,15 @@ class Driver:
         )
 
     def _announce_repairs(self) -> None:
-        notes = self.engine.live_repair.notes
-        if not notes:
-            return
+        engine = self.engine
+        notes, repaired_count = engine.live_repair.notes, engine.live_repair.repaired_count
         for event, fields in notes:
             self.announcer.log(logging.ERROR, event, **fields)
         notes.clear()
-        if self.engine.live_repair.repaired_count > self._announced_mended_count:
-            self._announced_mended_count = self.engine.live_repair.repaired_count
+        is_mended = repaired_count > self._announced_mended_count
+        if is_mended or engine.pulse_count > self._announced_pulse_count:
+            self._announced_mended_count = repaired_count
+            self._announced_pulse_count = engine.pulse_count
             self._mended.set()
             self._mended = trio.Event()
 
@@ -481,7 +483,7 @@ class Driver:
         except OSError as error:
             raise DiskFailedError(f"committed entries cannot be read back: {error}") from error
         if not entries:
-            return  # the next one is damaged; it is asked for
+            return  # the next one is damaged, and asked for, or cannot be read now
         assert entries[0].index == self.applied_index + 1, (
             f"entry {entries[0].index} would be folded after entry {self.applied_index}"
         )

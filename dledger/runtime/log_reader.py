@@ -10,6 +10,7 @@ import trio
 from dledger.errors import (
     CompactedError,
     DiskFailedError,
+    DLedgerError,
     EntryDamagedError,
     OutOfRangeError,
     ReadTimeoutError,
@@ -25,6 +26,7 @@ from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
 from dledger.storage.part_reader import Place, Run
+from dledger.storage.read_errors import is_shortage
 
 
 class LogReader:
@@ -82,14 +84,18 @@ class LogReader:
         return self._standing.running.engine.log.layout.position_of(index)
 
     def committed_fingerprint(self, index: Index) -> EntryFingerprint | None:
-        """Return the fingerprint of a committed entry; None when it is not committed, or not kept any more."""
+        """Return the fingerprint of a committed entry; None when it is not committed, not kept, or not known now."""
         driver = self._standing.driver
         if driver is None or index > self.commit_index:
             return None
         log = driver.engine.log
         # Of the entry before the first one, too: a log that was just begun anew knows no other.
         term = log.layout.term_of(index) if index else None
-        return None if term is None else EntryFingerprint(term, log.chain_crc_of(index))
+        try:
+            return None if term is None else EntryFingerprint(term, log.chain_crc_of(index))
+        except OSError as error:
+            log.shortage.judge(f"entry {index}", error)
+            return None
 
     def watch_applied(self, callback: Callable[[], None]) -> None:
         """Call back after entries were applied and their proposers were answered."""
@@ -138,7 +144,7 @@ class LogReader:
         Raises:
             OutOfRangeError, CompactedError: it is not there.
             EntryDamagedError: the disk does not give it, or the log lacks what a fetched state contains; it
-                comes from another member, perhaps soon.
+                comes from another member, perhaps soon. Or it cannot be read now: see `wait_mended`.
             DiskFailedError, CorruptionError: nor can anybody help: this group has no other member.
         """
         return self.get_range(index, count_max=1, bytes_max=1)[0]
@@ -181,7 +187,7 @@ class LogReader:
         try:
             index = layout.index_at(position)
         except OSError as error:
-            raise _not_looked_up(position, error) from error
+            raise self._not_looked_up(position, error) from error
         if index is None:
             # Beyond the end, or before the first byte that is kept.
             is_beyond = position >= layout.end_position
@@ -208,7 +214,7 @@ class LogReader:
         try:
             return self._span_at(position, size_bytes, only_memory=only_memory)
         except OSError as error:
-            raise _not_looked_up(position, error) from error
+            raise self._not_looked_up(position, error) from error
 
     def _span_at(
         self, position: Position, size_bytes: int, *, only_memory: bool
@@ -267,7 +273,7 @@ class LogReader:
         return self.cold
 
     async def wait_mended(self) -> None:
-        """Wait until some entry that was damaged is back."""
+        """Wait until some entry that was damaged is back, or what could not be read now may be read again."""
         await self._standing.running.wait_mended()
 
     async def snapshot_part(self, index: Index, offset: int) -> SnapshotPart:
@@ -276,7 +282,8 @@ class LogReader:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
         return await self.snapshotter.part(index, offset)
 
-
-def _not_looked_up(position: Position, error: OSError) -> DiskFailedError:
-    """Return the error to raise where it cannot be found out now which entry stands at a byte."""
-    return DiskFailedError(f"byte {position} of the log cannot be looked up: {error}")
+    def _not_looked_up(self, position: Position, error: OSError) -> DLedgerError:
+        """Return the error to raise where it cannot be found out now which entry stands at a byte."""
+        if is_shortage(error):
+            return self._standing.running.engine.log.shortage.judge(f"byte {position}", error)
+        return DiskFailedError(f"byte {position} of the log cannot be looked up: {error}")

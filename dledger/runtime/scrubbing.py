@@ -21,6 +21,7 @@ from dledger.runtime.driver import Driver
 PART_BYTES: Final = 256 * 1024
 ROUND_MIN_S: Final = 3600.0
 RETRY_S: Final = 5.0
+"""Before a part is read that could not be: descriptors or memory are short, and come back."""
 
 
 async def scrub(driver: Driver, bytes_per_s: int) -> None:
@@ -33,13 +34,12 @@ async def scrub(driver: Driver, bytes_per_s: int) -> None:
         while (first := Index(max(index, log.layout.first_index))) <= log.durable_index:
             try:
                 plan = log.plan_check(first, PART_BYTES)
+                # A disk that never answers must not keep the process from ending.
+                is_whole = await trio.to_thread.run_sync(plan.is_whole, abandon_on_cancel=True)
             except OSError:
-                # Where it stands cannot be looked up now: descriptors or memory are short, and come back.
                 await trio.sleep(RETRY_S)
                 continue
             index = plan.end_index
-            # A disk that never answers must not keep the process from ending.
-            is_whole = await trio.to_thread.run_sync(plan.is_whole, abandon_on_cancel=True)
             if not is_whole and log.layout.has(first):
                 driver.engine.look_for_damage(first, index, now_ms())
                 driver.wake()

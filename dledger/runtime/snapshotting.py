@@ -21,7 +21,7 @@ import trio
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import LogConfig
 from dledger.engine import Engine
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, DLedgerError, EntryDamagedError
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.runtime.events_log import log_event
@@ -164,7 +164,7 @@ class Snapshotter:
             finished = await trio.to_thread.run_sync(writer.finish)
             part_bytes, writer = writer.part_bytes, None
             self._note_taken(finished)
-        except (SnapshotOvertakenError, OSError) as error:
+        except (SnapshotOvertakenError, EntryDamagedError, OSError) as error:
             self._given_up(error)
             return False
         finally:
@@ -234,7 +234,7 @@ class Snapshotter:
         self.older, self.newest = newest, snapshot
         self._store.kept_index = snapshot.meta.index
 
-    def _given_up(self, error: SnapshotOvertakenError | OSError) -> None:
+    def _given_up(self, error: SnapshotOvertakenError | DLedgerError | OSError) -> None:
         """Try again later and later: a line for each try, which are few, and one when it works again."""
         self.has_no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         self._retry_s = min(2 * self._retry_s or RETRY_S, RETRY_MAX_S)
@@ -275,7 +275,10 @@ class Snapshotter:
         return next((whole for each, whole in self._whole if each == snapshot), None)
 
     async def _verify_newest(self) -> None:
-        """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one."""
+        """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one.
+
+        One that cannot be read now, for want of descriptors or memory, is read when somebody asks again.
+        """
         newest = self.newest
         if newest is None or self._whole_of(newest) is not None:
             return
@@ -283,7 +286,8 @@ class Snapshotter:
             whole = await trio.to_thread.run_sync(self._store.whole, newest)
         except (CorruptionError, OSError) as error:
             if isinstance(error, OSError) and not is_damage(error):
-                return  # descriptors or memory are short, which says nothing of it
+                self._engine.log.shortage.seen(newest.path, error)
+                return
             self._log(logging.ERROR, "snapshot-refused", reason=f"{newest.path}: {error}")
             if newest is self.newest:
                 self._give_up_newest(newest)

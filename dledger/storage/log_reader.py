@@ -15,6 +15,7 @@ from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, Position
 from dledger.storage.api import Disk
 from dledger.storage.log_index import LogIndex
+from dledger.storage.read_errors import is_shortage
 from dledger.storage.segment import StorePaths
 from dledger.storage.segment_list import SegmentList
 
@@ -71,10 +72,16 @@ class CheckPlan:
         return decode_known(data, self.chain_crcs, self.prev_chain_crc)
 
     def is_whole(self) -> bool:
-        """Return whether the disk gives them as they were written; False also if they were removed meanwhile."""
+        """Return whether the disk gives them as they were written; False also if they were removed meanwhile.
+
+        Raises:
+            OSError: a shortage; that says nothing of them.
+        """
         try:
             self.read()
-        except (OSError, EntryFormatError):
+        except (OSError, EntryFormatError) as error:
+            if is_shortage(error):
+                raise
             return False
         return True
 
@@ -114,13 +121,19 @@ class SegmentReader:
         return found
 
     def damaged(self, first: Index, end: Index) -> list[Index]:
-        """Return which of the durable entries first..end-1 the disk does not give as they were written."""
+        """Return which of the durable entries first..end-1 the disk does not give as they were written.
+
+        Raises:
+            OSError: a shortage; nothing is known of those that were not read.
+        """
         found: list[Index] = []
         index = first
         while index < end:
             try:
                 index = Index(self.read(index, end)[-1].index + 1)
-            except (CorruptionError, OSError):
+            except (CorruptionError, OSError) as error:
+                if is_shortage(error):
+                    raise
                 if not self._is_whole(index):
                     found.append(index)
                     index = Index(index + 1)
@@ -133,7 +146,9 @@ class SegmentReader:
     def _is_whole(self, index: Index) -> bool:
         try:
             self.read(index, Index(index + 1))
-        except (CorruptionError, OSError):
+        except (CorruptionError, OSError) as error:
+            if is_shortage(error):
+                raise
             return False
         return True
 

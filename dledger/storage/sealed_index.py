@@ -64,10 +64,12 @@ class PageCache:
     Attributes:
         on_rebuilt: called with path and problem when an index was found damaged and made again.
         on_lost: called with the error when it could not be.
+        on_refused: called with path and error when it could not be read now.
     """
 
     on_rebuilt: Callable[[str, str], None] = lambda path, problem: None
     on_lost: Callable[[DiskFailedError], object] = lambda error: None
+    on_refused: Callable[[str, OSError], None] = lambda path, error: None
     _pages: OrderedDict[tuple[SealedIndex, int], EntryColumns] = field(default_factory=OrderedDict)
     _files: OrderedDict[SealedIndex, File] = field(default_factory=OrderedDict)
     _written: deque[SealedIndex] = field(default_factory=deque)
@@ -210,8 +212,19 @@ class SealedIndex:
                 file.close()
 
     def _table(self) -> PageTable | EntryColumns | WrittenEntries:
+        """Return what is known of the segment; its whole index is read first if nothing is.
+
+        Raises:
+            DiskFailedError: nothing can tell any more.
+            OSError: it cannot be read now.
+        """
         if self._known is None:
-            self.take(self.examination.run())
+            try:
+                found = self.examination.run()
+            except OSError as error:
+                self._cache.on_refused(self.examination.path, error)
+                raise
+            self.take(found)
         known = self._known
         if isinstance(known, DiskFailedError):
             raise known
@@ -232,6 +245,7 @@ class SealedIndex:
             problem = str(error)
         except OSError as error:
             if not is_damage(error):
+                self._cache.on_refused(self.examination.path, error)
                 raise
             problem = str(error)
         else:

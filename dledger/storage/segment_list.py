@@ -10,6 +10,7 @@ from collections import deque
 
 from dledger.raft.ids import Index, Position
 from dledger.storage.api import Disk, File
+from dledger.storage.read_errors import is_shortage
 from dledger.storage.segment import Segment
 
 OPEN_SEGMENTS_MAX = 64
@@ -114,10 +115,24 @@ class SegmentList:
         self._firsts.clear()
 
     def open_data(self, segment: Segment) -> File:
-        """Return the data file of a segment, opened when needed; the one opened first is closed for it."""
-        if segment.data is None and segment is not self._segments[-1]:
+        """Return the data file of a segment, opened when needed; the one opened first is closed for it.
+
+        Where the system gives no more descriptors, all others that are only read are.
+
+        Raises:
+            OSError: it cannot be opened.
+        """
+        is_to_read = segment.data is None and segment is not self._segments[-1]
+        while segment.data is None:
+            try:
+                segment.open_data(self._disk)
+            except OSError as error:
+                if not (is_shortage(error) and self._readers):
+                    raise
+                self._readers.popleft().close_data()
+        if is_to_read:
             self.note_finished(segment)
-        return segment.open_data(self._disk)
+        return segment.data
 
     def note_finished(self, segment: Segment) -> None:
         """Note that the segment's data file is open and is only read from now on."""

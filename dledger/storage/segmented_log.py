@@ -32,10 +32,12 @@ from dledger.storage.log_reader import CheckPlan, FilePlace, SegmentReader
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
+from dledger.storage.read_errors import is_shortage
 from dledger.storage.scan import ChainEnd
 from dledger.storage.sealed_index import PageCache, SealedIndex, WrittenEntries
 from dledger.storage.segment import Segment, StorePaths
 from dledger.storage.segment_list import SegmentList
+from dledger.storage.shortage import Shortage
 from dledger.storage.write_batch import WriteBatch
 
 SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
@@ -50,7 +52,9 @@ class SegmentedLog:
     Attributes:
         begun_count: how often the log was begun anew; what was read before then is of no use.
         recovery_notes: a sentence per thing that opening found and mended.
-        notes: an event and its fields for each index that was damaged since; the caller takes them away.
+        notes: an event and its fields for each index that was damaged since, and for reads that were refused; the
+            caller takes them away.
+        shortage: the reads that were refused; whoever reads judges its errors by it.
     """
 
     def __init__(
@@ -84,7 +88,9 @@ class SegmentedLog:
         self.begun_count = 0
         self.recovery_notes: tuple[str, ...] = tuple(opened.notes)
         self.notes: list[tuple[str, dict[str, object]]] = []
+        self.shortage = Shortage(self.notes)
         self._pages.on_lost = self._writer.latch.fail
+        self._pages.on_refused = self.shortage.seen
         self._pages.on_rebuilt = lambda path, problem: self.notes.append(
             ("index-rebuilt", {"path": path, "reason": problem})
         )
@@ -279,6 +285,7 @@ class SegmentedLog:
             PeerProtocolError: it is not the entry that this log has.
             CorruptionError: the disk took it, and does not give it: as damaged as before.
             DiskFailedError: the write or the sync failed.
+            OSError: a shortage; nothing was written.
         """
         latch = self._writer.latch
         latch.check()
@@ -292,6 +299,11 @@ class SegmentedLog:
         byte = entry.position - segment.first_position
         try:
             data = self._row.open_data(segment)
+        except OSError as error:
+            if is_shortage(error):
+                raise
+            raise latch.fail(error) from error
+        try:
             data.write_at(byte, (entry.header, entry.body))
             data.sync()
         except OSError as error:
@@ -454,7 +466,11 @@ class SegmentedLog:
         return self._cache.first_index if len(self._cache) else Index(self._layout.last_index + 1)
 
     def damaged(self, first: Index, end: Index) -> list[Index]:
-        """Return which of the durable entries first..end-1 the disk does not give as they were written."""
+        """Return which of the durable entries first..end-1 the disk does not give as they were written.
+
+        Raises:
+            OSError: a shortage; nothing is known of those that were not read.
+        """
         first = max(first, self._layout.first_index)
         return self._reader.damaged(first, min(end, Index(self.durable_index + 1)))
 

@@ -219,10 +219,11 @@ class CoreMember:
             return self.step(Persisted(self.durable_entries[-1].id))
         return []
 
-    def load(self) -> list[Effect]:
-        """Give the core what it asked for first."""
+    def load(self, *, is_refused: bool = False) -> list[Effect]:
+        """Give the core what it asked for first; or say that it cannot be read now."""
         load = self.loads.pop(0)
-        return self.step(EntriesLoaded(load.to, load.term, load.first, load.end))
+        end = load.first if is_refused else load.end
+        return self.step(EntriesLoaded(load.to, load.term, load.first, end))
 
     def _start(self) -> RaftNode:
         """Return a core over what is durable."""

@@ -11,7 +11,7 @@ Commands, one a line; NODE is a member's name, [x] may be left out:
     disk NODE manual|auto             whether saves become durable at once (auto, the default)
     sync NODE [COUNT]                 make the oldest saves durable
     memory NODE FIRST                 its entries before this one have to be loaded before they are sent
-    load NODE                         load what it asked for first
+    load NODE [refused]               load what it asked for first; or it cannot be read now
     waited-for NODE                   without whom it commits nothing: too few others are there and up to date
     time MS                           let time pass; members act at their deadlines, in order
     run MS                            the same, and stabilize after each
@@ -236,7 +236,7 @@ class Interaction:
         member = self._member(given)
         if not member.loads:
             raise ScriptError(f"{member.name} loads nothing")
-        self._show(member, member.load())
+        self._show(member, member.load(is_refused="refused" in given.words[1:]))
 
     def _waited_for(self, given: Arguments) -> None:
         node = self._member(given).node

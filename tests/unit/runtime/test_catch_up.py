@@ -22,6 +22,7 @@ from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.runtime.conftest import Group, Member, wait_until
+from tests.unit.runtime.refusals import RefusedReads
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 MIB = 1024 * 1024
@@ -168,6 +169,23 @@ async def test_what_the_disk_gives_damaged_in_the_thread_is_mended_and_sent(
         again = await group.start(away)
         await wait_until(lambda: applied(again) >= applied(leader) > 100)
         assert again.machine.bodies == leader.machine.bodies
+
+
+@pytest.mark.slow
+async def test_what_cannot_be_read_now_is_read_later_and_is_not_damaged(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group() as group:
+        leader, away = await group_with_one_away(group)
+        reads = RefusedReads(monkeypatch, 5)
+        term = leader.server.status.statistics().term
+        again = await group.start(away)
+        await wait_until(lambda: applied(again) >= applied(leader) > 100)
+        assert again.machine.bodies == leader.machine.bodies
+        assert leader.server.status.statistics().term == term
+    assert reads.counts["CheckPlan refused"] == 5
+    assert "entries-not-read" in caplog.text
+    assert "entry-damaged" not in caplog.text
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from dledger.errors import CompactedError, DiskFailedError, EntryDamagedError, OutOfRangeError
+from dledger.errors import CompactedError, EntryDamagedError, OutOfRangeError
 from dledger.raft.effects import AppendEntries, Commit
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry
 from dledger.raft.ids import Index, Position
@@ -247,7 +247,7 @@ def test_a_place_that_cannot_be_looked_up_is_refused_by_an_error_of_the_log(
     bench = Bench(1000, 1000)
     place = bench.at(1)
     monkeypatch.setattr(LogLayout, "index_at", refuse)
-    with pytest.raises(DiskFailedError, match=r"byte 48 .* cannot be looked up: .*Too many open"):
+    with pytest.raises(EntryDamagedError, match=r"byte 48 cannot be read now: .*Too many open"):
         read(bench.reader, place)
     assert bench.engine.failure is None
 

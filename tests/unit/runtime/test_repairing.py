@@ -16,6 +16,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.runtime import scrubbing
 from dledger.storage.hard_state import HARD_STATE_NAME
 from tests.unit.runtime.conftest import Group, Member, wait_until
+from tests.unit.runtime.refusals import RefusedReads
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +176,21 @@ async def test_a_damaged_entry_that_is_read_while_the_member_runs_comes_back_fro
             await leader.server.reader.wait_mended()
         assert leader.server.reader.get(Index(2)) == first
         assert data_files(leader)[0].read_bytes()[first.position + 48 :].startswith(first.body)
+
+
+async def test_what_the_scrubber_cannot_read_now_it_reads_later(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(scrubbing, "ROUND_MIN_S", 0.0)
+    monkeypatch.setattr(scrubbing, "RETRY_S", 0.001)
+    async with open_group() as group:
+        await group.start_all(cache_bytes_max=0, scrub_bytes_per_s=1 << 30)
+        bodies = await filled(group)
+        reads = RefusedReads(monkeypatch, 10)
+        await wait_until(lambda: reads.counts["CheckPlan given"] > 0)
+        await all_have(group, bodies)
+    assert reads.counts["CheckPlan refused"] == 10
+    assert "entry-damaged" not in caplog.text
 
 
 async def test_the_scrubber_finds_what_nobody_reads(

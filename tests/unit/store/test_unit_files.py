@@ -11,6 +11,7 @@ import pytest
 
 from broker.store.errors import NoRoomError
 from broker.store.unit_files import OPEN_FILES_MAX, SegmentFiles, UnitFiles, folder_name
+from dledger import EntryDamagedError
 
 
 def unit(n: int) -> bytes:
@@ -152,3 +153,66 @@ def test_segments(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "keyindex").iterdir()] == [f"{1:020}"]
     assert files.read(1, 0, 3) == b"ghi"
     files.close()
+
+
+class ShortSystem:
+    """Gives out as many descriptors for files as `left` says, and those that are closed again."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.left = 0
+        self._open, self._close = os.open, os.close
+        monkeypatch.setattr(os, "open", self.open)
+        monkeypatch.setattr(os, "close", self.close)
+
+    def open(self, path: Path, flags: int, mode: int = 0o777) -> int:
+        if not self.left:
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        descriptor = self._open(path, flags, mode)
+        self.left -= 1
+        return descriptor
+
+    def close(self, descriptor: int) -> None:
+        self._close(descriptor)
+        self.left += 1
+
+
+def test_where_descriptors_are_short_one_file_makes_room_for_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = UnitFiles(tmp_path)
+    with monkeypatch.context() as patch:
+        system = ShortSystem(patch)
+        system.left = 2
+        for n in range(5):
+            files.append((b"T", n), 0, unit(n))
+        assert [files.read((b"T", n), 0, 1) for n in range(5)] == [unit(n) for n in range(5)]
+        files.close()
+        assert system.left == 2
+
+
+def test_without_any_descriptor_nothing_is_lost_and_everybody_may_ask_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    units, segments = UnitFiles(tmp_path), SegmentFiles(tmp_path)
+    units.append((b"T", 0), 0, unit(0))
+    segments.write(0, unit(0))
+    units.close()
+    segments.close()
+    reads: tuple[Callable[[], bytes], ...] = (
+        lambda: units.read((b"T", 0), 0, 1),
+        lambda: segments.read(0, 0, 20),
+    )
+    with monkeypatch.context() as patch:
+        ShortSystem(patch)
+        for read in reads:
+            with pytest.raises(EntryDamagedError, match="cannot be read now"):
+                read()
+        with pytest.raises(NoRoomError, match="Too many open files"):
+            units.append((b"T", 0), 1, unit(1))
+        with pytest.raises(NoRoomError, match="Too many open files"):
+            segments.write(1, unit(1))
+    assert [read() for read in reads] == [unit(0), unit(0)]
+    units.append((b"T", 0), 1, unit(1))
+    assert units.read((b"T", 0), 0, 2) == unit(0) + unit(1)
+    units.close()
+    segments.close()
