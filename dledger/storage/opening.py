@@ -13,20 +13,17 @@ from dataclasses import dataclass, field
 
 from crc32c import crc32c
 
-from dledger.codec.chain import expected_chain_crc, stored_chain_crc
-from dledger.codec.entry import EntryScan, index_unit_of
+from dledger.codec.entry import EntryScan
 from dledger.codec.index_unit import (
     INDEX_UNIT_BYTES,
     EntryColumns,
     IndexFormatError,
     decode_sealed,
     encode_columns,
-    encode_unit,
 )
 from dledger.errors import CorruptionError
-from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, Position, Term
-from dledger.storage.api import Disk, File, ReadableFile
+from dledger.storage.api import Disk, File
 from dledger.storage.examination import Examination
 from dledger.storage.log_index import LogIndex
 from dledger.storage.log_start import settle_log_start
@@ -48,7 +45,7 @@ from dledger.storage.scan import (
     end_before,
     scan_data,
 )
-from dledger.storage.sealed_edges import EdgeReader, SealedEdges, runs_of
+from dledger.storage.sealed_edges import EdgeReader, SealedEdges, continues, holds, runs_of
 from dledger.storage.sealed_index import PageCache, SealedIndex
 from dledger.storage.segment import Segment, StorePaths, mark_begun, segment_positions
 
@@ -195,7 +192,10 @@ def _open_read_whole(
     units, problem_at = Units.AGREE, min(data.size(), wanted_bytes)
     columns = _sealed_columns(index_bytes, segment, next_position)
     if columns is not None:
-        follows = _first_header_follows(data, columns, after) and holds_last(data, columns)
+        first, last = columns.unit(0), columns.unit(-1)
+        follows = continues(data, first, after) and all(
+            holds(data, segment.first_position, unit) for unit in (first, last)
+        )
         entries = Entries.NOT_SCANNED if follows else Entries.FIRST_DIFFERS
         problem_at = 0 if entries is Entries.FIRST_DIFFERS else problem_at
     else:
@@ -249,25 +249,6 @@ def _sealed_columns(
     if end_position is not None and columns.end_position != end_position:
         return None
     return columns
-
-
-def _first_header_follows(data: File, columns: EntryColumns, after: ChainEnd) -> bool:
-    """Return whether the first header continues the chain, and the index knows it so."""
-    header = data.read_at(0, ENTRY_HEADER_BYTES)
-    return (
-        columns.terms[0] >= after.term
-        and len(header) == ENTRY_HEADER_BYTES
-        and expected_chain_crc(header, after.chain_crc)
-        == columns.chain_crcs[0]
-        == stored_chain_crc(header)
-    )
-
-
-def holds_last(data: ReadableFile, columns: EntryColumns) -> bool:
-    """Return whether the last header of a sealed segment is there: in an older copy of the file it is not."""
-    last = columns.unit(-1)
-    header = data.read_at(last.position - columns.first_position, ENTRY_HEADER_BYTES)
-    return index_unit_of(header) == encode_unit(last)
 
 
 def _open_last(disk: Disk, segment: Segment, log: OpenedLog) -> EntryColumns:

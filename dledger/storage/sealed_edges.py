@@ -56,6 +56,28 @@ def runs_of(columns: EntryColumns) -> Runs:
     return runs
 
 
+def holds(data: ReadableFile, first_position: Position, unit: IndexUnit) -> bool:
+    """Return whether the header in a segment's data says what an entry's unit says: in an older copy it does not.
+
+    Args:
+        data: of the segment.
+        first_position: of the segment.
+        unit: of an entry in it.
+    """
+    header = data.read_at(unit.position - first_position, ENTRY_HEADER_BYTES)
+    return index_unit_of(header) == encode_unit(unit)
+
+
+def continues(data: ReadableFile, first: IndexUnit, after: ChainEnd) -> bool:
+    """Return whether the first header of a segment's data continues the chain, and its unit knows it so."""
+    header = data.read_at(0, ENTRY_HEADER_BYTES)
+    return (
+        first.term >= after.term
+        and len(header) == ENTRY_HEADER_BYTES
+        and expected_chain_crc(header, after.chain_crc) == first.chain_crc
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class EdgeReader:
     """The two files of a finished segment.
@@ -89,7 +111,7 @@ class EdgeReader:
             return None
         if seal != SealFields(last.term, self.next_position, count):
             return None
-        if first.position != self.after.position or not self._follows(first):
+        if first.position != self.after.position or not continues(self.data, first, self.after):
             return None
         if last.position + last.size_bytes != self.next_position:
             return None
@@ -109,17 +131,11 @@ class EdgeReader:
             return None
         if not self.after.position <= unit.position < self.next_position:
             return None
-        header = self.data.read_at(unit.position - self.after.position, ENTRY_HEADER_BYTES)
-        return unit if index_unit_of(header) == encode_unit(unit) else None
-
-    def _follows(self, first: IndexUnit) -> bool:
-        """Return whether the first entry continues the chain."""
-        header = self.data.read_at(0, ENTRY_HEADER_BYTES)
-        return expected_chain_crc(header, self.after.chain_crc) == first.chain_crc
+        return unit if holds(self.data, self.after.position, unit) else None
 
     def _runs(self, first: IndexUnit, last: IndexUnit) -> Runs | None:
         """Find where the terms change. They never decrease, so a few proven units tell it."""
-        if not self.after.term <= first.term <= last.term:
+        if first.term > last.term:
             return None
         runs = [(first.index, first.term)]
         while runs[-1][1] < last.term:

@@ -22,8 +22,8 @@ from dledger.storage.damage import Run, Survey
 from dledger.storage.histories import cut_other_history, remember_tail, settle_conflicts
 from dledger.storage.index_view import IndexView, read_index_view
 from dledger.storage.log_start import read_log_start
-from dledger.storage.opening import holds_last
 from dledger.storage.scan import ChainEnd, end_before, scan_data
+from dledger.storage.sealed_edges import holds
 from dledger.storage.segment import StorePaths, segment_positions
 from dledger.storage.tolerant_file import TolerantFile
 from dledger.storage.write_batch import WRITE_BATCH_BYTES_MAX
@@ -143,7 +143,7 @@ def _believed(data: _SegmentData, last: ChainEnd) -> Run | None:
         return None
     if first.index < 1 or first.index_unit() != columns.unit(0):
         return None
-    if not holds_last(data.file, columns):
+    if not holds(data.file, data.name, columns.unit(-1)):
         return None
     body = data.file.read_at(ENTRY_HEADER_BYTES, first.body_bytes)
     if crc32c(body) != first.body_crc or _is_kind_wrong(header, first, last):
