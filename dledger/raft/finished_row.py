@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
 from dledger.raft.ids import Index, Position
@@ -85,6 +86,14 @@ class FinishedRow(Generic[PartT]):
         part = self._parts[place]
         assert index < part.end_index, f"entry {index} is not finished"
         return part
+
+    def pieces(self, first: Index, end: Index) -> Iterator[tuple[PartT, Index, Index]]:
+        """Yield each part that has some of the finished entries first..end-1, with the first of these and their end."""
+        while first < end:
+            part = self.find(first)
+            stop = min(end, part.end_index)
+            yield part, first, stop
+            first = stop
 
     def find_at(self, position: Position) -> PartT:
         """Return the part that covers a byte of the log."""

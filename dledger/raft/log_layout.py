@@ -282,11 +282,8 @@ class LogLayout:
         if first >= self.open_index:
             return self._positions[first - self.open_index : end - self.open_index]
         found = array("q")
-        while first < min(end, self.open_index):
-            part = self._finished.find(first)
-            stop = min(end, part.end_index)
-            found.extend(part.positions(first, stop))
-            first = stop
+        for part, low, high in self._finished.pieces(first, min(end, self.open_index)):
+            found.extend(part.positions(low, high))
         found.extend(self._positions[: max(0, end - self.open_index)])
         return found
 

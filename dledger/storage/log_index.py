@@ -200,12 +200,9 @@ class LogIndex:
         if first >= open_index:
             found = self.chain_crcs[first - open_index : end - open_index]
         else:
-            found, at = array("I"), first
-            while at < min(end, open_index):
-                part = self.sealed.find(at)
-                stop = min(end, part.end_index)
-                found.extend(part.chain_crcs(at, stop))
-                at = stop
+            found = array("I")
+            for part, low, high in self.sealed.pieces(first, min(end, open_index)):
+                found.extend(part.chain_crcs(low, high))
             found.extend(self.chain_crcs[: max(0, end - open_index)])
         assert len(found) == end - first, f"entries {first} to {end - 1} are not all in the log"
         return found
