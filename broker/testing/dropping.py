@@ -6,12 +6,10 @@ here it is only carried out, at once: what dies halfway is a matter of the log's
 
 from __future__ import annotations
 
+from functools import cached_property
 from random import Random
 
-from broker.server.controller import BrokerController
-from broker.store.state import BrokerState
 from broker.testing.broker_cluster import BrokerCluster
-from broker.testing.settings import BrokerSimSettings
 from dledger.engine import Engine
 from dledger.errors import CorruptionError
 from dledger.forgetting import ForgettingBounds, covered_index, first_to_keep, may_begin_after
@@ -19,7 +17,6 @@ from dledger.raft.ids import Index, NodeId
 from dledger.state_machine import SnapshotRefusedError
 from dledger.storage.snapshots import SnapshotFile
 from dledger.testing.sim_node import SimNode
-from dledger.testing.sim_trace import Trace
 from dledger.testing.state_checker import Violation
 
 LOOK_MS = 80
@@ -29,24 +26,14 @@ LOOK_MS = 80
 class DroppingBrokers(BrokerCluster):
     """The brokers of a group whose logs lose their beginning."""
 
-    def __init__(
-        self,
-        settings: BrokerSimSettings,
-        *,
-        engine_type: type[Engine] = Engine,
-        state_type: type[BrokerState] = BrokerState,
-        controller_type: type[BrokerController] = BrokerController,
-        trace: Trace | None = None,
-    ) -> None:
-        super().__init__(
-            settings,
-            engine_type=engine_type,
-            state_type=state_type,
-            controller_type=controller_type,
-            trace=trace,
-        )
-        self._bounds = ForgettingBounds(settings.catch_up_bytes_max, settings.election_max_ms)
-        self._looks = Random(f"dropping/{settings.seed}")
+    @cached_property
+    def _bounds(self) -> ForgettingBounds:
+        settings = self._broker_settings
+        return ForgettingBounds(settings.catch_up_bytes_max, settings.election_max_ms)
+
+    @cached_property
+    def _looks(self) -> Random:
+        return Random(f"dropping/{self._broker_settings.seed}")
 
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         index = super()._opened(node, engine)
