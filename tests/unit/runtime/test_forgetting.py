@@ -209,13 +209,7 @@ async def test_a_damaged_snapshot_is_given_up_before_another_member_gets_it(
     open_group: OpenGroup,
 ) -> None:
     async with open_group(size=1) as group:
-        await start(group, "n0")
-        await fill_and_take(group, 5)
-        member = await fill_and_take(group, 5)
-        snapshotter = snapshotter_of(member)
-        newest, older = snapshotter.newest, snapshotter.older
-        assert newest is not None
-        assert older is not None
+        _, snapshotter, newest, older = await with_two_snapshots(group)
         with pytest.MonkeyPatch.context() as patch:
             whole = snapshotter._store.whole
 
@@ -236,13 +230,7 @@ async def test_a_snapshot_that_was_given_up_does_not_cost_the_good_one_before_it
 ) -> None:
     """The log was dropped up to the older one: with the next one there must be two good ones again."""
     async with open_group(size=1) as group:
-        await start(group, "n0")
-        await fill_and_take(group, 5)
-        member = await fill_and_take(group, 5)
-        snapshotter = snapshotter_of(member)
-        newest, good = snapshotter.newest, snapshotter.older
-        assert newest is not None
-        assert good is not None
+        member, snapshotter, newest, good = await with_two_snapshots(group)
         damage(member, newest)
         assert (await snapshotter.part(Index(0), 0)).index == good.meta.index
         await fill_and_take(group, 1)
@@ -257,13 +245,7 @@ async def test_a_snapshot_that_is_damaged_while_it_is_given_out_is_given_up(
     open_group: OpenGroup,
 ) -> None:
     async with open_group(size=1) as group:
-        await start(group, "n0")
-        await fill_and_take(group, 5)
-        member = await fill_and_take(group, 5)
-        snapshotter = snapshotter_of(member)
-        newest, older = snapshotter.newest, snapshotter.older
-        assert newest is not None
-        assert older is not None
+        member, snapshotter, newest, older = await with_two_snapshots(group)
         assert (await snapshotter.part(Index(0), 0)).index == newest.meta.index
         damage(member, newest)
         assert (await snapshotter.part(Index(0), 0)).index == 0
@@ -296,6 +278,20 @@ def damage(member: Member, snapshot: SnapshotFile) -> None:
     data = bytearray(path.read_bytes())
     data[-12] ^= 1
     path.write_bytes(data)
+
+
+async def with_two_snapshots(
+    group: Group,
+) -> tuple[Member, Snapshotter, SnapshotFile, SnapshotFile]:
+    """Start a group of one, and let it take two; return it, and the newer and the older of them."""
+    await start(group, "n0")
+    await fill_and_take(group, 5)
+    member = await fill_and_take(group, 5)
+    snapshotter = snapshotter_of(member)
+    newest, older = snapshotter.newest, snapshotter.older
+    assert newest is not None
+    assert older is not None
+    return member, snapshotter, newest, older
 
 
 def kept(snapshotter: Snapshotter) -> list[SnapshotFile]:
