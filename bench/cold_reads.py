@@ -23,6 +23,7 @@ from typing import Final
 
 import trio
 
+from bench.lone_log import lone_log
 from broker.store.reading import GetResult, get_messages
 from broker.store.record_reader import NotLoadedError
 from broker.store.staging import Staging
@@ -162,13 +163,7 @@ async def measure(
         part_cache_bytes_max=PART_CACHE_BYTES,
         snapshot_log_bytes=0,
     )
-    server = LogServer(config, state)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        serving = trio.Event()
-        server.watch_role(lambda view: serving.set() if view.is_serving else None)
-        if not server.is_serving:
-            await serving.wait()
+    async with lone_log(config, state) as (server, _):
         per_queue = await fill(server, state, log_bytes=log_bytes, entry_bytes=entry_bytes)
         reader = PullBench(server, state)
         for kind in ("tail", "sequential", "random"):
@@ -177,7 +172,6 @@ async def measure(
                 f"{entry_bytes // 1024:6d} {kind:12s} {cost.cpu_us:10.0f} {cost.loop_us:10.0f} "
                 f"{cost.read_bytes / 1024:10.0f}\n"
             )
-        nursery.cancel_scope.cancel()
 
 
 def main() -> int:

@@ -33,6 +33,7 @@ from rich.table import Table
 
 from bench.cpu import process_cpu_seconds
 from bench.loadgen import FrameTemplate, LoadResult, pull_template, run_load
+from bench.lone_log import lone_log
 from broker.server.config import BrokerConfig
 from broker.server.environment import Environment
 from broker.server.requests.origin import ClientOrigin, Outputs
@@ -247,13 +248,7 @@ async def in_process(
 ) -> tuple[list[PullCost], int]:
     """Fill a log and measure pulls from it; return the messages of each queue, too."""
     state, outputs = BrokerState(), Outputs()
-    server = LogServer(log_config(group, folder), state)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(server.run)
-        serving = trio.Event()
-        server.watch_role(lambda view: serving.set() if view.is_serving else None)
-        if not server.is_serving:
-            await serving.wait()
+    async with lone_log(log_config(group, folder), state) as (server, nursery):
         per_queue = await fill(server, state, mib=mib, entry_messages=entry_messages)
         environment = Environment(
             Address("127.0.0.1", 10911),
@@ -268,7 +263,6 @@ async def in_process(
         services = Services(config, server, state, outputs=outputs, environment=environment)
         bench = ProcessBench(services, outputs)
         rows = await bench.rows(entry_messages, per_queue, profile)
-        nursery.cancel_scope.cancel()
     return rows, per_queue
 
 

@@ -36,7 +36,9 @@ async def scrub(driver: Driver, bytes_per_s: int) -> None:
                 plan = log.plan_check(first, PART_BYTES)
                 # A disk that never answers must not keep the process from ending.
                 is_whole = await trio.to_thread.run_sync(plan.is_whole, abandon_on_cancel=True)
-            except OSError:
+            except OSError as error:
+                log.shortage.seen(f"entry {first}", error)
+                driver.wake()
                 await trio.sleep(RETRY_S)
                 continue
             index = plan.end_index

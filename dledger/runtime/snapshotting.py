@@ -133,9 +133,8 @@ class Snapshotter:
         while True:
             await trio.sleep(CHECK_INTERVAL_S)
             is_due = False
-            with contextlib.suppress(
-                OSError
-            ):  # a place that cannot be looked up now: asked again soon
+            # Where its entry stands cannot be looked up now, which the log notes: asked again soon.
+            with contextlib.suppress(OSError):
                 is_due = self._is_due()
             if is_due:
                 await self.take()

@@ -14,8 +14,8 @@ import logging
 import select
 import socket
 from collections import deque
-from collections.abc import Sequence
-from typing import Final, Protocol
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
 
 import anyio
 
@@ -37,12 +37,13 @@ _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
 
-
 _PIECES_MAX: Final = 1024
 """Pieces that one system call takes (IOV_MAX of Linux)."""
 
 FREE_BYTES: Final = 16 * 1024
 """A smaller frame asks for no room, and a connection that has none reads pieces of this size while room is short."""
+
+Data = TypeVar("Data")
 
 
 class Room(Protocol):
@@ -289,7 +290,7 @@ class Connection:
             return
         if not self._is_draining:
             assert not self._queue, f"{self.peer}: bytes would overtake those that wait"
-            sent = self._try_send(data)
+            sent = self._try_to(self._sock.send, data)
             if sent == len(data) or self.close_reason:
                 return
             data = data[sent:]
@@ -321,25 +322,15 @@ class Connection:
             return
         if self.close_reason:
             return
-        sent = self._try_send_pieces(pieces)
+        assert not self._queue, f"{self.peer}: bytes would overtake those that wait"
+        sent = self._try_to(self._sock.sendmsg, pieces)
         if sent < sum(map(len, pieces)) and not self.close_reason:
             self._queue_rest(b"".join(pieces)[sent:])
 
-    def _try_send(self, data: bytes) -> int:
+    def _try_to(self, write: Callable[[Data], int], data: Data) -> int:
+        """Return how many bytes the socket took of what is written; 0, too, of a connection that ends with it."""
         try:
-            sent = self._sock.send(data)
-        except BlockingIOError:
-            return 0
-        except OSError as error:
-            self.close(f"write failed: {error}")
-            return 0
-        self.sent_bytes += sent
-        return sent
-
-    def _try_send_pieces(self, pieces: Sequence[bytes | memoryview]) -> int:
-        assert not self._queue, f"{self.peer}: bytes would overtake those that wait"
-        try:
-            sent = self._sock.sendmsg(pieces)
+            sent = write(data)
         except BlockingIOError:
             return 0
         except OSError as error:
@@ -359,7 +350,7 @@ class Connection:
             if not self._queue:
                 break  # closed between the wake-up and this line
             data = self._take_joined()
-            sent = self._try_send(data)
+            sent = self._try_to(self._sock.send, data)
             self.unsent_bytes -= sent
             assert self.unsent_bytes >= 0, f"{self.unsent_bytes} bytes wait for {self.peer}"
             if sent < len(data):

@@ -260,12 +260,7 @@ async def test_a_snapshot_is_not_given_up_for_want_of_descriptors(
         raise OSError(errno.EMFILE, "too many open files")
 
     async with open_group(size=1) as group:
-        await start(group, "n0")
-        await fill_and_take(group, 5)
-        member = await fill_and_take(group, 5)
-        snapshotter = snapshotter_of(member)
-        newest = snapshotter.newest
-        assert newest is not None
+        _, snapshotter, newest, _ = await with_two_snapshots(group)
         with monkeypatch.context() as patch:
             patch.setattr(SnapshotStore, "whole", none_left)
             assert (await snapshotter.part(Index(0), 0)).index == 0

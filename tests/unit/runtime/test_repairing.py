@@ -188,6 +188,7 @@ async def test_what_the_scrubber_cannot_read_now_it_reads_later(
         bodies = await filled(group)
         reads = RefusedReads(monkeypatch, 10)
         await wait_until(lambda: reads.counts["CheckPlan given"] > 0)
+        await wait_until(lambda: "entries-not-read" in caplog.text)
         await all_have(group, bodies)
     assert reads.counts["CheckPlan refused"] == 10
     assert "entry-damaged" not in caplog.text
