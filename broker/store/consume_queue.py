@@ -45,6 +45,9 @@ SEALED_UNITS: Final = 16_384
 SWEEP_QUEUES: Final = 256
 """Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
 
+WARMED_UNITS: Final = 3_276
+"""Units that are brought into memory at a time for whoever reads on: 64 KiB."""
+
 QueueKey = tuple[bytes, QueueId]
 """Topic as it stands in the records, and queue id."""
 
@@ -82,6 +85,14 @@ class UnitStore(Protocol):
         """
         ...
 
+    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
+        """Return what `read` does, if that need not wait for the disk; None if it would, or nobody can tell."""
+        ...
+
+    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
+        """Return work for any thread that brings these units into the system's memory. It never fails."""
+        ...
+
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Forget the units before `first`, which is kept; those that share a file with it may stay."""
         ...
@@ -89,6 +100,18 @@ class UnitStore(Protocol):
     def drop(self, key: QueueKey) -> None:
         """Forget all units of the queue; it may begin again at any offset."""
         ...
+
+
+class UnitsNotLoadedError(Exception):
+    """Raised when units would have to be read from the disk, by whoever asked for what need not wait.
+
+    Attributes:
+        warm: brings them into memory; it may run in any thread and never fails.
+    """
+
+    def __init__(self, warm: Callable[[], None]) -> None:
+        super().__init__("units of the queue are not in memory")
+        self.warm = warm
 
 
 class MemoryUnitStore:
@@ -112,6 +135,14 @@ class MemoryUnitStore:
         return bytes(
             self._kept[key][(first - begin) * UNIT_BYTES : (first - begin + count) * UNIT_BYTES]
         )
+
+    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
+        """Return units; see `UnitStore`."""
+        return self.read(key, first, count)
+
+    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
+        """Return nothing to do; see `UnitStore`."""
+        return lambda: None
 
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Forget units; see `UnitStore`."""
@@ -206,7 +237,14 @@ class ConsumeQueue:
             return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
         return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
 
-    def units(self, first: QueueOffset, count: int, *, with_held: bool = False) -> memoryview:
+    def units(
+        self,
+        first: QueueOffset,
+        count: int,
+        *,
+        with_held: bool = False,
+        without_waiting: bool = False,
+    ) -> memoryview:
         """Return up to `count` units from queue offset `first`, back to back; fewer only at the end.
 
         The view is of a copy, so it stays as it is while the queue grows.
@@ -215,16 +253,20 @@ class ConsumeQueue:
             first: where to begin.
             count: of units, at most.
             with_held: give units before the min offset, too, as long as they are here; for snapshots.
+            without_waiting: whether whoever asks goes on with something else rather than wait for the disk.
 
         Raises:
             IndexError: `first` is not within min_offset..max_offset (max_offset gives no units).
+            UnitsNotLoadedError: it would have to wait.
         """
         least = self.held_first if with_held else self.min_offset
         if not least <= first <= self.max_offset:
             raise IndexError(self._out_of_range(first))
         end = min(first + count, self.max_offset)
         split = min(max(first, self.tail_first), end)
-        spilled = self._store.read(self.key, first, split - first) if first < split else b""
+        spilled = b""
+        if first < split:
+            spilled = self._spilled(first, split - first, without_waiting=without_waiting)
         base = self.tail_first
         recent = bytes(self.tail[(split - base) * UNIT_BYTES : (end - base) * UNIT_BYTES])
         if not spilled:
@@ -233,6 +275,20 @@ class ConsumeQueue:
             f"{self.key}: {len(spilled)} bytes were kept of units {first}..{split}"
         )
         return memoryview(spilled + recent)
+
+    def _spilled(self, first: QueueOffset, count: int, *, without_waiting: bool) -> bytes:
+        """Return units that left memory.
+
+        Raises:
+            UnitsNotLoadedError: see `units`.
+        """
+        if not without_waiting:
+            return self._store.read(self.key, first, count)
+        units = self._store.read_resident(self.key, first, count)
+        if units is None:
+            ahead = min(first + WARMED_UNITS, self.tail_first)
+            raise UnitsNotLoadedError(self._store.warming(self.key, first, ahead - first))
+        return units
 
     def offset_by_time(
         self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False

@@ -91,6 +91,7 @@ def get_messages(
     tag_hashes: AbstractSet[int] | None = None,
     limits: GetLimits = GetLimits(),
     may_wait: bool = False,
+    may_wait_for_units: bool = False,
 ) -> GetResult:
     """Read from a queue offset on (section D).
 
@@ -107,8 +108,10 @@ def get_messages(
         limits: of one read.
         may_wait: whether whoever asks can wait until the first record was read from the disk. If not, it is read
             now; further ones are given in any case only if they are in memory.
+        may_wait_for_units: whether it can wait until the queue's units were read from the disk.
 
     Raises:
+        UnitsNotLoadedError: it may wait for the units, and they are not in memory.
         NotLoadedError: it may wait, and the first wanted message is not in memory.
         EntryDamagedError: the first wanted message cannot be read now; one further on ends the batch.
     """
@@ -124,11 +127,13 @@ def get_messages(
     if offset > most:  # D6
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, most, least, most)
     bounds = _Bounds(count_max, bytes_max, log_end, limits)
-    quick = _get_quickly(queue, log, offset, bounds, tag_hashes=tag_hashes)
+    quick = _get_quickly(
+        queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=may_wait_for_units
+    )
     if quick is not None:
         return quick
     batch = _Batch(RecordReader(log), bounds)
-    units = queue.units(offset, bounds.examined_max)
+    units = queue.units(offset, bounds.examined_max, without_waiting=may_wait_for_units)
     examined = batch.collect(units, tag_hashes, may_wait=may_wait)
     next_offset = QueueOffset(offset + examined)
     assert offset <= next_offset <= most, (
@@ -184,6 +189,7 @@ def _get_quickly(
     bounds: _Bounds,
     *,
     tag_hashes: AbstractSet[int] | None,
+    without_waiting: bool,
 ) -> GetResult | None:
     """Read what counts as in memory, and is; None: it is to be read record by record (`_Batch`), with the same result.
 
@@ -195,7 +201,7 @@ def _get_quickly(
     units_max = bounds.examined_max
     if tag_hashes is None:
         units_max = min(units_max, count_max)
-    units = queue.units(offset, units_max)
+    units = queue.units(offset, units_max, without_waiting=without_waiting)
     runs, count, examined, first, last = _choose(units, tag_hashes, count_max, bytes_max)
     if first < bounds.memory_start:  # what follows stands further on in the log
         return None

@@ -19,8 +19,8 @@ import os
 import re
 import shutil
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
 from typing import Final
@@ -161,14 +161,38 @@ class UnitFiles:
     def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
         """Return units; see `UnitStore`."""
         pieces = []
-        start, left = first * UNIT_BYTES, count * UNIT_BYTES
-        while left:
-            path, offset = self._place(key, start)
-            size = min(left, self._file_bytes - offset)
+        for path, offset, size in self._stretches(key, first, count):
             with _reporting_shortage():
                 pieces.append(_read_all(self._files.get(path), size, offset, path))
-            start, left = start + size, left - size
         return b"".join(pieces)
+
+    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
+        """Return units; see `UnitStore`."""
+        pieces = []
+        for path, offset, size in self._stretches(key, first, count):
+            data = bytearray(size)
+            try:
+                got = os.preadv(self._files.get(path), (data,), offset, os.RWF_NOWAIT)
+            except OSError:  # not in memory, the file system cannot tell, or no descriptor is left
+                return None
+            if got < size:
+                return None
+            pieces.append(data)
+        return b"".join(pieces)
+
+    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
+        """Return a read of these bytes with descriptors of its own; see `UnitStore`."""
+        stretches = list(self._stretches(key, first, count))
+
+        def warm() -> None:
+            with suppress(
+                OSError
+            ):  # whoever reads it then meets the same, and tells; or the file was removed
+                for path, offset, size in stretches:
+                    with path.open("rb", buffering=0) as file:
+                        os.pread(file.fileno(), size, offset)
+
+        return warm
 
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Remove the files that hold nothing but units before `first`; see `UnitStore`."""
@@ -192,6 +216,17 @@ class UnitFiles:
 
     def _folder(self, key: QueueKey) -> Path:
         return self._root / folder_name(key[0]) / str(key[1])
+
+    def _stretches(
+        self, key: QueueKey, first: QueueOffset, count: int
+    ) -> Iterator[tuple[Path, int, int]]:
+        """Yield where units stand: file, first byte, and how many bytes."""
+        start, left = first * UNIT_BYTES, count * UNIT_BYTES
+        while left:
+            path, offset = self._place(key, start)
+            size = min(left, self._file_bytes - offset)
+            yield path, offset, size
+            start, left = start + size, left - size
 
     def _place(self, key: QueueKey, byte: int) -> tuple[Path, int]:
         offset = byte % self._file_bytes

@@ -7,7 +7,7 @@ part itself, and what it reads, is the store's. A part never changes: it joins t
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from typing import Generic, Protocol, TypeVar
 
@@ -103,6 +103,12 @@ class FinishedRow(Generic[PartT]):
         assert position < part.end_position, f"byte {position} is not in a finished part"
         return part
 
+    def between(self, start: Position, end: Position) -> list[PartT]:
+        """Return the parts that have some of the bytes start..end-1 of the log."""
+        low = bisect_right(self._parts, start, key=_end_position)
+        high = bisect_left(self._parts, end, key=_first_position)
+        return self._parts[low:high]
+
     def cut(self, first: Index) -> None:
         """Remove the part that has the entry `first`, and those after it."""
         while self._parts and self._parts[-1].end_index > first:
@@ -138,3 +144,7 @@ def _end_index(part: FinishedEntries) -> Index:
 
 def _first_position(part: FinishedEntries) -> Position:
     return part.first_position
+
+
+def _end_position(part: FinishedEntries) -> Position:
+    return part.end_position

@@ -27,6 +27,7 @@ from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
 from dledger.storage.part_reader import Place, Run
 from dledger.storage.read_errors import is_shortage
+from dledger.storage.sealed_index import PageNotLoadedError
 
 
 class LogReader:
@@ -212,13 +213,26 @@ class LogReader:
             OutOfRangeError, CompactedError, EntryDamagedError, DiskFailedError, CorruptionError: as `entry_at`.
         """
         try:
-            return self._span_at(position, size_bytes, only_memory=only_memory)
+            if only_memory:
+                return self._span_in_memory(position, size_bytes)
+            return self._span_at(position, size_bytes)
         except OSError as error:
             raise self._not_looked_up(position, error) from error
 
-    def _span_at(
-        self, position: Position, size_bytes: int, *, only_memory: bool
-    ) -> BodySpan | None:
+    def _span_in_memory(self, position: Position, size_bytes: int) -> BodySpan | None:
+        """See `span_at`; None, too, if it has to be read on the disk where that stands."""
+        driver = self._standing.running
+        log = driver.engine.log
+        try:
+            with log.without_waiting():
+                index = log.layout.index_at(position)
+                if index is not None and index <= driver.engine.node.commit_index:
+                    return self.running_cold.planner.span(index, position, size_bytes)
+        except PageNotLoadedError:
+            return None
+        return self._span_at(position, size_bytes)  # which says why there is none
+
+    def _span_at(self, position: Position, size_bytes: int) -> BodySpan:
         """See `span_at`. Raises OSError, too, where the index of a segment cannot be read."""
         driver = self._standing.running
         index = driver.engine.log.layout.index_at(position)
@@ -227,7 +241,7 @@ class LogReader:
         else:
             cold = self.running_cold
             span = cold.planner.span(index, position, size_bytes)
-            if span is not None or only_memory:
+            if span is not None:
                 return span
             span = cold.read_now(index, position, size_bytes)
             if span is not None:
@@ -265,6 +279,12 @@ class LogReader:
         turn came.
         """
         self.running_cold.load(places, done, is_wanted)
+
+    def read_beside(
+        self, work: Callable[[], None], done: Callable[[], None], is_wanted: Callable[[], bool]
+    ) -> None:
+        """Run a read of other files beside the loop, in turn with reads of the log; see `ColdReads.read_beside`."""
+        self.running_cold.read_beside(work, done, is_wanted)
 
     @property
     def running_cold(self) -> ColdReads:

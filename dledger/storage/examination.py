@@ -163,11 +163,23 @@ class Examination:
             IndexFormatError: it is another one than was verified.
             OSError: it cannot be read.
         """
-        offset = number * PAGE_BYTES
-        wanted = min(PAGE_BYTES, self.count * INDEX_UNIT_BYTES - offset)
+        offset, wanted = self._place(number)
         data = file.read_at(offset, wanted)
         if len(data) != wanted or crc32c(data) != crc:
             raise IndexFormatError(offset, "these units are not those that were verified")
+        return self._decoded(number, data)
+
+    def resident_page(self, file: File, number: int, crc: int) -> EntryColumns | None:
+        """Read a page as `read_page` does if the system has it in memory; None if not, or it is another one."""
+        data = file.read_resident(*self._place(number))
+        return None if data is None or crc32c(data) != crc else self._decoded(number, bytes(data))
+
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return where a page begins in the file, and its size in bytes."""
+        offset = number * PAGE_BYTES
+        return offset, min(PAGE_BYTES, self.count * INDEX_UNIT_BYTES - offset)
+
+    def _decoded(self, number: int, data: bytes) -> EntryColumns:
         first = self.before.index + 1 + number * PAGE_UNITS
         return decode_columns(data, first_index=Index(first))
 

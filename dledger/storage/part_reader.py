@@ -19,6 +19,7 @@ from dledger.codec.entry import EntryFormatError, decode_known, verified_bytes
 from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
 from dledger.raft.ids import Index, Position
 from dledger.storage.log_reader import CheckPlan, FilePlace
+from dledger.storage.page_loads import PageLoad
 from dledger.storage.part_cache import PART_BITS, PART_BYTES, LogPart, PartCache
 from dledger.storage.segmented_log import SegmentedLog
 
@@ -266,6 +267,23 @@ class LoadPlanner:
             self._cache.clear()
 
     # Planning.
+
+    def missing_pages(self, places: Iterable[Place], *, ahead: bool = True) -> list[PageLoad]:
+        """Plan the reading of what `plan` will want to look up, as far as it is known before."""
+        found: list[PageLoad] = []
+        looked_to = Position(0)
+        for position, _ in sorted(places):
+            number = position >> PART_BITS
+            count = READ_AHEAD_BYTES >> PART_BITS if ahead and number - 1 in self._cache else 1
+            # The entry before is what the chain of the first one follows.
+            start, end = (
+                max(looked_to, (number << PART_BITS) - 1),
+                (number + count << PART_BITS) + 1,
+            )
+            if start < end:
+                found += self._log.missing_pages(Position(start), Position(end))
+                looked_to = Position(end)
+        return found
 
     def plan(self, places: Iterable[Place], last: Index, *, ahead: bool = True) -> Load:
         """Plan the reading of what is not in memory.

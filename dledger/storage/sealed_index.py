@@ -7,13 +7,14 @@ entries, which prove themselves by their own checksums. If these are damaged, to
 entries stand: the index loses its seal, so that the next start reads the segment whole, and the node stops. A file that
 cannot be read now, for want of descriptors or memory, says nothing of its bytes: the look-up fails and changes nothing.
 
-Look-ups are the log's owner's.
+Look-ups are the log's owner's. They read the file, unless the owner has said that they must not wait: then what is not
+in memory is told (`PageNotLoadedError`), and a `PageLoad` (`page_loads`) reads it in a thread.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -57,6 +58,20 @@ class WrittenEntries:
         return Index(self.first_index + len(self.positions))
 
 
+class PageNotLoadedError(Exception):
+    """Raised by a look-up that must not wait, and would have to read the disk.
+
+    Attributes:
+        part: the segment's entries.
+        number: of the page; None: the whole index has to be verified first.
+    """
+
+    def __init__(self, part: SealedIndex, number: int | None) -> None:
+        super().__init__(f"page {number} of {part.examination.path} is not in memory")
+        self.part = part
+        self.number = number
+
+
 @dataclass(slots=True)
 class PageCache:
     """The pages and open files that were used last, of all sealed indexes of a log; and who hears of damaged ones.
@@ -65,11 +80,13 @@ class PageCache:
         on_rebuilt: called with path and problem when an index was found damaged and made again.
         on_lost: called with the error when it could not be.
         on_refused: called with path and error when it could not be read now.
+        may_wait: whether look-ups may wait for the disk.
     """
 
     on_rebuilt: Callable[[str, str], None] = lambda path, problem: None
     on_lost: Callable[[DiskFailedError], object] = lambda error: None
     on_refused: Callable[[str, OSError], None] = lambda path, error: None
+    may_wait: bool = True
     _pages: OrderedDict[tuple[SealedIndex, int], EntryColumns] = field(default_factory=OrderedDict)
     _files: OrderedDict[SealedIndex, File] = field(default_factory=OrderedDict)
     _written: deque[SealedIndex] = field(default_factory=deque)
@@ -217,8 +234,11 @@ class SealedIndex:
         Raises:
             DiskFailedError: nothing can tell any more.
             OSError: it cannot be read now.
+            PageNotLoadedError: it must not wait for that.
         """
         if self._known is None:
+            if not self._cache.may_wait:
+                raise PageNotLoadedError(self, None)
             try:
                 found = self.examination.run()
             except OSError as error:
@@ -236,6 +256,11 @@ class SealedIndex:
         known = self._table()
         if not isinstance(known, PageTable):
             return known
+        if not self._cache.may_wait:
+            page = self._page_in_memory(number, known.crcs[number])
+            if page is None:
+                raise PageNotLoadedError(self, number)
+            return page
         page = self._cache.get(self, number)
         if page is not None:
             return page
@@ -256,6 +281,42 @@ class SealedIndex:
 
     def _read_page(self, number: int, crc: int) -> EntryColumns:
         return self.examination.read_page(self._cache.file(self), number, crc)
+
+    def _page_in_memory(self, number: int, crc: int) -> EntryColumns | None:
+        """Return a page that this process or the system has in memory; None if not, or it is damaged."""
+        page = self._cache.get(self, number)
+        if page is None:
+            try:
+                file = self._cache.file(self)
+            except OSError:
+                return None  # whoever reads it otherwise meets the same, and tells
+            page = self.examination.resident_page(file, number, crc)
+            if page is not None:
+                self._cache.put(self, number, page)
+        return page
+
+    def missing_pages(self, start: Position, end: Position) -> list[int] | None:
+        """Return which pages that cover bytes start..end-1 a look-up would wait for; None: for the whole index."""
+        known = self._known
+        if known is None:
+            return None
+        if not isinstance(known, PageTable):
+            return []
+        first = max(0, bisect_right(known.positions, start) - 1)
+        return [
+            number
+            for number in range(first, bisect_left(known.positions, end))
+            if self._page_in_memory(number, known.crcs[number]) is None
+        ]
+
+    def checksum(self, number: int) -> int | None:
+        """Return what a page has to be; None if that is not known, or no longer of use."""
+        return self._known.crcs[number] if isinstance(self._known, PageTable) else None
+
+    def put(self, number: int, page: EntryColumns, crc: int) -> None:
+        """Keep a page that was read and verified elsewhere, unless the index was found damaged meanwhile."""
+        if self.checksum(number) == crc:
+            self._cache.put(self, number, page)
 
     def index_at(self, position: Position) -> Index:
         """Return the entry whose header or body covers this byte of the segment.

@@ -16,7 +16,8 @@ An entry that is not durable stays in memory, so reads never meet a half-written
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from dledger.codec.entry import EntryFormatError, chain_crc, check_entry, seal
 from dledger.codec.log_start import LogStart
@@ -32,6 +33,7 @@ from dledger.storage.log_reader import CheckPlan, FilePlace, SegmentReader
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.log_writer import LogWriter
 from dledger.storage.opening import OpenedLog, open_log
+from dledger.storage.page_loads import PageLoad, page_load
 from dledger.storage.read_errors import is_shortage
 from dledger.storage.scan import ChainEnd
 from dledger.storage.sealed_index import PageCache, SealedIndex, WrittenEntries
@@ -391,6 +393,37 @@ class SegmentedLog:
             DiskFailedError: it failed, now or earlier.
         """
         self._writer.flush_index()
+
+    # Looking things up without waiting.
+
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """Let look-ups raise `PageNotLoadedError` rather than wait for the disk."""
+        self._pages.may_wait = False
+        try:
+            yield
+        finally:
+            self._pages.may_wait = True
+
+    def missing_pages(self, start: Position, end: Position) -> list[PageLoad]:
+        """Plan the reading of what look-ups of bytes start..end-1 would wait for."""
+        start = max(start, self._layout.first_position)
+        found: list[PageLoad] = []
+        for part in self._index.sealed.between(start, end):
+            numbers = part.missing_pages(start, end)
+            if numbers is None or numbers:
+                found.append(page_load(part, numbers))
+        return found
+
+    def put_pages(self, load: PageLoad) -> None:
+        """Take what a load has read.
+
+        Raises:
+            DiskFailedError: a segment and its index are both damaged; the node must stop.
+        """
+        if load.finding is not None:
+            self.examined(load.part, load.finding)
+        load.put()
 
     def close(self) -> None:
         """Close all files. What no batch has written is lost; it was never reported as durable."""

@@ -64,10 +64,11 @@ class PullAnswers:
 
         Raises:
             EntryDamagedError: a message cannot be read now.
-            NotLoadedError: it has to be read from the disk, and the pull may wait.
+            NotLoadedError, UnitsNotLoadedError: it has to be read from the disk, and the pull may wait.
         """
         fields, offset = pull.fields, pull.next_offset
         assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
+        may_wait = self._loads.may_wait(pull)
         result = get_messages(
             self._state,
             self._log.reader,
@@ -79,7 +80,8 @@ class PullAnswers:
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=pull.tags,
             limits=self._advice.limits,
-            may_wait=self._loads.may_wait(pull),
+            may_wait=may_wait,
+            may_wait_for_units=may_wait and not pull.has_units,
         )
         return result, outcome_of(result, offset, is_authoritative=self.is_sure(pull))
 

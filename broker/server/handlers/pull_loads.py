@@ -1,8 +1,8 @@
 """Pulls that wait until old messages were read from the disk beside the loop.
 
-A pull waits for one such read only, and not beyond its deadline: then it is given what is there, its first message in
-any case, or, when it is late or this node ends, nothing but the word to ask again. For a client that is gone nothing is
-read. It must not know how pulls are answered.
+A pull waits for one such read only, and for one of its queue's units before, and not beyond its deadline: then it is
+given what is there, its first message in any case, or, when it is late or this node ends, nothing but the word to ask
+again. For a client that is gone nothing is read. It must not know how pulls are answered.
 """
 
 from __future__ import annotations
@@ -67,6 +67,14 @@ class PullLoads:
         self._waiting.add(pull)
         self._reader.load(places, lambda: self._loaded(pull), lambda: self._is_wanted(pull))
 
+    def wait_for_units(self, pull: Pull, warm: Callable[[], None]) -> None:
+        """Let a pull wait until units of its queue were read; it may wait for their records after that."""
+        self._waiting.add(pull)
+        pull.has_units = True
+        self._reader.read_beside(
+            warm, lambda: self._resume(pull), lambda: self._is_wanted(pull)
+        )
+
     def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Read records for which a pull's client is expected to ask next, unless enough is read ahead."""
         if self._ahead_count < AHEAD_MAX and not self.is_ending:
@@ -93,11 +101,14 @@ class PullLoads:
         return pull in self._waiting and not pull.is_closed
 
     def _loaded(self, pull: Pull) -> None:
+        pull.is_loaded = True
+        self._resume(pull)
+
+    def _resume(self, pull: Pull) -> None:
         if pull not in self._waiting:
             return  # it was given up
         self._waiting.remove(pull)
         if not pull.is_closed:
-            pull.is_loaded = True
             self._go_on(pull)
             self.answered()
 

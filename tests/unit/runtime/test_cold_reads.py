@@ -18,7 +18,7 @@ from dledger.runtime.cold_reads import LOADS_MAX, WAITING_MIN, ColdReads
 from dledger.runtime.log_reader import LogReader
 from dledger.storage.part_cache import PART_BYTES, PartCache
 from dledger.storage.part_reader import Load
-from dledger.testing.sim_disk import SimDisk
+from dledger.testing.sim_disk import SimDisk, SimFile
 from tests.unit.engine.scripted import entry, give, persist, scripted
 
 
@@ -27,20 +27,23 @@ class ManualThreads:
 
     def __init__(self) -> None:
         self.begun: list[tuple[Callable[[], None], Callable[[], None]]] = []
+        self.is_running = False
 
     def begin(self, work: Callable[[], None], done: Callable[[], None]) -> None:
         self.begun.append((work, done))
 
     def run_first(self) -> None:
         work, done = self.begun.pop(0)
+        self.is_running = True
         work()
+        self.is_running = False
         done()
 
 
 class Bench:
     """The reads of a member with committed entries, none of them in memory."""
 
-    def __init__(self, *sizes: int) -> None:
+    def __init__(self, *sizes: int, verifies: bool = True) -> None:
         self.disk = SimDisk(Random(1))
         self.engine = scripted(self.disk, cache_bytes_max=0)
         position = 0
@@ -50,6 +53,8 @@ class Bench:
             position += made.size_bytes
         while self.engine.has_unsaved:
             persist(self.engine)
+        while verifies and (part := self.engine.log.unverified()):
+            self.engine.log.examined(part, part.examination.run())
         give(self.engine, Commit(Index(len(sizes))))
         self.engine.node.commit_index = Index(len(sizes))  # type: ignore[misc]  # a scripted node
         driver = SimpleNamespace(
@@ -129,6 +134,86 @@ def test_a_look_up_that_fails_holds_nobody_up() -> None:
     bench.threads.run_first()
     assert bench.done == [1, 5]
     assert bench.has(5)
+
+
+class ColdIndex:
+    """Notes what is read of index files on the loop; the system has none of them in memory."""
+
+    def __init__(self, threads: ManualThreads, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.on_the_loop: list[str] = []
+        read_at, read_resident = SimFile.read_at, SimFile.read_resident
+
+        def noted(file: SimFile, offset: int, size: int) -> bytes:
+            if file.path.startswith("index/") and not threads.is_running:
+                self.on_the_loop.append(file.path)
+            return read_at(file, offset, size)
+
+        def resident(file: SimFile, offset: int, size: int) -> bytes | None:
+            return None if file.path.startswith("index/") else read_resident(file, offset, size)
+
+        monkeypatch.setattr(SimFile, "read_at", noted)
+        monkeypatch.setattr(SimFile, "read_resident", resident)
+
+
+def body_of_500(index: int) -> tuple[Position, int]:
+    """Return where a body of 500 bytes stands in a log of such ones, without looking it up."""
+    return Position((index - 1) * (ENTRY_HEADER_BYTES + 500) + ENTRY_HEADER_BYTES), 500
+
+
+@pytest.mark.parametrize("verifies", [True, False])
+def test_where_entries_stand_is_looked_up_beside_the_loop(
+    monkeypatch: pytest.MonkeyPatch, *, verifies: bool
+) -> None:
+    """Also in a segment whose index was not verified yet, which a thread then reads whole."""
+    bench = Bench(*[500] * 80, verifies=verifies)
+    indexes = [3, 40, 41]
+    places = [body_of_500(index) for index in indexes]
+    index = ColdIndex(bench.threads, monkeypatch)
+    for place in places:
+        assert bench.reader.span_at(*place, only_memory=True) is None
+    bench.reader.load(places, lambda: bench.done.append(1))
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert bench.done == [1]
+    for (position, size), number in zip(places, indexes, strict=True):
+        span = bench.reader.span_at(position, size, only_memory=True)
+        assert span is not None
+        assert span.data[position - span.position] == number
+    assert index.on_the_loop == []
+
+
+def test_a_damaged_page_of_an_index_is_met_on_the_loop_which_makes_the_index_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(*[500] * 80)
+    place = body_of_500(40)
+    ColdIndex(bench.threads, monkeypatch)
+    path = bench.engine.log.file_place(place[0]).path.replace("data/", "index/")
+    bench.disk.flip_bit(path, 40)
+    bench.reader.load([place], lambda: bench.done.append(1))
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert bench.done == [1]
+    assert bench.reader.span_at(*place, only_memory=True) is not None
+    assert [event for event, _ in bench.engine.log.notes] == ["index-rebuilt"]
+
+
+def test_other_files_are_read_in_turn() -> None:
+    bench = Bench(*[20_000] * 20)
+    read: list[str] = []
+    bench.load(1)
+    bench.load(5)
+    for name, is_wanted in (("a", True), ("b", False)):
+        bench.reader.read_beside(
+            lambda name=name: read.append(name),  # type: ignore[misc]  # each its own
+            lambda name=name: bench.done.append(ord(name)),  # type: ignore[misc]
+            lambda is_wanted=is_wanted: is_wanted,  # type: ignore[misc]
+        )
+    assert len(bench.threads.begun) == LOADS_MAX
+    while bench.threads.begun:
+        bench.threads.run_first()
+    assert read == ["a"]
+    assert sorted(bench.done) == [1, 5, ord("a"), ord("b")]
 
 
 def test_what_another_one_reads_is_waited_for_and_not_read_again() -> None:

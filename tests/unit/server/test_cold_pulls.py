@@ -9,6 +9,8 @@ import pytest
 
 from broker.server.handlers.pull_loads import AHEAD_MAX
 from broker.server.requests.request import HOLD_MS
+from broker.store.consume_queue import MemoryUnitStore, QueueKey
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from tests.unit.server.test_pulls_of_damaged_entries import Bench, Log, Origin, bodies
 from tests.unit.store.lone_broker import LoneBroker
@@ -23,6 +25,7 @@ class ColdLog(Log):
         self.cold: set[int] = set()
         self.loads: list[tuple[Sequence[Any], Callable[[], None]]] = []
         self.wanted: list[Callable[[], bool]] = []
+        self.readings: list[tuple[Callable[[], None], Callable[[], None], Callable[[], bool]]] = []
         self.read_on_the_loop = 0
 
     def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
@@ -38,6 +41,18 @@ class ColdLog(Log):
     ) -> None:
         self.loads.append((places, done))
         self.wanted.append(is_wanted)
+
+    def read_beside(
+        self, work: Callable[[], None], done: Callable[[], None], is_wanted: Callable[[], bool]
+    ) -> None:
+        self.readings.append((work, done, is_wanted))
+
+    def end_reading(self, *, works: bool = True) -> None:
+        """Let the oldest read of units end."""
+        work, done, _ = self.readings.pop(0)
+        if works:
+            work()
+        done()
 
     def end_load(self, count_max: int = 1 << 30) -> None:
         """Let the oldest load end, which has read so many of the wanted messages."""
@@ -128,6 +143,70 @@ def test_a_damaged_message_is_waited_for_as_ever(bench: ColdBench) -> None:
     bench.log.cold.clear()
     bench.expire(1)
     assert len(bodies(origin)) == len(places)
+
+
+class ColdUnits(MemoryUnitStore):
+    """Units that the system does not have in memory until somebody brings them there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_warm = False
+        self.read_on_the_loop = 0
+
+    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        self.read_on_the_loop += not self.is_warm
+        return super().read(key, first, count)
+
+    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
+        return super().read(key, first, count) if self.is_warm else None
+
+    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
+        def warm() -> None:
+            self.is_warm = True
+
+        return warm
+
+
+@pytest.fixture
+def units(bench: ColdBench) -> ColdUnits:
+    """The units of the queue, which left memory."""
+    units = ColdUnits()
+    queue = bench.broker.state.queues.get("T", QueueId(0))
+    assert queue is not None
+    queue._store = units
+    assert queue.spill(0) == 10
+    return units
+
+
+def test_units_of_the_queue_are_waited_for_and_then_its_messages(
+    bench: ColdBench, units: ColdUnits
+) -> None:
+    origin = bench.pull(2)
+    assert (origin.frames, bench.log.loads) == ([], [])
+    bench.log.end_reading()
+    assert origin.frames == []
+    bench.log.end_load()
+    assert bodies(origin) == [b"%d" % number for number in range(2, 10)]
+    assert (units.read_on_the_loop, bench.log.read_on_the_loop) == (0, 0)
+
+
+def test_units_that_left_memory_again_at_once_are_read_on_the_loop(
+    bench: ColdBench, units: ColdUnits
+) -> None:
+    bench.log.cold.clear()
+    origin = bench.pull(0)
+    bench.log.end_reading(works=False)
+    assert bodies(origin) == [b"%d" % number for number in range(10)]
+    assert units.read_on_the_loop
+
+
+def test_units_are_not_read_for_a_client_that_went(bench: ColdBench, units: ColdUnits) -> None:
+    origin = bench.pull(0)
+    origin.is_closed = True
+    ((_, _, is_wanted),) = bench.log.readings
+    assert not is_wanted()
+    bench.log.end_reading()
+    assert (origin.frames, bench.flushed) == ([], 0)
 
 
 def test_a_pull_whose_client_went_is_dropped(bench: ColdBench) -> None:

@@ -38,6 +38,36 @@ def test_units_are_read_back_across_files(tmp_path: Path) -> None:
     files.close()
 
 
+def test_what_is_not_in_memory_is_brought_there_by_work_for_any_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = UnitFiles(tmp_path, file_bytes=60)
+    key = (b"T", 0)
+    files.append(key, 0, b"".join(map(unit, range(8))))
+    assert files.read_resident(key, 2, 5) == files.read(key, 2, 5)
+    assert files.read_resident(key, 6, 3) is None, "the last was not written: who reads it is told"
+    warm, asked, read = files.warming(key, 2, 5), [], []
+
+    def not_there(_descriptor: int, _buffers: object, _offset: int, flags: int) -> int:
+        asked.append(flags)
+        raise BlockingIOError(errno.EAGAIN, "not in memory")
+
+    pread = os.pread
+    monkeypatch.setattr(os, "preadv", not_there)
+    monkeypatch.setattr(os, "pread", lambda *given: read.append(pread(*given)))
+    assert files.read_resident(key, 2, 5) is None
+    assert asked == [os.RWF_NOWAIT]
+    files.drop(key)
+    warm()
+    assert read == [], "the files are gone, which says nothing to this one"
+    monkeypatch.undo()
+    files.append(key, 2, b"".join(map(unit, range(2, 8))))
+    monkeypatch.setattr(os, "pread", lambda *given: read.append(pread(*given)))
+    warm()
+    assert b"".join(read) == b"".join(map(unit, range(2, 7)))
+    files.close()
+
+
 def test_what_was_not_written_is_an_error_and_not_zeros(tmp_path: Path) -> None:
     files = UnitFiles(tmp_path)
     files.append((b"T", 0), 0, unit(0))
