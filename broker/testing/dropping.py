@@ -11,10 +11,11 @@ from random import Random
 
 from broker.testing.broker_cluster import BrokerCluster
 from dledger.engine import Engine
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, DiskFullError
 from dledger.forgetting import ForgettingBounds, covered_index, first_to_keep, may_begin_after
 from dledger.raft.ids import Index, NodeId
 from dledger.state_machine import SnapshotRefusedError
+from dledger.storage.log_start import FrontDrop
 from dledger.storage.snapshots import SnapshotFile
 from dledger.testing.sim_node import SimNode
 from dledger.testing.state_checker import Violation
@@ -35,8 +36,14 @@ class DroppingBrokers(BrokerCluster):
     def _looks(self) -> Random:
         return Random(f"dropping/{self._broker_settings.seed}")
 
+    @cached_property
+    def _undone(self) -> dict[NodeId, FrontDrop]:
+        """Drops for which there was no room."""
+        return {}
+
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         index = super()._opened(node, engine)
+        self._undone.pop(node.node_id, None)
         self._look_later(node, node.life)
         return index
 
@@ -63,7 +70,30 @@ class DroppingBrokers(BrokerCluster):
             self._catch_up(node, engine)
 
     def _drop(self, node: SimNode, engine: Engine) -> None:
-        """Drop the segments that the member need not keep, as `Forgetting` does."""
+        """Drop the segments that the member need not keep; again, as `Forgetting` does, where there was no room."""
+        drop = self._undone.pop(node.node_id, None) or self._forgotten(node, engine)
+        if drop is None:
+            return
+        try:
+            drop.run()
+        except DiskFullError as error:
+            self.trace_line(node, f"drops nothing yet: {error}")
+            self._undone[node.node_id] = drop
+            return
+        engine.dropped()
+        self.trace_line(node, f"drops what is before entry {drop.start.index + 1}")
+        self.counts["dropped"] += 1
+        begins, keep_from = (
+            engine.log.layout.first_index,
+            self.brokers[node.node_id].state.keep_from,
+        )
+        if begins > keep_from:
+            raise Violation(
+                f"{node.node_id} has a log from entry {begins} on, and shows what stands from {keep_from} on"
+            )
+
+    def _forgotten(self, node: SimNode, engine: Engine) -> FrontDrop | None:
+        """Forget what the member need not keep; return what is to be removed for it."""
         state = self.brokers[node.node_id].state
         newest, older = self._newest[node.node_id], self._older[node.node_id]
         covered = covered_index(newest.meta if newest else None, older.meta if older else None)
@@ -74,18 +104,7 @@ class DroppingBrokers(BrokerCluster):
             bounds=self._bounds,
             now_ms=node.local_ms(self.now_ms),
         )
-        drop = engine.forget_before(first)
-        if drop is None:
-            return
-        drop.run()
-        engine.dropped()
-        self.trace_line(node, f"drops what is before entry {drop.start.index + 1}")
-        self.counts["dropped"] += 1
-        begins = engine.log.layout.first_index
-        if begins > state.keep_from:
-            raise Violation(
-                f"{node.node_id} has a log from entry {begins} on, and shows what stands from {state.keep_from} on"
-            )
+        return engine.forget_before(first)
 
     def _catch_up(self, node: SimNode, engine: Engine) -> None:
         """Fetch the leader's snapshot, if its log begins after what the member needs, as `SnapshotFetch` does."""

@@ -71,9 +71,7 @@ class PullLoads:
         """Let a pull wait until units of its queue were read; it may wait for their records after that."""
         self._waiting.add(pull)
         pull.has_units = True
-        self._reader.read_beside(
-            warm, lambda: self._resume(pull), lambda: self._is_wanted(pull)
-        )
+        self._reader.read_beside(warm, lambda: self._resume(pull), lambda: self._is_wanted(pull))
 
     def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Read records for which a pull's client is expected to ask next, unless enough is read ahead."""
