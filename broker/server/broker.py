@@ -159,6 +159,7 @@ class Broker:
                 nursery.start_soon(controller.link.run)
                 nursery.start_soon(controller.members.exchange.run)
                 nursery.start_soon(self._tick)
+                nursery.start_soon(controller.services.pulls.turns.run)
                 nursery.start_soon(keep_delivering, controller.timers, self._outputs)
                 nursery.start_soon(keep_delivering, controller.delays, self._outputs)
                 await self._wait_until_useful(controller)

@@ -182,6 +182,7 @@ SHELL_OF_THE_SERVER = {
     "broker.server.deliveries.deliveries",
     "broker.server.handlers.client_exchange",
     "broker.server.handlers.members",
+    "broker.server.handlers.pull_turns",
     "broker.server.links.link",
     "broker.server.requests.commit_tasks",
     "broker.server.requests.linear",

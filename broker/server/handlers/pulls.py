@@ -18,6 +18,7 @@ from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_answers import PullAnswers
 from broker.server.handlers.pull_loads import PullLoads
 from broker.server.handlers.pull_request import Pull
+from broker.server.handlers.pull_turns import PullTurns
 from broker.server.handlers.sent_away import SentAway
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
@@ -56,6 +57,7 @@ class Pulls:
     Attributes:
         counts: of those that were answered.
         loads: those that wait for the disk.
+        turns: those that wait for the next turn of the loop.
     """
 
     def __init__(
@@ -96,6 +98,7 @@ class Pulls:
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._check_and_read, self._late_load, most=held_max)
+        self.turns = PullTurns(self._go_on)
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
         self.long_polling = long_polling
@@ -123,7 +126,7 @@ class Pulls:
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """Carry out one pull."""
         assert isinstance(request, Pull), "its handler says so"
-        self._go_on(request)
+        self.turns.take(request)
 
     # Confirming, checking and reading.
 
