@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import trio
 
 from broker.store.refusals import RefusalKind
 from dledger_mq.message.ids import offset_msg_id
-from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.properties import TIMER_OUT_MS, decode_properties
 from dledger_mq.message.record import StoredMessage, decode_record
 from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
@@ -184,13 +185,23 @@ async def test_o9_a_delay_begins_at_the_commit(one: Wire) -> None:
 
 async def test_o9_a_due_time_counts_from_the_commit(one: Wire) -> None:
     ext = await half(one, "u", b"later", TIMER_DELAY_MS="150")
+    (prepared,) = await one.messages(HALF)
+    asked_ms = 0
+    while (
+        asked_ms <= prepared.store_timestamp_ms + 20
+    ):  # so that the half message's time is another one
+        await trio.lowlevel.checkpoint()
+        asked_ms = time.time_ns() // 1_000_000
     assert await one.messages("rmq_sys_wheel_timer") == []
     assert (await end(one, ext, 8)).code == 0
     (waiting,) = await one.messages("rmq_sys_wheel_timer")
+    due_ms = int(waiting.find(TIMER_OUT_MS) or b"0")
+    # Decided a moment before it is stored.
+    assert asked_ms + 150 <= due_ms <= waiting.store_timestamp_ms + 150
     while not (found := await visible(one)):
         await trio.lowlevel.checkpoint()
     assert [(m.body, m.sys_flag & 12) for m in found] == [(b"later", 8)]
-    assert found[0].store_timestamp_ms >= waiting.store_timestamp_ms + 150
+    assert found[0].store_timestamp_ms >= due_ms
 
 
 async def test_a_half_message_leaves_room_for_its_commit(one: Wire) -> None:
