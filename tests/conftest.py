@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import Any
 
 import pytest
@@ -22,6 +23,11 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("repeatable")
+
+# What Python has compiled is kept, also where the environment forbids it (images of containers do): a test run starts
+# thousands of processes of ours, and a broker that compiles all its modules anew takes more than half as long again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 SEEDS = "seeds"
 """Property of a test: a line that tells which seeds it drew."""
