@@ -5,8 +5,8 @@ BIN := $(VENV)/bin
 SEEDS ?= 1000
 SIM ?= dledger.testing.sim
 HOURS ?= 1
-# Most tests wait for real processes. The long ones come first; so the two end together.
-TWO_AT_A_TIME := -n 2 --dist loadfile --no-loadscope-reorder
+# The long ones come first; so all workers end together.
+BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
 .PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak bench docs dist clean
@@ -45,13 +45,13 @@ check: setup  ## format, lint, types and the quick tests: about a minute
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest -q -m "not slow and not integration" $(TWO_AT_A_TIME)
+	@$(BIN)/pytest -q -m "not slow and not integration" -n 2 $(BY_FILE)
 
 test: interop spark  ## everything: format, lint, types, all tests with real processes and real clients
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
-	@$(BIN)/pytest $(TWO_AT_A_TIME)
+	@$(BIN)/pytest -n 3 $(BY_FILE)  # most wait for real processes, and two at a time leave cores idle
 
 fix: setup  ## format and mend what can be mended by itself
 	@$(BIN)/ruff format .

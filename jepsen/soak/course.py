@@ -231,7 +231,7 @@ class _Course:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(load.send)
             try:
-                while load.now_s() < self._soak.settings.seconds:
+                while not self._is_over(load):
                     await trio.sleep(self._soak.settings.pause_s)
                     self._note_ends()
                     await turns.take()
@@ -239,6 +239,10 @@ class _Course:
                 self._soak.problems.append(str(error))
             self._soak.seconds = load.now_s()
             load.end_sending.set()
+
+    def _is_over(self, load: SteadyLoad) -> bool:
+        """Return whether clients have worked long enough."""
+        return load.now_s() >= self._soak.settings.seconds
 
     async def _compare(self) -> None:
         """Note the digests of all members. Marks come while records come, so a few more are sent."""

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.admin.cli import main as dledger_admin
 from dledger_mq import Message
 from dledger_mq.blocking import Producer, PullConsumer
 from dledger_mq.client.errors import ClientError
 from jepsen.processes import SMALL_SEGMENTS, Group, poll, program
+from tests.integration.commands import run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -31,12 +33,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 def admin(group: Group, command: str) -> tuple[int, dict[str, object]]:
-    ended = subprocess.run(
-        [program("dledger-admin"), command, "--namesrv", group.namesrv, "--json"],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    ended = run_here(dledger_admin, command, "--namesrv", group.namesrv, "--json")
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}
 
 
@@ -81,6 +78,7 @@ def load(group: Group) -> Iterator[list[int]]:
 
 def test_verify_compares_the_group_and_says_when_it_cannot(group: Group) -> None:
     wait_equal(group)
+    assert run("verify", "-n", group.namesrv) == 0
     code, listing = admin(group, "snapshots")
     assert code == 0
     nodes = listing["nodes"]
@@ -148,13 +146,13 @@ def leads(group: Group, name: str) -> bool:
     return found[0]["role"] == "leader"
 
 
-def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:
-    def run(*arguments: str) -> int:
-        command = [program("dledger-admin"), *arguments]
-        return subprocess.run(
-            command, capture_output=True, timeout=PATIENCE_S, check=False
-        ).returncode
+def run(*arguments: str) -> int:
+    """Run the program itself; its exit code."""
+    command = [program("dledger-admin"), *arguments]
+    return subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False).returncode
 
+
+def test_wrong_usage_and_nobody_there_have_codes_of_their_own() -> None:
     assert run("verify") == 2
     assert run("verify", "-n", "nonsense") == 2
     assert run("verify", "-n", "127.0.0.1:1") == 3

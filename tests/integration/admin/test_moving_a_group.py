@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 
+from broker.admin.cli import main as dledger_admin
 from dledger_mq import Message
 from dledger_mq.blocking import Producer, PullConsumer
 from jepsen.processes import Group, poll, program, wait_listening
+from tests.integration.commands import run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -122,12 +124,7 @@ def test_a_group_moves_to_three_other_nodes_under_load_and_no_send_fails(group: 
     assert sorted(found) == sorted(running.sent), "each once, none lost"
 
     def is_equal() -> bool:
-        ended = subprocess.run(
-            [program("dledger-admin"), "verify", "--namesrv", group.namesrv, "--json"],
-            capture_output=True,
-            timeout=PATIENCE_S,
-            check=False,
-        )
+        ended = run_here(dledger_admin, "verify", "--namesrv", group.namesrv, "--json")
         verdict = json.loads(ended.stdout)
         assert ended.returncode != 1, verdict
         return ended.returncode == 0 and set(verdict["nodes"]) == {"n3", "n4", "n5"}
@@ -147,10 +144,5 @@ def test_a_broker_that_joins_or_was_removed_stands_in_no_route(group: Group) -> 
 
 
 def nodes_in_routes(group: Group) -> list[str]:
-    ended = subprocess.run(
-        [program("dledger-admin"), "snapshots", "--namesrv", group.namesrv, "--json"],
-        capture_output=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    return [each["node"] for each in json.loads(ended.stdout or b'{"nodes": []}')["nodes"]]
+    ended = run_here(dledger_admin, "snapshots", "--namesrv", group.namesrv, "--json")
+    return [each["node"] for each in json.loads(ended.stdout or '{"nodes": []}')["nodes"]]

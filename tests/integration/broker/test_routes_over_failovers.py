@@ -21,8 +21,8 @@ from tests.integration.broker.test_registration import created
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 WAIT_S = 60.0
-NEW_LEADER_S = 0.2
-"""From the first answer of a node that it leads, to the route that names it."""
+NEW_LEADER_S = 0.9
+"""From the first answer of a node that it leads, to the route that names it. What waits for a timer takes a second."""
 
 SETTINGS = "mappedFileSizeCommitLog=16777216\nstopForwardSec=1\n"
 TOPIC = "Watched"

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from broker.admin.cli import main as dledger_admin
 from dledger_mq import Message, NoRouteError
 from dledger_mq.blocking import Producer, PullConsumer
-from jepsen.processes import Group, Process, poll, program
+from jepsen.processes import Group, Process, poll
 from tests.integration.broker.reading import everything
 from tests.integration.broker.test_processes import brokers_of, leader_of
+from tests.integration.commands import run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -92,7 +93,6 @@ def test_leaders_die_while_messages_fall_due(group: Group) -> None:
 
 
 def verified(group: Group) -> bool:
-    command = [program("dledger-admin"), "verify", "-n", group.namesrv, "--json"]
-    ended = subprocess.run(command, capture_output=True, timeout=PATIENCE_S, check=False)
+    ended = run_here(dledger_admin, "verify", "-n", group.namesrv, "--json")
     assert ended.returncode != 1, ended.stdout
     return ended.returncode == 0

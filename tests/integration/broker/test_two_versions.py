@@ -16,9 +16,11 @@ from typing import Any, Final
 
 import pytest
 
+from broker.admin.cli import main as dledger_admin
 from dledger_mq import Message
 from dledger_mq.blocking import Producer, PullConsumer
 from jepsen.processes import Group, Process, poll, program
+from tests.integration.commands import run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -87,9 +89,8 @@ def renew(node: Process) -> None:
 
 
 def upgrade_check(group: Group, node: Process) -> tuple[int, dict[str, Any]]:
-    command = [program("dledger-admin"), "upgrade-check", "-n", group.namesrv, "--json"]
-    ended = subprocess.run(
-        [*command, "--node", node.name], capture_output=True, timeout=PATIENCE_S, check=False
+    ended = run_here(
+        dledger_admin, "upgrade-check", "-n", group.namesrv, "--json", "--node", node.name
     )
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}
 

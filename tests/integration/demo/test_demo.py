@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from jepsen import demo, run
+from jepsen.checkers import work
 from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
 from jepsen.clients.cpp import lacking
@@ -21,7 +22,7 @@ from jepsen.processes import poll
 from jepsen.reports.folder import read_folder
 from jepsen.systems.api import Subject
 from jepsen.workloads import delay
-from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, until_found
+from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, rounds_of_work, until_found
 from tests.integration.jepsen.test_broken_programs import start_broken
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -35,7 +36,8 @@ def results(ops: list[Op], settings: run.RunSettings) -> dict[str, CheckResult]:
 
 @pytest.fixture(autouse=True)
 def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run in this process; how late a busy machine delivers is not looked at."""
+    """Run in this process; how much a busy machine does in a time, and how late, is not looked at."""
+    monkeypatch.setattr(work, "FLOOR_RATE_MAX", 0.0)
     monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
     monkeypatch.setattr(demo, "LATE_NS", 60 * SECOND_NS)
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
@@ -45,6 +47,8 @@ def test_a_killed_leader_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(run, "DIGESTS_S", 60.0)
+    enough = {"send": 40, "txn": 4, "frames": 6, "committed": 2, "commit": 1}
+    monkeypatch.setattr(demo, "in_rounds", rounds_of_work(enough))
     folder = tmp_path / "run"
     words = ["--no-cpp", "--groups", "1", "--kills", "1", "--seconds", "6", "--json"]
     words += ["--keep", str(folder)]

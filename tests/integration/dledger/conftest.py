@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from dledger import SyncClient
+from dledger.cli import main as dledger_command
 from jepsen.ports import free_ports
 from jepsen.processes import poll
+from tests.integration.commands import run_here
 
 PATIENCE_S = 60
 
@@ -75,7 +77,8 @@ class Cluster:
         return SyncClient(self.peers, secret="geheim", timeout_s=PATIENCE_S)
 
     def status(self) -> dict[str, dict[str, object]]:
-        result = self.run("status", "--json")
+        _, _, _, *words = self.command("status", "--json")
+        result = run_here(dledger_command, *words)
         return {member["id"]: member for member in json.loads(result.stdout)["members"]}
 
     def leader_id(self) -> str:

@@ -15,10 +15,12 @@ from typing import Any
 
 import pytest
 
+from dledger.cli import main as dledger_command
 from dledger_mq import Message, SendOutcomeUnknownError, SendRefusedError
 from dledger_mq.blocking import Producer
 from dledger_mq.remoting.codes import DISK_FULL
 from jepsen.processes import Group, Process, poll
+from tests.integration.commands import run_here
 from tests.interop.conftest import RunningGroup, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -122,11 +124,10 @@ def applied(group: RunningGroup, node: Process) -> int:
     """The node's applied index; a process that ended is started again, as its operator would."""
     if node.pid is None:
         node.start()
-    listing = subprocess.run(
-        [str(Path(node.command[0]).with_name("dledger")), "status", "--json",
-         "-g", group.processes.group, "-p", group.processes.peers],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    processes = group.processes
+    listing = run_here(
+        dledger_command, "status", "--json", "-g", processes.group, "-p", processes.peers
+    )
     try:
         members = json.loads(listing.stdout)["members"]
     except (ValueError, KeyError):

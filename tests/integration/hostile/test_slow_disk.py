@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,8 +11,10 @@ from typing import Any
 
 import pytest
 
+from dledger.cli import main as dledger_command
 from jepsen.nemeses.preload import Control, Operation, Rule, attach_process, lacking_preload
 from jepsen.processes import SMALL_SEGMENTS, Group, Process, poll
+from tests.integration.commands import run_here
 from tests.interop.conftest import RunningGroup, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -68,10 +69,11 @@ class Slowed:
     def status(self) -> dict[str, Any]:
         """What the preferred member says of itself."""
         processes = self.group.processes
-        program = Path(self.preferred.command[0]).with_name("dledger")
-        command = [program, "status", "--json", "-g", processes.group, "-p", processes.peers]
-        told = subprocess.run(command, capture_output=True, timeout=60, check=True).stdout
-        members: list[dict[str, Any]] = json.loads(told)["members"]
+        ended = run_here(
+            dledger_command, "status", "--json", "-g", processes.group, "-p", processes.peers
+        )
+        assert ended.returncode == 0, ended.stderr
+        members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
         return next(member for member in members if member["id"] == PREFERRED)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 import trio
@@ -12,6 +13,7 @@ from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
 from jepsen.history.ops import Op, OpLog
 from jepsen.nemeses.api import Fault
+from jepsen.nemeses.schedule import FaultSchedule
 from jepsen.run import Breaker, BreakerMaker, RunSettings, by_schedule, run_checkers
 from jepsen.systems.api import Subject
 
@@ -69,6 +71,36 @@ def after_work(
         return AfterWork(done, then, name_of, system, log)
 
     return make
+
+
+class RoundsOfWork(FaultSchedule):
+    """A `Breaker`: the fault comes so many times, and clients go on until they have done enough."""
+
+    def __init__(
+        self,
+        settings: RunSettings,
+        faults: Sequence[Fault],
+        system: Subject,
+        log: OpLog,
+        *,
+        rounds: int,
+        done: Mapping[str, int],
+    ) -> None:
+        super().__init__(faults, system, log, seed=settings.seed, pace=settings.pace, rounds=rounds)
+        self._work = AfterWork(done, None, lambda op: op.f, system, log)
+
+    async def run(self) -> None:
+        await super().run()
+        await self._work.run()
+
+
+def rounds_of_work(done: Mapping[str, int]) -> Callable[[int], BreakerMaker]:
+    """Return what stands for `in_rounds` where a run has to do so many operations of these kinds, too."""
+
+    def in_rounds(rounds: int) -> BreakerMaker:
+        return partial(RoundsOfWork, rounds=rounds, done=done)
+
+    return in_rounds
 
 
 class UntilFound:

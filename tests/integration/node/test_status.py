@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from jepsen.processes import poll, program
+from broker.admin.cli import main as dledger_admin
+from jepsen.processes import poll
+from tests.integration.commands import run_here
 from tests.integration.node.test_node import MACHINES, WAIT_S, Cluster
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -39,8 +40,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 def status(cluster: Cluster, *options: str) -> tuple[int, dict[str, Any]]:
-    command = [program("dledger-admin"), "status", "-n", cluster.name_servers, "--json", *options]
-    ended = subprocess.run(command, capture_output=True, timeout=WAIT_S, check=False)
+    ended = run_here(dledger_admin, "status", "-n", cluster.name_servers, "--json", *options)
     return ended.returncode, json.loads(ended.stdout) if ended.stdout else {}
 
 
