@@ -269,7 +269,9 @@ def test_a_watch_that_is_ended_says_how_it_was_at_last(group: Group) -> None:
 
 def test_tables_of_a_watch_follow_each_other_where_there_is_no_terminal(group: Group) -> None:
     with watching(group) as watch:
-        assert poll(lambda: sum("groups have a leader" in each for each in watch.lines) > 2, PATIENCE_S)
+        assert poll(
+            lambda: sum("groups have a leader" in each for each in watch.lines) > 2, PATIENCE_S
+        )
         assert watch.end(signal.SIGINT) == 0
         assert "\x1b" not in "".join(watch.lines)
 

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,12 +35,31 @@ PATIENCE_S = 60.0
 """Nothing takes that long; a test that waits for more has failed."""
 
 
+@contextmanager
+def running(folder: Path) -> Iterator[Group]:
+    with Group(folder) as started:
+        started.start()
+        started.wait_listening()
+        yield started
+
+
+@pytest.fixture(scope="module")
+def _shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with running(tmp_path_factory.mktemp("processes")) as shared:
+        yield shared
+
+
 @pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    with Group(tmp_path) as running:
-        running.start()
-        running.wait_listening()
-        yield running
+def group(_shared: Group) -> Group:
+    """A group that is whole, whatever the test before has ended or stopped."""
+    for process in _shared.processes():
+        process.resume()
+        if process.pid is None:
+            process.start()
+    _shared.wait_listening()
+    leader_of(_shared)
+    assert poll(lambda: len(brokers_of(_shared)) == 3, PATIENCE_S), "followers are in the route too"
+    return _shared
 
 
 def ask(port: int, code: int, ext: dict[str, str], body: bytes = b"") -> RemotingCommand:
@@ -87,18 +107,16 @@ def send_until_stored(node: Process, body: bytes, topic: str = "T") -> None:
 
 
 def test_a_killed_leader_is_replaced_and_the_route_follows(group: Group) -> None:
-    leader = leader_of(group)
-    everywhere = poll(lambda: len(brokers_of(group)) == 3, PATIENCE_S)
-    assert everywhere, "followers are in the route too"
-    send_until_stored(leader, b"before")
+    leader, topic = leader_of(group), "Killed"
+    send_until_stored(leader, b"before", topic)
     others = [node for node in group.nodes if node is not leader]
     leader.kill()
     for node in others:
-        send_until_stored(node, b"after")
+        send_until_stored(node, b"after", topic)
     assert poll(lambda: brokers_of(group).get(0, leader.address) != leader.address, PATIENCE_S)
     leader.start()
     assert poll(lambda: leader.address in brokers_of(group).values(), PATIENCE_S)
-    queue = {"topic": "T", "queueId": "0"}
+    queue = {"topic": topic, "queueId": "0"}
     assert poll(lambda: int(ask(leader.port, 30, queue).ext.get("offset", 0)) >= 3, PATIENCE_S)
 
 
@@ -148,8 +166,13 @@ def test_other_members_in_the_configuration_are_refused(group: Group) -> None:
 
 
 def test_a_group_that_has_lost_two_stores_of_three_says_so_and_goes_on_with_the_third(
-    group: Group,
+    tmp_path: Path,
 ) -> None:
+    with running(tmp_path) as group:
+        lose_two_stores(group)
+
+
+def lose_two_stores(group: Group) -> None:
     send_until_stored(leader_of(group), b"kept")
     kept, *lost = group.nodes
     queue = {"topic": "T", "queueId": "0"}
@@ -226,32 +249,18 @@ def test_what_keeps_a_node_from_starting_is_named(tmp_path: Path, cause: str) ->
     assert expected[cause] in line
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ([], "dLegerGroup is missing: give --group"),
-        (["--dev", "--id", "n0"], "--dev chooses --id itself"),
-        (["-c", "/nonexistent/broker.conf"], "cannot be read"),
-        (
-            ["--group", "g", "--id", "n0", "--peers", "n0", "--store", "s"],
-            "not of the form id-host:port",
-        ),
-        (
-            ["--group", "g", "--id", "n0", "--peers", "n0-nowhere.invalid:1", "--store", "s"],
-            "nowhere.invalid",
-        ),
-    ],
-)
-def test_what_users_read_when_it_cannot_start(arguments: list[str], text: str) -> None:
+def test_what_users_read_when_it_cannot_start(tmp_path: Path) -> None:
+    """Other mistakes: tests/unit/admin/test_wrong_usage.py."""
+    peers = ("--peers", "n0-nowhere.invalid:1", "--store", str(tmp_path / "store"))
     ended = subprocess.run(
-        [program("dledger-broker"), *arguments],
+        [program("dledger-broker"), "--group", "g", "--id", "n0", *peers],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 2
-    assert text in ended.stderr
+    assert "nowhere.invalid" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
@@ -326,26 +335,6 @@ def test_what_a_killed_try_has_left_is_taken_over_and_two_never_share_it(tmp_pat
     assert [pid for pid in children if process_of(pid)] == []
 
 
-@pytest.mark.parametrize(
-    ("namesrv_port", "reason"),
-    [("10921", "is also the port of a broker"), ("20931", "is also the port of a member")],
-)
-def test_ports_of_a_try_that_collide_are_refused(
-    namesrv_port: str, reason: str, tmp_path: Path
-) -> None:
-    command = [program("dledger-broker"), "--dev", "--namesrv-port", namesrv_port]
-    refused = subprocess.run(
-        [*command, "--store", str(tmp_path / "dev")],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
-    assert refused.returncode == 2
-    assert f"--namesrv-port {namesrv_port} {reason}" in refused.stderr
-    assert not (tmp_path / "dev").exists()
-
-
 def _nodes(parent: int) -> dict[str, int]:
     """Process ids of the brokers by their names; a child that has just been forked has no name yet."""
     named = {pid: re.search(r"--id (\w+)", line) for pid, line in _children(parent).items()}
@@ -377,9 +366,9 @@ def test_raw_bodies_are_no_messages_and_surely_not_stored(group: Group) -> None:
     assert "takes messages from its broker only" in ended.stderr
 
 
-def keyed(number: int, born_ms: int) -> dict[str, str]:
+def keyed(topic: str, number: int, born_ms: int) -> dict[str, str]:
     """A send under a key; a client that tries again makes it with another born time."""
-    return send_ext("T", 1, f"UNIQ_KEY\x01{number:032X}\x02") | {"g": str(born_ms)}
+    return send_ext(topic, 1, f"UNIQ_KEY\x01{number:032X}\x02") | {"g": str(born_ms)}
 
 
 def send_and_go(node: Process, ext: dict[str, str], body: bytes) -> None:
@@ -392,21 +381,22 @@ def send_and_go(node: Process, ext: dict[str, str], body: bytes) -> None:
 def test_what_waited_for_a_client_that_is_gone_is_not_stored_after_its_next_try(
     group: Group, frozen: str
 ) -> None:
-    send_until_stored(leader_of(group), b"first")
-    queue = {"topic": "T", "queueId": "1"}
+    topic = frozen.title().replace(" ", "")
+    send_until_stored(leader_of(group), b"first", topic)
+    queue = {"topic": topic, "queueId": "1"}
     for number in range(3):
         leader = leader_of(group)
         asked, other = (node for node in group.nodes if node is not leader)
         stopped = leader if frozen == "the leader" else asked
         for node in (asked, other):
-            send_until_stored(node, b"-")
+            send_until_stored(node, b"-", topic)
         stopped.pause()
         body = b"round %d" % number
-        send_and_go(asked, keyed(number, 1000), body)
-        assert poll(lambda: ask(other.port, 310, send_ext("T"), b"-").code == 0, PATIENCE_S)  # noqa: B023
-        assert ask(other.port, 310, keyed(number, 2000), body).code == 0
+        send_and_go(asked, keyed(topic, number, 1000), body)
+        assert poll(lambda: ask(other.port, 310, send_ext(topic), b"-").code == 0, PATIENCE_S)  # noqa: B023
+        assert ask(other.port, 310, keyed(topic, number, 2000), body).code == 0
         stopped.resume()
         # Each answer to a later request shows that what waited at that node was taken up.
         for node in (stopped, asked, other, asked):
-            send_until_stored(node, b"-")
+            send_until_stored(node, b"-", topic)
         assert ask(leader_of(group).port, 30, queue).ext["offset"] == str(number + 1)

@@ -6,7 +6,9 @@ Starting the JVM and the first Python worker takes 8 s, a warm stream one. A tes
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,9 @@ from dledger_mq.blocking import Producer
 from jepsen.processes import Group
 from pipeline.errors import InconclusiveError
 from tests.integration.pipeline.topics import Topics
+
+WORKERS = str(Path(__file__).with_name("workers"))
+"""What is first on the path of Spark's Python workers."""
 
 MASTER = "local[2]"
 SETTINGS = {
@@ -37,10 +42,23 @@ def _session() -> Any:
     pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     from pipeline.spark.session import open_session
 
-    try:
-        return open_session("tests", master=MASTER, settings=SETTINGS)
-    except InconclusiveError as error:
-        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as patch:
+        start_workers_quickly(patch)
+        try:
+            return open_session("tests", master=MASTER, settings=SETTINGS)
+        except InconclusiveError as error:
+            pytest.skip(str(error))
+
+
+def start_workers_quickly(patch: pytest.MonkeyPatch) -> None:
+    """Let a JVM that is started from here on find `workers` for its Python workers."""
+    patch.setenv("PYTHONPATH", WORKERS, prepend=os.pathsep)
+
+
+@pytest.fixture(autouse=True)
+def _quick_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For sessions in processes that a test starts."""
+    start_workers_quickly(monkeypatch)
 
 
 @pytest.fixture
