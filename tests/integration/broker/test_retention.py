@@ -105,11 +105,11 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
         assert f'"raftKeptFromIndex":"{broker.state.keep_from}"'.encode() in info.body
         assert b'"raftForgotten":"size, ' in info.body
         # Each member gives the bytes back once its snapshots contain the new beginning.
-        await cluster.wait(lambda: reader.first_position > 0, timeout_s=30)
+        await cluster.wait(lambda: reader.first_position > 0)
         assert (await wire.pull("T", 0, low)).code == ResponseCode.SUCCESS
     # The log has no other beginning from here on; its files go after that, in a thread.
     oldest = tmp_path / "n0" / "data" / f"{0:020}"
-    await cluster.wait(lambda: not oldest.exists(), timeout_s=30)
+    await cluster.wait(lambda: not oldest.exists())
     keep_from = broker.state.keep_from
     await cluster.kill("n0")
     again = await cluster.start("n0")
@@ -159,7 +159,7 @@ async def test_the_commands_of_mqadmin_do_what_they_print(make_cluster: ClusterM
         assert (
             await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
         ).code == ResponseCode.SUCCESS
-        await cluster.wait(lambda: "Gone" in queues.topics(), timeout_s=20)
+        await cluster.wait(lambda: "Gone" in queues.topics())
         cleaned = await wire.ask(RequestCode.CLEAN_UNUSED_TOPIC)
         assert cleaned.code == ResponseCode.SUCCESS
         assert "Gone" not in queues.topics()

@@ -117,7 +117,7 @@ async def test_whoever_was_stalled_goes_on(
 
     def pause_and_look() -> None:
         pause()
-        assert poll(lambda: is_stopped(node.pid or 0), 10)
+        assert poll(lambda: is_stopped(node.pid or 0), 60)
         stopped.append(True)
 
     monkeypatch.setattr(node, "pause", pause_and_look)
@@ -132,7 +132,7 @@ async def test_a_disk_is_busy_until_the_cure(system: FakeSystem) -> None:
     await fault.inject(system, chance())
     folder = system.folder / "busy-disk"
     written = [folder / "0", folder / "1"]
-    assert poll(lambda: all(file.exists() and file.stat().st_size for file in written), 30)
+    assert poll(lambda: all(file.exists() and file.stat().st_size for file in written), 60)
     assert await fault.cure(system)
     assert not folder.exists()
     assert await fault.cure(system) == ""

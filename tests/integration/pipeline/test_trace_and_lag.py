@@ -87,7 +87,7 @@ def test_a_group_that_has_committed_nothing_is_in_the_story(topics: Topics) -> N
         retry_delay_level=1,
         commit_interval_s=3600,
     ):
-        assert poll(lambda: "retry 1 for never-commits" in steps(topics, topic), 30), steps(
+        assert poll(lambda: "retry 1 for never-commits" in steps(topics, topic), 60), steps(
             topics, topic
         )
 
