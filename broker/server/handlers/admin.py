@@ -23,7 +23,7 @@ from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
-from dledger import Index, LogServer
+from dledger import DLedgerError, Index, LogServer
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import decode_record
@@ -42,6 +42,9 @@ from dledger_mq.remoting.registrant import (
 )
 
 _UNIQUE_COUNT_MAX = 32
+
+_CHANGES_WAITING_MAX = 256
+"""Changes of one topic that wait for another one; more are refused as busy."""
 
 
 class AdminHandlers:
@@ -82,6 +85,8 @@ class AdminHandlers:
         self._runtime = runtime
         self._made = made
         self._when_routed = when_routed
+        self._topic_changes: dict[str, list[PendingRequest]] = {}
+        """By the topic that is being changed: what is to be changed next, in the order in which it came."""
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -144,6 +149,8 @@ class AdminHandlers:
             FieldError: a field is missing or impossible.
         """
         ext = command.ext
+        if self._waits_for_topic(request, fields.text(ext, "topic")):
+            return
         config = TopicConfig(
             fields.text(ext, "topic"),
             fields.int32(ext, "readQueueNums"),
@@ -160,7 +167,7 @@ class AdminHandlers:
             problem = f"{counts[0]} read and {counts[1]} write queues: both must be from 1 to {QUEUE_COUNT_MAX}"
         if problem is None and not 0 <= config.perm <= 7:
             problem = f"perm {config.perm} is not from 0 to 7"
-        self._change(request, problem, PutTopic(config))
+        self._change(request, problem, PutTopic(config), topic=config.name)
 
     def _attributes(self, ext: Mapping[str, str]) -> dict[str, str]:
         """Return a topic's attributes after a change, which a request may lack.
@@ -182,11 +189,29 @@ class AdminHandlers:
             FieldError: the topic is missing.
         """
         topic = fields.text(command.ext, "topic")
+        if self._waits_for_topic(request, topic):
+            return
         problem = names.topic_problem(topic) or names.system_topic_problem(topic)
         if problem is None and topic not in self._state.topics:
             request.answer(ResponseCode.SUCCESS)
             return
-        self._change(request, problem, DeleteTopic(topic))
+        self._change(request, problem, DeleteTopic(topic), topic=topic)
+
+    def _waits_for_topic(self, request: PendingRequest, topic: str) -> bool:
+        """Let a request wait while the topic is being changed: what it makes of it depends on what there is then."""
+        waiting = self._topic_changes.get(topic)
+        if waiting is None:
+            return False
+        if len(waiting) >= _CHANGES_WAITING_MAX:
+            request.refuse_as_busy()
+        else:
+            waiting.append(request)
+        return True
+
+    def _topic_changed(self, topic: str, error: DLedgerError | None) -> None:
+        """Go on with what has waited, whatever became of the change."""
+        for request in self._topic_changes.pop(topic):
+            self._router.route(request)
 
     def put_group(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
@@ -214,7 +239,15 @@ class AdminHandlers:
             return
         self._change(request, problem, DeleteGroup(name, clean_offsets=cleans))
 
-    def _change(self, request: PendingRequest, problem: str | None, change: Command) -> None:
+    def _change(
+        self,
+        request: PendingRequest,
+        problem: str | None,
+        change: Command,
+        *,
+        topic: str | None = None,
+    ) -> None:
+        """Write a change, or answer the problem; other changes of the same topic wait for it."""
         if problem is not None:
             request.answer(ResponseCode.SYSTEM_ERROR, problem)
             return
@@ -222,7 +255,13 @@ class AdminHandlers:
             request.refuse_as_busy()
             return
         place = self._commits.stage_control(change)
-        self._router.when_committed(request, place, partial(self._changed, request))
+        ended = None
+        if topic is not None:
+            assert topic not in self._topic_changes, f"two changes of {topic} at once"
+            self._topic_changes[topic] = []
+            ended = partial(self._topic_changed, topic)
+        changed = partial(self._changed, request)
+        self._router.when_committed(request, place, changed, ended=ended)
 
     def _changed(self, request: PendingRequest, staged: StagedEntry, place: int) -> None:
         """Answer a change that is committed; the fold may have refused it."""
