@@ -67,12 +67,17 @@ def parse_delete_hours(text: str) -> frozenset[int]:
     """Read `deleteWhen`: hours of the day, with `;` between them.
 
     Raises:
-        ValueError: one is no hour.
+        ValueError: one is no hour, or there is none.
     """
     hours = [part.strip() for part in text.split(";") if part.strip()]
     for hour in hours:
         if not (hour.isascii() and hour.isdigit() and len(hour) <= 2 and int(hour) < 24):
             raise ValueError(f"{hour!r} is not an hour from 00 to 23")
+    if not hours:
+        raise ValueError(
+            f"{text!r} names no hour, so that nothing would ever go by its age; to keep everything, set a long "
+            "fileReservedTime"
+        )
     return frozenset(map(int, hours))
 
 

@@ -35,9 +35,13 @@ class Cleaning:
         catalog: Catalog,
         queues: ConsumeQueues,
         *,
-        ask_retention: Callable[[], None],
+        ask_retention: Callable[[], str],
     ) -> None:
-        """Set up the answers; `ask_retention` lets what is due be forgotten whatever the hour."""
+        """Set up the answers.
+
+        `ask_retention` lets what is due be forgotten whatever the hour, and returns why nothing of it is; empty: some
+        is, or nothing is due.
+        """
         self._commits = commits
         self._router = router
         self._catalog = catalog
@@ -61,9 +65,15 @@ class Cleaning:
         request.answer(ResponseCode.SUCCESS)
 
     def delete_log(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out DELETE_EXPIRED_COMMITLOG: what is older than the reserved time goes in the next rounds."""
-        self._ask_retention()
-        request.answer(ResponseCode.SUCCESS)
+        """Carry out DELETE_EXPIRED_COMMITLOG: what is older than the reserved time goes in the next rounds.
+
+        Who asks is told if something keeps all of it.
+        """
+        if reason := self._ask_retention():
+            text = f"nothing of what is due goes now; the reason: {reason}"
+            request.answer(ResponseCode.SYSTEM_ERROR, text[:1024])
+        else:
+            request.answer(ResponseCode.SUCCESS)
 
     def clean_topics(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out CLEAN_UNUSED_TOPIC: queues of topics that do not exist go.

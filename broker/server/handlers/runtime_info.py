@@ -217,8 +217,7 @@ class RuntimeInfo:
         if held_up is None:
             return ""
         since_s = max(0, self._wall_ms() - held_up.since_ms) // 1000
-        place = "" if held_up.position is None else f", at position {held_up.position}"
-        return f"{held_up.what}{place}, since {since_s} s"
+        return f"{held_up.text}, since {since_s} s"
 
     def _pins_text(self) -> str:
         state, end = self._state, self._log.reader.applied_position

@@ -62,6 +62,11 @@ class HeldUp:
         self.position = position
         self.since_ms = since_ms
 
+    @property
+    def text(self) -> str:
+        """What it is, and where."""
+        return self.what if self.position is None else f"{self.what}, at position {self.position}"
+
 
 class RetentionWatch:
     """Lets the group forget while this node leads.
@@ -111,7 +116,7 @@ class RetentionWatch:
         self._hand_over = hand_over
         self._wall_ms = wall_ms
         self._local_hour = local_hour
-        self._next_look_ms = self._next_round_ms = 0
+        self._now_ms = self._next_look_ms = self._next_round_ms = 0
         self._next_complaint_ms = self._next_hand_over_ms = 0
         self._asked_rounds = 0
         self._overrun, self._full_learners = set[str](), frozenset[str]()
@@ -122,14 +127,20 @@ class RetentionWatch:
         self._starts: dict[Position, SegmentStart] = {}
         """By the beginning of a segment: where the next one begins."""
 
-    def ask(self) -> None:
-        """Let what is due go in the next rounds, whatever the hour; an operator wants it."""
+    def ask(self) -> str:
+        """Let what is due go in the next rounds, whatever the hour; an operator wants it.
+
+        Returns why nothing of it goes now; empty: some does, or nothing is due.
+        """
         self._asked_rounds = ASKED_ROUNDS
         self._topics.ask()
         self._next_look_ms = self._next_round_ms = 0
+        self.tick(self._now_ms)
+        return "" if self._is_waiting or self.held_up is None else self.held_up.text
 
     def tick(self, now_ms: int) -> None:
         """Look at the disk, and while this node leads let the group forget; `now_ms` is monotonic."""
+        self._now_ms = now_ms
         if now_ms < self._next_look_ms:
             return
         self._next_look_ms = now_ms + min(LOOK_MS, self.rules.round_ms)

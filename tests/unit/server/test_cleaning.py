@@ -26,6 +26,7 @@ class Bench:
         self.leader.send(b"kept")
         self.deliver("Gone")
         self.asked = 0
+        self.held_up_by = ""
         leader: Any = self.leader
         self.cleaning = Cleaning(
             leader.commits,
@@ -35,8 +36,9 @@ class Bench:
             ask_retention=self._ask,
         )
 
-    def _ask(self) -> None:
+    def _ask(self) -> str:
         self.asked += 1
+        return self.held_up_by
 
     def deliver(self, topic: str) -> None:
         """Store a message as late deliveries do, whether or not its topic exists."""
@@ -56,11 +58,15 @@ class Bench:
         return {name for name in self.leader.state.queues.topics() if "_dledger_" not in name}
 
 
-def code_of(asker: Asker) -> int:
+def answer_to(asker: Asker) -> RemotingCommand:
     decoder = FrameDecoder()
     decoder.feed(b"".join(asker.frames))
     (frame,) = decoder.frames()
-    return decode_command(frame).code
+    return decode_command(frame)
+
+
+def code_of(asker: Asker) -> int:
+    return answer_to(asker).code
 
 
 @pytest.fixture
@@ -107,6 +113,16 @@ def test_many_go_in_several_requests(bench: Bench) -> None:
 
 def test_an_operator_may_ask_for_what_is_due(bench: Bench) -> None:
     assert code_of(bench.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)) == ResponseCode.SUCCESS
+    assert bench.asked == 1
+
+
+def test_an_operator_is_told_what_keeps_all_that_is_due(bench: Bench) -> None:
+    bench.held_up_by = "the pin 'archive', at position 7"
+    answer = answer_to(bench.ask(RequestCode.DELETE_EXPIRED_COMMITLOG))
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert answer.remark == (
+        "nothing of what is due goes now; the reason: the pin 'archive', at position 7"
+    )
     assert bench.asked == 1
 
 

@@ -328,6 +328,7 @@ def test_ratios_are_held_to_rocketmqs_bounds() -> None:
     [
         ("fileReservedTime", "0"),
         ("deleteWhen", "25"),
+        ("deleteWhen", ";"),
         ("retentionBytes", "1G"),
         ("diskMaxUsedSpaceRatio", "0.75"),
     ],

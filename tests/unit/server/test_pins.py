@@ -239,3 +239,30 @@ def test_a_pin_grows_old_while_nothing_is_sent() -> None:
     for age_ms, state in ((0, "holds"), (AGE_MS, "holds"), (AGE_MS + 1, "over")):
         (told,) = json.loads(pins_text(pins, now_ms=put_ms + age_ms, end=5)).values()
         assert (told["ageMs"], told["state"], told["bytes"]) == (age_ms, state, 5)
+
+
+def test_who_asks_for_what_is_due_is_told_of_the_pin_that_keeps_all_of_it() -> None:
+    bench = PinBench(RetentionRules(reserved_ms=AGE_MS, delete_hours=frozenset({4})))
+    bench.put(position=0)
+    assert bench.watch.ask() == "", "nothing is due"
+    bench.fill(4)
+    bench.pass_ms(2 * AGE_MS)
+    assert bench.watch.ask() == "the pin 'a', at position 0"
+    bench.put(position=2 * SEGMENT)
+    assert bench.watch.ask() == "", "some of it goes"
+    bench.leader.commit()
+    assert SEGMENT < bench.beginning <= 2 * SEGMENT
+    assert bench.watch.ask() == f"the pin 'a', at position {2 * SEGMENT}"
+
+
+def test_who_asks_for_what_is_due_is_told_of_a_clock_that_is_doubted() -> None:
+    bench = PinBench(RetentionRules(reserved_ms=AGE_MS, delete_hours=frozenset({4})))
+    bench.fill(4)
+    bench.leader.now_ms += 365 * DAY_MS
+    bench.pass_ms(ROUND_MS)
+    assert "nothing goes by its age for 60 minutes" in bench.watch.ask()
+    assert bench.beginning == 0
+    bench.pass_ms(DOUBT_MS)
+    assert bench.watch.ask() == ""
+    bench.leader.commit()
+    assert bench.beginning > 0

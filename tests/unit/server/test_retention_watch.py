@@ -288,7 +288,7 @@ def test_nothing_goes_by_age_while_the_clock_is_behind_what_was_written_with_a_w
     assert bench.watch.held_up.what.startswith(
         "this node's clock is behind the newest message, of 2037-"
     )
-    assert len([line for line in caplog.messages if "set retentionBytes" in line]) == 5
+    assert len([line for line in caplog.messages if "set retentionBytes" in line]) == 6
 
 
 def test_a_clock_that_goes_back_a_little_is_no_reason() -> None:

@@ -154,7 +154,7 @@ def test_sends_are_refused_above_the_warning_level(used: float | None, *, refuse
 
 
 @pytest.mark.parametrize(
-    ("text", "hours"), [("04", {4}), ("02;04", {2, 4}), (" 0 ; 23; ", {0, 23}), ("", set())]
+    ("text", "hours"), [("04", {4}), ("02;04", {2, 4}), (" 0 ; 23; ", {0, 23})]
 )
 def test_hours_are_read_as_rocketmq_writes_them(text: str, hours: set[int]) -> None:
     assert parse_delete_hours(text) == hours
@@ -163,4 +163,10 @@ def test_hours_are_read_as_rocketmq_writes_them(text: str, hours: set[int]) -> N
 @pytest.mark.parametrize("text", ["24", "4am", "-1", "04,05", "9999999999999999", "00099", "0024"])
 def test_what_is_no_hour_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not an hour"):
+        parse_delete_hours(text)
+
+
+@pytest.mark.parametrize("text", ["", ";", " ; ;"])
+def test_no_hour_at_all_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="names no hour, so that nothing would ever go"):
         parse_delete_hours(text)
