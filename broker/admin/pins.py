@@ -24,7 +24,15 @@ PIN_TIMEOUT_S: Final = 10.0
 
 
 class PinRefusedError(Exception):
-    """The group does not take the pin, or has none of that name; the text says why."""
+    """The group does not take the pin, or has none of that name; the text says why.
+
+    Attributes:
+        is_definite: surely nothing was changed, by an earlier try neither.
+    """
+
+    def __init__(self, text: str, *, is_definite: bool = False) -> None:
+        super().__init__(text)
+        self.is_definite = is_definite
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +97,8 @@ async def _call(
         raise NobodyAnsweredError(f"no member has done it: {tried or 'none is known'}; {what}")
     if answer.code != ResponseCode.SUCCESS:
         before = f" (outcome unknown of what was tried before: {tried})" if may_be_done else ""
-        raise PinRefusedError(_reason(answer) + before)
+        surely_not = is_definite(answer.code) and not may_be_done
+        raise PinRefusedError(_reason(answer) + before, is_definite=surely_not)
     return answer.ext
 
 

@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from broker.admin.ask import NodeAnswer, addresses_of_group, ask_all
-from broker.admin.exit_codes import EXIT_OK, EXIT_UNKNOWN
+from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED, EXIT_UNKNOWN
 from broker.admin.pins import PinRefusedError, unpin_log
 
 _COLUMNS: Final = (
@@ -46,7 +46,7 @@ def run_retention(options: argparse.Namespace) -> int:
             trio.run(unpin_log, addresses, options.drop_pin)
         except PinRefusedError as error:
             sys.stderr.write(f"dledger-admin: {error}\n")
-            return EXIT_UNKNOWN
+            return EXIT_UNCHANGED if error.is_definite else EXIT_UNKNOWN
         sys.stderr.write(f"the pin {options.drop_pin!r} is removed\n")
     return _show(trio.run(ask_all, addresses), as_json=options.json)
 

@@ -83,7 +83,19 @@ class OperatorOrders:
         return await self._service.change_members(MemberChange(ChangeKind.PROMOTE, node_id))
 
     async def remove(self, node_id: NodeId) -> MembersAnswer:
-        """Remove a member, whether it runs or not; a leader hands over."""
+        """Remove a member, whether it runs or not; a leader hands over.
+
+        Who is none is as wanted, perhaps by an order that was cut off; it is said, since the name may be mistyped.
+        """
+        before = await self._service.members()
+        members = (*before.voters, *before.learners)
+        seen = await self._remove(node_id)
+        if node_id not in members:
+            known = ", ".join(members)
+            self._report(f"nothing was changed: {node_id} is no member; members are {known}")
+        return seen
+
+    async def _remove(self, node_id: NodeId) -> MembersAnswer:
         return await self._service.change_members(MemberChange(ChangeKind.REMOVE, node_id))
 
     async def replace(self, old: NodeId, new: Peer) -> MembersAnswer:
@@ -111,7 +123,7 @@ class OperatorOrders:
         stays_learner = old in seen.learners and old not in seen.joining
         seen = await self.add(new, is_learner=stays_learner)
         try:
-            seen = await self.remove(old)
+            seen = await self._remove(old)
         except DLedgerError as error:
             kept = "is a member still" if error.definite else "may be a member still"
             raise MembersPendingError(

@@ -75,9 +75,15 @@ def test_a_pin_that_an_earlier_try_may_have_removed_is_not_said_to_be_unknown(
     with pytest.raises(PinRefusedError) as told:
         trio.run(unpin_log, let_answer(monkeypatch, SILENT, gone), "a")
     assert str(told.value) == (f"{NONE} (outcome unknown of what was tried before: h:1: no answer)")
+    assert not told.value.is_definite
     with pytest.raises(PinRefusedError) as told:
         trio.run(unpin_log, let_answer(monkeypatch, REFUSED, gone), "a")
     assert str(told.value) == NONE
+    assert told.value.is_definite
+    lost = answer(ResponseCode.SYSTEM_ERROR, "outcome unknown: no leader")
+    with pytest.raises(PinRefusedError) as told:
+        trio.run(unpin_log, let_answer(monkeypatch, lost), "a")
+    assert not told.value.is_definite
 
 
 def test_the_next_member_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:

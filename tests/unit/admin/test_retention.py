@@ -9,7 +9,7 @@ import pytest
 
 from broker.admin import cli, retention
 from broker.admin.ask import NodeAnswer
-from broker.admin.exit_codes import EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
+from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED, EXIT_UNKNOWN, EXIT_USAGE
 from broker.admin.pins import PinRefusedError
 
 PIN = {
@@ -46,7 +46,9 @@ def group(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
     async def unpin(addresses: object, name: str) -> None:
         if name == "none":
-            raise PinRefusedError("there is no pin 'none'; there are: none")
+            raise PinRefusedError("there is no pin 'none'; there are: none", is_definite=True)
+        if name == "lost":
+            raise PinRefusedError("outcome unknown")
         found["dropped"].append(name)
 
     monkeypatch.setattr(retention, "ask_all", ask)
@@ -83,8 +85,9 @@ def test_a_pin_is_removed_or_it_is_said_why_not(
     group["answers"] = [node("n0", "{}")]
     assert cli.main(["retention", "-b", "127.0.0.1:1", "--drop-pin", "a"]) == EXIT_OK
     assert group["dropped"] == ["a"]
-    assert cli.main(["retention", "-b", "127.0.0.1:1", "--drop-pin", "none"]) == EXIT_UNKNOWN
+    assert cli.main(["retention", "-b", "127.0.0.1:1", "--drop-pin", "none"]) == EXIT_UNCHANGED
     assert "dledger-admin: there is no pin 'none'" in capsys.readouterr().err
+    assert cli.main(["retention", "-b", "127.0.0.1:1", "--drop-pin", "lost"]) == EXIT_UNKNOWN
 
 
 def test_an_address_that_is_none_is_a_wrong_usage() -> None:

@@ -117,3 +117,14 @@ async def test_a_replacement_that_goes_on_waits_for_the_vote() -> None:
     service = Service(seen("n0", joining=("n3",)), seen("n0", "n3"))
     assert (await order(service, verb="replace", id="n1", new=NEW))[0] == EXIT_DONE
     assert service.asked == ["members", "members"]
+
+
+async def test_the_removal_of_nobody_is_done_and_said() -> None:
+    service = Service(seen("n0", "n1"), seen("n0", "n1"))
+    code, said = await order(service, verb="remove", id="n7")
+    assert (code, said) == (
+        EXIT_DONE,
+        "nothing was changed: n7 is no member; members are n0, n1",
+    )
+    code, said = await order(Service(seen("n0", "n1"), seen("n0")), verb="remove", id="n1")
+    assert (code, said) == (EXIT_DONE, "")
