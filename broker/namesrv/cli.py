@@ -18,6 +18,7 @@ from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, innermost, pri
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.server import NameServer
+from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.stop_signals import handle_stop_signals
 
 
@@ -45,6 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _serve(config: NameServerConfig) -> None:
+    raise_limit()
     async with trio.open_nursery() as nursery:
         handle_stop_signals(lambda _number: nursery.cancel_scope.cancel())
         address = await nursery.start(NameServer(config).run)

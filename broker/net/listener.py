@@ -13,6 +13,7 @@ from typing import Final
 
 import trio
 
+from dledger.runtime import descriptors
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
 from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
 from dledger_mq.remoting.errors import FrameError
@@ -121,9 +122,9 @@ class Listener:
                 _log.warning("a connection could not be accepted: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if len(self.connections) >= limits.connections_max:
+            if reason := self._why_turned_away(sock):
                 self.refused_count += 1
-                _log.warning("a connection was turned away: %d are open", len(self.connections))
+                _log.warning("a connection was turned away: %s", reason)
                 sock.close()
                 continue
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -137,6 +138,18 @@ class Listener:
             )
             self.connections[connection] = None
             nursery.start_soon(self._serve, connection)
+
+    def _why_turned_away(self, sock: socket.socket) -> str:
+        """Return why a connection is not served; empty: it is."""
+        count = len(self.connections)
+        if count >= self._limits.connections_max:
+            return f"{count} are open"
+        if descriptors.is_kept(sock.fileno()):
+            return (
+                f"{count} are open, and of the {descriptors.limit()} file descriptors that this process may have "
+                "(ulimit -n) the last ones are kept for the store"
+            )
+        return ""
 
     async def _serve(self, connection: Connection) -> None:
         try:

@@ -11,6 +11,7 @@ Nothing here knows what a unit means.
 
 from __future__ import annotations
 
+import os
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broker.store.errors import NoRoomError
+from dledger.storage.read_errors import is_shortage
 
 _T = TypeVar("_T")
 
@@ -37,6 +39,9 @@ _PRAGMAS: Final = (
     f"PRAGMA cache_size=-{CACHE_KIB}",
 )
 
+_NO_FILE: Final = frozenset({sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+"""The primary codes of SQLite where a file cannot be made, or not be filled."""
+
 
 def free_bytes(path: Path) -> int:
     """Return the bytes that are free on the device where a file is, or will be."""
@@ -53,7 +58,7 @@ class TimerFiles:
         self._database: sqlite3.Connection | None = None
 
     def add(self, units: Sequence[bytes]) -> None:
-        """Keep units; see `FarTimers`."""
+        """Keep units; see `FarTimers`. Without a descriptor to open the file with there is no room, either."""
         free = free_bytes(self._path)
         if free < ROOM_BYTES + len(units) * _UNIT_ROOM_BYTES:
             raise NoRoomError(f"{self._path}: {free} bytes are free, for {len(units)} units")
@@ -65,7 +70,12 @@ class TimerFiles:
             )
             database.execute("COMMIT")
 
-        self._use(insert)
+        try:
+            self._use(insert)
+        except OSError as error:
+            if self._database is None and is_shortage(error):
+                raise NoRoomError(str(error)) from error
+            raise
 
     def discard(self, unit: bytes) -> bool:
         """Forget one unit; see `FarTimers`."""
@@ -107,10 +117,7 @@ class TimerFiles:
         """
         if self._database is None:
             return iter(())
-        copy = sqlite3.connect("", isolation_level=None, check_same_thread=False)  # a nameless file
-        copy.execute("PRAGMA synchronous=OFF")
-        self._use(lambda database: database.backup(copy))
-        return self._read_copy(copy)
+        return self._read_copy(self._use(_copied))
 
     def _read_copy(self, copy: sqlite3.Connection) -> Iterator[bytes]:
         try:
@@ -143,12 +150,43 @@ class TimerFiles:
     def _open(self) -> sqlite3.Connection:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
+        # SQLite says of no failure to open a file why it failed; the system does.
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644))
         # The fold may run in another thread than the one that opened the file, but only in one at a time.
         database = sqlite3.connect(self._path, isolation_level=None, check_same_thread=False)
-        for pragma in _PRAGMAS:
-            database.execute(pragma).fetchall()
-        database.execute("CREATE TABLE units (unit BLOB PRIMARY KEY) WITHOUT ROWID")
+        try:
+            for pragma in _PRAGMAS:
+                database.execute(pragma).fetchall()
+            database.execute("CREATE TABLE units (unit BLOB PRIMARY KEY) WITHOUT ROWID")
+        except sqlite3.Error:
+            database.close()
+            raise
         return database
+
+
+def _copied(database: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a copy: in a nameless file, or, if there is no room or no descriptor for one, in memory.
+
+    Raises:
+        sqlite3.Error: it cannot be made.
+    """
+    try:
+        return _copied_to("", database)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF not in _NO_FILE:
+            raise
+        return _copied_to(":memory:", database)
+
+
+def _copied_to(place: str, database: sqlite3.Connection) -> sqlite3.Connection:
+    copy = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
+    try:
+        copy.execute("PRAGMA synchronous=OFF")
+        database.backup(copy)
+    except sqlite3.Error:
+        copy.close()
+        raise
+    return copy
 
 
 def _units(

@@ -14,6 +14,7 @@ from dledger.config import LogConfig
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.commands import EXIT_DONE
+from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.events_log import log_event
 from dledger.runtime.server import LogServer
 from dledger.runtime.stop_signals import handle_stop_signals
@@ -42,6 +43,7 @@ async def serve(config: LogConfig) -> int:
     Raises:
         DLedgerError: the member cannot start, or its disk has failed.
     """
+    raise_limit()
     server = LogServer(config, CountingMachine())
     asked = trio.Event()
     hand_over = trio.CancelScope()

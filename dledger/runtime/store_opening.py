@@ -33,7 +33,7 @@ from dledger.state_machine import ForgettingMachine, SnapshotMachine, StateMachi
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
 from dledger.storage.member_file import check_log_members
-from dledger.storage.posix import PosixDisk
+from dledger.storage.posix import SPARE_COUNT, PosixDisk
 from dledger.storage.snapshots import SnapshotStore
 
 
@@ -63,7 +63,7 @@ def take_store(store_path: str, stack: ExitStack) -> Disk:
     """
     try:
         stack.enter_context(StoreLock(store_path))
-        return PosixDisk(store_path)
+        return PosixDisk(store_path, spare_count=SPARE_COUNT)
     except OSError as error:
         raise ConfigError(
             f"no store can be kept in {store_path}: {error.strerror or error}"

@@ -19,6 +19,7 @@ from dledger.codec.member_record import MEMBER_ATTRIBUTE
 from dledger.config import Peer
 from dledger.errors import DLedgerError, HandshakeRefusedError, PeerProtocolError
 from dledger.raft.ids import NodeId
+from dledger.runtime import descriptors
 from dledger.runtime.dialing import Dialing, level_of
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
@@ -173,6 +174,9 @@ class Transport:
                 self.links.adopt(remote.node_id, remote.process, stream)
                 self._roster.taken_in()
                 is_adopted = True
+            elif remote is not None and descriptors.is_kept(stream.sock.fileno()):
+                reason = f"no descriptors for clients: {descriptors.limit()} are all (ulimit -n)"
+                self._log_outsider("connection-refused", stream, reason)
             elif remote is not None:
                 _trust(stream, self._client_blob_bytes_max)
                 stream.share(self._room)

@@ -200,7 +200,7 @@ class LogWriter:
         segment, removed = self._row.cut(position)
         try:
             # Here and not in the batch: the owner may open the same file to read meanwhile.
-            self._row.open_data(segment)
+            self._row.open_data(segment, to_write=True)
         except OSError as error:
             raise self.latch.fail(error) from error
         return Cut(

@@ -6,7 +6,9 @@ the store decides what it means (docs/formats/segment.md, adr/0004).
 
 from __future__ import annotations
 
+import errno
 import os
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,6 +23,10 @@ _NO_WAIT: Final = os.RWF_NOWAIT
 """Reads give what is in the page cache, and EAGAIN for the rest (Linux 4.14)."""
 
 _FILE_FLAGS = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+SPARE_COUNT: Final = 8
+"""Descriptors that a running store keeps for its writes: a new segment takes one more than it gives back."""
 
 
 class PosixFile:
@@ -110,17 +116,60 @@ class PosixFile:
             os.close(descriptor)
 
 
+class SpareDescriptors:
+    """Descriptors that are held for nothing, until the process or the machine has no other one left.
+
+    A vote, or a segment that cannot be begun, ends a node; a read waits. So what writes may take these, and reads
+    may not. Any thread may ask.
+    """
+
+    def __init__(self, folder: Path, count: int) -> None:
+        self._folder = folder
+        self._count = count
+        self._held: list[int] = []
+        self._refill()
+        weakref.finalize(self, _close_all, self._held)
+
+    def open(self, path: Path, flags: int) -> int:
+        """Open a file or folder.
+
+        Raises:
+            OSError: as `os.open`; for want of descriptors only if none is held either.
+        """
+        while True:
+            try:
+                descriptor = os.open(path, flags, 0o640)
+            except OSError as error:
+                if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._held:
+                    raise
+                os.close(self._held.pop())
+            else:
+                self._refill()
+                return descriptor
+
+    def _refill(self) -> None:
+        with suppress(OSError):  # there are none, as before
+            while len(self._held) < self._count:
+                self._held.append(os.open(self._folder, _FOLDER_FLAGS))
+
+
+def _close_all(descriptors: list[int]) -> None:
+    while descriptors:
+        os.close(descriptors.pop())
+
+
 class PosixDisk:
     """A tree of folders below `root`, named by relative paths with `/`."""
 
-    def __init__(self, root: str | Path) -> None:
-        """Use `root`, which is created when missing.
+    def __init__(self, root: str | Path, *, spare_count: int = 0) -> None:
+        """Use `root`, which is created when missing, and keep so many descriptors for writes.
 
         Raises:
             OSError: the folder cannot be made.
         """
         self._root = Path(root).absolute()
         make_durable_folder(self._root)
+        self._spare = SpareDescriptors(self._root, spare_count)
 
     @property
     def root(self) -> Path:
@@ -136,8 +185,9 @@ class PosixDisk:
     def open(self, path: str, *, create: bool = False) -> PosixFile:
         """Open for reading and writing; FileNotFoundError when missing and not `create`."""
         full = self._resolve(path)
-        flags = _FILE_FLAGS | (os.O_CREAT if create else 0)
-        return PosixFile(str(full), os.open(full, flags, 0o640))
+        if create:
+            return PosixFile(str(full), self._spare.open(full, _FILE_FLAGS | os.O_CREAT))
+        return PosixFile(str(full), os.open(full, _FILE_FLAGS, 0o640))
 
     def list(self, folder: str) -> list[str]:
         """Return the sorted names in a folder; empty when the folder is missing."""
@@ -164,7 +214,7 @@ class PosixDisk:
 
     def sync_folder(self, folder: str) -> None:
         """Make creations, renames and removals in a folder durable."""
-        _sync_folder(self._resolve(folder))
+        _sync(self._spare.open(self._resolve(folder), _FOLDER_FLAGS))
 
     def free_bytes(self) -> int:
         """Return the room left on the device, in bytes, for an ordinary user."""
@@ -191,7 +241,11 @@ def make_durable_folder(folder: Path) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    _sync(os.open(folder, _FOLDER_FLAGS))
+
+
+def _sync(descriptor: int) -> None:
+    """Sync a folder, and close it."""
     try:
         os.fsync(descriptor)
     finally:

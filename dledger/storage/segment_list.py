@@ -114,10 +114,11 @@ class SegmentList:
         self._segments.clear()
         self._firsts.clear()
 
-    def open_data(self, segment: Segment) -> File:
+    def open_data(self, segment: Segment, *, to_write: bool = False) -> File:
         """Return the data file of a segment, opened when needed; the one opened first is closed for it.
 
-        Where the system gives no more descriptors, all others that are only read are.
+        Where the system gives no more descriptors, all others that are only read are. If it is `to_write`, it then
+        gets one that the disk keeps for that.
 
         Raises:
             OSError: it cannot be opened.
@@ -127,12 +128,22 @@ class SegmentList:
             try:
                 segment.open_data(self._disk)
             except OSError as error:
-                if not (is_shortage(error) and self._readers):
+                if not is_shortage(error):
                     raise
-                self._readers.popleft().close_data()
+                if self._readers:
+                    self._readers.popleft().close_data()
+                elif not (to_write and self._open_as_new(segment)):
+                    raise
         if is_to_read:
             self.note_finished(segment)
         return segment.data
+
+    def _open_as_new(self, segment: Segment) -> bool:
+        """Open a data file that is there as if it were to be made, for which the disk keeps descriptors."""
+        path = segment.paths.data_path(segment.first_position)
+        if self._disk.exists(path):
+            segment.data = self._disk.open(path, create=True)
+        return segment.data is not None
 
     def note_finished(self, segment: Segment) -> None:
         """Note that the segment's data file is open and is only read from now on."""

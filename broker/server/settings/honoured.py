@@ -401,7 +401,11 @@ _OF_BOUNDS: Final = (
         number("transactionOpenMax"),
         "open transactions; over it half messages get code 2, `[OVERLOAD]system busy`",
     ),
-    HonouredKey(number("connectionsMax"), "client connections"),
+    HonouredKey(
+        number("connectionsMax"),
+        "client connections; fewer where the process may have fewer file descriptors (`ulimit -n`), "
+        "of which 256, or a quarter, are kept for the store",
+    ),
     HonouredKey(
         number("unfinishedFramesBytesMax"),
         "request frames over 16 KiB that have begun and not ended, of all connections together. A frame gets its room "

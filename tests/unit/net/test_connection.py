@@ -11,6 +11,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from broker.net.listener import Listener, ListenerLimits
+from dledger.runtime import descriptors
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection, ReadBuffer
@@ -228,6 +229,22 @@ async def test_connections_are_bounded() -> None:
             assert listener.refused_count == 1
             first.close("test")
             nursery.cancel_scope.cancel()
+
+
+async def test_the_last_descriptors_are_for_no_client(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(descriptors, "is_kept", lambda _descriptor: True)
+    listener = Listener(echo)
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            turned_away = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            assert await turned_away.receive() == []
+            nursery.cancel_scope.cancel()
+    assert (listener.refused_count, len(listener.connections)) == (1, 0)
+    assert "a connection was turned away: 0 are open, and of the" in caplog.text
 
 
 @pytest.mark.parametrize(("data", "reason"), [(b"", "idle"), (b"\0\0", "unfinished frame")])

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
-import resource
 import tracemalloc
-from contextlib import suppress
 from pathlib import Path
 from random import Random
 from types import NoneType
@@ -30,6 +27,7 @@ from dledger.storage.sealed_index import WRITTEN_MAX, WrittenEntries
 from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush
 from dledger.testing.sim_disk import SimDisk, SimFile
+from tests.unit.storage.descriptors import no_descriptors
 
 BODY = b"abcd"
 ENTRY_BYTES = ENTRY_HEADER_BYTES + len(BODY)
@@ -262,19 +260,9 @@ def test_where_descriptors_are_short_a_look_up_takes_one_of_another_segment(tmp_
     log = open_log(disk)
     verify(log)
     assert log.layout.position_of(Index(2)) == ENTRY_BYTES
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
-        with suppress(OSError):
-            while True:
-                taken.append(os.open(os.devnull, os.O_RDONLY))
+    with no_descriptors():
         assert log.layout.position_of(MIDDLE) == (MIDDLE - 1) * ENTRY_BYTES
         assert log.layout.position_of(Index(3)) == 2 * ENTRY_BYTES
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in taken:
-            os.close(descriptor)
     assert log.notes == []
 
 

@@ -11,7 +11,7 @@ import pytest
 from broker.store import timer_files
 from broker.store.control import DeliverTimers, RecallTimer
 from broker.store.errors import NoRoomError
-from broker.store.far_timers import FarTimers, MemoryFarTimers
+from broker.store.far_timers import FarTimers, FarUnits, MemoryFarTimers
 from broker.store.record_reader import read_message
 from broker.store.refusals import RefusalKind
 from broker.store.saved import ByteSource
@@ -22,6 +22,7 @@ from broker.store.timers import OUTCOMES_MAX, RECALLED_MAX, PendingTimer, Timers
 from dledger.state_machine import SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.properties import decode_properties
+from tests.unit.storage.descriptors import no_descriptors
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 TOPIC = "rmq_sys_wheel_timer"
@@ -265,4 +266,30 @@ def test_an_error_of_the_file_names_it(tmp_path: Path) -> None:
     far.add([unit(1)])
     with pytest.raises(OSError, match=r"pending\.sqlite"):
         far.add([unit(1)])
+    far.close()
+
+
+def test_without_descriptors_far_timers_stay_in_memory_until_there_are_some(tmp_path: Path) -> None:
+    far = TimerFiles(tmp_path)
+    units = FarUnits(far)
+    with no_descriptors():
+        units.add_all([unit(3), unit(1)])
+        assert units.first() == unit(1)
+        assert list(units.frozen()) == [unit(1), unit(3)]
+        with pytest.raises(NoRoomError, match="Too many open files"):
+            far.add([unit(7)])
+    assert far.first() is None
+    units.add_all([unit(2)])
+    assert far.first() == unit(1)
+    assert units.take_first(3) == [unit(1), unit(2), unit(3)]
+    far.close()
+
+
+@pytest.mark.slow
+def test_a_snapshot_of_far_timers_needs_no_descriptor(tmp_path: Path) -> None:
+    count = 200_000
+    far = TimerFiles(tmp_path)
+    far.add([unit(number) for number in range(count)])
+    with no_descriptors():
+        assert list(far.frozen()) == [unit(number) for number in range(count)]
     far.close()
