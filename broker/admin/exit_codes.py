@@ -9,7 +9,7 @@ EXIT_DIFFERENT: Final = 1
 """Something is not as it should be: replicas differ, a group has no leader."""
 
 EXIT_UNCHANGED: Final = 1
-"""What was to be changed is not, surely."""
+"""Surely nothing was changed."""
 
 EXIT_USAGE: Final = 2
 EXIT_UNKNOWN: Final = 3

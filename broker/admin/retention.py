@@ -20,6 +20,7 @@ from rich.table import Table
 from broker.admin.ask import NodeAnswer, addresses_of_group, ask_all
 from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED, EXIT_UNKNOWN
 from broker.admin.pins import PinRefusedError, unpin_log
+from dledger.runtime.commands import TABLE_WIDTH
 
 _COLUMNS: Final = (
     ("node", "raftNode"),
@@ -92,7 +93,7 @@ def _print(
     rows: list[dict[str, str]], pins: dict[str, dict[str, object]], problems: list[str]
 ) -> None:
     """Print a table of the members, one of the pins if there are any, and who did not answer."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     table = Table(title="what is kept of the log")
     for heading, _ in _COLUMNS:
         table.add_column(heading)

@@ -148,6 +148,11 @@ class TimerFiles:
             raise OSError(f"{self._path}: {error}") from error
 
     def _open(self) -> sqlite3.Connection:
+        """Make the file anew, and its one table.
+
+        Raises:
+            OSError, sqlite3.Error: it cannot be made.
+        """
         self._path.parent.mkdir(parents=True, exist_ok=True)
         self._path.unlink(missing_ok=True)
         # SQLite says of no failure to open a file why it failed; the system does.
@@ -179,6 +184,11 @@ def _copied(database: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def _copied_to(place: str, database: sqlite3.Connection) -> sqlite3.Connection:
+    """Return a copy in a place, a file's name or another one of SQLite's.
+
+    Raises:
+        sqlite3.Error: it cannot be made.
+    """
     copy = sqlite3.connect(place, isolation_level=None, check_same_thread=False)
     try:
         copy.execute("PRAGMA synchronous=OFF")

@@ -63,9 +63,10 @@ class OperatorOrders:
         addresses = {peer.node_id: peer.address}
         change = MemberChange(ChangeKind.ADD, peer.node_id, not is_learner, addresses)
         seen = await self._service.change_members(change)
-        self._report(
-            f"{peer.node_id} is a {_standing_of(peer.node_id, seen)}, by entry {seen.index}"
-        )
+        if is_learner or peer.node_id not in seen.voters:
+            self._report(
+                f"{peer.node_id} is a {_standing_of(peer.node_id, seen)}, by entry {seen.index}"
+            )
         if is_learner:
             return seen
         try:

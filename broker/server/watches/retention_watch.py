@@ -64,7 +64,7 @@ class HeldUp:
 
     @property
     def text(self) -> str:
-        """What it is, and where."""
+        """The thing and its place, for people."""
         return self.what if self.position is None else f"{self.what}, at position {self.position}"
 
 
