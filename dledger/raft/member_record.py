@@ -10,9 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from dledger.raft.configuration import Configuration
 from dledger.raft.ids import NO_INDEX, Index, NodeId
+
+SEEN_COUNT_MAX: Final = 256
+"""Members whose starts are remembered: a group that changes them daily would outgrow the record's file in years."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +48,8 @@ class MemberRecord:
         restoration: what the operator called the restoring of all members from backups, the last time;
             empty: never. None: a new store, which takes over what the others say.
         start: the latest.
-        seen: the latest start that was heard of, by member.
+        seen: the latest start that was heard of, by member; also of those who were removed, who may come back with an
+            older copy: the last ones of them, `SEEN_COUNT_MAX` with the members.
         members: that this store was first started with, this one included; empty: not known (a store of an older
             version). Unless it `has_joined`, the group began with them.
         missed: a later start of this very store that it has heard of and not overtaken: it is an older copy, which
@@ -115,6 +120,9 @@ def learn(record: MemberRecord, said: MemberRecord, members: Collection[NodeId])
         is_news = start.count > seen.get(node_id, Start()).count
         if is_news and node_id in members and node_id != record.node_id:
             seen[node_id] = start
+    gone = [node_id for node_id in seen if node_id not in members]
+    for node_id in gone[: max(0, len(seen) - SEEN_COUNT_MAX)]:
+        del seen[node_id]
     own = said.seen.get(NodeId(record.node_id))
     known = record.seen.get(source)
     restoration = said.restoration if record.restoration is None else record.restoration

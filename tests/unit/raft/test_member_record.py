@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dledger.raft.ids import NodeId
-from dledger.raft.member_record import MemberRecord, Start, learn
+from dledger.raft.member_record import SEEN_COUNT_MAX, MemberRecord, Start, learn
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 MEMBERS = (N0, N1, N2)
@@ -90,3 +90,12 @@ def test_a_new_store_takes_over_which_restoring_it_belongs_to() -> None:
     now = learn(new, restored, MEMBERS).record
     assert now.restoration == "monday"
     assert now.is_foreign(never)
+
+
+def test_of_those_who_were_removed_the_last_ones_are_remembered() -> None:
+    names = [f"old{number}" for number in range(SEEN_COUNT_MAX + 5)]
+    many = record("n0", 1, 5, n1=Start(3, 1), **{name: Start(2, 7) for name in names})
+    heard = learn(many, record("n2", 4, 9), MEMBERS).record.seen
+    assert heard.keys() == {N1, N2, *map(NodeId, names[7:])}
+    assert len(heard) == SEEN_COUNT_MAX
+    assert (heard[N1], heard[N2]) == (Start(3, 1), Start(4, 9))
