@@ -6,6 +6,8 @@ Without tasks; the runtime and the simulators start members alike. Taking and fe
 from __future__ import annotations
 
 import contextlib
+import gc
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -95,15 +97,30 @@ def restore_newest(
 def restore_from(store: SnapshotStore, snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
     """Replace the machine's state by that of a snapshot.
 
+    What is made here stays, so Python looks for no garbage among it meanwhile: with 80 000 queues that took a quarter of
+    the time, for which a member's loop stands still.
+
     Raises:
         CorruptionError: it is damaged; the machine is empty.
         SnapshotRefusedError: its bytes are no state; the machine is empty.
         OSError: the disk failed.
     """
-    if isinstance(machine, SealingMachine):
-        machine.restore_sealed(store.sealed_chunks(snapshot))
-    else:
-        machine.restore(store.chunks(snapshot))
+    with _without_collections():
+        if isinstance(machine, SealingMachine):
+            machine.restore_sealed(store.sealed_chunks(snapshot))
+        else:
+            machine.restore(store.chunks(snapshot))
+
+
+@contextlib.contextmanager
+def _without_collections() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def check_reaches(log: SegmentedLog, applied_index: Index) -> None:

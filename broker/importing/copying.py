@@ -236,14 +236,19 @@ class StoreCopy:
             ) from error
         return is_equal
 
+    def _origin(self) -> int:
+        """Return the checksum of what tells one store from another, also of stores without a message."""
+        plan, found = self._plan, self._found
+        tables = (plan.topics, plan.groups, sorted(plan.forbidden.items()), sorted(plan.offsets))
+        return crc32c(repr((found.end.physical_offset, found.last_ms, tables)).encode())
+
     def _write(self, progress: Callable[[int, int], None]) -> None:
         """Write everything beside the target."""
         _clear(self._aside)
         derived = self._aside / DERIVED
         disk = PosixDisk(str(self._aside))
         # Stores of different origins must not be taken for copies of each other.
-        origin = crc32c(repr((self._found.end.physical_offset, self._found.last_ms)).encode())
-        store = FoundingStore(disk, Position(self._plan.position), origin)
+        store = FoundingStore(disk, Position(self._plan.position), self._origin())
         state = BrokerState(
             UnitFiles(derived), SegmentFiles(derived), far_timers=TimerFiles(derived)
         )

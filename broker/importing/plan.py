@@ -335,7 +335,11 @@ class _Planner:
         if is_unwanted:
             first = tally.next_offset
         self._plan.queues[key] = PlannedQueue(
-            first, tally.next_offset, tally.begun_at, tally.next_offset - first
+            first,
+            tally.next_offset,
+            tally.begun_at,
+            tally.next_offset - first,
+            0 if is_unwanted else tally.message_bytes,
         )
         if first < tally.next_offset:
             self._check_delay(level, tally, known)

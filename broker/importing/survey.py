@@ -149,7 +149,10 @@ class SourceSurvey:
         tally = self.tallies.get(key)
         if tally is None:
             tally = self.tallies[key] = QueueTally(
-                QueueOffset(offset), QueueOffset(offset), PhysicalOffset(place)
+                QueueOffset(offset),
+                QueueOffset(offset),
+                PhysicalOffset(place),
+                counted_from=self._delivered_to(key),
             )
         tally.add(message)
         if message.sys_flag & INNER_BATCH:
@@ -164,6 +167,13 @@ class SourceSurvey:
             self.timers.add(message)
         elif message.prepared_transaction_offset:
             self.halves.end_by_commit(message)
+
+    def _delivered_to(self, key: QueueKey) -> QueueOffset:
+        """Return up to where a delay level was delivered, 0 for other queues."""
+        topic, queue_id = key
+        if topic != SCHEDULE_KEY:
+            return QueueOffset(0)
+        return self.tables.delay_offsets.get(queue_id + 1, QueueOffset(0))
 
 
 def survey(source: Source, progress: Callable[[int, int], None]) -> SourceSurvey:

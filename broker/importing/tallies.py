@@ -33,7 +33,7 @@ class QueueTally:
         first_offset: queue offset of the first message.
         next_offset: one after that of the last one.
         begun_at: physical offset of the first message; those before it are void.
-        message_count, message_bytes: from there on.
+        message_count, message_bytes: from there on; bytes only of messages from `counted_from` on.
         void_count: messages before.
         digest: of the records from there on, without what says where they stand.
         last_end: where the last record ends.
@@ -51,6 +51,7 @@ class QueueTally:
     last_end: PhysicalOffset = PhysicalOffset(0)
     last_ms: StoreTimeMs = StoreTimeMs(0)
     gap: str = ""
+    counted_from: QueueOffset = QueueOffset(0)
 
     def add(self, message: StoredMessage) -> None:
         """Count the next message."""
@@ -67,7 +68,8 @@ class QueueTally:
                     f"queue offset {queue_offset} follows {self.next_offset - 1} at physical offset {physical_offset}"
                 )
         self.message_count += 1
-        self.message_bytes += size
+        if queue_offset >= self.counted_from:
+            self.message_bytes += size
         self.next_offset = QueueOffset(queue_offset + 1)
         self.last_end = PhysicalOffset(physical_offset + size)
         self.last_ms = message.store_timestamp_ms

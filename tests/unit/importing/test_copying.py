@@ -409,3 +409,17 @@ def test_the_first_entry_is_that_after_all_that_came_before(
     assert log.state.keep_from == Index(2)
     names = sorted(path.name for path in (tmp_path / "new" / "snapshots").iterdir())
     assert names == [f"{1:020}", f"{log.log.last_id.index:020}"]
+
+
+def test_stores_without_a_message_are_not_taken_for_copies_of_each_other(tmp_path: Path) -> None:
+    starts: list[bytes] = []
+    for number, topic in enumerate(("T", "T", "U")):
+        store = SourceStore(tmp_path / f"store{number}")
+        store.topic(topic, 2)
+        store.log.mkdir(parents=True, exist_ok=True)
+        (store.log / f"{0:020}").write_bytes(bytes(FILE_BYTES))
+        target = tmp_path / f"new{number}"
+        imported(store, target)
+        starts.append((target / "log_start").read_bytes())
+    assert starts[0] == starts[1]
+    assert starts[0] != starts[2]

@@ -157,7 +157,13 @@ def test_delayed_messages_that_wait_go_over_and_delivered_ones_do_not(store: Sou
     assert bounds(plan, SCHEDULE, 17) == (2, 2, 0)
     assert bounds(plan, SCHEDULE, 2) == (7, 7, 0)
     assert sum(left_out(plan).values()) == 4
-    assert bounds(plan_of(store, SCHEDULE), SCHEDULE, 0) == (3, 3, 0)
+    assert queue(plan, SCHEDULE, 17).message_bytes == 0
+    without = plan_of(store, SCHEDULE)
+    assert bounds(without, SCHEDULE, 0) == (3, 3, 0)
+    assert queue(without, SCHEDULE, 0).message_bytes == 0
+    one_bytes = queue(plan, SCHEDULE, 0).message_bytes
+    store.delays = {"1": 0, "18": 2, "3": 7}
+    assert queue(plan_of(store), SCHEDULE, 0).message_bytes == 3 * one_bytes > 0
 
 
 def test_other_delay_levels_than_the_usual_ones_have_to_be_told(store: SourceStore) -> None:
