@@ -19,6 +19,7 @@ from rich.table import Table
 from broker.admin.ask import NodeAnswer
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.upgrade import UNTOLD, MemberVersion, UpgradeVerdict, judge
+from dledger.runtime.commands import TABLE_WIDTH
 
 
 def add_upgrade_options(command: argparse.ArgumentParser) -> None:
@@ -84,7 +85,7 @@ def _as_json(verdict: UpgradeVerdict) -> dict[str, Any]:
 
 def _print(verdict: UpgradeVerdict) -> None:
     """Print a row per member, then what speaks against it, what is not known, and the verdict."""
-    console = Console()
+    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     index = verdict.comparison.index
     table = Table(title=f"digests at applied index {index}" if index else "no digests to compare")
     for heading in ("node", "role", "program", "wire", "formats", "folded by itself", "digests"):

@@ -13,6 +13,7 @@ from rich.table import Table
 from broker.command_line import EXIT_OK, EXIT_USAGE
 from broker.server.config import Reading
 from broker.server.settings.reading import Setting
+from dledger.runtime.commands import TABLE_WIDTH
 
 _DEFAULT: Final = "default"
 
@@ -40,7 +41,8 @@ def check(reading: Reading, *, as_json: bool) -> int:
         report = CheckReport(is_right, reading.mistakes, reading.warnings, reading.settings)
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
     else:
-        _print(reading, Console(highlight=False))
+        width = None if sys.stdout.isatty() else TABLE_WIDTH
+        _print(reading, Console(width=width, highlight=False))
     return EXIT_OK if is_right else EXIT_USAGE
 
 
