@@ -97,8 +97,8 @@ def restore_newest(
 def restore_from(store: SnapshotStore, snapshot: SnapshotFile, machine: SnapshotMachine) -> None:
     """Replace the machine's state by that of a snapshot.
 
-    What is made here stays, so Python looks for no garbage among it meanwhile: with 80 000 queues that took a quarter of
-    the time, for which a member's loop stands still.
+    What is made here stays, so Python looks for no garbage among it meanwhile: with 80 000 queues that took a quarter
+    of the time, for which a member's loop stands still.
 
     Raises:
         CorruptionError: it is damaged; the machine is empty.
