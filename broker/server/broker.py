@@ -16,14 +16,13 @@ import trio
 from broker.net.listener import Listener, ListenerLimits
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
-from broker.server.deliveries.deliveries import keep_delivering
+from broker.server.deliveries.deliveries import DeliveryAlarm
 from broker.server.environment import Environment
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.node_keeper import NodeKeeper
 from broker.server.node_settings import NodeSettings
 from broker.server.registrar import Registrar
-from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.server.stopping import OrderlyStop
 from broker.server.watches.clock import SteadyWallClock
@@ -155,13 +154,12 @@ class Broker:
             async with trio.open_nursery() as nursery:
                 controller = self._join(nursery)
                 await nursery.start(self.log.run)
-                nursery.start_soon(keep_flushing, controller.commits)
                 nursery.start_soon(controller.link.run)
                 nursery.start_soon(controller.members.exchange.run)
                 nursery.start_soon(self._tick)
                 nursery.start_soon(controller.services.pulls.turns.run)
-                nursery.start_soon(keep_delivering, controller.timers, self._outputs)
-                nursery.start_soon(keep_delivering, controller.delays, self._outputs)
+                for alarm in self._deliveries:
+                    nursery.start_soon(alarm.run)
                 await self._wait_until_useful(controller)
                 self._start_accepting()
                 await nursery.start(self._listener.run, self._sockets)
@@ -250,6 +248,12 @@ class Broker:
             outputs=self._outputs,
             environment=environment,
         )
+        self._deliveries = [
+            DeliveryAlarm(task, self._outputs)
+            for task in (self._controller.timers, self._controller.delays)
+        ]
+        self._controller.commits.wanted = self.log.appender.gather_soon
+        self.log.appender.gatherers.append(self._controller.commits.flush)
         self._orderly_stop = OrderlyStop(
             self.log,
             self._registrar,
@@ -331,6 +335,9 @@ class Broker:
     def _applied(self) -> None:
         self._controller.applied()
         self._registrar.applied()
+        if self._is_leading:
+            for alarm in self._deliveries:
+                alarm.look()
         self._outputs.flush()
 
     def _why_not_added(self, node_id: NodeId) -> str | None:
@@ -352,6 +359,8 @@ class Broker:
             self._orderly_stop.note_led()
         self._is_leading = view.is_serving
         self._controller.role_changed(view)
+        for alarm in self._deliveries:
+            alarm.look()
         self._registrar.announce()
         self._outputs.flush()
 

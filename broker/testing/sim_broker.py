@@ -225,7 +225,7 @@ class SimBroker:
             self._cluster.run_pass(self._node, self.driver.engine)
 
     def _want_flush(self) -> None:
-        """Propose what was staged by this moment, as `keep_flushing` does."""
+        """Propose what was staged by this moment, as a pass does."""
         if self.controller.commits.staging.staged_count and not self._is_flush_wanted:
             self._is_flush_wanted = True
             self._cluster.at(self._cluster.now_ms, self._flush)

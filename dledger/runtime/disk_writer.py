@@ -2,13 +2,18 @@
 
 A pass waits for a sync only as long as a quick one takes (another turn of the loop would cost more: 413 against
 536 microseconds for one append, measured), and on a slow disk not at all; passes go on meanwhile, so heartbeats are
-not held up. What is in a job is the engine's business, and what follows from its end is, too.
+not held up. The end of a sync that nobody waits for makes a descriptor readable, on which the loop waits together
+with the sockets: it costs no task, and shares a pass with what members sent meanwhile. What is in a job is the
+engine's business, and what follows from its end is, too.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from typing import Final, NoReturn
 
 import trio
@@ -20,7 +25,6 @@ from dledger.runtime.clock import now_ms
 from dledger.runtime.full_disks import FullDisks
 from dledger.runtime.storage_thread import StorageThread, Work
 from dledger.runtime.sync_pace import SyncPace
-from dledger.runtime.task_group import TaskGroup
 
 SYNC_WAIT_S: Final = 0.01
 """Time that a pass waits for a sync on a disk that was fast so far: a sixth of a heartbeat interval."""
@@ -39,6 +43,9 @@ class DiskWriter:
     """The writes of one node.
 
     Invariants: at most one job runs; one that found the disk full runs again before any other.
+
+    Attributes:
+        descriptor: it is readable once a write has ended that no pass waited for; then `take_written` is due.
     """
 
     def __init__(
@@ -49,9 +56,8 @@ class DiskWriter:
         *,
         pace: SyncPace,
         on_full: Callable[[], None],
-        wake: Callable[[], None],
     ) -> None:
-        """Set up a writer without its tasks; nothing is written before `tasks` is set.
+        """Set up a writer; its thread starts with the first write.
 
         Args:
             engine: whose jobs are run.
@@ -59,24 +65,23 @@ class DiskWriter:
             full_disks: learns when the own disk has no room, and when it has again.
             pace: learns how long each write took.
             on_full: called each time that a write found no room; the node must not lead any longer.
-            wake: has a pass soon, after a write that no pass waited for.
         """
-        self.tasks: TaskGroup | None = None
+        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._engine = engine
         self._announcer = announcer
         self._full_disks = full_disks
         self._pace = pace
         self._on_full = on_full
-        self._wake = wake
         self._storage = StorageThread()
-        self._is_writing = False
+        self._running: tuple[PersistJob, Work] | None = None
+        self._tell = partial(os.eventfd_write, self.descriptor, 1)
         self._blocked_job: PersistJob | None = None
         self._retry_ms = 0
 
     def next_deadline_ms(self) -> int:
         """Return when the next pass is due at the latest: for the engine, or for a write that waits for room."""
         deadline_ms = self._engine.next_deadline_ms()
-        is_to_retry = self._blocked_job is not None and not self._is_writing
+        is_to_retry = self._blocked_job is not None and self._running is None
         return min(deadline_ms, self._retry_ms) if is_to_retry else deadline_ms
 
     def write(self) -> None:
@@ -85,7 +90,7 @@ class DiskWriter:
         Raises:
             DLedgerError: the engine has failed.
         """
-        if self._is_writing:
+        if self._running is not None:
             return
         job = self._blocked_job
         if job is None:
@@ -96,35 +101,48 @@ class DiskWriter:
             return
         self._pace.begin(now_ms())
         work = Work(job.run)
-        blocks: Callable[[], object] = work.do
-        if not self._pace.is_slow:
-            self._storage.begin(work)
-            if work.wait(SYNC_WAIT_S):
-                self._written(job, work)
-                return
-            blocks = work.wait
-        assert self.tasks is not None, "passes run within `Driver.run`"
-        self._is_writing = True
-        self.tasks.start(self._wait_written, job, work, blocks, name="persist")
+        self._storage.begin(work)
+        if not self._pace.is_slow and work.wait(SYNC_WAIT_S):
+            self._written(job, work)
+            return
+        self._running = (job, work)
+        work.leave(self._tell)
+        if work.is_done:
+            self.take_written()
+
+    def take_written(self) -> None:
+        """Take the outcome of a write that no pass waited for, if it has ended.
+
+        Raises:
+            DLedgerError: the engine has failed.
+        """
+        with suppress(BlockingIOError):
+            os.eventfd_read(self.descriptor)
+        if self._running is not None and self._running[1].is_done:
+            job, work = self._running
+            self._running = None
+            self._written(job, work)
 
     def close(self) -> None:
         """Give up the job that waits for room, and end the thread; no write runs any more."""
-        assert not self._is_writing, "a write runs"
+        assert self._running is None, "a write runs"
         if self._blocked_job is not None:
             self._engine.fail_persist(
                 self._blocked_job, DiskFullError("the store has no room"), now_ms()
             )
+        # By the thread itself, which may be about to say that the last write is done.
+        self._storage.begin(Work(partial(os.close, self.descriptor)))
         self._storage.close()
 
-    async def _wait_written(
-        self, job: PersistJob, work: Work, blocks: Callable[[], object]
-    ) -> None:
-        # A write that was begun is finished and reported, even while the node shuts down.
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(blocks)
-            self._is_writing = False
-            self._written(job, work)
-        self._wake()
+    async def finish_at_end(self) -> None:
+        """Run until cancelled: a write that was begun is finished and reported, even while the node shuts down."""
+        try:
+            await trio.sleep_forever()
+        finally:
+            if self._running is not None:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._running[1].wait)
+                self.take_written()
 
     def _written(self, job: PersistJob, work: Work) -> None:
         """Take the outcome of a job that has run."""

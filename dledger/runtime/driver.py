@@ -2,8 +2,9 @@
 
 A pass is synchronous, from the sockets to the callbacks: read what all members sent, step, send
 what may leave, write and sync once for everything that gathered (group commit), send what that
-released, fold what is committed. Two tasks start passes, one when a socket is ready, one when
-something was proposed or a deadline is due; since a pass never waits, there is nothing to lock.
+released, fold what is committed. Two tasks start passes, one when a socket is ready or a sync that no pass
+waited for has ended, one when something is to be proposed or a deadline is due (alarm.py); since a pass never
+waits, there is nothing to lock. A node that nobody speaks to has no pass but those of its deadlines and its watch.
 
 Syncs run in a thread of their own (disk_writer.py), and what becomes of the node is announced by announcer.py.
 Committed entries are folded in bounded chunks with a turn for everybody else in between, so a long replay costs no
@@ -50,6 +51,7 @@ from dledger.raft.events import (
 )
 from dledger.raft.ids import EntryId, Index, NodeId
 from dledger.raft.messages import PeerMessage, RepairAnswer, RepairRequest
+from dledger.runtime.alarm import Alarm
 from dledger.runtime.announcer import Announcer
 from dledger.runtime.callers import Answered, Callers, Done
 from dledger.runtime.catch_up import CatchUpReads
@@ -67,6 +69,9 @@ from dledger.storage.scan import ChainEnd
 APPLY_BYTES_MAX: Final = 1024 * 1024
 """Entries folded in one pass: some 5 ms of 1 KiB messages, a fraction of a heartbeat interval."""
 
+PASS_DUE_PULSES: Final = 1.25
+"""A pass is due so many heartbeat intervals after the one before: where heartbeats come, none but those for them."""
+
 STALL_LINES_PER_S: Final = 1.0
 """Stalls may come in every pass of a machine that is too small; one line a second says enough."""
 
@@ -83,6 +88,7 @@ class Driver:
         pace: of the own syncs.
         announcer: says to people and watchers what becomes of the node.
         applied_index: the last entry that the state machine contains.
+        gatherers: called before a pass that `wake` asked for: they propose what has gathered.
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
         stall_count, stall_longest_ms: how often, and how long at most, the loop stood still.
@@ -111,6 +117,7 @@ class Driver:
         self.applied_index = machine.applied_index
         self.pass_count = 0
         self.applied_count = 0
+        self.gatherers: list[Callable[[], None]] = []
         self.applied_watchers: list[Callable[[], None]] = []
         self.pass_end_watchers: list[Callable[[], None]] = []
         self._config = config
@@ -119,12 +126,14 @@ class Driver:
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
         self.is_fold_held = False
-        self._wake = trio.Event()
+        self._alarm = Alarm()
+        self._is_gathering = False
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
         self._armed_ms = 0
         self._pulse_ms = config.heartbeat_interval_ms
+        self._pass_due_ms = int(PASS_DUE_PULSES * self._pulse_ms)
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         self._stall_lines = LimitedLog(STALL_LINES_PER_S)
         self._writer = DiskWriter(
@@ -133,8 +142,8 @@ class Driver:
             obstacles.full_disks,
             pace=self.pace,
             on_full=lambda: self._step(StepDown(f"the disk of {config.node_id} is full")),
-            wake=self.wake,
         )
+        links.watch(self._writer.descriptor, self._writer.take_written)
 
     # What callers ask; nothing here waits.
 
@@ -156,7 +165,8 @@ class Driver:
         entry_id = self.engine.node.log.last_id
         if is_idle:
             self._send()
-        self.wake()
+        if not self._is_gathering:
+            self.wake()
         return entry_id
 
     def append_soon(self, body: bytes, done: Done) -> None:
@@ -255,7 +265,7 @@ class Driver:
 
     def wake(self) -> None:
         """Schedule a pass of the driver."""
-        self._wake.set()
+        self._alarm.ring()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
         """Give up the vote: this member's store is an older copy of itself.
@@ -316,21 +326,22 @@ class Driver:
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         async with open_task_group() as tasks:
-            self._writer.tasks = self.catch_up.tasks = tasks
+            self.catch_up.tasks = tasks
+            tasks.start(self._writer.finish_at_end, name="persist")
             tasks.start(self._run_on_sockets, name="driver sockets")
-            tasks.start(self._run_on_wake, name="driver")
+            self.wake()
+            tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
 
-    async def _run_on_wake(self) -> None:
-        """Run passes for proposals and deadlines, and for the watch of the loop."""
-        while True:
-            self._armed_ms = min(self._writer.next_deadline_ms(), now_ms() + self._pulse_ms)
-            with trio.move_on_after(max(0, self._armed_ms - now_ms()) / 1000):
-                await self._wake.wait()
-            self._wake = trio.Event()
-            self.run_pass()
+    def _run_on_alarm(self) -> None:
+        """Run a pass for proposals and deadlines, and for the watch of the loop."""
+        self._is_gathering = True
+        for gather in self.gatherers:
+            gather()
+        self._is_gathering = False
+        self.run_pass()
 
     async def _run_on_sockets(self) -> None:
-        """Run passes for what members send."""
+        """Run passes for what members send, and for syncs that have ended."""
         while True:
             await self._links.wait_ready()
             self.run_pass()
@@ -345,7 +356,8 @@ class Driver:
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
-        stall = watch.begin(now_ms())
+        begun_ms = now_ms()
+        stall = watch.begin(begun_ms)
         if stall is not None:
             self._stood_still(stall)
         if self.callers.has_staged:
@@ -371,9 +383,17 @@ class Driver:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        has_work = self._can_fold or (engine.has_unsaved and not engine.is_persisting)
-        if has_work or self._writer.next_deadline_ms() < self._armed_ms:
+        if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
+        self._arm(begun_ms)
+
+    def _arm(self, begun_ms: int) -> None:
+        """Set the alarm to when the next pass is due, unless it is set to a time shortly before that already."""
+        due_ms = min(self._writer.next_deadline_ms(), begun_ms + self._pass_due_ms)
+        early_ms = due_ms - self._armed_ms
+        if not 0 <= early_ms < self._pulse_ms // 2 or self._armed_ms <= now_ms():
+            self._armed_ms = due_ms
+            self._alarm.set_to((due_ms - now_ms()) / 1000)
 
     def _stood_still(self, stall: LoopStall) -> None:
         """Report a stall of the loop to the core, which must not take that silence for a lost leader."""
@@ -444,6 +464,7 @@ class Driver:
         Raises:
             OSError, DLedgerError: the index could not be completed; the log is whole without it.
         """
+        self._links.unwatch(self._writer.descriptor)
         self._writer.close()
         self.callers.fail_all(ShutdownError("the node has stopped"))
         self.engine.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dledger.raft.effects import Committed
 from dledger.raft.ids import EntryId, Position
 from dledger.runtime.callers import Answered, Done, wait_outcome
@@ -12,10 +14,20 @@ class LogAppender:
     """Takes entries while its member serves. Only `append` waits; the other methods return at once.
 
     All methods belong to the trio thread.
+
+    Attributes:
+        gatherers: called, once the member runs, after `gather_soon`; they propose what has gathered until then, and
+            one sync is made for all of it.
     """
 
     def __init__(self, standing: Standing) -> None:
+        self.gatherers: list[Callable[[], None]] = []
         self._standing = standing
+
+    def gather_soon(self) -> None:
+        """Let the gatherers propose, once all tasks that are ready now had their turn."""
+        if self._standing.driver is not None:
+            self._standing.driver.wake()
 
     @property
     def end_position(self) -> Position:

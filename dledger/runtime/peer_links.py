@@ -64,7 +64,7 @@ class Incoming:
 class PeerLinks:
     """The connections to and from the other members.
 
-    Invariant: every open connection, and no other, is in `_by_descriptor` under its descriptor.
+    Invariant: every open connection, and no other, is in `_by_descriptor` under its descriptor, and what is watched.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class PeerLinks:
         self._cache = BlobCache()
         self._outgoing: dict[NodeId, Outgoing] = {}
         self._incoming: dict[NodeId, Incoming] = {}
-        self._by_descriptor: dict[int, Outgoing | Incoming] = {}
+        self._by_descriptor: dict[int, Outgoing | Incoming | Callable[[], None]] = {}
         self._lost: list[NodeId] = []
 
     # Messages.
@@ -107,6 +107,8 @@ class PeerLinks:
                         self._flush_one(outgoing)
                 case None:
                     pass
+                case become_readable:
+                    become_readable()
 
     def post(self, to: NodeId, message: PeerMessage) -> None:
         """Queue a message; `flush` sends it. To who is no contact it is lost, as on a connection that breaks."""
@@ -128,6 +130,16 @@ class PeerLinks:
     async def wait_ready(self) -> None:
         """Wait until `receive` has something to do."""
         await trio.lowlevel.wait_readable(self._epoll)
+
+    def watch(self, descriptor: int, become_readable: Callable[[], None]) -> None:
+        """Let something else end `wait_ready`, too: `receive` calls back while the descriptor is readable."""
+        assert descriptor not in self._by_descriptor, f"descriptor {descriptor} is watched twice"
+        self._by_descriptor[descriptor] = become_readable
+        self._epoll.register(descriptor, select.EPOLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Forget a descriptor that is closed next."""
+        del self._by_descriptor[descriptor]
 
     # Connections.
 

@@ -231,6 +231,7 @@ class LogServer:
         preferred = PreferredLeaders(self.config.raft.preferred_leaders, self.roster)
         self.roster.watchers.append(preferred.look)
         preferred.look()
+        driver.gatherers = self.appender.gatherers
         driver.applied_watchers = self.reader.applied_watchers
         driver.pass_end_watchers.append(self._client_port.flush)
         self._standing.driver = driver

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.server.deliveries.deliveries import DELIVERIES_MAX, Deliverer, DeliveryPause
+from broker.server.deliveries.deliveries import (
+    AGAIN_MS,
+    DELIVERIES_MAX,
+    Deliverer,
+    DeliveryPause,
+)
 from broker.server.requests.commits import Commits
 from broker.store.control import AdvanceSchedule
 from broker.store.schedule import DueMessage
@@ -30,8 +35,10 @@ class Delays:
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or self._pause.is_paused or not self._log.is_serving:
+        if not self._log.is_serving:
             return None
+        if self._is_waiting or self._pause.is_paused:
+            return AGAIN_MS
         next_ms = self._state.schedule.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
 

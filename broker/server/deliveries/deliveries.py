@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import Final, Protocol
-
-import trio
 
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.schedule import delivery
 from dledger import EntryDamagedError, LogServer
+from dledger.runtime.alarm import Alarm
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId
 from dledger_mq.message.record import StoredMessage
@@ -26,7 +26,13 @@ DELIVERY_BYTES_MAX: Final = 4 * 1024 * 1024
 
 
 LOOK_S: Final = 0.02
-"""The longest sleep of a delivering task: so late may a message be that came with a shorter delay."""
+"""So late may a message be that came with a shorter delay than all others."""
+
+CLOCK_LOOK_S: Final = 0.5
+"""The longest sleep while something waits: the clock that says when it is due may be set, or delays changed."""
+
+AGAIN_MS: Final = 20
+"""Until a task looks again at what it could not deliver, or does not know yet whether it has."""
 
 SLEEP_MIN_S: Final = 0.001
 
@@ -57,10 +63,13 @@ class DeliveryPause:
 
 
 class DeliveringTask(Protocol):
-    """Stages messages that fall due; `keep_delivering` drives it."""
+    """Stages messages that fall due; `DeliveryAlarm` drives it."""
 
     def wait_ms(self) -> int | None:
-        """Return the time until something may be due, below 0 if something is; None if that is not known."""
+        """Return the time until there may be something to do, below 0 if there is.
+
+        None if there is nothing to wait for, before an entry is applied or the role changes.
+        """
         ...
 
     def tick(self) -> None:
@@ -68,14 +77,31 @@ class DeliveringTask(Protocol):
         ...
 
 
-async def keep_delivering(task: DeliveringTask, outputs: Outputs) -> None:
-    """Let a task deliver whenever something is due; runs until cancelled."""
-    while True:
-        wait_ms = task.wait_ms()
-        wait_s = LOOK_S if wait_ms is None else max(SLEEP_MIN_S, wait_ms / 1000)
-        await trio.sleep(min(LOOK_S, wait_s))
-        task.tick()
-        outputs.flush()
+class DeliveryAlarm:
+    """Lets a task deliver when something is due, and sleeps while nothing is."""
+
+    def __init__(self, task: DeliveringTask, outputs: Outputs) -> None:
+        self._task = task
+        self._outputs = outputs
+        self._alarm = Alarm()
+
+    def look(self) -> None:
+        """Look at the task again, within LOOK_S: something may be due earlier than it was said to be."""
+        self._alarm.set_within(LOOK_S)
+
+    async def run(self) -> None:
+        """Deliver until cancelled."""
+        self._alarm.set_to(LOOK_S)
+        await self._alarm.run(self._deliver)
+
+    def _deliver(self) -> None:
+        self._task.tick()
+        self._outputs.flush()
+        wait_ms = self._task.wait_ms()
+        if wait_ms is None:
+            self._alarm.set_to(math.inf)
+        else:
+            self._alarm.set_to(min(CLOCK_LOOK_S, max(SLEEP_MIN_S, wait_ms / 1000)))
 
 
 class Deliverer:

@@ -12,7 +12,12 @@ from functools import partial
 from itertools import islice
 from typing import Final
 
-from broker.server.deliveries.deliveries import DELIVERIES_MAX, Deliverer, DeliveryPause
+from broker.server.deliveries.deliveries import (
+    AGAIN_MS,
+    DELIVERIES_MAX,
+    Deliverer,
+    DeliveryPause,
+)
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
@@ -65,8 +70,10 @@ class TimerDeliveries:
 
     def wait_ms(self) -> int | None:
         """See `DeliveringTask`."""
-        if self._is_waiting or self._pause.is_paused or not self._log.is_serving:
+        if not self._log.is_serving:
             return None
+        if self._is_waiting or self._pause.is_paused:
+            return AGAIN_MS
         next_ms = self._state.timers.next_due_ms()
         return None if next_ms is None else next_ms - self._now_ms()
 

@@ -1,4 +1,4 @@
-"""The tasks around the group commit: the one that flushes, and those that wait until a record is committed.
+"""Waiting in a task until a record is committed.
 
 What an entry is made of, and what becomes of it, is decided in commits.py, which knows of no tasks.
 """
@@ -7,19 +7,8 @@ from __future__ import annotations
 
 import trio
 
-from broker.server.requests.commits import Commits
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError
-
-
-async def keep_flushing(commits: Commits) -> None:
-    """Flush whenever something is staged; runs after the connections that were ready together."""
-    while True:
-        wanted = trio.Event()
-        # Set before the flush: a waiter that it fails may stage anew.
-        commits.wanted = wanted.set
-        commits.flush()
-        await wanted.wait()
 
 
 class AwaitCommit:

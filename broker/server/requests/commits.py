@@ -14,7 +14,7 @@ A refused entry takes with it the topics and groups that it would have created (
 leadership is handed over, and goes on if nobody takes it): what is staged later does not find them.
 
 It knows nothing of requests, clients and answers: what a failure means for a request is the router's to say;
-and nothing of tasks: when the next flush comes is for the owner of `wanted` (commit_tasks.py).
+and nothing of tasks: when the next flush comes is for the owner of `wanted`.
 """
 
 from __future__ import annotations
@@ -126,7 +126,8 @@ class Commits:
 
     Attributes:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
-            itself, since what belongs to one unit may still come. Whoever flushes sets it (commit_tasks.py).
+            itself, since what belongs to one unit may still come. Whoever flushes sets it: a broker flushes before
+            the log's next pass, and after the connections that were ready together.
     """
 
     def __init__(

@@ -47,3 +47,28 @@ def test_what_it_raises_is_kept() -> None:
     assert begin(storage, lambda: None).wait()
     storage.close()
     storage.close()
+
+
+def test_who_leaves_is_told_when_it_is_done_or_sees_that_it_is() -> None:
+    storage = StorageThread()
+    for _ in range(200):  # the thread is now before, now behind
+        told = threading.Event()
+        work = begin(storage, lambda: None)
+        work.leave(told.set)
+        assert work.is_done or told.wait(60)
+        assert work.wait()
+        assert work.is_done
+    storage.close()
+
+
+def test_what_is_not_done_says_so() -> None:
+    storage = StorageThread()
+    gate, told = threading.Event(), threading.Event()
+    work = begin(storage, gate.wait)
+    work.leave(told.set)
+    assert not work.is_done
+    assert not told.is_set()
+    gate.set()
+    assert told.wait(60)
+    assert work.is_done
+    storage.close()

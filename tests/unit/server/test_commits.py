@@ -6,10 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-import trio
-import trio.testing
 
-from broker.server.requests.commit_tasks import keep_flushing
 from broker.server.requests.commits import INFLIGHT_MAX, Commits, RecordRun
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
@@ -394,34 +391,24 @@ def test_who_flushes_is_notified_of_all_that_is_left_to_flush(bench: Bench) -> N
     assert wanted == [], "nothing is staged"
 
 
-async def test_the_task_flushes_what_was_staged_before_it_began_and_after(bench: Bench) -> None:
-    bench.stage(Told())
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_flushing, bench.commits)
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(bench.log.proposed) == 1
-        bench.stage(Told())
-        bench.stage(Told())
-        assert len(bench.log.proposed) == 1, "more may come before the task has its turn"
-        await trio.testing.wait_all_tasks_blocked()
-        assert len(bench.log.proposed) == 2
-        nursery.cancel_scope.cancel()
-
-
-async def test_the_task_flushes_what_a_failed_waiter_stages_anew(bench: Bench) -> None:
-    told = Told()
+def test_what_a_failed_waiter_stages_anew_is_wanted_again(bench: Bench) -> None:
+    told, wanted = Told(), [0]
 
     class Again(Told):
         def failed(self, error: DLedgerError) -> None:
             bench.log.refusal = None
             bench.stage(told)
 
+    def want() -> None:
+        wanted[0] += 1
+
     bench.log.refusal = TooManyPendingError("full")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(keep_flushing, bench.commits)
-        bench.stage(Again())
-        await trio.testing.wait_all_tasks_blocked()
-        nursery.cancel_scope.cancel()
+    bench.commits.wanted = want
+    bench.stage(Again())
+    assert wanted == [1]
+    bench.commits.flush()
+    assert wanted == [2], "while it flushes"
+    bench.commits.flush()
     bench.log.decide(0)
     assert told.places == [(0, 0)]
 
