@@ -23,6 +23,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, assert_never
 
+import msgspec
+
 from dledger.catch_up import EntriesLoad
 from dledger.codec.chain import expected_chain_crc
 from dledger.codec.entry import chain_crc
@@ -94,8 +96,7 @@ NEVER_MS = 1 << 62
 """A deadline that no clock reaches: a latched engine waits for nothing."""
 
 
-@dataclass(frozen=True, slots=True)
-class PersistJob:
+class PersistJob(msgspec.Struct, frozen=True, gc=False):
     """Saves that are made durable together: the hard state first, then the log's writes.
 
     A crash between the two leaves a term without its entries, which no message has confirmed yet;
@@ -821,7 +822,7 @@ class Engine:
             effect.admits,
         )
         if first_kept:
-            request = replace(
+            request = msgspec.structs.replace(
                 request,
                 first_kept=first_kept,
                 first_position=self.log.layout.first_position,

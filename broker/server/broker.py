@@ -248,12 +248,6 @@ class Broker:
             outputs=self._outputs,
             environment=environment,
         )
-        self._deliveries = [
-            DeliveryAlarm(task, self._outputs)
-            for task in (self._controller.timers, self._controller.delays)
-        ]
-        self._controller.commits.wanted = self.log.appender.gather_soon
-        self.log.appender.gatherers.append(self._controller.commits.flush)
         self._orderly_stop = OrderlyStop(
             self.log,
             self._registrar,
@@ -266,11 +260,20 @@ class Broker:
             now_s=lambda: monotonic_ms() / 1000,
         )
         self._controller.services.live.look()
+        self._watch_log(self._controller)
+        return self._controller
+
+    def _watch_log(self, controller: BrokerController) -> None:
+        """Let the log have what is staged, and learn what becomes of it and of this node."""
+        self._deliveries = [
+            DeliveryAlarm(task, self._outputs) for task in (controller.timers, controller.delays)
+        ]
+        controller.commits.wanted = self.log.appender.gather_soon
+        self.log.appender.gatherers.append(controller.commits.flush)
         self.log.watch_role(self._role_changed)
         self.log.roster.watchers.append(self._members_changed)
         self.log.why_not_added = self._why_not_added
         self.log.reader.watch_applied(self._applied)
-        return self._controller
 
     def _settings_changed(self, config: BrokerConfig) -> None:
         """Go by other settings from now on; name servers learn of them with the next entry's topics."""

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
+import msgspec
 from crc32c import crc32c
 
 from dledger.codec.chain import BODY_CRC_AT, CHAIN_CRC_AT, expected_chain_crc
@@ -52,8 +53,7 @@ class EntryFormatError(FormatError):
     """The bytes of an entry are malformed, or a checksum does not match."""
 
 
-@dataclass(frozen=True, slots=True)
-class EntryHeader:
+class EntryHeader(msgspec.Struct, frozen=True, gc=False):
     """A decoded header; its fields fit each other, its checksums are not yet verified."""
 
     kind: EntryKind

@@ -9,7 +9,6 @@ decrease, and every checksum is right. Whether they fit the receiver's log is fo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import assert_never, cast
 
 import msgspec
@@ -500,7 +499,7 @@ def _with_start(request: AppendRequest, call: MembersAppendEntriesCall) -> Appen
         raise PeerProtocolError(
             f"a log that begins with entry {call.first_kept}, in a request after entry {call.prev_index}"
         )
-    return replace(
+    return msgspec.structs.replace(
         request,
         first_kept=Index(call.first_kept),
         first_position=Position(call.first_position),

@@ -7,8 +7,9 @@ or an earlier one) is durable, unless it says for what it `waits`; saves may be 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
+
+import msgspec
 
 from dledger.errors import DLedgerError
 from dledger.raft.configuration import Configuration
@@ -27,8 +28,7 @@ class Role(Enum):
     LEADER = "leader"
 
 
-@dataclass(frozen=True, slots=True)
-class SaveHardState:
+class SaveHardState(msgspec.Struct, frozen=True, gc=False):
     """Make the hard state durable."""
 
     term: Term
@@ -37,15 +37,13 @@ class SaveHardState:
     notes: tuple[ConfigurationNote, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class AppendEntries:
+class AppendEntries(msgspec.Struct, frozen=True, gc=False):
     """Write these entries after the log's end. They are contiguous and never empty."""
 
     entries: tuple[Entry, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class TruncateLog:
+class TruncateLog(msgspec.Struct, frozen=True, gc=False):
     """Remove `first` and everything after it (never a committed entry)."""
 
     first: Index
@@ -59,8 +57,7 @@ class Waits(Enum):
     NOTHING = "nothing: it confirms nothing that was saved since this node leads"
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(msgspec.Struct, frozen=True, gc=False):
     """Send a message once what it `waits` for is durable."""
 
     to: NodeId
@@ -68,8 +65,7 @@ class Send:
     waits: Waits = Waits.ALL
 
 
-@dataclass(frozen=True, slots=True)
-class SendEntries:
+class SendEntries(msgspec.Struct, frozen=True, gc=False):
     """Send an AppendRequest with the entries first..end-1 (none: a heartbeat); need not be durable."""
 
     to: NodeId
@@ -85,8 +81,7 @@ class SendEntries:
     members: ConfigurationNote | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LoadEntries:
+class LoadEntries(msgspec.Struct, frozen=True, gc=False):
     """Read the entries first..end-1, which are not in memory, for a member that lacks them; then give `EntriesLoaded`.
 
     Nothing waits for it but that member, and there is one at a time for each. Whether it may be held down to a rate is
@@ -99,37 +94,32 @@ class LoadEntries:
     end: Index
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True, gc=False):
     """Apply everything up to and with `index`: it is committed."""
 
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """Outcome: the proposal's entries are committed; `last` is the last of them."""
 
     first: EntryId
     last: EntryId
 
 
-@dataclass(frozen=True, slots=True)
-class ReadAt:
+class ReadAt(msgspec.Struct, frozen=True, gc=False):
     """Outcome: a read is linearizable once `index` is applied here."""
 
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class TransferDone:
+class TransferDone(msgspec.Struct, frozen=True, gc=False):
     """Outcome: this node no longer leads; `target` was asked to campaign and a new term was seen."""
 
     target: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(msgspec.Struct, frozen=True):
     """Outcome: the error says whether it surely did not happen or is unknown."""
 
     error: DLedgerError
@@ -138,16 +128,14 @@ class Failed:
 Outcome = Committed | ReadAt | TransferDone | Failed
 
 
-@dataclass(frozen=True, slots=True)
-class Resolve:
+class Resolve(msgspec.Struct, frozen=True):
     """The answer to a token; each token gets exactly one."""
 
     token: int
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class RoleChanged:
+class RoleChanged(msgspec.Struct, frozen=True, gc=False):
     """Role, term or known leader changed."""
 
     role: Role
@@ -155,8 +143,7 @@ class RoleChanged:
     leader_id: NodeId | None
 
 
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
+class MembersChanged(msgspec.Struct, frozen=True, gc=False):
     """Another configuration is in force: connections, and whoever else knows the members, follow it.
 
     Attributes:
@@ -168,16 +155,14 @@ class MembersChanged:
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class MembersCommitted:
+class MembersCommitted(msgspec.Struct, frozen=True, gc=False):
     """The configuration in force is known to be committed: it is not undone any more."""
 
     configuration: Configuration
     index: Index
 
 
-@dataclass(frozen=True, slots=True)
-class HandsOver:
+class HandsOver(msgspec.Struct, frozen=True, gc=False):
     """The leader has begun to hand over to `target`, because its own disk is too slow.
 
     Attributes:
@@ -190,8 +175,7 @@ class HandsOver:
     others_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesCut:
+class EntriesCut(msgspec.Struct, frozen=True, gc=False):
     """Entries that no majority is known to have had were replaced by the leader's.
 
     Attributes:

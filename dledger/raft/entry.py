@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import IntEnum
 from typing import NamedTuple
+
+import msgspec
 
 from dledger.raft.ids import EntryId, Index, Position, Term
 
@@ -20,8 +21,7 @@ class EntryKind(IntEnum):
     CONFIGURATION = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True, gc=False):
     """An entry with its body.
 
     Attributes:

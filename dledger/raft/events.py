@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dledger.raft.configuration import MemberChange
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.messages import Message
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(msgspec.Struct, frozen=True, gc=False):
     """Time has passed; due at the latest at `RaftNode.next_deadline_ms()`."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoodStill:
+class StoodStill(msgspec.Struct, frozen=True, gc=False):
     """The node's process stood still for so long: messages that came meanwhile are not read yet.
 
     Given before what came, and before the next `Tick`.
@@ -24,15 +22,13 @@ class StoodStill:
     length_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
+class Received(msgspec.Struct, frozen=True, gc=False):
     """A message came from a member; the transport has checked who it came from."""
 
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
-class Propose:
+class Propose(msgspec.Struct, frozen=True, gc=False):
     """Append these bodies, in order, one entry each. Resolved once, when the last is decided.
 
     `token` is the caller's own; it comes back in `Resolve` exactly once.
@@ -42,8 +38,7 @@ class Propose:
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class Persisted:
+class Persisted(msgspec.Struct, frozen=True, gc=False):
     """Everything that was saved up to and with this entry is durable.
 
     The term distinguishes it from an entry that stood there before a truncation.
@@ -52,8 +47,7 @@ class Persisted:
     last: EntryId
 
 
-@dataclass(frozen=True, slots=True)
-class EntriesLoaded:
+class EntriesLoaded(msgspec.Struct, frozen=True, gc=False):
     """The entries first..end-1, or some of them, can be sent to a member at once, or could not be read beside the loop.
 
     The answer to `LoadEntries`: with its term, its first entry, and no later end. If that end is the first, they
@@ -66,45 +60,39 @@ class EntriesLoaded:
     end: Index
 
 
-@dataclass(frozen=True, slots=True)
-class ReadRequested:
+class ReadRequested(msgspec.Struct, frozen=True, gc=False):
     """Find an index at which a read is linearizable (thesis 6.4)."""
 
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class TransferRequested:
+class TransferRequested(msgspec.Struct, frozen=True, gc=False):
     """Hand over leadership, to `target`, or to the best follower when None."""
 
     target: NodeId | None
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class MembersRequested:
+class MembersRequested(msgspec.Struct, frozen=True, gc=False):
     """Change the members by one. Resolved as committed when the group is as asked, also if it was before."""
 
     change: MemberChange
     token: int
 
 
-@dataclass(frozen=True, slots=True)
-class PeerUnreachable:
+class PeerUnreachable(msgspec.Struct, frozen=True, gc=False):
     """The connection to a member broke, or what was sent to it is known to be lost."""
 
     peer: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(msgspec.Struct, frozen=True, gc=False):
     """The node must not lead any longer (its disk failed or is full, or it shuts down)."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpVote:
+class GiveUpVote(msgspec.Struct, frozen=True, gc=False):
     """The member's store turned out to be an older copy: what it promised since is forgotten, so it must not vote.
 
     It is as good as lost (docs/adr/0061, 0103), though what it holds need not be sent again.

@@ -9,7 +9,7 @@ confirms as much of what agrees as is durable already, and so never makes the le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dledger.errors import ForkedError, PeerProtocolError
 from dledger.raft.configuration import Configuration
@@ -25,8 +25,7 @@ FIRST_TERM = Term(1)
 """No leader is elected before, so no entry has an earlier term."""
 
 
-@dataclass(frozen=True, slots=True)
-class Conflict:
+class Conflict(msgspec.Struct, frozen=True, gc=False):
     """The logs do not agree at the request's prev_index.
 
     Attributes:
@@ -38,8 +37,7 @@ class Conflict:
     term: Term
 
 
-@dataclass(frozen=True, slots=True)
-class AppendPlan:
+class AppendPlan(msgspec.Struct, frozen=True, gc=False):
     """The logs agree at prev_index.
 
     Attributes:

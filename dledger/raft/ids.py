@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NewType
+
+import msgspec
 
 Term = NewType("Term", int)
 """Number of a leadership; 0 before the first election."""
@@ -22,8 +23,7 @@ NO_INDEX = Index(0)
 """Before the first entry."""
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class EntryId:
+class EntryId(msgspec.Struct, frozen=True, order=True, gc=False):
     """The unique name of an entry in its group: no two entries share term and index."""
 
     term: Term

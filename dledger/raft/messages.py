@@ -7,15 +7,14 @@ term; the answer repeats it, which serves the lease and read index (thesis 6.4).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from dledger.raft.configuration_log import ConfigurationNote
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Position, Term
 
 
-@dataclass(frozen=True, slots=True)
-class PreVoteRequest:
+class PreVoteRequest(msgspec.Struct, frozen=True, gc=False):
     """Would you vote for me? `term` is the term that the sender would campaign in (thesis 9.6).
 
     `campaign` numbers the sender's pre-votes; the answer repeats it.
@@ -28,8 +27,7 @@ class PreVoteRequest:
     campaign: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PreVoteResponse:
+class PreVoteResponse(msgspec.Struct, frozen=True, gc=False):
     """`term` is the asked-for term when granted, else the voter's own term.
 
     Attributes:
@@ -44,8 +42,7 @@ class PreVoteResponse:
     campaign: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VoteRequest:
+class VoteRequest(msgspec.Struct, frozen=True, gc=False):
     """Vote for me in `term`.
 
     Attributes:
@@ -61,8 +58,7 @@ class VoteRequest:
     new_store: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class VoteResponse:
+class VoteResponse(msgspec.Struct, frozen=True, gc=False):
     """Sent only after the vote is durable."""
 
     term: Term
@@ -70,8 +66,7 @@ class VoteResponse:
     granted: bool
 
 
-@dataclass(frozen=True, slots=True)
-class AppendRequest:
+class AppendRequest(msgspec.Struct, frozen=True, gc=False):
     """The leader's entries after `prev_index`; without entries it is the heartbeat.
 
     Attributes:
@@ -98,8 +93,7 @@ class AppendRequest:
     members: ConfigurationNote | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class AppendResponse:
+class AppendResponse(msgspec.Struct, frozen=True, gc=False):
     """Sent only after the entries that it confirms are durable.
 
     Attributes:
@@ -126,8 +120,7 @@ class AppendResponse:
     may_lead: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class TimeoutNow:
+class TimeoutNow(msgspec.Struct, frozen=True, gc=False):
     """Campaign at once: the leader hands over (thesis 3.10)."""
 
     term: Term
@@ -145,8 +138,7 @@ Message = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RepairRequest:
+class RepairRequest(msgspec.Struct, frozen=True, gc=False):
     """Give me entries of mine that my disk has lost (docs/adr/0100).
 
     The last one is named by its chain CRC, which identifies the whole log up to it. So whoever has
@@ -164,8 +156,7 @@ class RepairRequest:
     last_chain_crc: int
 
 
-@dataclass(frozen=True, slots=True)
-class RepairAnswer:
+class RepairAnswer(msgspec.Struct, frozen=True, gc=False):
     """The end of what was asked for, as much as one message bears; or why there is nothing.
 
     Attributes:

@@ -60,10 +60,16 @@ class Announcer:
             if isinstance(news, MembersChanged | MembersCommitted):
                 for changed in self.members_watchers:
                     changed()
-        view = self._view_now(is_serving=is_serving)
-        before = self._view
-        if view == before:
+        node, before = self._engine.node, self._view
+        # Twice in each pass, and hardly ever news: no view is made to find that out.
+        if (
+            is_serving is before.is_serving
+            and node.role is before.role
+            and node.term == before.term
+            and node.leader_id == before.leader_id
+        ):
             return
+        view = self._view_now(is_serving=is_serving)
         assert view.term >= before.term, f"term {view.term} after {before.term}"
         assert view.role is Role.LEADER or not is_serving, f"a {view.role.value} serves"
         if is_serving and not before.is_serving:

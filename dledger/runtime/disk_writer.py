@@ -43,9 +43,6 @@ class DiskWriter:
     """The writes of one node.
 
     Invariants: at most one job runs; one that found the disk full runs again before any other.
-
-    Attributes:
-        descriptor: it is readable once a write has ended that no pass waited for; then `take_written` is due.
     """
 
     def __init__(
@@ -57,7 +54,7 @@ class DiskWriter:
         pace: SyncPace,
         on_full: Callable[[], None],
     ) -> None:
-        """Set up a writer; its thread starts with the first write.
+        """Set up a writer; nothing is written before it is open.
 
         Args:
             engine: whose jobs are run.
@@ -66,7 +63,7 @@ class DiskWriter:
             pace: learns how long each write took.
             on_full: called each time that a write found no room; the node must not lead any longer.
         """
-        self.descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._descriptor: int | None = None
         self._engine = engine
         self._announcer = announcer
         self._full_disks = full_disks
@@ -74,9 +71,17 @@ class DiskWriter:
         self._on_full = on_full
         self._storage = StorageThread()
         self._running: tuple[PersistJob, Work] | None = None
-        self._tell = partial(os.eventfd_write, self.descriptor, 1)
         self._blocked_job: PersistJob | None = None
         self._retry_ms = 0
+
+    def open(self) -> int:
+        """Begin; return a descriptor that is readable when a write has ended that no pass waited for.
+
+        `take_written` is due then.
+        """
+        assert self._descriptor is None, "it is open already"
+        self._descriptor = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        return self._descriptor
 
     def next_deadline_ms(self) -> int:
         """Return when the next pass is due at the latest: for the engine, or for a write that waits for room."""
@@ -100,13 +105,14 @@ class DiskWriter:
         if job is None:
             return
         self._pace.begin(now_ms())
+        assert self._descriptor is not None, "passes run within `Driver.run`"
         work = Work(job.run)
         self._storage.begin(work)
         if not self._pace.is_slow and work.wait(SYNC_WAIT_S):
             self._written(job, work)
             return
         self._running = (job, work)
-        work.leave(self._tell)
+        work.leave(partial(os.eventfd_write, self._descriptor, 1))
         if work.is_done:
             self.take_written()
 
@@ -116,8 +122,9 @@ class DiskWriter:
         Raises:
             DLedgerError: the engine has failed.
         """
+        assert self._descriptor is not None, "nothing was written"
         with suppress(BlockingIOError):
-            os.eventfd_read(self.descriptor)
+            os.eventfd_read(self._descriptor)
         if self._running is not None and self._running[1].is_done:
             job, work = self._running
             self._running = None
@@ -130,8 +137,10 @@ class DiskWriter:
             self._engine.fail_persist(
                 self._blocked_job, DiskFullError("the store has no room"), now_ms()
             )
-        # By the thread itself, which may be about to say that the last write is done.
-        self._storage.begin(Work(partial(os.close, self.descriptor)))
+        if self._descriptor is not None:
+            # By the thread itself, which may be about to say that the last write is done.
+            self._storage.begin(Work(partial(os.close, self._descriptor)))
+            self._descriptor = None
         self._storage.close()
 
     async def finish_at_end(self) -> None:

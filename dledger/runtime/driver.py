@@ -143,7 +143,6 @@ class Driver:
             pace=self.pace,
             on_full=lambda: self._step(StepDown(f"the disk of {config.node_id} is full")),
         )
-        links.watch(self._writer.descriptor, self._writer.take_written)
 
     # What callers ask; nothing here waits.
 
@@ -325,12 +324,13 @@ class Driver:
             Exception: what the state machine or a callback raised.
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
-        async with open_task_group() as tasks:
-            self.catch_up.tasks = tasks
-            tasks.start(self._writer.finish_at_end, name="persist")
-            tasks.start(self._run_on_sockets, name="driver sockets")
-            self.wake()
-            tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
+        with self._links.watching(self._writer.open(), self._writer.take_written):
+            async with open_task_group() as tasks:
+                self.catch_up.tasks = tasks
+                tasks.start(self._writer.finish_at_end, name="persist")
+                tasks.start(self._run_on_sockets, name="driver sockets")
+                self.wake()
+                tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
 
     def _run_on_alarm(self) -> None:
         """Run a pass for proposals and deadlines, and for the watch of the loop."""
@@ -464,7 +464,6 @@ class Driver:
         Raises:
             OSError, DLedgerError: the index could not be completed; the log is whole without it.
         """
-        self._links.unwatch(self._writer.descriptor)
         self._writer.close()
         self.callers.fail_all(ShutdownError("the node has stopped"))
         self.engine.close()

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import socket
 from collections import deque
-from dataclasses import replace
 from typing import Final
+
+import msgspec
 
 from dledger.codec.frame import encode_frames
 from dledger.codec.rpc import encode_entries, encode_message
@@ -150,7 +151,7 @@ class PeerLink:
         # Only what the kernel did not take makes a heartbeat wait; the rest leaves with it.
         oldest = self._oldest_waiting() if self._partial is not None else None
         if oldest is not None and oldest.term == heartbeat.term:
-            self._twin = replace(
+            self._twin = msgspec.structs.replace(
                 heartbeat, prev_index=oldest.prev_index, prev_term=oldest.prev_term
             )
         if self._ordered and not self._ordered[-1].entries:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
@@ -131,15 +132,17 @@ class PeerLinks:
         """Wait until `receive` has something to do."""
         await trio.lowlevel.wait_readable(self._epoll)
 
-    def watch(self, descriptor: int, become_readable: Callable[[], None]) -> None:
-        """Let something else end `wait_ready`, too: `receive` calls back while the descriptor is readable."""
+    @contextmanager
+    def watching(self, descriptor: int, become_readable: Callable[[], None]) -> Iterator[None]:
+        """Let something else end `wait_ready`, too, within the block: `receive` calls back while it is readable."""
         assert descriptor not in self._by_descriptor, f"descriptor {descriptor} is watched twice"
         self._by_descriptor[descriptor] = become_readable
         self._epoll.register(descriptor, select.EPOLLIN)
-
-    def unwatch(self, descriptor: int) -> None:
-        """Forget a descriptor that is closed next."""
-        del self._by_descriptor[descriptor]
+        try:
+            yield
+        finally:
+            self._epoll.unregister(descriptor)
+            del self._by_descriptor[descriptor]
 
     # Connections.
 

@@ -22,11 +22,11 @@ class Work:
         error: what it raised; None when nothing, or it is not done.
     """
 
-    __slots__ = ("_busy", "_call", "_tell", "error", "took_ms")
+    __slots__ = ("_busy", "_call", "_notify", "error", "took_ms")
 
     def __init__(self, call: Callable[[], object]) -> None:
         self._call = call
-        self._tell: Callable[[], object] | None = None
+        self._notify: Callable[[], object] | None = None
         self._busy = threading.Lock()  # a third of the time of an `Event`
         self._busy.acquire()
         self.took_ms = 0.0
@@ -42,20 +42,20 @@ class Work:
         self.took_ms = (now_s() - started_s) * 1000
         self._busy.release()
         # Only now: whoever leaves says so first, and looks afterwards whether it is done.
-        if self._tell is not None:
-            self._tell()
+        if self._notify is not None:
+            self._notify()
 
     @property
     def is_done(self) -> bool:
         """True once the work was done."""
         return not self._busy.locked()
 
-    def leave(self, tell: Callable[[], object]) -> None:
-        """Wait no longer: `tell` is called in the other thread when the work is done, unless `is_done` is true by now.
+    def leave(self, notify: Callable[[], object]) -> None:
+        """Wait no longer: `notify` is called in the other thread when the work is done, unless `is_done` is true by now.
 
         It may be called in that case, too.
         """
-        self._tell = tell
+        self._notify = notify
 
     def wait(self, patience_s: float | None = None) -> bool:
         """Block until the work is done or the timeout is over; return whether it is done."""

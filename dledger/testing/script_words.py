@@ -6,7 +6,8 @@ How a script is read, and what its commands have in common, is in `datadriven`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from dledger.raft.configuration import Configuration
 from dledger.raft.entry import Entry, EntryKind

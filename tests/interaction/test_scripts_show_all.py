@@ -14,6 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
+import msgspec
 import pytest
 
 import dledger.raft
@@ -72,25 +73,36 @@ class Occurred:
     rulings: set[tuple[AdmissionState, Sign]] = field(default_factory=set)
 
 
+def is_record(value: object) -> bool:
+    """Whether a value has fields of its own: the core's are structs, those around it dataclasses."""
+    return isinstance(value, msgspec.Struct) or is_dataclass(value)
+
+
+def fields_of(kind: Any) -> Iterator[tuple[str, object]]:
+    """Return the fields of a record or its class, with their defaults."""
+    each_field = msgspec.structs.fields if hasattr(kind, "__struct_fields__") else fields
+    return ((each.name, each.default) for each in each_field(kind))
+
+
 def arms_of(value: object) -> Iterator[str]:
     """Return the arms that a value shows: its type, its flags, the numbers that usually are 0, and what it carries."""
     name = type(value).__name__
     yield name
-    if not is_dataclass(value):
+    if not is_record(value):
         return
-    for each in fields(value):
-        content = getattr(value, each.name)
+    for each, default in fields_of(value):
+        content = getattr(value, each)
         if isinstance(content, bool | Enum):
-            yield f"{name}.{each.name}={_word(content)}"
-        elif each.default == 0 and content:
-            yield f"{name}.{each.name}"
+            yield f"{name}.{each}={_word(content)}"
+        elif default == 0 and content:
+            yield f"{name}.{each}"
         elif isinstance(content, tuple):
             for part in content:
                 if isinstance(part, Entry):
-                    yield f"{name}.{each.name}={_word(part.kind)}"
+                    yield f"{name}.{each}={_word(part.kind)}"
                 elif isinstance(part, ConfigurationNote):
-                    yield f"{name}.{each.name}={part.is_settled}"
-        elif is_dataclass(content):
+                    yield f"{name}.{each}={part.is_settled}"
+        elif is_record(content):
             yield from arms_of(content)
 
 
@@ -103,18 +115,18 @@ def possible_arms(kind: type) -> Iterator[str]:
     name = kind.__name__
     yield name
     hints = get_type_hints(kind)
-    for each in fields(kind):
-        hint = hints[each.name]
+    for each, default in fields_of(kind):
+        hint = hints[each]
         if hint is bool:
-            yield from (f"{name}.{each.name}={flag}" for flag in (False, True))
+            yield from (f"{name}.{each}={flag}" for flag in (False, True))
         elif isinstance(hint, type) and issubclass(hint, Enum):
-            yield from (f"{name}.{each.name}={_word(member)}" for member in hint)
-        elif each.default == 0:
-            yield f"{name}.{each.name}"
+            yield from (f"{name}.{each}={_word(member)}" for member in hint)
+        elif default == 0:
+            yield f"{name}.{each}"
         elif hint == tuple[Entry, ...]:
-            yield from (f"{name}.{each.name}={_word(member)}" for member in EntryKind)
+            yield from (f"{name}.{each}={_word(member)}" for member in EntryKind)
         elif hint == tuple[ConfigurationNote, ...]:
-            yield from (f"{name}.{each.name}={flag}" for flag in (False, True))
+            yield from (f"{name}.{each}={flag}" for flag in (False, True))
 
 
 def refusals() -> dict[str, str]:

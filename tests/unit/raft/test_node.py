@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from dledger.config import RaftConfig
@@ -277,7 +278,7 @@ def test_a_log_begins_anew_only_at_a_follower_and_only_forward() -> None:
     _, member = make_role(Role.FOLLOWER, "1,1,1", term=2)
     node = member.node
     told = append_request(N1, 2, "3@1", commit=9)
-    receive(member, replace(told, first_kept=Index(9)))
+    receive(member, msgspec.structs.replace(told, first_kept=Index(9)))
     node.begin_log_after(LogBase(Index(9), Term(1), Position(900)))
     assert (node.log.last_id, node.commit_index) == (EntryId(Term(1), Index(9)), 9)
     assert node.durable_index == 0, "nothing of it is on disk yet"
@@ -292,7 +293,9 @@ def test_a_log_that_begins_anew_begins_with_the_members_that_its_leader_tells() 
     group, member = make_role(Role.FOLLOWER, "1,1,1", term=2)
     node = member.node
     changed = ConfigurationNote(EntryId(Term(1), Index(8)), Configuration((N0, N1)))
-    told = replace(append_request(N1, 2, "3@1", commit=8), first_kept=Index(7), members=changed)
+    told = msgspec.structs.replace(
+        append_request(N1, 2, "3@1", commit=8), first_kept=Index(7), members=changed
+    )
     receive(member, told)
     assert not node.knows_members_at(Index(9))
     with pytest.raises(AssertionError, match="members at entry 9 are not known"):

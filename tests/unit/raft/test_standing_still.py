@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from dledger.raft.core import STANDSTILLS_MAX
 from dledger.raft.effects import ReadAt, Resolve, Role, SendEntries

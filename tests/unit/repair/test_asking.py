@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from random import Random
 
+import msgspec
+
 from dledger.codec.entry import chain_crc, seal
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId, Position
@@ -81,7 +83,7 @@ def test_other_entries_than_the_named_ones_are_not_believed() -> None:
 
 def test_entries_with_room_between_them_are_not_believed_though_their_chain_is_right() -> None:
     third, fourth = ENTRIES[2:4]
-    apart = replace(fourth, position=Position(fourth.position + 10), header=b"")
+    apart = msgspec.structs.replace(fourth, position=Position(fourth.position + 10), header=b"")
     apart = seal(apart, chain_crc(third))
     wanted = replace(
         missing(3, 4), end_position=apart.end_position, last_chain_crc=chain_crc(apart)

@@ -55,10 +55,11 @@ class Bench:
         self.writer = DiskWriter(
             self.engine, nothing, nothing, pace=self.pace, on_full=lambda: None
         )
+        self._descriptor = self.writer.open()
 
     def is_readable(self, patience_ms: int) -> bool:
         poll = select.poll()
-        poll.register(self.writer.descriptor, select.POLLIN)
+        poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(patience_ms))
 
     def write_one(self) -> Job:

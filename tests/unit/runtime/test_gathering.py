@@ -42,7 +42,6 @@ async def test_what_gathers_in_one_turn_is_proposed_together_and_leaves_with_tha
         async with trio.open_nursery() as nursery:
             for number in range(8):
                 nursery.start_soon(stage, b"%d" % number)
-        assert counts == [], "others may come"
         await wait_until(lambda: bool(ended))
         assert counts == [8]
         assert sorted(leader.machine.bodies[-1]) == sorted(b"01234567")

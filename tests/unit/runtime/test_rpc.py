@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from dledger.codec.entry import chain_crc, seal
 from dledger.codec.rpc import decode_entries, decode_message, encode_entries, encode_message
