@@ -51,7 +51,7 @@ class Work:
         return not self._busy.locked()
 
     def leave(self, notify: Callable[[], object]) -> None:
-        """Wait no longer: `notify` is called in the other thread when the work is done, unless `is_done` is true by now.
+        """Wait no longer: `notify` is called in the other thread when the work is done, unless `is_done` is true now.
 
         It may be called in that case, too.
         """
