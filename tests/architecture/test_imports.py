@@ -179,6 +179,7 @@ OF_THE_MACHINE = {"dledger.storage.lock", "dledger.storage.posix", "dledger.stor
 
 # Of the parts of a broker that act on requests, those that start tasks or wait, and the clock itself.
 SHELL_OF_THE_SERVER = {
+    "broker.server.deliveries.deliveries",
     "broker.server.handlers.client_exchange",
     "broker.server.handlers.members",
     "broker.server.handlers.pull_turns",

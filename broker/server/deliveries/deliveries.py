@@ -6,6 +6,8 @@ import logging
 import math
 from typing import Final, Protocol
 
+import trio
+
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
 from broker.store.record_reader import MessageGoneError, RecordReader
@@ -84,10 +86,19 @@ class DeliveryAlarm:
         self._task = task
         self._outputs = outputs
         self._alarm = Alarm()
+        self._looked_s = -math.inf
 
     def look(self) -> None:
-        """Look at the task again, within LOOK_S: something may be due earlier than it was said to be."""
-        self._alarm.set_within(LOOK_S)
+        """Look at the task again, within LOOK_S: something may be due earlier than it was said to be.
+
+        At once if that was not done lately: mostly there is nothing, and nobody need wake.
+        """
+        now_s = trio.current_time()
+        if now_s < self._looked_s + LOOK_S:
+            self._alarm.set_within(LOOK_S)
+            return
+        self._looked_s = now_s
+        self._alarm.set_within(self._wait_s())
 
     async def run(self) -> None:
         """Deliver until cancelled."""
@@ -97,11 +108,13 @@ class DeliveryAlarm:
     def _deliver(self) -> None:
         self._task.tick()
         self._outputs.flush()
+        self._alarm.set_to(self._wait_s())
+
+    def _wait_s(self) -> float:
         wait_ms = self._task.wait_ms()
         if wait_ms is None:
-            self._alarm.set_to(math.inf)
-        else:
-            self._alarm.set_to(min(CLOCK_LOOK_S, max(SLEEP_MIN_S, wait_ms / 1000)))
+            return math.inf
+        return min(CLOCK_LOOK_S, max(SLEEP_MIN_S, wait_ms / 1000))
 
 
 class Deliverer:

@@ -96,6 +96,21 @@ async def test_its_time_is_moved_on_and_back_while_it_waits(autojump_clock: Cloc
         nursery.cancel_scope.cancel()
 
 
+async def test_a_later_time_does_not_put_it_off_where_a_bound_is_meant(
+    autojump_clock: Clock,
+) -> None:
+    ringing = Ringing(autojump_clock)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ringing.alarm.run, ringing.act)
+        await trio.sleep(1)
+        ringing.alarm.set_within(3)
+        ringing.alarm.set_within(2)
+        ringing.alarm.set_within(10)
+        await trio.sleep(20)
+        assert ringing.at_s == [3]
+        nursery.cancel_scope.cancel()
+
+
 async def test_its_time_comes_again_and_again(autojump_clock: Clock) -> None:
     ringing = Ringing(autojump_clock)
     ringing.next_s = 2
