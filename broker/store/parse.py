@@ -16,6 +16,7 @@ from typing import Final
 
 from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
+from broker.store.record_shapes import KEY_END, KEY_MARK, RecordShapes
 from dledger_mq.message.hashes import tags_code_of_bytes
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
@@ -44,6 +45,12 @@ IS_HIDDEN: Final = 5
 _HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
 _HEAD_BYTES: Final = _HEAD.size
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
+_UNUSUAL_BITS: Final = _HOST_BITS | TRANSACTION_PREPARED
+
+MISSES_MAX: Final = 32
+"""Shapes of an entry may be unknown, that many and half of its records; then the rest is read without looking for them:
+somebody's records have no two alike."""
+_SHAPES: Final = RecordShapes()
 
 _TAGS: Final = TAGS + b"\x01"
 _UNIQ_KEY: Final = UNIQ_KEY + b"\x01"
@@ -62,60 +69,114 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         RecordError: the bytes are not records from the first to the last.
         MisplacedRecordError: a record claims another physical offset than the one it stands at.
     """
-    queue_id: QueueId
-    queue_offset: QueueOffset
-    physical_offset: PhysicalOffset
-    store_ms: StoreTimeMs
     records: list[ParsedRecord] = []
-    add = records.append
-    unpack = _HEAD.unpack_from
+    add, unpack, known = records.append, _HEAD.unpack_from, _SHAPES.known
     place, end = 0, len(body)
-    while place < end:
-        if end - place < RECORD_BYTES_MIN:
-            decode_record(body, place)  # raises: torn
+    last = end - RECORD_BYTES_MIN
+    before = key = rest = b""
+    misses, is_tried = 0, True
+    while place <= last:  # per message on every follower, so no calls but C ones for a known shape
         (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_ms, body_length) = (
             unpack(body, place)
         )
         stop = place + size
-        topic_at = place + _HEAD_BYTES + body_length
-        if (
-            magic != MAGIC_V1
-            or sys_flag & _HOST_BITS
-            or body_length < 0
-            or topic_at + 4 > stop
-            or stop > end
-        ):
-            record = parsed(decode_record(body, place, check_crc=False))
-            physical_offset = record[PHYSICAL_OFFSET]
-            stop = place + record[SIZE_BYTES]
-        else:
-            topic_end = topic_at + 1 + body[topic_at]
-            properties = body[topic_end + 2 : stop]
-            topic = body[topic_at + 1 : topic_end]
-            if (
-                topic_end + 2 > stop
-                or not topic
-                or (body[topic_end] << 8 | body[topic_end + 1]) != len(properties)
-                or not (topic.isascii() or is_text(topic))
-            ):
-                decode_record(body, place)  # raises: lengths disagree, or the topic is no text
-            record = (
-                (topic, queue_id),
-                queue_offset,
-                physical_offset,
-                size,
-                store_ms,
-                sys_flag & TRANSACTION_PREPARED != 0,
-                folded_properties(properties),
-            )
-        if physical_offset != first_offset + place:
-            raise MisplacedRecordError(
-                f"the record at physical offset {first_offset + place} says {physical_offset}"
-            )
+        is_plain = (
+            is_tried
+            and magic == MAGIC_V1
+            and not sys_flag & _UNUSUAL_BITS
+            and body_length >= 0
+            and stop <= end
+        )
+        if is_plain:
+            before, _, after = body[place + _HEAD_BYTES + body_length : stop].partition(KEY_MARK)
+            key, _, rest = after.partition(KEY_END)
+            shape = known.get((before, rest))
+            if shape is not None:
+                topic, key_bytes, tag_hash, keys = shape
+                if len(key) == key_bytes and physical_offset == first_offset + place:
+                    properties = tag_hash, key, keys
+                    add(
+                        (
+                            (topic, queue_id),
+                            queue_offset,
+                            physical_offset,
+                            size,
+                            store_ms,
+                            False,
+                            properties,
+                        )
+                    )
+                    place = stop
+                    continue
+        record = _parse_record(body, place, first_offset)
+        if is_plain:
+            misses += 1
+            is_tried = 2 * misses <= len(records) + MISSES_MAX
+            _learn(before, key, rest, record)
         add(record)
-        place = stop
+        place += record[SIZE_BYTES]
+    if place < end:
+        decode_record(body, place)  # raises: torn
     assert place == end, f"the last record ends at byte {place} of a body of {end} bytes"
     return records
+
+
+def _parse_record(body: bytes, place: int, first_offset: PhysicalOffset) -> ParsedRecord:
+    """Read one record, of any shape.
+
+    Raises:
+        RecordError, MisplacedRecordError: as `parse_records`.
+    """
+    queue_id: QueueId
+    queue_offset: QueueOffset
+    physical_offset: PhysicalOffset
+    store_ms: StoreTimeMs
+    (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_ms, body_length) = (
+        _HEAD.unpack_from(body, place)
+    )
+    stop = place + size
+    topic_at = place + _HEAD_BYTES + body_length
+    if (
+        magic != MAGIC_V1
+        or sys_flag & _HOST_BITS
+        or body_length < 0
+        or topic_at + 4 > stop
+        or stop > len(body)
+    ):
+        record = parsed(decode_record(body, place, check_crc=False))
+        physical_offset = record[PHYSICAL_OFFSET]
+    else:
+        topic_end = topic_at + 1 + body[topic_at]
+        properties = body[topic_end + 2 : stop]
+        topic = body[topic_at + 1 : topic_end]
+        if (
+            topic_end + 2 > stop
+            or not topic
+            or (body[topic_end] << 8 | body[topic_end + 1]) != len(properties)
+            or not (topic.isascii() or is_text(topic))
+        ):
+            decode_record(body, place)  # raises: lengths disagree, or the topic is no text
+        record = (
+            (topic, queue_id),
+            queue_offset,
+            physical_offset,
+            size,
+            store_ms,
+            sys_flag & TRANSACTION_PREPARED != 0,
+            folded_properties(properties),
+        )
+    if physical_offset != first_offset + place:
+        raise MisplacedRecordError(
+            f"the record at physical offset {first_offset + place} says {physical_offset}"
+        )
+    return record
+
+
+def _learn(before: bytes, key: bytes, rest: bytes, record: ParsedRecord) -> None:
+    """Have the shape of a record remembered, which was read the ordinary way."""
+    (topic, _), *_, (tag_hash, uniq_key, keys) = record
+    if key and key == uniq_key:
+        _SHAPES.learn(before, rest, (topic, len(key), tag_hash, keys))
 
 
 def folded_properties(properties: bytes) -> FoldedProperties:

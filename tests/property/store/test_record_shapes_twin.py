@@ -1,0 +1,168 @@
+"""Reading an entry by the shapes of its records, against the codec, which reads each record by itself.
+
+Shapes come again, with other keys, and are misleading or broken just where a shape might be trusted too far.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.store import parse
+from broker.store.errors import MisplacedRecordError
+from broker.store.parse import ParsedRecord, parse_records, parsed
+from broker.store.record_shapes import SHAPES_MAX
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.record import decode_record, encode_record
+from tests.unit.store.lone_broker import BORN, HOST
+
+pytestmark = pytest.mark.slow
+
+FIRST = 5048
+V6 = bytes(16) + (10911).to_bytes(4, "big")
+keys = st.sampled_from([b"k1", b"k2", b"k3", b"", b"k", b"a\x01b", b"UNIQ_KEY\x01", b"TAGS\x01x"])
+pieces = st.sampled_from(
+    [
+        b"",
+        b"UNIQ_KEY",
+        b"\x02UNIQ_KEY\x01k1\x02",
+        b"MY_UNIQ_KEY\x01k1\x02",
+        b"UNIQ_KEY\x01\x02",
+        b"TAGS\x01a\x02",
+        b"\x02TAGS\x01b",
+        b"KEYS\x01x y\x02",
+        b"\x02",
+        b"\x01",
+        b"a\x01b\x02",
+    ]
+)
+texts = st.lists(pieces, max_size=3).map(b"".join)
+topics = st.sampled_from(
+    [b"T", b"U", "中文".encode(), b"UNIQ_KEY\x01k1\x02", b"t" * 127, b"t" * 200]
+)
+shapes = st.tuples(topics, texts, texts)
+
+
+@st.composite
+def bodies(draw: st.DrawFn) -> bytes:
+    """Records of a few shapes, with different keys, in one body."""
+    few = draw(st.lists(shapes, min_size=1, max_size=3))
+    body = b""
+    for topic, before, rest in draw(st.lists(st.sampled_from(few), max_size=8)):
+        key = draw(keys)
+        body += encode_record(
+            topic=topic,
+            queue_id=draw(st.integers(0, 2)),
+            queue_offset=draw(st.integers(0, 9)),
+            physical_offset=FIRST + len(body) + draw(st.sampled_from([0] * 30 + [1])),
+            sys_flag=draw(st.sampled_from([0] * 9 + [1, 4, 8, 12])),
+            born_timestamp_ms=1,
+            born_host=draw(st.sampled_from([BORN] * 9 + [V6])),
+            store_timestamp_ms=draw(st.integers(0, 3)),
+            store_host=HOST,
+            body=draw(st.sampled_from([b"", b"x", b"body\x02UNIQ_KEY\x01k1\x02"])),
+            properties=before + b"UNIQ_KEY\x01" + key + draw(ends) + rest,
+        )
+    return body
+
+
+ends = st.sampled_from([b"\x02"] * 9 + [b""])
+
+damage = st.lists(
+    st.tuples(st.floats(0, 1), st.sampled_from([1, 2, 4, 0x7F, 0x80, 0xFF])), max_size=2
+)
+
+
+def by_the_codec(body: bytes) -> list[ParsedRecord]:
+    records, place = [], 0
+    while place < len(body):
+        record = parsed(decode_record(body, place, check_crc=False))
+        if record[parse.PHYSICAL_OFFSET] != FIRST + place:
+            raise MisplacedRecordError
+        records.append(record)
+        place += record[parse.SIZE_BYTES]
+    return records
+
+
+def agree(body: bytes) -> None:
+    """Demand the same records, or the same refusal."""
+    try:
+        expected = by_the_codec(body)
+    except (RecordError, MisplacedRecordError) as error:
+        with pytest.raises(type(error)):
+            parse_records(body, FIRST)
+    else:
+        assert parse_records(body, FIRST) == expected
+
+
+@settings(max_examples=300)
+@given(st.lists(bodies(), max_size=3))
+def test_known_shapes_are_read_as_the_codec_reads_them(some: list[bytes]) -> None:
+    for body in some:
+        agree(body)
+        agree(body)
+
+
+@settings(max_examples=300)
+@given(bodies(), damage, st.integers(0, 3))
+def test_broken_bytes_of_known_shapes_are_refused_as_the_codec_refuses_them(
+    body: bytes, flips: list[tuple[float, int]], cut: int
+) -> None:
+    agree(body)
+    broken = bytearray(body[: len(body) - cut])
+    for where, bits in flips:
+        if broken:
+            broken[int(where * (len(broken) - 1))] ^= bits
+    agree(bytes(broken))
+
+
+def test_any_flipped_bit_is_seen_as_the_codec_sees_it() -> None:
+    first = _record(b"k1")
+    body = first + _record(b"k2", len(first))
+    agree(body)
+    for bit in range(8 * len(first), 8 * len(body)):
+        broken = bytearray(body)
+        broken[bit // 8] ^= 1 << bit % 8
+        agree(bytes(broken))
+
+
+def test_a_negative_body_length_is_refused_though_the_topic_would_fit() -> None:
+    wide = _record(b"k1", topic=b"t" * 127)
+    topic, length_at = b"t" * 255, 88
+    size = (len(wide) + 128).to_bytes(4, "big")
+    sound = size + wide[4:length_at] + b"\xff" + topic + wide[length_at + 128 :]
+    agree(sound)
+    agree(sound)
+    size = (len(sound) - 1).to_bytes(4, "big")
+    agree(size + sound[4 : length_at - 4] + b"\xff" * 4 + sound[length_at + 1 :])
+
+
+def test_shapes_are_forgotten_when_there_are_too_many() -> None:
+    for number in range(SHAPES_MAX + 1):
+        agree(_record(b"k1", more=b"%d" % number))
+    assert len(parse._SHAPES.known) <= SHAPES_MAX
+    agree(_record(b"k2"))
+
+
+def test_records_of_which_no_two_are_alike_are_read_without_looking() -> None:
+    body = b""
+    for number in range(3 * parse.MISSES_MAX):
+        body += _record(b"k1", len(body), b"unique-%d" % number)
+    agree(body)
+
+
+def _record(key: bytes, place: int = 0, more: bytes = b"b", topic: bytes = b"T") -> bytes:
+    return encode_record(
+        topic=topic,
+        queue_id=1,
+        queue_offset=0,
+        physical_offset=FIRST + place,
+        sys_flag=0,
+        born_timestamp_ms=1,
+        born_host=BORN,
+        store_timestamp_ms=2,
+        store_host=HOST,
+        body=b"body",
+        properties=b"UNIQ_KEY\x01" + key + b"\x02a\x01" + more + b"\x02",
+    )
