@@ -48,10 +48,6 @@ _UNIT_BYTES: Final = _UNIT.size
 _NUMBER_BYTES: Final = _NUMBER.size
 _CAPACITY_BYTES: Final = 2 * _NUMBER_BYTES + _UNIT_BYTES
 
-IndexedKey = tuple[bytes, int, PhysicalOffset, StoreTimeMs]
-"""A key of a message; its topic's `key_seed`; where the message stands, and when it was stored. What the
-index comes to keep of a key is added here, and packed by `KeyIndex.add` alone."""
-
 
 def key_seed(topic: bytes) -> int:
     """Return the CRC32C of a topic and `#`, with which the hashes of its messages' keys begin."""
@@ -180,31 +176,41 @@ class KeyIndex:
         """Full segments that are still in memory: there was no room for them."""
         return len(self._unwritten)
 
-    def add(self, keys: Sequence[IndexedKey]) -> None:
-        """Add the keys of one entry, in the order of the log. Runs per key: no calls but C ones."""
-        if not keys:
+    def add(
+        self,
+        texts: Sequence[bytes],
+        seeds: Sequence[int],
+        offsets: Sequence[PhysicalOffset],
+        times: Sequence[StoreTimeMs],
+    ) -> None:
+        """Add the keys of one entry, in the order of the log. Nothing runs per key here but in C.
+
+        Args:
+            texts: the keys.
+            seeds: the `key_seed` of the topic of each.
+            offsets: where the message of each stands.
+            times: when that was stored.
+        """
+        if not texts:
             return
-        _, _, first_offset, first_ms = keys[0]
-        assert first_ms >= self.last_store_ms, (
-            f"a key stored at {first_ms} comes after one stored at {self.last_store_ms}"
+        assert times[0] >= self.last_store_ms, (
+            f"a key stored at {times[0]} comes after one stored at {self.last_store_ms}"
         )
-        assert first_offset >= self.last_physical_offset, (
-            f"a key at {first_offset} comes after one at {self.last_physical_offset}"
+        assert offsets[0] >= self.last_physical_offset, (
+            f"a key at {offsets[0]} comes after one at {self.last_physical_offset}"
         )
-        hashes: list[int] = []
-        units = bytearray()
-        add_hash, pack = hashes.append, _UNIT.pack
-        for text, seed, physical_offset, store_ms in keys:
-            hashed = crc32c(text, seed)
-            add_hash(hashed)
-            units += pack(hashed, physical_offset, store_ms)
+        assert len(texts) == len(seeds) == len(offsets) == len(times), (
+            f"{len(texts)} keys, {len(seeds)} seeds, {len(offsets)} offsets, {len(times)} times"
+        )
+        hashes = list(map(crc32c, texts, seeds))
+        units = b"".join(map(_UNIT.pack, hashes, offsets, times))
         while len(hashes) >= (room := self._capacity - len(self._links)):
             self._add_to_segment(hashes[:room], units[: room * _UNIT_BYTES])
             hashes, units = hashes[room:], units[room * _UNIT_BYTES :]
         self._add_to_segment(hashes, units)
-        _, _, self.last_physical_offset, self.last_store_ms = keys[-1]
+        self.last_physical_offset, self.last_store_ms = offsets[-1], times[-1]
 
-    def _add_to_segment(self, hashes: list[int], units: bytes | bytearray) -> None:
+    def _add_to_segment(self, hashes: list[int], units: bytes) -> None:
         """Add units, for which the newest segment has room, and seal it when it is full."""
         mask, slots, link = self._capacity - 1, self._slots, self._links.append
         for number, hashed in enumerate(hashes, len(self._links) + 1):

@@ -17,6 +17,7 @@ import struct
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import msgspec
@@ -181,17 +182,7 @@ class RecentSends:
             keys, offsets = [k for k, _ in short], [o for _, o in short]
             if not keys:
                 return
-        found = self.by_key
-        # C loops for what is usual: keys never seen before. They cost a look-up and a store per message.
-        if found.keys().isdisjoint(keys):
-            before = len(found)
-            found.update(zip(keys, offsets, strict=True))
-            if len(found) - before < len(keys):  # a key twice in this entry: once more, one by one
-                for key in keys:
-                    found.pop(key, None)
-                self._add_each(keys, offsets)
-        else:
-            self._add_each(keys, offsets)
+        self._add_all(keys, offsets)
         self._entries.append(RememberedEntry(store_ms, keys, offsets))
         self._count += len(keys)
         self.digest = crc32c(
@@ -228,15 +219,19 @@ class RecentSends:
         self.by_key = {}
         self._entries = deque(RememberedEntry(*entry) for entry in entries)
         for entry in self._entries:
-            self._add_each(entry.keys, entry.offsets)
+            self._add_all(entry.keys, entry.offsets)
         self._count = sum(len(entry.keys) for entry in self._entries)
 
-    def _add_each(self, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset]) -> None:
-        """Add keys one by one: some were seen before."""
+    def _add_all(self, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset]) -> None:
+        """Add where the records of an entry stand."""
         found = self.by_key
-        for key, offset in zip(keys, offsets, strict=True):
-            earlier = self._newest(key)
-            found[key] = (*earlier, offset)[-COPIES_MAX:] if earlier else offset
+        # In C what is usual, keys never seen before: one look at the table for each, which keeps what it has.
+        held = list(map(found.setdefault, keys, offsets))
+        if held == offsets:
+            return
+        for key, offset, earlier in zip(keys, offsets, held, strict=True):
+            if earlier != offset:
+                found[key] = (*self._newest(key), offset)[-COPIES_MAX:]
 
     def _forget(self, now_ms: StoreTimeMs) -> None:
         """Forget the oldest entries that are too old; seal those that are not, as long as there are too many keys."""
@@ -256,18 +251,19 @@ class RecentSends:
 
     def _forget_keys(self, entry: RememberedEntry) -> None:
         """Forget where the keys of an entry stand there; newer copies stay."""
-        found = self.by_key
-        last = entry.offsets[-1]
-        for key in entry.keys:
-            held = found.get(key)
-            if held is None:
-                continue  # its newer copies pushed it out, or it was twice in the entry
-            if isinstance(held, int):
-                if held <= last:
-                    del found[key]
-                continue
-            left = tuple(offset for offset in held if offset > last)
-            if left:
-                found[key] = left if len(left) > 1 else left[0]
-            else:
-                del found[key]
+        # In C what is usual, keys that came once: one look at the table for each, which gives up all that it has.
+        gone = list(map(self.by_key.pop, entry.keys, repeat(())))
+        if gone != entry.offsets:
+            self._keep_newer(entry, gone)
+
+    def _keep_newer(
+        self,
+        entry: RememberedEntry,
+        gone: Sequence[PhysicalOffset | tuple[PhysicalOffset, ...]],
+    ) -> None:
+        """Put back where newer records with the keys of an entry stand, `gone` being what was given up for each."""
+        found, last = self.by_key, entry.offsets[-1]
+        for key, held in zip(entry.keys, gone, strict=True):
+            newer = [at for at in ((held,) if isinstance(held, int) else held) if at > last]
+            if newer:
+                found[key] = tuple(newer) if len(newer) > 1 else newer[0]

@@ -1,8 +1,8 @@
 """Shapes of records: topic and properties as they stand behind a record's body, but for the value of UNIQ_KEY.
 
-A producer's records have one shape or a few, and all that the fold needs of these bytes, the key aside, follows from it.
-So whoever has read a record the ordinary way may have its shape remembered, and what has the same shape is not read
-again. A shape proves as much as it spares: whatever has it is a topic that is text, and lengths that add up.
+A producer's records have one shape or a few, and all that the fold needs of these bytes, the key aside, follows from
+it. So whoever has read a record the ordinary way may have its shape remembered, and what has the same shape is not read
+again. A shape proves as much as it spares: whatever has it has a topic that is text, and lengths that add up.
 
 A table of results, which may be forgotten at any time. Nothing here reads a record (broker/store/parse.py).
 """

@@ -58,11 +58,12 @@ class SealedTable:
         """Add keys of one entry; there must be room."""
         assert self.count + len(keys) <= TABLE_KEYS, f"{len(keys)} keys after {self.count}"
         slots, base, mask = self.slots, self.base, len(self.slots) - 1
-        for key, offset in zip(keys, offsets, strict=True):
-            at = crc32(key) & mask
+        columns = zip(map(crc32, keys), map(crc32c, keys), offsets, strict=True)
+        for hashed, tag, offset in columns:
+            at = hashed & mask
             while slots[at]:
                 at = at + 1 & mask
-            slots[at] = (crc32c(key) & _TAG_MASK) << _TAG_SHIFT | offset - base
+            slots[at] = (tag & _TAG_MASK) << _TAG_SHIFT | offset - base
         self.firsts.append(offsets[0])
         self.times.append(store_ms)
         self.counts.append(len(keys))

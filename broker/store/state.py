@@ -31,13 +31,13 @@ from broker.store.consume_queue import (
 )
 from broker.store.control import MalformedControlError, MarkDigests, decode_control
 from broker.store.digest_marks import DigestMarks
+from broker.store.entry_keys import EntryKeys
 from broker.store.errors import OutOfOrderError
 from broker.store.far_timers import FarTimers
 from broker.store.group_settings import GroupSettings
 from broker.store.groups import Groups
 from broker.store.key_index import (
     SEGMENT_UNITS_DEFAULT,
-    IndexedKey,
     KeyIndex,
     MemorySegmentStore,
     SegmentStore,
@@ -69,7 +69,6 @@ from dledger.state_machine import (
     StoredPart,
 )
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
-from dledger_mq.message.properties import split_keys
 from dledger_mq.message.record import StoredMessage, decode_record
 
 SPILL_SHARES: Final = 64
@@ -112,19 +111,6 @@ class StateLimits:
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
     sealed_units: int = SEALED_UNITS
     near_timers_max: int = NEAR_MAX
-
-
-class _Keys(NamedTuple):
-    """Keys of messages, as they gather while an entry is folded.
-
-    Attributes:
-        indexed: for the key index.
-        uniq_keys, uniq_offsets: unique keys to remember, and where their records begin.
-    """
-
-    indexed: list[IndexedKey]
-    uniq_keys: list[bytes]
-    uniq_offsets: list[PhysicalOffset]
 
 
 class BrokerState:
@@ -375,16 +361,15 @@ class BrokerState:
 
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""
+        if not records:
+            return
         by_key, pack_unit = self.queues.by_key, UNIT.pack
-        keys = _Keys([], [], [])
-        add_key, add_uniq, add_offset = (
-            keys.indexed.append,
-            keys.uniq_keys.append,
-            keys.uniq_offsets.append,
-        )
-        latest_ms = before_ms = self.last_store_ms
-        if self.locks.awaits_time and records:
-            self.locks.resume(records[0][STORE_MS], latest_ms)
+        keys, before_ms = EntryKeys(), self.last_store_ms
+        texts, seeds, offsets = keys.unique
+        add_text, add_seed, add_offset = texts.append, seeds.append, offsets.append
+        if self.locks.awaits_time:
+            self.locks.resume(records[0][STORE_MS], before_ms)
+        latest_ms = max(before_ms, records[0][STORE_MS])
         for record in records:
             key, queue_offset, physical_offset, size, store_ms, is_hidden, properties = record
             tag_hash, uniq_key, more = properties
@@ -392,6 +377,7 @@ class BrokerState:
             if queue is None:
                 queue = self.queues.create(key)
             if store_ms > latest_ms:
+                self._index(keys, latest_ms)
                 latest_ms = store_ms
             if queue_offset != queue.max_offset or queue.special or is_hidden:
                 self.last_store_ms = latest_ms
@@ -402,23 +388,25 @@ class BrokerState:
             queue.max_offset = queue_offset + 1  # type: ignore[assignment]
             queue.put_bytes += size
             if uniq_key is not None:
-                add_key((uniq_key, queue.key_seed, physical_offset, latest_ms))
-                add_uniq(uniq_key)
+                add_text(uniq_key)
+                add_seed(queue.key_seed)
                 add_offset(physical_offset)
             if more is not None:
-                for text in split_keys(more):
-                    add_key((text, queue.key_seed, physical_offset, latest_ms))
-        self.key_index.add(keys.indexed)
-        self.recent_sends.add(keys.uniq_keys, keys.uniq_offsets, latest_ms)
+                keys.add_others(more, queue.key_seed, physical_offset)
+        self._index(keys, latest_ms)
+        self.recent_sends.add(texts, offsets, latest_ms)
         self.last_store_ms = latest_ms
         if latest_ms - before_ms > JUMP_MS and before_ms:
             self.retention.note_jump(before_ms, latest_ms, entry.position)
         self._count(entry, records)
 
+    def _index(self, keys: EntryKeys, store_ms: StoreTimeMs) -> None:
+        """Index the keys that gathered, of messages stored at one time."""
+        texts, seeds, offsets = keys.take()
+        self.key_index.add(texts, seeds, offsets, [store_ms] * len(texts))
+
     def _count(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Count what was folded, and let units leave memory now and then."""
-        if not records:
-            return
         start, last = records[0][PHYSICAL_OFFSET], records[-1]
         end = last[PHYSICAL_OFFSET] + last[SIZE_BYTES]
         body_start = entry.position + ENTRY_HEADER_BYTES
@@ -440,7 +428,7 @@ class BrokerState:
             )
 
     def _fold_unusual(
-        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: _Keys
+        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: EntryKeys
     ) -> None:
         """Fold a record of a special topic, one that no queue shows, or one with a wrong queue offset."""
         key, queue_offset, physical_offset, size, store_ms, is_hidden, properties = record
@@ -456,14 +444,12 @@ class BrokerState:
         if key[0] == SCHEDULE_KEY and (level := level_of(message.properties)):
             tag_hash = store_ms + self.schedule.delay_ms(level)
         queue.append(physical_offset, size, tag_hash)
-        texts = split_keys(more or b"")
         if uniq_key is not None:
-            texts = [uniq_key, *texts]
-            keys.uniq_keys.append(uniq_key)
-            keys.uniq_offsets.append(physical_offset)
-        keys.indexed.extend(
-            (text, queue.key_seed, physical_offset, self.last_store_ms) for text in texts
-        )
+            keys.unique.texts.append(uniq_key)
+            keys.unique.seeds.append(queue.key_seed)
+            keys.unique.offsets.append(physical_offset)
+        if more is not None:
+            keys.add_others(more, queue.key_seed, physical_offset)
         self._follow(entry, key, message)
 
     def _follow(self, entry: Entry, key: QueueKey, message: StoredMessage) -> None:

@@ -127,20 +127,33 @@ def test_any_flipped_bit_is_seen_as_the_codec_sees_it() -> None:
         agree(bytes(broken))
 
 
+@pytest.mark.parametrize("key", [b"k", b"k12", b"k1\x01", b"", b"UNIQ_KEY\x01k1"])
+def test_a_key_of_another_length_than_the_properties_say_is_refused(key: bytes) -> None:
+    sound = _record(b"k1")
+    agree(sound)
+    broken = sound.replace(b"k1", key)
+    agree(len(broken).to_bytes(4, "big") + broken[4:])
+
+
+def test_a_key_without_its_end_is_refused_where_the_end_is_counted() -> None:
+    sound = _record(b"k1", rest=b"\x02")
+    agree(sound)
+    agree((len(sound) - 1).to_bytes(4, "big") + sound[4:-1])
+
+
 def test_a_negative_body_length_is_refused_though_the_topic_would_fit() -> None:
-    wide = _record(b"k1", topic=b"t" * 127)
-    topic, length_at = b"t" * 255, 88
-    size = (len(wide) + 128).to_bytes(4, "big")
-    sound = size + wide[4:length_at] + b"\xff" + topic + wide[length_at + 128 :]
+    wide, topic = _record(b"k1", topic=b"t" * 127), b"t" * 255
+    sound = wide[4:92] + b"\xff" + topic + wide[93 + 127 :]
+    sound = (4 + len(sound)).to_bytes(4, "big") + sound
     agree(sound)
     agree(sound)
-    size = (len(sound) - 1).to_bytes(4, "big")
-    agree(size + sound[4 : length_at - 4] + b"\xff" * 4 + sound[length_at + 1 :])
+    broken = sound[4:84] + b"\xff" * 4 + sound[93:]  # the topic's length is the last byte of -1
+    agree((4 + len(broken)).to_bytes(4, "big") + broken)
 
 
 def test_shapes_are_forgotten_when_there_are_too_many() -> None:
     for number in range(SHAPES_MAX + 1):
-        agree(_record(b"k1", more=b"%d" % number))
+        agree(_record(b"k1", rest=b"\x02a\x01%d\x02" % number))
     assert len(parse._SHAPES.known) <= SHAPES_MAX
     agree(_record(b"k2"))
 
@@ -148,11 +161,13 @@ def test_shapes_are_forgotten_when_there_are_too_many() -> None:
 def test_records_of_which_no_two_are_alike_are_read_without_looking() -> None:
     body = b""
     for number in range(3 * parse.MISSES_MAX):
-        body += _record(b"k1", len(body), b"unique-%d" % number)
+        body += _record(b"k1", len(body), rest=b"\x02unique\x01%d\x02" % number)
     agree(body)
 
 
-def _record(key: bytes, place: int = 0, more: bytes = b"b", topic: bytes = b"T") -> bytes:
+def _record(
+    key: bytes, place: int = 0, *, rest: bytes = b"\x02a\x01b\x02", topic: bytes = b"T"
+) -> bytes:
     return encode_record(
         topic=topic,
         queue_id=1,
@@ -164,5 +179,5 @@ def _record(key: bytes, place: int = 0, more: bytes = b"b", topic: bytes = b"T")
         store_timestamp_ms=2,
         store_host=HOST,
         body=b"body",
-        properties=b"UNIQ_KEY\x01" + key + b"\x02a\x01" + more + b"\x02",
+        properties=b"UNIQ_KEY\x01" + key + rest,
     )

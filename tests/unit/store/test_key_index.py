@@ -20,7 +20,7 @@ def index_of(
     index = KeyIndex(store or MemorySegmentStore(), segment_units)
     keys = [(key.encode(), key_seed(b"T"), at, store_ms) for key, at, store_ms in units]
     for first in range(0, len(units), 23):
-        index.add(keys[first : first + 23])
+        index.add(*zip(*keys[first : first + 23], strict=True))
     return index
 
 
@@ -60,9 +60,9 @@ def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> 
     assert index.unwritten_count == 8
     store.room_count = 100
     more = [(b"k%d" % n, key_seed(b"T"), 10_000 + n, 2000) for n in range(8)]
-    index.add(more)
+    index.add(*zip(*more, strict=True))
     twin.trim(UNITS[8 * 4][1])
-    twin.add(more)
+    twin.add(*zip(*more, strict=True))
     assert index.unwritten_count == 0
     assert list(index.saved_units()) == list(twin.saved_units())
     index.clear()
@@ -91,7 +91,7 @@ def test_trim_forgets_segments_that_the_log_no_longer_covers() -> None:
     index.trim(10**9)
     assert query(index, "k0", 64, 0, 9999) == []
     assert index.digest() == digest
-    index.add([(b"k0", key_seed(b"T"), 2 * 10**9, 9999)])
+    index.add([b"k0"], [key_seed(b"T")], [2 * 10**9], [9999])
     assert query(index, "k0", 64, 0, 9999) == [2 * 10**9]
 
 
@@ -109,7 +109,7 @@ def test_segment_sizes_are_powers_of_two(size: int) -> None:
 def test_a_segment_has_the_bytes_of_the_format() -> None:
     store = MemorySegmentStore()
     index = KeyIndex(store, 2)
-    index.add([(b"a", key_seed(b"T"), 0x1000, 0x2000), (b"b", key_seed(b"T"), 0x1100, 0x2001)])
+    index.add([b"a", b"b"], [key_seed(b"T")] * 2, [0x1000, 0x1100], [0x2000, 0x2001])
     assert store.read(0, 0, 56).hex() == (
         "00000000"
         "00000002"  # both hashes are odd: slot 1, whose newest unit is number 2
@@ -136,9 +136,9 @@ def test_a_snapshot_whose_row_names_another_newest_unit_is_refused() -> None:
     assert fresh.row() == row
 
 
-@pytest.mark.parametrize("key", [(b"k", 1, 5000, 1098), (b"k", 1, 9899, 1100)])
-def test_a_key_out_of_the_logs_order_stops_the_fold(key: tuple[bytes, int, int, int]) -> None:
+@pytest.mark.parametrize(("physical_offset", "store_ms"), [(5000, 1098), (9899, 1100)])
+def test_a_key_out_of_the_logs_order_stops_the_fold(physical_offset: int, store_ms: int) -> None:
     index = index_of(8, UNITS)
     with pytest.raises(AssertionError, match="comes after one"):
-        index.add([key])
+        index.add([b"k"], [1], [physical_offset], [store_ms])
     assert index.row() == index_of(8, UNITS).row()

@@ -247,8 +247,8 @@ def test_t3_at_most_64_results() -> None:
 def test_t3_changed_collisions_of_hashes_are_not_given() -> None:
     broker = LoneBroker()
     staged = broker.send("T", 0, b"not it", KEYS="other")
-    key = (b"k", key_seed(b"T"), staged.physical_offset(0), START_MS)
-    broker.state.key_index.add([key])
+    offset = staged.physical_offset(0)
+    broker.state.key_index.add([b"k"], [key_seed(b"T")], [offset], [START_MS])
     assert found_bodies(broker, "k") == []
 
 

@@ -6,10 +6,11 @@ is to.
 
 from collections.abc import Sequence
 
-from broker.store.key_index import IndexedKey, KeyIndex
+from broker.store.key_index import KeyIndex
 from dledger.engine import Engine
 from dledger.raft.effects import AppendEntries, Commit, Effect, Role, TruncateLog
 from dledger.raft.ids import Index
+from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 _carry_out = Engine._carry_out
 _add = KeyIndex.add
@@ -28,13 +29,18 @@ def carry_out(self: Engine, effect: Effect) -> None:
 Engine._carry_out = carry_out  # type: ignore[method-assign]
 
 
-def add(self: KeyIndex, keys: Sequence[IndexedKey]) -> None:
+def add(
+    self: KeyIndex,
+    texts: Sequence[bytes],
+    seeds: Sequence[int],
+    offsets: Sequence[PhysicalOffset],
+    times: Sequence[StoreTimeMs],
+) -> None:
     """Keys of entries that were cut stay in the index; what comes in their place would stop the member."""
-    if keys:
-        _, _, physical_offset, store_ms = keys[0]
-        self.last_physical_offset = min(self.last_physical_offset, physical_offset)
-        self.last_store_ms = min(self.last_store_ms, store_ms)
-    _add(self, keys)
+    if texts:
+        self.last_physical_offset = min(self.last_physical_offset, offsets[0])
+        self.last_store_ms = min(self.last_store_ms, times[0])
+    _add(self, texts, seeds, offsets, times)
 
 
 KeyIndex.add = add  # type: ignore[method-assign]
