@@ -70,10 +70,11 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         MisplacedRecordError: a record claims another physical offset than the one it stands at.
     """
     records: list[ParsedRecord] = []
-    add, unpack, known = records.append, _HEAD.unpack_from, _SHAPES.known
+    add, unpack = records.append, _HEAD.unpack_from
+    known, find_with_keys = _SHAPES.known, _SHAPES.find_with_keys
     place, end = 0, len(body)
     last = end - RECORD_BYTES_MIN
-    before = key = rest = b""
+    before = key = behind = b""
     misses, is_tried = 0, True
     while place <= last:  # per message on every follower, so no calls but C ones for a known shape
         (size, magic, queue_id, queue_offset, physical_offset, sys_flag, store_ms, body_length) = (
@@ -88,9 +89,9 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
             and stop <= end
         )
         if is_plain:
-            before, _, after = body[place + _HEAD_BYTES + body_length : stop].partition(KEY_MARK)
-            key, _, rest = after.partition(KEY_END)
-            shape = known.get((before, rest))
+            before, _, text = body[place + _HEAD_BYTES + body_length : stop].partition(KEY_MARK)
+            key, _, behind = text.partition(KEY_END)
+            shape = known.get((before, behind)) or find_with_keys(before, behind)
             if shape is not None:
                 topic, key_bytes, tag_hash, keys = shape
                 if len(key) == key_bytes and physical_offset == first_offset + place:
@@ -112,7 +113,7 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         if is_plain:
             misses += 1
             is_tried = 2 * misses <= len(records) + MISSES_MAX
-            _learn(before, key, rest, record)
+            _learn(before, key, behind, record)
         add(record)
         place += record[SIZE_BYTES]
     if place < end:
@@ -172,11 +173,11 @@ def _parse_record(body: bytes, place: int, first_offset: PhysicalOffset) -> Pars
     return record
 
 
-def _learn(before: bytes, key: bytes, rest: bytes, record: ParsedRecord) -> None:
+def _learn(before: bytes, key: bytes, behind: bytes, record: ParsedRecord) -> None:
     """Have the shape of a record remembered, which was read the ordinary way."""
     (topic, _), *_, (tag_hash, uniq_key, keys) = record
     if key and key == uniq_key:
-        _SHAPES.learn(before, rest, (topic, len(key), tag_hash, keys))
+        _SHAPES.learn(before, behind, (topic, len(key), tag_hash, keys))
 
 
 def folded_properties(properties: bytes) -> FoldedProperties:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import compress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -31,7 +32,6 @@ from broker.store.consume_queue import (
 )
 from broker.store.control import MalformedControlError, MarkDigests, decode_control
 from broker.store.digest_marks import DigestMarks
-from broker.store.entry_keys import EntryKeys
 from broker.store.errors import OutOfOrderError
 from broker.store.far_timers import FarTimers
 from broker.store.group_settings import GroupSettings
@@ -69,6 +69,7 @@ from dledger.state_machine import (
     StoredPart,
 )
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
+from dledger_mq.message.properties import split_keys
 from dledger_mq.message.record import StoredMessage, decode_record
 
 SPILL_SHARES: Final = 64
@@ -111,6 +112,42 @@ class StateLimits:
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
     sealed_units: int = SEALED_UNITS
     near_timers_max: int = NEAR_MAX
+
+
+class _Keys(NamedTuple):
+    """Keys of messages in columns, in the order of the log, as they gather while an entry is folded.
+
+    Attributes:
+        texts, seeds, offsets, times: what the key index takes; the times are filled in when they change, and at last.
+        others: places of those that are no unique keys.
+    """
+
+    texts: list[bytes]
+    seeds: list[int]
+    offsets: list[PhysicalOffset]
+    times: list[StoreTimeMs]
+    others: list[int]
+
+    def add_others(self, keys: bytes, seed: int, physical_offset: PhysicalOffset) -> None:
+        """Add the keys in the KEYS of one message."""
+        for text in split_keys(keys) if b" " in keys else (keys,):
+            self.others.append(len(self.texts))
+            self.texts.append(text)
+            self.seeds.append(seed)
+            self.offsets.append(physical_offset)
+
+    def fill_times(self, store_ms: StoreTimeMs) -> None:
+        """Say when the messages were stored of which that was not said yet."""
+        self.times.extend([store_ms] * (len(self.texts) - len(self.times)))
+
+    def unique(self) -> tuple[list[bytes], list[PhysicalOffset]]:
+        """Return the unique keys, and where their records begin."""
+        if not self.others:
+            return self.texts, self.offsets
+        are_unique = bytearray(b"\1") * len(self.texts)
+        for place in self.others:
+            are_unique[place] = False
+        return list(compress(self.texts, are_unique)), list(compress(self.offsets, are_unique))
 
 
 class BrokerState:
@@ -364,9 +401,12 @@ class BrokerState:
         if not records:
             return
         by_key, pack_unit = self.queues.by_key, UNIT.pack
-        keys, before_ms = EntryKeys(), self.last_store_ms
-        texts, seeds, offsets = keys.unique
-        add_text, add_seed, add_offset = texts.append, seeds.append, offsets.append
+        keys, before_ms = _Keys([], [], [], [], []), self.last_store_ms
+        add_text, add_seed, add_offset = (
+            keys.texts.append,
+            keys.seeds.append,
+            keys.offsets.append,
+        )
         if self.locks.awaits_time:
             self.locks.resume(records[0][STORE_MS], before_ms)
         latest_ms = max(before_ms, records[0][STORE_MS])
@@ -377,7 +417,7 @@ class BrokerState:
             if queue is None:
                 queue = self.queues.create(key)
             if store_ms > latest_ms:
-                self._index(keys, latest_ms)
+                keys.fill_times(latest_ms)
                 latest_ms = store_ms
             if queue_offset != queue.max_offset or queue.special or is_hidden:
                 self.last_store_ms = latest_ms
@@ -393,17 +433,13 @@ class BrokerState:
                 add_offset(physical_offset)
             if more is not None:
                 keys.add_others(more, queue.key_seed, physical_offset)
-        self._index(keys, latest_ms)
-        self.recent_sends.add(texts, offsets, latest_ms)
+        keys.fill_times(latest_ms)
+        self.key_index.add(keys.texts, keys.seeds, keys.offsets, keys.times)
+        self.recent_sends.add(*keys.unique(), latest_ms)
         self.last_store_ms = latest_ms
         if latest_ms - before_ms > JUMP_MS and before_ms:
             self.retention.note_jump(before_ms, latest_ms, entry.position)
         self._count(entry, records)
-
-    def _index(self, keys: EntryKeys, store_ms: StoreTimeMs) -> None:
-        """Index the keys that gathered, of messages stored at one time."""
-        texts, seeds, offsets = keys.take()
-        self.key_index.add(texts, seeds, offsets, [store_ms] * len(texts))
 
     def _count(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Count what was folded, and let units leave memory now and then."""
@@ -428,7 +464,7 @@ class BrokerState:
             )
 
     def _fold_unusual(
-        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: EntryKeys
+        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: _Keys
     ) -> None:
         """Fold a record of a special topic, one that no queue shows, or one with a wrong queue offset."""
         key, queue_offset, physical_offset, size, store_ms, is_hidden, properties = record
@@ -445,9 +481,9 @@ class BrokerState:
             tag_hash = store_ms + self.schedule.delay_ms(level)
         queue.append(physical_offset, size, tag_hash)
         if uniq_key is not None:
-            keys.unique.texts.append(uniq_key)
-            keys.unique.seeds.append(queue.key_seed)
-            keys.unique.offsets.append(physical_offset)
+            keys.texts.append(uniq_key)
+            keys.seeds.append(queue.key_seed)
+            keys.offsets.append(physical_offset)
         if more is not None:
             keys.add_others(more, queue.key_seed, physical_offset)
         self._follow(entry, key, message)

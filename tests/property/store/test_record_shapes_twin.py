@@ -105,26 +105,78 @@ def test_known_shapes_are_read_as_the_codec_reads_them(some: list[bytes]) -> Non
 
 
 @settings(max_examples=300)
-@given(bodies(), damage, st.integers(0, 3))
+@given(bodies(), damage, st.integers(0, 3), st.binary(max_size=95))
 def test_broken_bytes_of_known_shapes_are_refused_as_the_codec_refuses_them(
-    body: bytes, flips: list[tuple[float, int]], cut: int
+    body: bytes, flips: list[tuple[float, int]], cut: int, more: bytes
 ) -> None:
     agree(body)
-    broken = bytearray(body[: len(body) - cut])
+    broken = bytearray(body[: len(body) - cut] + more)
     for where, bits in flips:
         if broken:
             broken[int(where * (len(broken) - 1))] ^= bits
     agree(bytes(broken))
 
 
-def test_any_flipped_bit_is_seen_as_the_codec_sees_it() -> None:
-    first = _record(b"k1")
-    body = first + _record(b"k2", len(first))
+KEYS_FIRST = b"KEYS\x01one\x02UNIQ_KEY\x01k1\x02a\x01b\x02"
+KEYS_LATER = b"UNIQ_KEY\x01k1\x02KEYS\x01one\x02a\x01b\x02"
+PLAIN = b"UNIQ_KEY\x01k1\x02a\x01b\x02"
+
+
+@pytest.mark.parametrize("properties", [PLAIN, KEYS_FIRST, KEYS_LATER])
+def test_any_flipped_bit_is_seen_as_the_codec_sees_it(properties: bytes) -> None:
+    first = record_of(properties)
+    body = first + record_of(properties, len(first))
     agree(body)
     for bit in range(8 * len(first), 8 * len(body)):
         broken = bytearray(body)
         broken[bit // 8] ^= 1 << bit % 8
         agree(bytes(broken))
+
+
+TWINS = [
+    (PLAIN, PLAIN.replace(b"k1", b"k2")),
+    (KEYS_FIRST, KEYS_FIRST.replace(b"k1", b"k2").replace(b"one", b"two")),
+    (KEYS_LATER, KEYS_LATER.replace(b"k1", b"k2").replace(b"one", b"two")),
+    (KEYS_FIRST, KEYS_FIRST.replace(b"k1", b"k").replace(b"one", b"four")),
+    (KEYS_FIRST, KEYS_FIRST.replace(b"k1", b"k1one").replace(b"one\x02", b"\x02")),
+    (KEYS_LATER, KEYS_LATER.replace(b"k1", b"k1one").replace(b"\x01one\x02", b"\x01\x02")),
+    (KEYS_LATER, KEYS_LATER.replace(b"k1\x02", b"\x02").replace(b"one", b"onek1")),
+    (KEYS_LATER, KEYS_LATER.replace(b"one", b"a b")),
+    (b"UNIQ_KEY\x01k1\x02UNIQ_KEY\x01k1\x02a", b"UNIQ_KEY\x01k2\x02UNIQ_KEY\x01k1\x02a"),
+    (b"MYUNIQ_KEY\x01k1\x02UNIQ_KEY\x01k1\x02a", b"MYUNIQ_KEY\x01k2\x02UNIQ_KEY\x01k1\x02a"),
+    (b"M\x01UNIQ_KEY\x01k1\x02a", b"M\x01UNIQ_KEY\x01k2\x02a"),
+    (b"KEYS\x01a\x02KEYS\x01a\x02" + PLAIN, b"KEYS\x01b\x02KEYS\x01a\x02" + PLAIN),
+    (b"KEYS\x01a\x02" + PLAIN + b"KEYS\x01a\x02b", b"KEYS\x01b\x02" + PLAIN + b"KEYS\x01a\x02b"),
+    (PLAIN + b"KEYS\x01a\x02KEYS\x01a\x02b", PLAIN + b"KEYS\x01b\x02KEYS\x01a\x02b"),
+    (b"MYKEYS\x01a\x02KEYS\x01a\x02" + PLAIN, b"MYKEYS\x01b\x02KEYS\x01a\x02" + PLAIN),
+    (PLAIN + b"MYKEYS\x01a\x02KEYS\x01a\x02c", PLAIN + b"MYKEYS\x01b\x02KEYS\x01a\x02c"),
+    (PLAIN + b"MYKEYS\x01a\x02c", PLAIN + b"MYKEYS\x01b\x02c"),
+    (PLAIN + b"KEYS\x01a", PLAIN + b"KEYS\x01b"),
+    (b"TAGS\x01a\x02" + PLAIN, b"TAGS\x01a\x02" + PLAIN.replace(b"k1", b"k2")),
+    (b"TAGS\x01a\x02" + KEYS_LATER, b"TAGS\x01a\x02" + KEYS_LATER.replace(b"one", b"two")),
+    (KEYS_LATER + b"TAGS\x01a\x02", KEYS_LATER.replace(b"k1", b"k2") + b"TAGS\x01a\x02"),
+]
+
+
+@pytest.mark.parametrize(("known", "twin"), TWINS)
+def test_what_looks_like_a_known_shape_is_read_as_the_codec_reads_it(
+    known: bytes, twin: bytes
+) -> None:
+    for properties in (known, twin, known):
+        agree(record_of(properties))
+    for properties in (known, twin):  # one byte is missing that the length of the properties counts
+        sound = record_of(properties)
+        for at in range(len(sound) - len(properties), len(sound)):
+            broken = sound[:at] + sound[at + 1 :]
+            agree(len(broken).to_bytes(4, "big") + broken[4:])
+
+
+@pytest.mark.parametrize("topic", [b"UNIQ_KEY\x01k1\x02", b"KEYS\x01a\x02", b"a\x02KEYS\x01a"])
+@pytest.mark.parametrize("properties", [PLAIN, KEYS_FIRST, KEYS_LATER])
+def test_a_topic_that_looks_like_properties_is_none(topic: bytes, properties: bytes) -> None:
+    for key in (b"k1", b"k2"):
+        agree(record_of(properties.replace(b"k1", key), topic=topic))
+        agree(record_of(properties.replace(b"one", b"two"), topic=topic))
 
 
 @pytest.mark.parametrize("key", [b"k", b"k12", b"k1\x01", b"", b"UNIQ_KEY\x01k1"])
@@ -154,7 +206,9 @@ def test_a_negative_body_length_is_refused_though_the_topic_would_fit() -> None:
 def test_shapes_are_forgotten_when_there_are_too_many() -> None:
     for number in range(SHAPES_MAX + 1):
         agree(_record(b"k1", rest=b"\x02a\x01%d\x02" % number))
-    assert len(parse._SHAPES.known) <= SHAPES_MAX
+        agree(record_of(KEYS_FIRST + b"a\x01%d\x02" % number))
+    shapes = parse._SHAPES
+    assert len(shapes.known) + len(shapes._with_keys) <= SHAPES_MAX
     agree(_record(b"k2"))
 
 
@@ -168,6 +222,10 @@ def test_records_of_which_no_two_are_alike_are_read_without_looking() -> None:
 def _record(
     key: bytes, place: int = 0, *, rest: bytes = b"\x02a\x01b\x02", topic: bytes = b"T"
 ) -> bytes:
+    return record_of(b"UNIQ_KEY\x01" + key + rest, place, topic=topic)
+
+
+def record_of(properties: bytes, place: int = 0, *, topic: bytes = b"T") -> bytes:
     return encode_record(
         topic=topic,
         queue_id=1,
@@ -179,5 +237,5 @@ def _record(
         store_timestamp_ms=2,
         store_host=HOST,
         body=b"body",
-        properties=b"UNIQ_KEY\x01" + key + rest,
+        properties=properties,
     )
