@@ -14,8 +14,14 @@ from typing import Final
 
 import msgspec
 
-from broker.store.parse import FoldedProperties, folded_properties
-from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, UNIQ_KEY, terminated
+from broker.store.parse import folded_properties
+from broker.store.record_shapes import FoldedProperties
+from dledger_mq.message.properties import (
+    PAIR_SEPARATOR,
+    PROPERTIES_BYTES_MAX,
+    UNIQ_KEY,
+    terminated,
+)
 
 DELAYED: Final = b"DELAY\x01"
 HALF: Final = b"TRAN_MSG\x01"
@@ -30,7 +36,6 @@ SHAPE_BYTES_MAX: Final = 1024
 """Bounds of the table: it is emptied when it is full, and long properties are read anew each time."""
 
 _KEY: Final = UNIQ_KEY + b"\x01"
-_KEY_BYTES: Final = len(_KEY)
 _KEYS: Final = b"KEYS\x01"
 _PAIR_END: Final = 2
 
@@ -39,11 +44,13 @@ class _Shape(msgspec.Struct, frozen=True, gc=False):
     """The properties that begin and end in one plain way, apart from their key.
 
     Attributes:
-        ending: what stands after the key in the record: the rest, and what the broker adds.
+        beginning: what stands before the key in the record.
+        ending: what stands after it: the rest, and what the broker adds.
         tag_hash: of TAGS; 0 for none.
         keys: the value of KEYS.
     """
 
+    beginning: bytes
     ending: bytes
     tag_hash: int
     keys: bytes | None
@@ -66,31 +73,29 @@ class Shapes:
 
     def read(self, properties: bytes) -> PlainProperties | None:
         """Read properties as a client gave them; None: they are not plain, or have no key, or are too long."""
-        at = properties.find(_KEY)
-        key_at = at + _KEY_BYTES
-        end = properties.find(b"\x02", key_at)
-        if at < 0 or end <= key_at or (at and properties[at - 1] != _PAIR_END):
+        before, _, text = properties.partition(_KEY)
+        uniq_key, end, rest = text.partition(PAIR_SEPARATOR)
+        if not end or not uniq_key or (before and before[-1] != _PAIR_END):
             return None
-        uniq_key, beginning, rest = properties[key_at:end], properties[:key_at], properties[end:]
         try:
-            shape = self._known[beginning, rest]
+            shape = self._known[before, rest]
         except KeyError:
-            shape = self._look(properties, beginning, rest)
+            shape = self._look(properties, before, rest)
         if shape is None or b"\x01" in uniq_key:
             return None
-        stored = beginning + uniq_key + shape.ending
+        stored = shape.beginning + uniq_key + shape.ending
         if len(stored) > PROPERTIES_BYTES_MAX:
             return None
         return uniq_key, stored, (shape.tag_hash, uniq_key, shape.keys)
 
-    def _look(self, properties: bytes, beginning: bytes, rest: bytes) -> _Shape | None:
+    def _look(self, properties: bytes, before: bytes, rest: bytes) -> _Shape | None:
         """Work out a shape, and remember it unless it will hardly come again."""
-        shape = self._work_out(beginning, rest)
+        shape = self._work_out(before + _KEY, PAIR_SEPARATOR + rest)
         is_common = _KEYS not in properties and len(properties) <= SHAPE_BYTES_MAX
         if is_common:
             if len(self._known) >= SHAPES_MAX:
                 self._known.clear()
-            self._known[beginning, rest] = shape
+            self._known[before, rest] = shape
         return shape
 
     def _work_out(self, beginning: bytes, rest: bytes) -> _Shape | None:
@@ -103,4 +108,4 @@ class Shapes:
         ending = terminated(rest) + self._stamp
         tag_hash, uniq_key, keys = folded_properties(beginning + b"K" + ending)
         assert uniq_key == b"K", f"the key of {beginning!r} K {rest!r} is {uniq_key!r}"
-        return _Shape(ending, tag_hash, keys)
+        return _Shape(beginning, ending, tag_hash, keys)

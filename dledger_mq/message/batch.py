@@ -21,7 +21,7 @@ import msgspec
 from dledger_mq.message.errors import BatchError
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX
 
-_HEAD: Final = struct.Struct(">iiiii")
+_HEAD: Final = struct.Struct(">i8xii")
 _LENGTH: Final = struct.Struct(">h")
 ITEM_BYTES_MIN: Final = _HEAD.size + _LENGTH.size
 
@@ -51,7 +51,7 @@ def split_batch(data: bytes, items_max: int = BATCH_ITEMS_MAX) -> list[BatchItem
             raise BatchError(f"more than {items_max} items", position)
         if end - position < ITEM_BYTES_MIN:
             raise BatchError(f"{end - position} bytes are less than an item", position)
-        size, _, _, flag, body_length = _HEAD.unpack_from(data, position)
+        size, flag, body_length = _HEAD.unpack_from(data, position)
         if size < ITEM_BYTES_MIN or size > end - position:
             raise BatchError(f"item size {size}, {end - position} bytes are left", position)
         if body_length < 0 or body_length > size - ITEM_BYTES_MIN:
@@ -86,7 +86,7 @@ def encode_batch(items: Iterable[BatchItem]) -> bytes:
             raise BatchError(f"properties of {len(item.properties)} bytes in an item")
         size = ITEM_BYTES_MIN + len(item.body) + len(item.properties)
         pieces += (
-            _HEAD.pack(size, 0, 0, item.flag, len(item.body)),
+            _HEAD.pack(size, item.flag, len(item.body)),
             item.body,
             _LENGTH.pack(len(item.properties)),
             item.properties,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.service.sameness import stored_as
 from broker.service.send import SendPlan
+from broker.store.entry_bodies import StagedMessage
 from broker.store.staging import Staging
 
 
@@ -13,27 +14,32 @@ def stage_plan(staging: Staging, plan: SendPlan, born_ms: int, born_host: bytes)
     Raises:
         RecordError: a message cannot be stored as it is.
     """
-    stage = staging.stage
     topic, queue_id = plan.topic.encode(), plan.queue_id
-    waits = plan.is_half or plan.delay_level or plan.due_ms
-    first = -1
-    for message in plan.messages:
-        properties, folded = message.properties, message.folded
-        if waits:
-            topic, queue_id, properties = stored_as(plan, message)
-            folded = None
-        place = stage(
-            topic,
-            queue_id,
-            message.body,
-            properties,
-            born_timestamp_ms=born_ms,
-            born_host=born_host,
-            sys_flag=plan.sys_flag,
-            flag=message.flag,
-            reconsume_times=plan.reconsume_times,
-            folded=folded,
-        )
-        first = place if first < 0 else first
-    assert first >= 0, f"a plan for {plan.topic} without a message"
-    return first
+    flags, times = plan.sys_flag, plan.reconsume_times
+    messages: list[StagedMessage]
+    if plan.is_half or plan.delay_level or plan.due_ms:
+        messages = []
+        for each in plan.messages:
+            topic, queue_id, kept = stored_as(plan, each)
+            end = staging.queue_end((topic, queue_id))
+            messages.append(
+                (end, each.body, kept, flags, born_ms, born_host, each.flag, times, 0, None)
+            )
+    else:
+        end = staging.queue_end((topic, queue_id))
+        messages = [
+            (
+                end,
+                each.body,
+                each.properties,
+                flags,
+                born_ms,
+                born_host,
+                each.flag,
+                times,
+                0,
+                each.folded,
+            )
+            for each in plan.messages
+        ]
+    return staging.stage_checked(messages)
