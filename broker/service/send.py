@@ -23,7 +23,7 @@ from broker.service.refusal import Refusal
 from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainProperties, Shapes
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.parse import FoldedProperties
+from broker.store.record_shapes import FoldedProperties
 from broker.store.topics import PERM_WRITE, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.message.batch import split_batch

@@ -13,7 +13,8 @@ import zlib
 from typing import Final
 
 from broker.store.consume_queue import QueueKey
-from broker.store.parse import FoldedProperties, ParsedRecord, folded_properties
+from broker.store.parse import ParsedRecord, folded_properties
+from broker.store.record_shapes import FoldedProperties
 from dledger_mq.message.hosts import HOST_V4_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, encode_record

@@ -16,16 +16,12 @@ from typing import Final
 
 from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
-from broker.store.record_shapes import KEY_END, KEY_MARK, RecordShapes
+from broker.store.record_shapes import KEY_END, KEY_MARK, FoldedProperties, RecordShapes
 from dledger_mq.message.hashes import tags_code_of_bytes
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
 from dledger_mq.message.record import MAGIC_V1, RECORD_BYTES_MIN, StoredMessage, decode_record
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6, TRANSACTION_PREPARED
-
-FoldedProperties = tuple[int, "bytes | None", "bytes | None"]
-"""Tag hash, 0 for none; UNIQ_KEY; KEYS as it stands in the record. What the fold comes to need of a
-record's properties is added here: those who build records hand these on without looking."""
 
 ParsedRecord = tuple[
     QueueKey, QueueOffset, PhysicalOffset, int, StoreTimeMs, bool, FoldedProperties
@@ -40,6 +36,7 @@ PHYSICAL_OFFSET: Final = 2
 SIZE_BYTES: Final = 3
 STORE_MS: Final = 4
 IS_HIDDEN: Final = 5
+PROPERTIES: Final = 6
 
 # size, magic, queue id, queue offset, physical offset, system flag, store time, body length
 _HEAD: Final = struct.Struct(">ii4xi4xqqi16xq20xi")
@@ -113,7 +110,7 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         if is_plain:
             misses += 1
             is_tried = 2 * misses <= len(records) + MISSES_MAX
-            _learn(before, key, behind, record)
+            _SHAPES.learn((before, key, behind), record[KEY][0], record[PROPERTIES])
         add(record)
         place += record[SIZE_BYTES]
     if place < end:
@@ -171,13 +168,6 @@ def _parse_record(body: bytes, place: int, first_offset: PhysicalOffset) -> Pars
             f"the record at physical offset {first_offset + place} says {physical_offset}"
         )
     return record
-
-
-def _learn(before: bytes, key: bytes, behind: bytes, record: ParsedRecord) -> None:
-    """Have the shape of a record remembered, which was read the ordinary way."""
-    (topic, _), *_, (tag_hash, uniq_key, keys) = record
-    if key and key == uniq_key:
-        _SHAPES.learn(before, behind, (topic, len(key), tag_hash, keys))
 
 
 def folded_properties(properties: bytes) -> FoldedProperties:

@@ -20,7 +20,10 @@ SHAPE_BYTES_MAX: Final = 1024
 KEY_MARK: Final = UNIQ_KEY + b"\x01"
 KEY_END: Final = PAIR_SEPARATOR
 _KEYS_MARK: Final = KEYS + b"\x01"
-_LENGTHS_BYTES: Final = 1 + 2
+
+FoldedProperties = tuple[int, "bytes | None", "bytes | None"]
+"""Tag hash, 0 for none; UNIQ_KEY; KEYS as it stands in the record. What the fold comes to need of a
+record's properties is added here: those who build records hand these on without looking."""
 
 Shape = tuple[bytes, int, int, "bytes | None"]
 """Topic; bytes of the key; tag hash, 0 for none; KEYS. A plain tuple, as it is unpacked for each record."""
@@ -56,30 +59,36 @@ class RecordShapes:
         key_bytes = values_bytes - len(keys)
         return (topic, key_bytes, tag_hash, keys) if keys and key_bytes > 0 else None
 
-    def learn(self, before: bytes, behind: bytes, shape: Shape) -> None:
-        """Remember the shape of a sound record whose UNIQ_KEY is what stands between these, if they are plain."""
-        topic, key_bytes, tag_hash, keys = shape
+    def learn(
+        self, cut: tuple[bytes, bytes, bytes], topic: bytes, properties: FoldedProperties
+    ) -> None:
+        """Remember the shape of a sound record, if it is plain.
+
+        It is if the values that the ordinary way has found are those behind the first marks, and there are no others:
+        then these marks are properties, as of several properties of a name the last one counts.
+
+        Args:
+            cut: what stands before the key, the key, and what stands behind it.
+            topic: of the record.
+            properties: what was found in them.
+        """
+        before, key, behind = cut
+        tag_hash, uniq_key, keys = properties
         is_long = len(before) + len(behind) > SHAPE_BYTES_MAX
-        if is_long or not behind or KEY_MARK in behind or not _is_property(before, topic):
-            return  # of several properties of a name the last one counts
+        if is_long or not behind or KEY_MARK in behind or not key or key != uniq_key:
+            return
         if len(self.known) + len(self._with_keys) >= SHAPES_MAX:
             self.known.clear()
             self._with_keys.clear()
-        cut = _cut_keys(before, behind)
-        if cut is None:
-            self.known[before, behind] = shape
+        cut_again = _cut_keys(before, behind)
+        if cut_again is None:
+            self.known[before, behind] = topic, len(key), tag_hash, None
             return
-        found, left = cut
-        _, at, rest, is_first = left
-        is_property = _is_property(left[0], topic) if is_first else not at or at.endswith(KEY_END)
-        is_ended = at if is_first else rest
-        if (
-            found == keys
-            and is_property
-            and is_ended
-            and not any(_KEYS_MARK in text for text in left[:3])
-        ):
-            self._with_keys[left] = topic, key_bytes + len(keys), tag_hash
+        found, left = cut_again
+        _, second, third, is_first = left
+        is_ended = second if is_first else third
+        if found == keys and is_ended and not any(_KEYS_MARK in text for text in left[:3]):
+            self._with_keys[left] = topic, len(key) + len(found), tag_hash
 
 
 def _cut_keys(before: bytes, behind: bytes) -> tuple[bytes, _Left] | None:
@@ -93,9 +102,3 @@ def _cut_keys(before: bytes, behind: bytes) -> tuple[bytes, _Left] | None:
         keys, end, rest = rest.partition(KEY_END)
         return keys, (before, start, end + rest, False)
     return None
-
-
-def _is_property(start: bytes, topic: bytes) -> bool:
-    """Return whether a property begins behind these bytes, the first of which is the topic's length."""
-    properties_at = len(topic) + _LENGTHS_BYTES
-    return len(start) == properties_at or (len(start) > properties_at and start.endswith(KEY_END))

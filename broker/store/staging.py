@@ -36,10 +36,10 @@ from broker.store.parse import (
     PHYSICAL_OFFSET,
     QUEUE_OFFSET,
     SIZE_BYTES,
-    FoldedProperties,
     ParsedRecord,
     is_text,
 )
+from broker.store.record_shapes import FoldedProperties
 from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
 from dledger.raft.entry import ENTRY_HEADER_BYTES
@@ -126,39 +126,57 @@ class Staging:
         Raises:
             RecordError: a field does not fit the record; nothing was staged.
         """
-        queue_end = self.queue_end((topic, queue_id))
-        if (
-            (sys_flag | reconsume_times) >> 31
-            or (born_timestamp_ms | prepared_transaction_offset) >> 63
-            or not -_INT32_MAX - 1 <= flag <= _INT32_MAX
-            or len(properties) > PROPERTIES_BYTES_MAX
-            or len(body) > BODY_BYTES_MAX
-            or len(born_host) not in _HOST_LENGTHS
-        ):
-            raise RecordError(
-                f"a message of {len(body)} bytes, properties of {len(properties)}, a born host of "
-                f"{len(born_host)}, system flag {sys_flag}, flag {flag}, born {born_timestamp_ms}, "
-                f"reconsumed {reconsume_times} times, prepared at {prepared_transaction_offset}: "
-                "a field is out of its range"
-            )
-        self._messages.append(
-            (
-                queue_end,
-                body,
-                properties,
-                sys_flag,
-                born_timestamp_ms,
-                born_host,
-                flag,
-                reconsume_times,
-                prepared_transaction_offset,
-                folded,
-            )
+        return self.stage_checked(
+            [
+                (
+                    self.queue_end((topic, queue_id)),
+                    body,
+                    properties,
+                    sys_flag,
+                    born_timestamp_ms,
+                    born_host,
+                    flag,
+                    reconsume_times,
+                    prepared_transaction_offset,
+                    folded,
+                )
+            ]
         )
-        self.staged_bytes += queue_end.bytes_max + len(body) + len(properties)
-        place = self.staged_count
-        self.staged_count = place + 1
-        return place
+
+    def stage_checked(self, messages: list[StagedMessage]) -> int:
+        """Take several messages into the next entry; return the place of the first, the others follow it.
+
+        Raises:
+            RecordError: a field of one does not fit its record; nothing was staged.
+        """
+        size_bytes = 0
+        for (
+            queue_end,
+            body,
+            properties,
+            sys_flag,
+            born_ms,
+            host,
+            flag,
+            times,
+            prepared,
+            _,
+        ) in messages:
+            if (
+                (sys_flag | times) >> 31
+                or (born_ms | prepared) >> 63
+                or not -_INT32_MAX - 1 <= flag <= _INT32_MAX
+                or len(properties) > PROPERTIES_BYTES_MAX
+                or len(body) > BODY_BYTES_MAX
+                or len(host) not in _HOST_LENGTHS
+            ):
+                raise RecordError(
+                    f"a message of {len(body)} bytes, properties of {len(properties)}, a born host of "
+                    f"{len(host)}, system flag {sys_flag}, flag {flag}, born {born_ms}, "
+                    f"reconsumed {times} times, prepared at {prepared}: a field is out of its range"
+                )
+            size_bytes += queue_end.bytes_max + len(body) + len(properties)
+        return self.stage_all(messages, size_bytes)
 
     def queue_end(self, key: QueueKey) -> QueueEnd:
         """Return the end of a queue, for messages to be staged.
