@@ -39,7 +39,7 @@ _TERM: Final = Term(1)
 
 @dataclass(frozen=True, slots=True)
 class FoldLoad:
-    """What stands in the entries.
+    """The contents of the entries.
 
     Attributes:
         of_entry: messages.

@@ -29,7 +29,7 @@ Shape = tuple[bytes, int, int, "bytes | None"]
 """Topic; bytes of the key; tag hash, 0 for none; KEYS. A plain tuple, as it is unpacked for each record."""
 
 _Left = tuple[bytes, bytes, bytes, bool]
-"""What is left of a record's text without the values of UNIQ_KEY and KEYS, in order; whether KEYS comes first."""
+"""The three pieces around the values of UNIQ_KEY and KEYS, in their order; whether KEYS comes first."""
 
 
 class RecordShapes:

@@ -87,7 +87,8 @@ def test_keys_are_kept_in_the_order_of_the_log_with_the_latest_time_before_them(
                     units += struct.pack(">Iqq", crc32c(topic + b"#" + text), at, latest_ms)
     assert b"".join(state.key_index.saved_units()) == units
     assert state.last_store_ms == latest_ms
-    assert {key: list(state.recent_sends.offsets(key)) for key in window} == {
+    recent = state.recent_sends
+    assert {key: list(recent.offsets(key)) for key in recent.by_key} == {
         key: found[-8:] for key, found in window.items()
     }
     assert {queue.key[0]: queue.max_offset for queue in state.queues if queue.max_offset} == {
