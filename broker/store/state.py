@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import compress
 from typing import Final, NamedTuple
 
 import msgspec
@@ -32,6 +31,7 @@ from broker.store.consume_queue import (
 )
 from broker.store.control import MalformedControlError, MarkDigests, decode_control
 from broker.store.digest_marks import DigestMarks
+from broker.store.entry_keys import EntryKeys
 from broker.store.errors import OutOfOrderError
 from broker.store.far_timers import FarTimers
 from broker.store.group_settings import GroupSettings
@@ -69,7 +69,6 @@ from dledger.state_machine import (
     StoredPart,
 )
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
-from dledger_mq.message.properties import split_keys
 from dledger_mq.message.record import StoredMessage, decode_record
 
 SPILL_SHARES: Final = 64
@@ -112,42 +111,6 @@ class StateLimits:
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
     sealed_units: int = SEALED_UNITS
     near_timers_max: int = NEAR_MAX
-
-
-class _Keys(NamedTuple):
-    """Keys of messages in columns, in the order of the log, as they gather while an entry is folded.
-
-    Attributes:
-        texts, seeds, offsets, times: what the key index takes; the times are filled in when they change, and at last.
-        others: places of those that are no unique keys.
-    """
-
-    texts: list[bytes]
-    seeds: list[int]
-    offsets: list[PhysicalOffset]
-    times: list[StoreTimeMs]
-    others: list[int]
-
-    def add_others(self, keys: bytes, seed: int, physical_offset: PhysicalOffset) -> None:
-        """Add the keys in the KEYS of one message."""
-        for text in split_keys(keys) if b" " in keys else (keys,):
-            self.others.append(len(self.texts))
-            self.texts.append(text)
-            self.seeds.append(seed)
-            self.offsets.append(physical_offset)
-
-    def fill_times(self, store_ms: StoreTimeMs) -> None:
-        """Say when the messages were stored of which that was not said yet."""
-        self.times.extend([store_ms] * (len(self.texts) - len(self.times)))
-
-    def unique(self) -> tuple[list[bytes], list[PhysicalOffset]]:
-        """Return the unique keys, and where their records begin."""
-        if not self.others:
-            return self.texts, self.offsets
-        are_unique = bytearray(b"\1") * len(self.texts)
-        for place in self.others:
-            are_unique[place] = False
-        return list(compress(self.texts, are_unique)), list(compress(self.offsets, are_unique))
 
 
 class BrokerState:
@@ -401,7 +364,7 @@ class BrokerState:
         if not records:
             return
         by_key, pack_unit = self.queues.by_key, UNIT.pack
-        keys, before_ms = _Keys([], [], [], [], []), self.last_store_ms
+        keys, before_ms = EntryKeys([], [], [], [], []), self.last_store_ms
         add_text, add_seed, add_offset = (
             keys.texts.append,
             keys.seeds.append,
@@ -464,7 +427,7 @@ class BrokerState:
             )
 
     def _fold_unusual(
-        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: _Keys
+        self, entry: Entry, record: ParsedRecord, queue: ConsumeQueue, keys: EntryKeys
     ) -> None:
         """Fold a record of a special topic, one that no queue shows, or one with a wrong queue offset."""
         key, queue_offset, physical_offset, size, store_ms, is_hidden, properties = record
