@@ -3,11 +3,16 @@
 A concurrent consumer works on one queue in parallel; a message that fails goes back to the broker, so it
 holds nothing up. An ordered consumer tries a message that failed again itself and lets nothing of its
 queue pass (rules L12, L17). A broadcast consumer drops what fails, with a line in the log (L19).
+
+A turn of the event loop costs more than a message, so a handler that waits for nothing is called again and
+again in one turn, for TURN_S; then other tasks have theirs. A loop of the application that takes plain
+messages gets them straight from here (`begin_next`), without a task in between.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from itertools import islice
 from typing import Final
@@ -31,7 +36,9 @@ from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queue_reader import QueueReader
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rates import ConsumeRates
+from dledger_mq.client.turns import TaskTurns
 from dledger_mq.message.numbers import QueueOffset
+from dledger_mq.net.loop import Event, current_loop
 
 LOCAL_RETRY_S: Final = 5.0  # a message that could not be given back is tried again here
 TIMED_OUT_LEVEL: Final = 3
@@ -59,8 +66,18 @@ class Dispatcher:
         *,
         readers: Callable[[], Iterable[QueueReader]],
         wait_held: Callable[[MessageQueue], Awaitable[object]] | None,
+        on_work: Callable[[], None] | None = None,
     ) -> None:
-        """Set up the dispatch; `wait_held` waits until the lock of a queue is good, for ordered consumers."""
+        """Set up the dispatch.
+
+        Args:
+            handler: gets the messages.
+            settings: of the consumer.
+            requests: give back what failed.
+            readers: those of the owned queues.
+            wait_held: waits until the lock of a queue is good, for ordered consumers.
+            on_work: called when there are messages for `begin_next`; then there are no tasks that call the handler.
+        """
         self.consumed = self.failed = self.given_back = 0
         self.rates: dict[str, ConsumeRates] = {}
         self._handler = handler
@@ -69,17 +86,21 @@ class Dispatcher:
         self._readers = readers
         self._wait_held = wait_held
         self._nursery: TaskGroup | None = None
+        loop = current_loop()
+        self._now, self._new_event = loop.now, loop.new_event
         # Unbounded on purpose: the flow limits bound what readers put in.
-        self._send_work, self._work = anyio.create_memory_object_stream[tuple[QueueReader, _Batch]](
-            float("inf")
-        )
+        self._work: deque[tuple[QueueReader, _Batch]] = deque()
+        self._idle: list[Event] = []  # of the tasks that wait for work
+        self._is_waking = False  # one of them, which has not gone on yet
+        self._on_work = on_work
+        self._taken: tuple[QueueReader, _Batch, float] | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Hand messages to the handler until cancelled."""
-        async with self._send_work, self._work, anyio.create_task_group() as nursery:
+        async with anyio.create_task_group() as nursery:
             self._nursery = nursery
             if not self._settings.ordered:
-                for number in range(self._settings.concurrency):
+                for number in range(0 if self._on_work else self._settings.concurrency):
                     nursery.start_soon(self._consume_forever, name=f"consumer {number}")
                 if not self._settings.broadcast:
                     nursery.start_soon(self._time_out_forever, name="consume timeout")
@@ -100,9 +121,40 @@ class Dispatcher:
                 name = f"consumer {reader.held.queue}"
                 self._nursery.start_soon(self._consume_in_order, reader, name=name)
             return
-        size = self._settings.consume_batch_max
-        for start in range(0, len(messages), size):
-            self._send_work.send_nowait((reader, messages[start : start + size]))
+        size = 1 if self._on_work else self._settings.consume_batch_max
+        self._work.extend(
+            [(reader, messages[start : start + size]) for start in range(0, len(messages), size)]
+        )
+        self._notify()
+
+    def _notify(self) -> None:
+        """Wake one task that waits for work; it wakes the next one if there is more than it takes."""
+        if self._on_work is not None:
+            self._on_work()
+        elif self._idle and not self._is_waking:
+            self._is_waking = True
+            self._idle.pop().set()
+
+    def begin_next(self) -> ReceivedMessage | None:
+        """Begin the next message for a loop of the application; None when there is none."""
+        assert self._taken is None, f"{self._taken} has not ended"
+        work = self._work
+        while work:
+            reader, messages = work.popleft()
+            if reader.begin(messages):
+                self._taken = (reader, messages, self._now())
+                return messages[0]
+        return None
+
+    def end_taken(self, *, is_consumed: bool) -> None:
+        """End what was begun last, if anything: as consumed, or unfinished as if it had not been begun."""
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        reader, messages, began_at = taken
+        if is_consumed:
+            self._count(messages, None, began_at)
+        reader.end(messages, [messages[0].queue_offset] if is_consumed else ())
 
     async def _call(self, messages: _Batch) -> Later | None:
         """Call the handler; return None if it consumed all, else its wish. What it raises counts as a failure."""
@@ -126,9 +178,13 @@ class Dispatcher:
 
         After `Later` only those before its place were consumed.
         """
-        started_at = anyio.current_time()
+        started_at = self._now()
         later = await self._call(messages)
-        now = anyio.current_time()
+        self._count(messages, later, started_at)
+        return later
+
+    def _count(self, messages: _Batch, later: Later | None, started_at: float) -> None:
+        now = self._now()
         rates = self.rates.get(messages[0].topic)
         if rates is None:
             rates = self.rates[messages[0].topic] = ConsumeRates()
@@ -139,11 +195,19 @@ class Dispatcher:
             rates.consumed.add(now, len(messages) - left, now - started_at)
         if left:
             rates.failed.add(now, left, now - started_at)
-        return later
 
     async def _consume_forever(self) -> None:
         """Take batches until cancelled; what failed is tried again by a task of its own, so this one goes on."""
-        async for reader, messages in self._work:
+        work, turns = self._work, TaskTurns(self._now)
+        while True:
+            if not work:
+                await self._wait_for_work()
+            await turns.share()
+            if not work:
+                continue  # others took it meanwhile
+            reader, messages = work.popleft()
+            if work:
+                self._notify()
             if not reader.begin(messages):
                 continue
             finished: list[QueueOffset] = []
@@ -178,9 +242,16 @@ class Dispatcher:
                 left.append(message)
         return tuple(left)
 
+    async def _wait_for_work(self) -> None:
+        arrived = self._new_event()
+        self._idle.append(arrived)
+        await arrived.wait()
+        self._is_waking = False
+
     async def _again_later(self, reader: QueueReader, messages: _Batch) -> None:
         await anyio.sleep(LOCAL_RETRY_S)
-        self._send_work.send_nowait((reader, messages))
+        self._work.append((reader, messages))
+        self._notify()
 
     async def _time_out_forever(self) -> None:
         """Give back what a handler has had for too long.

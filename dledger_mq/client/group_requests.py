@@ -10,14 +10,13 @@ from typing import Final
 
 import msgspec
 
-from dledger_mq.client.errors import ConnectionLostError, RequestFailedError
-from dledger_mq.client.messages import ReceivedMessage, received
+from dledger_mq.client.errors import RequestFailedError
+from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.pulled_messages import pulled_messages
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import Session, raise_for
 from dledger_mq.client.subscriptions import TopicSubscription
-from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.numbers import QueueOffset
-from dledger_mq.message.record import decode_records
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import RemotingError
@@ -297,23 +296,8 @@ def decode_pulled(
     Raises:
         ConnectionLostError: they cannot be read, or their offsets do not rise towards the next one.
     """
-    try:
-        records = decode_records(pulled.records)
-    except MessageFormatError as error:
-        raise ConnectionLostError(f"a pull of {queue} brought damaged records: {error}") from error
-    last = -1
-    for record in records:
-        if not last < record.queue_offset < pulled.next_offset:
-            raise ConnectionLostError(
-                f"a pull of {queue} brought offset {record.queue_offset} after {last}, and says that "
-                f"{pulled.next_offset} comes next"
-            )
-        last = record.queue_offset
-    messages = tuple(
-        message
-        for record in records
-        if record.queue_offset >= offset
-        if subscription.wants((message := received(record, queue.broker_name)).tags)
+    messages = pulled_messages(
+        pulled.records, queue, subscription, offset=offset, next_offset=pulled.next_offset
     )
     return PullAnswer(
         messages,

@@ -1,19 +1,24 @@
 """Messages for `async for`: a handler that hands each message to a loop, and waits for the loop to go on.
 
-One loop runs at a time, and one message is out at a time. It counts as consumed when the loop asks for the
-next one, or leaves the consumer's block without an error. A loop that ends in an error, or is cancelled,
-leaves its message unfinished: nothing is sent to the broker, and the next owner of the queue gets it again.
+One loop runs at a time, and one message is out at a time. Most messages the loop takes by itself, from a
+`MessageSource`; only where something stands around the handler (hooks, a deserializer, the order of a queue) the
+handler hands them over one by one, each in a turn of the event loop. A message counts as consumed when the loop asks
+for the next one, or leaves the consumer's block without an error. A loop that ends in an error, or is cancelled, leaves
+its message unfinished: nothing is sent to the broker, and the next owner of the queue gets it again.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from typing import Protocol
 
 import anyio
 
 from dledger_mq.client.consume_results import Result, UnfinishedError
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.messages import ReceivedMessage
+from dledger_mq.client.turns import TaskTurns
+from dledger_mq.net.loop import current_loop
 
 
 class _Offer:
@@ -31,10 +36,27 @@ class _Offer:
         self.ended.set()
 
 
+class MessageSource(Protocol):
+    """Messages that a loop takes by itself (`dispatch.py`)."""
+
+    def begin_next(self) -> ReceivedMessage | None:
+        """Begin the next message; None when there is none now."""
+        ...
+
+    def end_taken(self, *, is_consumed: bool) -> None:
+        """End what was begun last, if anything."""
+        ...
+
+
 class MessageLoop:
-    """Between the dispatcher, for which it is the handler, and the application's loop."""
+    """Between the dispatcher, for which it is the handler, and the application's loop.
+
+    Attributes:
+        source: of the messages that are taken without a handler; None: all come through it.
+    """
 
     def __init__(self) -> None:
+        self.source: MessageSource | None = None
         self._offers: deque[_Offer] = deque()
         self._out: _Offer | None = None
         self._changed = anyio.Event()
@@ -44,6 +66,11 @@ class MessageLoop:
     def begin(self) -> None:
         """Start anew: the consumer's block is entered."""
         self._has_ended = False
+        self._turns = TaskTurns(current_loop().now)
+
+    def notice(self) -> None:
+        """Let the loop look for messages in the source again."""
+        self._changed.set()
 
     async def __call__(self, messages: tuple[ReceivedMessage, ...]) -> Result:
         """Offer one message; return once it is consumed.
@@ -73,15 +100,21 @@ class MessageLoop:
         self._finish(is_consumed=True)
         self._is_waiting = True
         try:
-            while not self._offers:
+            await self._turns.share()
+            while True:
+                if self._offers:
+                    self._out = self._offers.popleft()
+                    return self._out.message
                 if self._has_ended:
                     raise StopAsyncIteration
+                if self.source is not None:
+                    message = self.source.begin_next()
+                    if message is not None:
+                        return message
                 self._changed = anyio.Event()
                 await self._changed.wait()
         finally:
             self._is_waiting = False
-        self._out = self._offers.popleft()
-        return self._out.message
 
     def end(self, *, is_consumed: bool) -> None:
         """Hand out no more messages; decide how the one that is out has ended."""
@@ -95,3 +128,5 @@ class MessageLoop:
         offer, self._out = self._out, None
         if offer is not None:
             offer.end(is_consumed=is_consumed)
+        if self.source is not None:
+            self.source.end_taken(is_consumed=is_consumed)

@@ -219,13 +219,18 @@ class PushConsumer(Lifetime):
             local=local,
             listener=self._settings.listener,
         )
+        # Nothing stands between what was pulled and the application's loop.
+        is_bare = self._handler is self._loop and not self._settings.ordered
         dispatcher = Dispatcher(
             self._handler,
             self._settings,
             requests,
             readers=lambda: assignment.readers.values(),
             wait_held=assignment.locks.wait_held if assignment.locks is not None else None,
+            on_work=self._loop.notice if self._loop is not None and is_bare else None,
         )
+        if self._loop is not None:
+            self._loop.source = dispatcher if is_bare else None
         self._assignment, self._dispatcher = assignment, dispatcher
         return assignment
 

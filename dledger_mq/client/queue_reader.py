@@ -33,6 +33,7 @@ from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.numbers import QueueOffset
+from dledger_mq.net.loop import Event
 from dledger_mq.remoting.codes import ResponseCode
 
 HOLD_S: Final = 15.0  # what brokers are asked to hold an empty pull; the Java client's
@@ -102,7 +103,8 @@ class QueueReader:
         self._begun: dict[
             QueueOffset, tuple[ReceivedMessage, float]
         ] = {}  # with the handler, since
-        self._changed = anyio.Event()
+        self._changed: Event | None = None  # of a task that waits
+        self._now, self._new_event = session.loop.now, session.loop.new_event
         self._scope = anyio.CancelScope()
         self._beyond_end_since: float | None = None
 
@@ -110,7 +112,7 @@ class QueueReader:
         """Ask to handle messages now; False when the queue was released meanwhile."""
         if self.is_released:
             return False
-        now = anyio.current_time()
+        now = self._now()
         self._running += 1
         for message in messages:
             self._begun[message.queue_offset] = (message, now)
@@ -125,16 +127,27 @@ class QueueReader:
             self._begun.pop(message.queue_offset, None)
         for offset in finished:
             self.held.finish(offset)
-        self._changed.set()
+        if self._changed is not None:
+            self._notify()
 
     def finish(self, offset: QueueOffset) -> None:
         """Say that a message is finished although the handler still has it."""
         self.held.finish(offset)
-        self._changed.set()
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+    async def _wait_changed(self) -> None:
+        if self._changed is None:
+            self._changed = self._new_event()
+        await self._changed.wait()
 
     def overdue(self, timeout_s: float, count: int) -> Sequence[ReceivedMessage]:
         """Return the oldest unfinished messages, as far as the handler has them for too long."""
-        now = anyio.current_time()
+        now = self._now()
         found: list[ReceivedMessage] = []
         for offset in self.held.first_offsets(count):
             message, since = self._begun.get(offset, (None, now))
@@ -146,7 +159,7 @@ class QueueReader:
     def pause(self, *, is_paused: bool) -> None:
         """Pause pulling, or resume it."""
         self.is_paused = is_paused
-        self._changed.set()
+        self._notify()
 
     def release(self) -> None:
         """Stop pulling, and begin nothing more."""
@@ -157,8 +170,7 @@ class QueueReader:
         """Wait until the handler has nothing of this queue; return whether that came in time."""
         with anyio.move_on_after(timeout_s):
             while self._running:
-                self._changed = anyio.Event()
-                await self._changed.wait()
+                await self._wait_changed()
         return not self._running
 
     async def run(self) -> None:
@@ -175,7 +187,7 @@ class QueueReader:
                     nobody = NoRouteError(self.held.queue.topic, "no node of its group is known")
                     await self._recover(nobody, None, failures)
                     continue
-                asked_at = anyio.current_time()
+                asked_at = self._now()
                 try:
                     answer = await self._requests.pull(
                         address,
@@ -190,15 +202,14 @@ class QueueReader:
                     await self._recover(error, address, failures)
                 else:
                     failures = 0
-                    now = anyio.current_time()
+                    now = self._now()
                     self.pulls.add(now, len(answer.messages), now - asked_at)
                     self.pulled_at_ms = time.time_ns() // 1_000_000
                     await self._take(answer)
 
     async def _wait_for_room(self) -> None:
         while self.is_paused or self.held.is_full(self._pull.limits):
-            self._changed = anyio.Event()
-            await self._changed.wait()
+            await self._wait_changed()
 
     async def _recover(self, error: ClientError, address: str | None, failures: int) -> None:
         """Pause for a time that depends on the failure, and prepare the next try."""
@@ -237,7 +248,7 @@ class QueueReader:
 
     async def _on_wrong_offset(self, answer: PullAnswer) -> None:
         """Go on where the broker says, but beyond the end only after BEYOND_END_BELIEVED_S of hearing the same."""
-        held, now = self.held, anyio.current_time()
+        held, now = self.held, self._now()
         # A broker that moves us although our offset is inside was asked to: an operator's reset (E8).
         is_beyond_end = answer.next_offset < held.next_offset > answer.max_offset
         if is_beyond_end:
