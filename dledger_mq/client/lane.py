@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
+from dledger_mq.client.alarm import Alarm
 from dledger_mq.client.errors import (
     ConnectionLostError,
     SendError,
@@ -35,9 +37,9 @@ from dledger_mq.client.errors import (
 from dledger_mq.client.messages import SendResult
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import SEND_STATUS, SendVerdict, backoff_s, judge
-from dledger_mq.client.send_frames import SendAnswer, decode_answer
+from dledger_mq.client.send_frames import SendAnswer, SendAnswerFields, decode_answer
 from dledger_mq.client.wire import Wire, open_wire
-from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.net.loop import Event, Loop
 from dledger_mq.remoting.codes import is_definite
 from dledger_mq.remoting.frame import Frame
@@ -49,77 +51,51 @@ SETTLE_S: Final = 0.5  # how long the other answers are waited for before sends 
 QUIET_S: Final = 0.25  # no answer for so long: ask who leads, again and again
 STUCK_S: Final = 3.0  # no answer for so long: try another node
 ATTEMPTS_MAX: Final = 2**31  # no bound but the deadline
-_NO_OFFSET: Final = QueueOffset(-1)  # of a send that asked for no answer
 _NO_QUEUE: Final = QueueId(-1)
 IDLE_CLOSE_S: Final = 100.0  # brokers close connections that are silent for 120 s
 
 
-class PendingSend:
-    """A send that has been submitted. `wait` returns its result or raises its error."""
+class PendingSend(msgspec.Struct, eq=False):
+    """A send that has been submitted. `wait` returns its result or raises its error.
 
-    __slots__ = (
-        "_done",
-        "_new_event",
-        "attempts",
-        "attempts_max",
-        "deadline",
-        "error",
-        "frame",
-        "is_oneway",
-        "last_code",
-        "last_remark",
-        "may_be_stored",
-        "on_done",
-        "opaque",
-        "queue",
-        "result",
-        "sequence",
-        "submitted_at",
-        "unique_key",
-    )
+    Attributes:
+        queue: where the message goes.
+        unique_key: its UNIQ_KEY, the same in every try.
+        frame: the whole request; each further try is the same.
+        opaque: the request's number.
+        deadline: on the loop's clock.
+        is_oneway: no answer is awaited.
+        attempts, attempts_max: tries so far, and the bound on them, the first one included.
+        new_event: makes the event on which a caller waits.
+        sequence: its place in the lane.
+        submitted_at: on the loop's clock; only where hooks want to know.
+        last_code, last_remark: the last answer that was not a success.
+        may_be_stored: some try may have stored it.
+        result, error: its end, one of them; None while it has none.
+        on_done: called at the end.
+    """
 
-    def __init__(
-        self,
-        queue: MessageQueue,
-        unique_key: str,
-        frame: bytes,
-        opaque: int,
-        *,
-        deadline: float,
-        is_oneway: bool,
-        attempts_max: int = ATTEMPTS_MAX,
-        new_event: Callable[[], Event] = anyio.Event,
-    ) -> None:
-        """Begin a send that was not tried yet.
+    queue: MessageQueue
+    unique_key: str
+    frame: bytes
+    opaque: int
+    deadline: float
+    is_oneway: bool = False
+    attempts_max: int = ATTEMPTS_MAX
+    new_event: Callable[[], Event] = anyio.Event
+    sequence: int = 0
+    submitted_at: float = 0.0
+    attempts: int = 0
+    last_code: int | None = None
+    last_remark: str = ""
+    may_be_stored: bool = False
+    result: SendResult | None = None
+    error: SendError | None = None
+    on_done: Callable[[PendingSend], None] | None = None
+    _done: Event | None = None
 
-        Args:
-            queue: where the message goes.
-            unique_key: its UNIQ_KEY, the same in every try.
-            frame: the whole request; each further try gets another opaque.
-            opaque: of the first try.
-            deadline: on the loop's clock.
-            is_oneway: no answer is awaited.
-            attempts_max: tries, the first one included.
-            new_event: makes the event on which a caller waits.
-        """
-        self.queue = queue
-        self.unique_key = unique_key
-        self.frame = frame
-        self.opaque = opaque
-        self.deadline = deadline  # on the loop's clock
-        self.is_oneway = is_oneway
-        self.sequence = 0
-        self.submitted_at = 0.0  # only where hooks want to know
-        self.attempts = 0
-        self.attempts_max = attempts_max
-        self.last_code: int | None = None
-        self.last_remark = ""
-        self.may_be_stored = False  # some try may have stored it
-        self.result: SendResult | None = None
-        self.error: SendError | None = None
-        self.on_done: Callable[[PendingSend], None] | None = None
-        self._done: Event | None = None
-        self._new_event = new_event
+    def __repr__(self) -> str:
+        return f"<PendingSend {self.unique_key} to {self.queue}>"
 
     @property
     def is_done(self) -> bool:
@@ -135,7 +111,7 @@ class PendingSend:
         """
         if not self.is_done:
             if self._done is None:
-                self._done = self._new_event()
+                self._done = self.new_event()
             await self._done.wait()
         if self.error is not None:
             raise self.error
@@ -189,7 +165,7 @@ class Lane:
         self,
         broker_name: str,
         finder: LeaderFinder,
-        on_settled: Callable[[PendingSend], None],
+        on_settled: Callable[[Sequence[PendingSend]], None],
         loop: Loop,
     ) -> None:
         self.broker_name = broker_name
@@ -204,8 +180,7 @@ class Lane:
         self._again: list[PendingSend] = []  # answered, to be tried again
         self._must_move = False  # another node is wanted
         self._wake = self._new_event()
-        self._next_deadline = math.inf
-        self._deadline_moved = self._new_event()
+        self._alarm = Alarm(loop, self._expire)
         self._sequence = 0
         self._wire: Wire | None = None
         self._received_at = 0.0
@@ -221,14 +196,16 @@ class Lane:
         return len(self._waiting) + len(self._in_flight) + len(self._again)
 
     def submit(self, pending: PendingSend, *, at_once: bool = False) -> None:
-        """Queue a send; it leaves with everything else of this turn, or, with `at_once`, now."""
+        """Queue a send; it leaves with everything else of this turn, or, with `at_once`, now.
+
+        Where others are in flight, more are likely to come in this turn, and a system call for each costs more than
+        the turn: then it leaves with them.
+        """
         self._sequence += 1
         pending.sequence = self._sequence
         self._waiting.append(pending)
-        if pending.deadline < self._next_deadline:
-            self._next_deadline = pending.deadline
-            self._deadline_moved.set()
-        if at_once and self._wire is not None and not self._again:
+        self._alarm.set(pending.deadline)
+        if at_once and self._wire is not None and not self._in_flight and not self._again:
             self._transmit(self._wire)
         self._wake.set()
 
@@ -242,7 +219,7 @@ class Lane:
         """Carry out sends until cancelled; then whatever is unfinished ends in its error."""
         try:
             async with anyio.create_task_group() as nursery:
-                nursery.start_soon(self._watch_deadlines)
+                nursery.start_soon(self._alarm.run)
                 while True:
                     if self._waiting:
                         await self._use_one_connection(nursery)
@@ -342,12 +319,14 @@ class Lane:
             pending.attempts += 1
             frames.append(pending.frame)
             if pending.is_oneway:
-                self._succeed(pending, "", _NO_OFFSET, None)
+                self._end_stored(pending, "SEND_OK", SendAnswerFields())
+                self._on_settled([pending])
                 continue
             if not in_flight:
                 self._received_at = now
-            assert pending.opaque not in in_flight, f"{pending.opaque} is the number of two sends"
-            in_flight[pending.opaque] = pending
+            opaque = pending.opaque
+            assert opaque not in in_flight, f"{opaque} is the number of two sends"
+            in_flight[opaque] = pending
             self._in_flight_bytes += len(pending.frame)
         if frames:
             wire.send_nowait(frames[0] if len(frames) == 1 else b"".join(frames))
@@ -358,27 +337,24 @@ class Lane:
         was_full = len(self._in_flight) >= IN_FLIGHT_MAX or (
             self._in_flight_bytes >= IN_FLIGHT_BYTES_MAX
         )
-        for frame in frames:
-            answer = decode_answer(frame)
-            pending = self._in_flight.pop(answer.opaque, None)
-            if pending is None or not answer.flag & FLAG_RESPONSE:
-                continue  # its deadline has passed, or the broker asks something
-            self._in_flight_bytes -= len(pending.frame)
-            if answer.code in SEND_STATUS and answer.fields is not None:
+        stored: list[PendingSend] = []
+        try:
+            for frame in frames:
+                answer = decode_answer(frame)
+                pending = self._in_flight.pop(answer.opaque, None)
+                if pending is None or not answer.flag & FLAG_RESPONSE:
+                    continue  # its deadline has passed, or the broker asks something
+                self._in_flight_bytes -= len(pending.frame)
+                status = SEND_STATUS.get(answer.code)
+                if status is not None and answer.fields is not None:
+                    self._end_stored(pending, status, answer.fields)
+                    stored.append(pending)
+                else:
+                    self._refused(pending, answer)
+        finally:
+            if stored:
                 self.failures = 0
-                fields = answer.fields
-                self._succeed(
-                    pending,
-                    fields.msg_id,
-                    fields.queue_offset,
-                    fields.transaction_id,
-                    recall_handle=fields.recall_handle,
-                    rows_stored=fields.rows_stored,
-                    status=SEND_STATUS[answer.code],
-                    queue_id=fields.queue_id,
-                )
-            else:
-                self._refused(pending, answer)
+                self._on_settled(stored)
         if self._again or not self._in_flight or was_full:
             self._wake.set()
 
@@ -402,43 +378,31 @@ class Lane:
             ):  # done without the fields that would say where
                 self._fail(pending, "the broker refused it")
 
-    def _succeed(
-        self,
-        pending: PendingSend,
-        message_id: str,
-        queue_offset: QueueOffset,
-        transaction_id: str | None,
-        *,
-        recall_handle: str | None = None,
-        rows_stored: str | None = None,
-        status: str = "SEND_OK",
-        queue_id: QueueId = _NO_QUEUE,
-    ) -> None:
-        """End a send as stored; a send ends once only."""
+    def _end_stored(self, pending: PendingSend, status: str, fields: SendAnswerFields) -> None:
+        """End a send as stored, but for the account of the producer; a send ends once only."""
         assert pending.result is None, f"{pending.unique_key} ends twice"
         assert pending.error is None, f"{pending.unique_key} ends twice"
-        queue = pending.queue
-        if queue_id not in (_NO_QUEUE, queue.queue_id):  # the broker chose
+        queue, queue_id = pending.queue, fields.queue_id
+        if queue_id != queue.queue_id and queue_id != _NO_QUEUE:  # the broker chose
             queue = MessageQueue(queue.topic, queue.broker_name, queue_id)
         pending.result = SendResult(
             status,
             pending.unique_key,
-            message_id,
+            fields.msg_id,
             queue,
-            queue_offset,
-            transaction_id,
-            recall_handle,
-            rows_stored,
+            fields.queue_offset,
+            fields.transaction_id,
+            fields.recall_handle,
+            fields.rows_stored,
         )
         pending.settle()
-        self._on_settled(pending)
 
     def _fail(self, pending: PendingSend, why: str) -> None:
         assert pending.result is None, f"{pending.unique_key} ends twice"
         assert pending.error is None, f"{pending.unique_key} ends twice"
         pending.error = pending.describe_failure(why)
         pending.settle()
-        self._on_settled(pending)
+        self._on_settled([pending])
 
     def _collect(self) -> None:
         """Put everything unfinished back in front of what waits, in the order of submission."""
@@ -455,16 +419,8 @@ class Lane:
             assert last < first, f"send {last} was transmitted before send {first}, which waits"
         self._waiting.extendleft(reversed(unfinished))
 
-    async def _watch_deadlines(self) -> None:
-        while True:
-            self._deadline_moved = self._new_event()
-            with anyio.CancelScope(deadline=self._next_deadline):
-                await self._deadline_moved.wait()
-                continue
-            self._expire(self._now())
-
-    def _expire(self, now: float) -> None:
-        """End the sends whose deadline has come."""
+    def _expire(self, now: float) -> float:
+        """End the sends whose deadline has come; return the earliest deadline of the others."""
         late = [p for p in self._in_flight.values() if p.deadline <= now]
         for pending in late:
             del self._in_flight[pending.opaque]
@@ -474,7 +430,8 @@ class Lane:
         self._again = [p for p in self._again if p.deadline > now]
         self._waiting = deque(p for p in self._waiting if p.deadline > now)
         unfinished = (*self._in_flight.values(), *self._again, *self._waiting)
-        self._next_deadline = min((p.deadline for p in unfinished), default=math.inf)
+        earliest = min((p.deadline for p in unfinished), default=math.inf)
         for pending in sorted(late, key=lambda pending: pending.sequence):
             self._fail(pending, "no answer in time" if pending.attempts else "no broker in time")
         self._wake.set()
+        return earliest

@@ -1,17 +1,19 @@
 """Requests and answers over one connection: every request is matched with its answer by its opaque.
 
 A link is a task in the client's nursery. It connects, serves, and when the connection ends it fails
-whatever waits and is finished; a new one is made when the address is needed again (`Links`). Requests
-that the broker sends to us go to a handler, which must not block.
+whatever waits and is finished; a new one is made when the address is needed again (`Links`). One alarm looks
+after the time of all requests that wait. Requests that the broker sends to us go to a handler, which must not block.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
 import anyio
 
+from dledger_mq.client.alarm import Alarm
 from dledger_mq.client.errors import (
     ClientClosedError,
     ConnectionLostError,
@@ -20,7 +22,7 @@ from dledger_mq.client.errors import (
     TooLateError,
 )
 from dledger_mq.client.wire import Wire, open_wire
-from dledger_mq.net.loop import Starter
+from dledger_mq.net.loop import Event, Starter, current_loop
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -50,10 +52,11 @@ class Opaques:
 class _Answer:
     """A place for one answer."""
 
-    __slots__ = ("arrived", "command")
+    __slots__ = ("arrived", "command", "deadline")
 
-    def __init__(self) -> None:
-        self.arrived = anyio.Event()
+    def __init__(self, arrived: Event, deadline: float) -> None:
+        self.arrived = arrived
+        self.deadline = deadline
         self.command: RemotingCommand | None = None
 
 
@@ -81,6 +84,9 @@ class Link:
         self._opaques = opaques
         self._on_request = on_request
         self._answers: dict[int, _Answer] = {}
+        loop = current_loop()
+        self._now, self._new_event = loop.now, loop.new_event
+        self._alarm = Alarm(loop, self._give_up_late)
         self._probe = probe
         self._wire: Wire | None = None
         self._settled = anyio.Event()  # connected, or known not to be
@@ -95,6 +101,7 @@ class Link:
                 self._settled.set()
                 async with anyio.create_task_group() as nursery:
                     nursery.start_soon(self._watch_silence, self._wire)
+                    nursery.start_soon(self._alarm.run)
                     await self._wire.serve(self._on_frames)
             except* ConnectionLostError as group:
                 self._reason = str(group.exceptions[0])
@@ -160,27 +167,37 @@ class Link:
             ConnectionLostError: the connection broke; whether the request was carried out is unknown.
             RequestTimeoutError: no answer in time; likewise.
         """
-        was_sent = False
+        deadline = self._now() + timeout_s
+        if self._wire is None or self.is_closed or timeout_s <= 0:
+            with anyio.move_on_after(max(timeout_s, 0.0)) as scope:
+                await self.wait_connected()  # ends here when the time is over
+            if scope.cancelled_caught:
+                raise TooLateError(
+                    f"no connection to {self.address} in {timeout_s:g} s; nothing was sent"
+                )
         opaque = self._opaques.take()
-        answer = _Answer()
-        with anyio.move_on_after(max(timeout_s, 0.0)):
-            await self.wait_connected()  # ends here when the time is over
-            self._answers[opaque] = answer
-            try:
-                was_sent = True
-                self._transmit(code, opaque, ext=ext, body=body)
-                await answer.arrived.wait()
-            finally:
-                self._answers.pop(opaque, None)
+        answer = self._answers[opaque] = _Answer(self._new_event(), deadline)
+        self._alarm.set(deadline)
+        try:
+            self._transmit(code, opaque, ext=ext, body=body)
+            await answer.arrived.wait()
+        finally:
+            self._answers.pop(opaque, None)
         if answer.command is not None:
             return answer.command
-        if not was_sent:
-            raise TooLateError(
-                f"no connection to {self.address} in {timeout_s:g} s; nothing was sent"
-            )
         if self.is_closed:
             raise ConnectionLostError(self._reason or f"{self.address}: closed")
         raise RequestTimeoutError(f"{self.address} did not answer code {code} in {timeout_s:g} s")
+
+    def _give_up_late(self, now: float) -> float:
+        """Wake the calls whose time is over; return the earliest deadline of the others."""
+        earliest = math.inf
+        for answer in self._answers.values():
+            if answer.deadline <= now:
+                answer.arrived.set()
+            else:
+                earliest = min(earliest, answer.deadline)
+        return earliest
 
     def post(self, code: int, ext: Mapping[str, str] | None = None, body: bytes = b"") -> None:
         """Send a oneway request; nothing happens while there is no connection."""

@@ -273,19 +273,25 @@ def check_not_too_far(message: Message, now_ms: int) -> None:
         )
 
 
+def has_labels(message: Message) -> bool:
+    """Return whether a message has properties other than its UNIQ_KEY."""
+    return bool(
+        message.tags
+        or message.keys
+        or message.properties
+        or message.delay_level
+        or message.delay_ms
+        or message.deliver_at_ms is not None
+    )
+
+
 def message_properties(message: Message, unique_key: str) -> bytes:
     """Return the property bytes of a message, UNIQ_KEY first.
 
     Raises:
         InvalidMessageError: a reserved name, a separator inside, an empty value, or too long.
     """
-    if not (
-        message.tags
-        or message.keys
-        or message.is_delayed
-        or message.properties
-        or message.unique_key
-    ):
+    if not has_labels(message) and not message.unique_key:
         return b"UNIQ_KEY\x01%b\x02" % unique_key.encode()  # the hot path: nothing to check
     pairs = {"UNIQ_KEY": unique_key}
     if message.tags:

@@ -221,10 +221,13 @@ class Producer(Lifetime):
         """
         deadline = self._deadline(timeout_s)
         check_message(message, self._body_bytes_max)
-        target = await self._choose(
-            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
-        )
-        await self._wait_for_room()
+        target = self._choose_at_once(message.topic, queue=queue, key=key, selector=selector)
+        if target is None:
+            target = await self._choose(
+                message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+            )
+        if self._is_full():
+            await self._wait_for_room()
         return await self._carry_out(self._maker.single(message, target, deadline=deadline))
 
     async def submit(
@@ -243,13 +246,14 @@ class Producer(Lifetime):
         """
         check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
-        if queue is None or not self._can_use(queue, message.topic):
-            queue = await self._choose(
+        target = self._choose_at_once(message.topic, queue=queue, key=key, selector=selector)
+        if target is None:
+            target = await self._choose(
                 message.topic, queue=queue, key=key, selector=selector, deadline=deadline
             )
         if self._is_full():
             await self._wait_for_room()
-        pending = self._maker.single(message, queue, deadline=deadline)
+        pending = self._maker.single(message, target, deadline=deadline)
         self._enter(pending, at_once=False)
         return pending
 
@@ -438,6 +442,22 @@ class Producer(Lifetime):
             raise ClientUsageError(f"{queue} is no queue of topic {topic}")
         return self._live().routes.knows(queue.broker_name)
 
+    def _choose_at_once(
+        self,
+        topic: str,
+        *,
+        queue: MessageQueue | None,
+        key: str | bytes | None,
+        selector: QueueSelector | None,
+    ) -> MessageQueue | None:
+        """Return what `_choose` would, where nobody has to be asked; else None."""
+        if queue is not None:
+            return queue if self._can_use(queue, topic) else None
+        if selector is not None:
+            return None
+        known = self._live().routes.sure_publish_queues(topic)
+        return self._pick(known, key) if known else None
+
     async def _choose(
         self,
         topic: str,
@@ -476,8 +496,14 @@ class Producer(Lifetime):
             if key.__class__ is not str and key.__class__ is not bytes:
                 check_key(key)
             return queue_for_key(queues, key)
-        sick = frozenset(name for name, lane in self._lanes.items() if lane.failures)
-        return self._turn(queues, sick)
+        for lane in self._lanes.values():
+            if lane.failures:
+                return self._turn(queues, self._sick())
+        return self._turn(queues)
+
+    def _sick(self) -> frozenset[str]:
+        """Return the groups that are in trouble."""
+        return frozenset(name for name, lane in self._lanes.items() if lane.failures)
 
     def _is_full(self) -> bool:
         return self._pending >= self.pending_max or self._pending_bytes >= self._pending_bytes_max
@@ -522,20 +548,22 @@ class Producer(Lifetime):
         except Exception:  # the application's own
             log.exception("the hooks failed on the end of a send")
 
-    def _on_settled(self, pending: PendingSend) -> None:
-        """Uncount a send that ended, once for each `_enter`, and wake those who wait for room or for the last one."""
-        self._pending -= 1
-        self._pending_bytes -= len(pending.frame)
+    def _on_settled(self, ended: Sequence[PendingSend]) -> None:
+        """Uncount sends that ended, each once for its `_enter`, and wake who waits for room or for the last one."""
+        self._pending -= len(ended)
+        for pending in ended:
+            self._pending_bytes -= len(pending.frame)
+            if pending.error is None:
+                self._succeeded += 1
+            elif pending.error.definite:
+                self._refused += 1
+            else:
+                self._unknown += 1
         assert self._pending >= 0, f"{self._pending} sends are pending"
         assert self._pending_bytes >= 0, f"{self._pending_bytes} bytes are pending"
-        if pending.error is None:
-            self._succeeded += 1
-        elif pending.error.definite:
-            self._refused += 1
-        else:
-            self._unknown += 1
-        if self._settings.hooks is not None:
-            self._report_to_hooks(self._settings.hooks, pending)
+        if (hooks := self._settings.hooks) is not None:
+            for pending in ended:
+                self._report_to_hooks(hooks, pending)
         # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
         has_room = self._pending <= self.pending_max - self.pending_max // 4
         if self._room is not None and has_room and not self._is_full():

@@ -360,8 +360,9 @@ class PullConsumer(Lifetime):
         self, queue: MessageQueue, ask: Callable[[str], Awaitable[_T]], hold_s: float
     ) -> _T:
         """Ask the leader of a queue, or another node, until one answers or the time is over."""
-        routes = self.live_session().routes
-        deadline = anyio.current_time() + self.timeout_s + hold_s
+        session = self.live_session()
+        routes, now = session.routes, session.loop.now
+        deadline = now() + self.timeout_s + hold_s
         tries = 0
         while True:
             failure: ClientError
@@ -379,7 +380,7 @@ class PullConsumer(Lifetime):
                     failure = error
                 routes.report_failure(queue.broker_name, address)
             tries += 1
-            if anyio.current_time() + backoff_s(tries) >= deadline:
+            if now() + backoff_s(tries) >= deadline:
                 raise failure
             await anyio.sleep(backoff_s(tries))
 

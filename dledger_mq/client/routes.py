@@ -110,6 +110,10 @@ class Routes:
         """Return what is known now without asking, perhaps nothing."""
         return self._publish.get(topic, ())
 
+    def sure_publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
+        """Return what `publish_queues` would without asking; nothing where it might ask, or raise."""
+        return () if topic in self._templates else self._publish.get(topic, ())
+
     async def publish_queues(self, topic: str) -> tuple[MessageQueue, ...]:
         """Return the queues that a producer may send to; asks when there is no answer yet.
 

@@ -2,7 +2,8 @@
 
 A general encoder costs more than everything else that a send needs, so the header is a template: what
 stays the same for (group, topic, queue, flags) is made once, and each message fills in its time, its
-properties and its opaque. Answers are read by a typed decoder.
+properties and its opaque. A plain message, whose only property is its UNIQ_KEY, is put into a template of the
+whole header. Answers are read by a typed decoder.
 
 Header fields of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): a producer group, b topic, c default
 topic, d queues of an auto-created topic, e queue id, f system flag, g born timestamp, h flag, i properties,
@@ -40,6 +41,8 @@ class SendTemplates:
         self._group = _json(group)
         self._default_queues = default_queues
         self._heads: dict[tuple[MessageQueue, int, int, bool], bytes] = {}
+        self._plain: dict[int, tuple[MessageQueue, bytes]] = {}  # by the identity of the queue
+        self._plain_templates: dict[MessageQueue, bytes] = {}
         self._tails = {
             is_oneway: (
                 b'"j":"0","k":"false"},"flag":%d,"language":"%b","opaque":%%d,'
@@ -67,7 +70,7 @@ class SendTemplates:
         place = (queue, sys_flag, flag, is_batch)
         head = self._heads.get(place)
         if head is None:
-            head = self._head(*place)
+            head = self._head(queue, sys_flag, flag, is_batch=is_batch)
         if sink_batch is not None:
             head += b'"%b":%b,' % (SINK_BATCH.encode(), _json(sink_batch))
         header = b'%b"g":"%d","i":%b,%b' % (
@@ -79,10 +82,45 @@ class SendTemplates:
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
-    def _head(self, queue: MessageQueue, sys_flag: int, flag: int, is_batch: bool) -> bytes:
+    def plain(
+        self,
+        queue: MessageQueue,
+        body: bytes,
+        unique_key: str,
+        *,
+        opaque: int,
+        born_timestamp_ms: int,
+    ) -> bytes:
+        """Return what `frame` does for a message without flags that has no property but its key, of hex digits."""
+        known = self._plain.get(id(queue))
+        if known is None or known[0] is not queue:
+            known = self._know_plain(queue)
+        header = known[1] % (born_timestamp_ms, unique_key.encode(), opaque)
+        size = len(header)
+        return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
+
+    def _know_plain(self, queue: MessageQueue) -> tuple[MessageQueue, bytes]:
+        """Make and keep the header of plain messages; born timestamp, key and opaque are put in with `%`.
+
+        `plain` calls it for queues that it has not met: those of a route stay the same objects, and a look-up by
+        what a queue is costs more than one by which it is.
+        """
+        template = self._plain_templates.get(queue)
+        if template is None:
+            head = self._head(queue, 0, 0, is_batch=False).replace(b"%", b"%%")
+            tail = self._tails[False]
+            template = b'%b"g":"%%d","i":"UNIQ_KEY\\u0001%%b\\u0002",%b' % (head, tail)
+        if len(self._plain) >= _CACHE_MAX:
+            self._plain.clear()
+            self._plain_templates.clear()
+        self._plain_templates[queue] = template
+        known = self._plain[id(queue)] = (queue, template)
+        return known
+
+    def _head(self, queue: MessageQueue, sys_flag: int, flag: int, *, is_batch: bool) -> bytes:
         """Make and keep the part of a header that stays the same for a queue and these flags.
 
-        `make` calls it for what is not cached.
+        `frame` calls it for what is not cached.
         """
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         head = (

@@ -15,6 +15,7 @@ from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.messages import (
     Message,
     check_not_too_far,
+    has_labels,
     message_properties,
     pack_body,
 )
@@ -81,10 +82,18 @@ class SendMaker:
         settings = self._settings
         if settings.hooks is not None:
             message = settings.hooks.sending(message)
+        body = message.body
+        if not (
+            message.flag
+            or message.unique_key
+            or half_properties
+            or is_oneway
+            or len(body) >= settings.compress_from_bytes
+            or has_labels(message)
+        ):
+            return self._plain(session, body, queue, now_ms=now_ms, deadline=deadline)
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
-        body, sys_flag = pack_body(
-            message.body, settings.compress_from_bytes, settings.compress_level
-        )
+        body, sys_flag = pack_body(body, settings.compress_from_bytes, settings.compress_level)
         properties = message_properties(message, unique_key)
         if half_properties:
             properties += half_properties
@@ -106,8 +115,24 @@ class SendMaker:
             unique_key,
             frame,
             opaque,
-            deadline=deadline,
+            deadline,
             is_oneway=is_oneway,
+            attempts_max=self._attempts_max,
+            new_event=session.loop.new_event,
+        )
+
+    def _plain(
+        self, session: Session, body: bytes, queue: MessageQueue, *, now_ms: int, deadline: float
+    ) -> PendingSend:
+        """Make the send of a message that has no property but the key that it gets here."""
+        unique_key = session.unique_keys.next_key(now_ms)
+        opaque = session.opaques.take()
+        return PendingSend(
+            queue,
+            unique_key,
+            self._templates.plain(queue, body, unique_key, opaque=opaque, born_timestamp_ms=now_ms),
+            opaque,
+            deadline,
             attempts_max=self._attempts_max,
             new_event=session.loop.new_event,
         )
@@ -200,8 +225,7 @@ class SendMaker:
             ",".join(keys),
             frame,
             opaque,
-            deadline=deadline,
-            is_oneway=False,
+            deadline,
             attempts_max=self._attempts_max,
             new_event=session.loop.new_event,
         )

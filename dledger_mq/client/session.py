@@ -97,7 +97,7 @@ class Session:
         self._heartbeat = heartbeat
         self.links = Links(nursery, self.opaques, self._on_request, self._probe)
         self.name_servers = NameServers(name_servers, self.links.get)
-        self.routes = Routes(self.name_servers)
+        self.routes = Routes(self.name_servers, self.loop.now)
 
     def start(self) -> None:
         """Start the background tasks."""

@@ -90,7 +90,15 @@ class UniqKeyMaker:
     clock does not step back.
     """
 
-    __slots__ = ("_counter", "_month_end_ms", "_month_start_ms", "_prefix", "_utc_offset_ms")
+    __slots__ = (
+        "_counter",
+        "_head",
+        "_head_ms",
+        "_month_end_ms",
+        "_month_start_ms",
+        "_prefix",
+        "_utc_offset_ms",
+    )
 
     def __init__(
         self, address: bytes, process_id: int, process_number: int, *, utc_offset_ms: int = 0
@@ -113,9 +121,17 @@ class UniqKeyMaker:
         self._month_start_ms = 0
         self._month_end_ms = 0
         self._counter = 0
+        self._head_ms, self._head = -1, ""  # what the keys of a millisecond begin with
 
     def next_key(self, now_ms: int) -> str:
         """Return the next key: 32 characters for an IPv4 address, 56 for IPv6."""
+        if now_ms != self._head_ms:
+            self._head = f"{self._prefix}{self._since_month_start_ms(now_ms):08X}"
+            self._head_ms = now_ms
+        self._counter = (self._counter + 1) & 0xFFFF
+        return f"{self._head}{self._counter:04X}"
+
+    def _since_month_start_ms(self, now_ms: int) -> int:
         since_ms = now_ms - self._month_start_ms
         if now_ms >= self._month_end_ms or since_ms < -_CLOCK_STEP_BACK_MS:
             self._month_start_ms = month_start_ms(now_ms, self._utc_offset_ms)
@@ -124,5 +140,4 @@ class UniqKeyMaker:
                 self._month_start_ms + 40 * _DAY_MS, self._utc_offset_ms
             )
             since_ms = now_ms - self._month_start_ms
-        self._counter = (self._counter + 1) & 0xFFFF
-        return f"{self._prefix}{max(since_ms, 0):08X}{self._counter:04X}"
+        return max(since_ms, 0)

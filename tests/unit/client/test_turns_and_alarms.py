@@ -1,0 +1,92 @@
+"""What many waiters share: turns of the loop, an alarm for deadlines, and the write of a turn."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from unittest import mock
+
+import anyio
+import anyio.lowlevel
+import pytest
+
+from dledger_mq import Message, MessageQueue, Producer
+from dledger_mq.client.alarm import Alarm
+from dledger_mq.client.turns import TURN_S, TaskTurns
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.loop import current_loop
+from dledger_mq.testing import open_fake_group
+from tests.unit.client.test_push_consumer import until
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_turn_is_shared_once_it_has_lasted() -> None:
+    now, ran = 5.0, list[str]()
+
+    async def other() -> None:
+        ran.append("other")
+
+    turns = TaskTurns(lambda: now)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(other)
+        for _ in range(5):
+            await turns.share()
+        assert ran == []
+        for _ in range(5):  # trio does not say who of two goes on first
+            now += TURN_S
+            await turns.share()
+        assert ran == ["other"]
+
+
+async def test_an_alarm_calls_at_each_deadline_whatever_the_order_in_which_they_are_set() -> None:
+    loop = current_loop()
+    began = loop.now()
+    left = {began + 0.03, began + 0.01}
+    calls: list[float] = []
+
+    def on_due(now: float) -> float:
+        late = {each for each in left if each <= now}
+        left.difference_update(late)
+        if not calls:
+            left.add(began + 0.02)
+            alarm.set(began + 0.02)  # while it is called
+        calls.extend(sorted(late))
+        return min(left, default=math.inf)
+
+    alarm = Alarm(loop, on_due)
+    async with anyio.create_task_group() as tasks:
+        alarm.set(began + 0.03)
+        tasks.start_soon(alarm.run)
+        await anyio.lowlevel.checkpoint()
+        alarm.set(began + 0.01)
+        await until(lambda: not left)
+        tasks.cancel_scope.cancel()
+    assert sorted(calls) == [began + 0.01, began + 0.02, began + 0.03]
+
+
+async def test_a_lone_send_leaves_at_once_and_those_of_many_tasks_together_in_their_order() -> None:
+    written: list[int] = []
+    write = Connection.send_nowait
+
+    def count(connection: Connection, data: bytes) -> None:
+        if (sends := data.count(b'"code":310')) > 0:
+            written.append(sends)
+        write(connection, data)
+
+    async def send(numbers: Sequence[int]) -> None:
+        for number in numbers:
+            await producer.send(
+                Message("T", b"%d" % number), queue=MessageQueue("T", "broker-a", 0)
+            )
+
+    with mock.patch.object(Connection, "send_nowait", count):
+        async with open_fake_group() as group, Producer(group.namesrv, "g") as producer:
+            await send([-1])
+            assert written == [1]
+            async with anyio.create_task_group() as tasks:
+                for task in range(50):
+                    tasks.start_soon(send, [task])
+            assert written == [1, 1, 49]
+            bodies = [int(message.body) for message in group.messages("T", 0)]
+    assert (bodies[0], sorted(bodies[1:])) == (-1, list(range(50)))
