@@ -9,7 +9,7 @@ HOURS ?= 1
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak bench docs dist clean
+.PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak peers bench docs dist clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -67,8 +67,11 @@ sim: setup  ## simulate whole groups under fresh seeds: SEEDS=1000, or SEED=n [S
 soak: setup  ## both simulators for hours on all cores: HOURS=1
 	@nice $(BIN)/python -m broker.testing.soak --hours $(HOURS)
 
-bench: setup  ## sends, pulls and CPU per message, beside PySyncObj in the same run
-	@$(BIN)/python -m bench.broker $(BENCH_ARGS)
+peers: interop  ## fetch Apache RocketMQ's own brokers into .interop, to measure beside them (what cannot be had is skipped)
+	@scripts/setup-peers $(BIN)/python 4.9.7 5.3.3
+
+bench: peers  ## ours beside Apache RocketMQ in one run, ten minutes; BENCH_ARGS="produce --help" for other measurements
+	@$(BIN)/dledger-bench $(or $(BENCH_ARGS),compare)
 
 docs: setup  ## rewrite the generated pages
 	@$(BIN)/python -m tests.architecture.generated_docs

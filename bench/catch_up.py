@@ -19,10 +19,11 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from bench.broker import call, made_topic
 from bench.filling import fill, mib_of
 from bench.hot_traffic import HotResult, make_parser, run_once, sends_beside
 from bench.loadgen import FrameTemplate
+from bench.real_group import made_topic
+from bench.remoting import call
 from jepsen.processes import Group, Process, poll
 
 TOPIC: Final = "CatchUp"

@@ -21,11 +21,11 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
-from bench.broker import PULL_COUNT, QUEUE_COUNT, broker_group
 from bench.filling import fill, mib_of
 from bench.hot_sends import Felt, HotSends
 from bench.hot_traffic import HotResult, make_parser, run_once, sends_beside
 from bench.loadgen import FrameTemplate, pull_template, run_load
+from bench.real_group import PULL_COUNT, QUEUE_COUNT, broker_group
 
 TOPIC: Final = "ColdReaders"
 RATIO_GOAL: Final = 2.0

@@ -6,14 +6,6 @@ import os
 from pathlib import Path
 
 
-def cpu_seconds(pid: int) -> float:
-    """Return on-CPU seconds of all threads of a process, kernel work included (sum of /proc/PID/task/*/schedstat)."""
-    total_ns = 0
-    for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
-        total_ns += int((task / "schedstat").read_text().split()[0])
-    return total_ns / 1e9
-
-
 def process_cpu_seconds(pid: int) -> float:
     """Return CPU seconds of a process, of threads that have ended, too; in steps of a tick, 10 ms mostly."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()

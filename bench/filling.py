@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from bench.broker import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT
 from bench.loadgen import batch_template, run_load
+from bench.real_group import BATCH_COUNT, BODY_BYTES, QUEUE_COUNT
 from jepsen.processes import Process
 
 RECORD_BYTES: Final = BODY_BYTES + 150

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-from bench.broker import BODY_BYTES, QUEUE_COUNT
 from bench.loadgen import send_template
+from bench.real_group import BODY_BYTES, QUEUE_COUNT
 
 TIMEOUT_S: Final = 10.0
 
@@ -53,7 +53,7 @@ class HotSends:
 
         Args:
             address: of the leader.
-            topic: with the queues of bench.broker.
+            topic: with the queues of bench.real_group.
             per_s: sends in a second.
 
         Raises:

@@ -20,8 +20,8 @@ from typing import Protocol
 
 from rich.console import Console
 
-from bench.broker import find_leader
 from bench.hot_sends import Felt, HotSends
+from bench.real_group import find_leader
 from jepsen.processes import Group, Process
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import socket
 import struct
 import time
@@ -18,9 +19,25 @@ from dataclasses import dataclass
 OPAQUE_DIGITS = 9
 """Width of the opaque number in a prebuilt frame, so that its length never changes."""
 _FIRST_OPAQUE = 10 ** (OPAQUE_DIGITS - 1)
-_KEY_MARK = b"#KEYMARK"
+KEY_DIGITS = 16
+_KEY_MARK = b"#KEYMARK#KEYMARK"
 """Stands in the UNIQ_KEYs of a prebuilt frame for what makes each frame's keys unique."""
-_run_numbers = itertools.count(int(time.time()) % 10_000 * 1000)
+_run_numbers = itertools.count(time.time_ns())
+
+
+@dataclass(frozen=True, slots=True)
+class FrameLayout:
+    """A frame with places that differ in each request.
+
+    Attributes:
+        frame: the bytes.
+        opaque_at: where the OPAQUE_DIGITS of the opaque number are.
+        keys_at: where the KEY_DIGITS of each unique key are.
+    """
+
+    frame: bytes
+    opaque_at: int
+    keys_at: tuple[int, ...]
 
 
 class FrameTemplate:
@@ -33,9 +50,11 @@ class FrameTemplate:
                 "extFields": ext,
                 "flag": 0,
                 "language": "JAVA",
-                "version": 409,
                 "opaque": _FIRST_OPAQUE,
-            }
+                "serializeTypeCurrentRPC": "JSON",
+                "version": 409,
+            },
+            separators=(",", ":"),  # as Java's clients write it
         ).encode()
         before, mark, after = header.rpartition(str(_FIRST_OPAQUE).encode())
         assert mark, f"no opaque {_FIRST_OPAQUE} in {header!r}"
@@ -44,18 +63,24 @@ class FrameTemplate:
         self._tail = after + body
         self._has_keys = _KEY_MARK in self._head + self._tail
 
+    def layout(self) -> FrameLayout:
+        """Return the frame, and what a generator in another language has to fill in."""
+        frame = b"%b%d%b" % (self._head, _FIRST_OPAQUE, self._tail)
+        keys = tuple(found.start() for found in re.finditer(re.escape(_KEY_MARK), frame))
+        return FrameLayout(frame, len(self._head), keys)
+
     def frame(self, opaque: int) -> bytes:
         """Return the frame with this opaque number (below 10^8; the width stays constant).
 
         Its UNIQ_KEYs have never been sent before: a repeated key would be a repeated send.
         """
         frame = b"%b%d%b" % (self._head, _FIRST_OPAQUE + opaque, self._tail)
-        return frame.replace(_KEY_MARK, b"%08X" % next(_run_numbers)) if self._has_keys else frame
+        return frame.replace(_KEY_MARK, b"%016X" % next(_run_numbers)) if self._has_keys else frame
 
 
 def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
     """Build a SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
-    properties = f"UNIQ_KEY\x01{'0' * 24}{_KEY_MARK.decode()}\x02TAGS\x01bench\x02WAIT\x01true\x02"
+    properties = f"UNIQ_KEY\x01{'0' * 16}{_KEY_MARK.decode()}\x02TAGS\x01bench\x02WAIT\x01true\x02"
     ext = {
         "a": "bench",
         "b": topic,
@@ -77,7 +102,7 @@ def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameT
     """Build a SEND_BATCH_MESSAGE request (320) of `count` messages."""
 
     def item(number: int) -> bytes:
-        properties = b"UNIQ_KEY\x01%024d%b\x02WAIT\x01true\x02" % (number, _KEY_MARK)
+        properties = b"UNIQ_KEY\x01%016d%b\x02WAIT\x01true\x02" % (number, _KEY_MARK)
         head = struct.pack(">iiiii", 22 + len(body) + len(properties), 0, 0, 0, len(body))
         return head + body + struct.pack(">h", len(properties)) + properties
 
@@ -124,6 +149,7 @@ class LoadResult:
     seconds: float
     p50_us: float
     p99_us: float
+    max_us: float
     refused: int
     reply_bytes: int
 
@@ -209,6 +235,7 @@ def _result_of(
         seconds=elapsed,
         p50_us=1e6 * latencies[len(latencies) // 2],
         p99_us=1e6 * latencies[min(len(latencies) - 1, len(latencies) * 99 // 100)],
+        max_us=1e6 * latencies[-1],
         refused=refused,
         reply_bytes=reply_bytes,
     )

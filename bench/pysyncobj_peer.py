@@ -1,9 +1,9 @@
-"""The peer: PySyncObj 0.3.17, three processes, journal on disk, the same 1 KiB append workload.
+"""The peer: PySyncObj 0.3.17, one of its processes, journal on disk, the same append workload.
 
 Its journal is a memory-mapped file without msync or fsync: it survives a process kill, not a power
 cut. The client runs inside the leader, which spares it the client's connection that ours pays for.
 
-Run as a process: `python -m bench.pysyncobj_peer SELF PEER PEER FOLDER` answers lines on stdin:
+Run as a process: `python -m bench.pysyncobj_peer SELF PEER,PEER FOLDER batch|single BODY_BYTES` answers lines on stdin:
 `run IN_FLIGHT SECONDS` prints one JSON line with the result when this node leads.
 """
 
@@ -16,8 +16,6 @@ import time
 from pathlib import Path
 
 from pysyncobj import FAIL_REASON, SyncObj, SyncObjConf, replicated
-
-BODY_BYTES = 1024
 
 
 class AppendLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
@@ -45,11 +43,11 @@ class AppendLog(SyncObj):  # type: ignore[misc]  # pysyncobj has no types
 class WindowedLoad:
     """Keeps IN_FLIGHT commands outstanding; each completion starts the next."""
 
-    def __init__(self, log: AppendLog, in_flight: int, seconds: float) -> None:
+    def __init__(self, log: AppendLog, body: bytes, in_flight: int, seconds: float) -> None:
         self._log = log
         self._in_flight = in_flight
         self._stop_at = time.perf_counter() + seconds
-        self._body = b"x" * BODY_BYTES
+        self._body = body
         self._idle = threading.Event()
         self._outstanding = 0
         self.failed = 0
@@ -82,7 +80,7 @@ class WindowedLoad:
         self._log.append(self._body, callback=completed)
 
 
-def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
+def serve(node: str, others: list[str], folder: Path, *, batch: bool, body: bytes) -> None:
     """Join the group and answer commands on standard input until it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     log = AppendLog(node, others, folder, batch=batch)
@@ -92,7 +90,7 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
             leader = log._getLeader()  # noqa: SLF001  (the library has no public name for it)
             answer: dict[str, object] = {"ready": log.isReady(), "leads": str(leader) == node}
         elif command == "run":
-            load = WindowedLoad(log, int(arguments[0]), float(arguments[1]))
+            load = WindowedLoad(log, body, int(arguments[0]), float(arguments[1]))
             began = time.perf_counter()
             load.run()
             latencies = sorted(load.latencies)
@@ -102,6 +100,7 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
                 "seconds": time.perf_counter() - began,
                 "p50_us": 1e6 * latencies[len(latencies) // 2] if latencies else 0.0,
                 "p99_us": 1e6 * latencies[len(latencies) * 99 // 100] if latencies else 0.0,
+                "max_us": 1e6 * latencies[-1] if latencies else 0.0,
             }
         else:
             break
@@ -111,4 +110,5 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1], sys.argv[2:4], Path(sys.argv[4]), batch=sys.argv[5] == "batch")
+    name, peers, home, mode, size = sys.argv[1:]
+    serve(name, peers.split(","), Path(home), batch=mode == "batch", body=b"x" * int(size))

@@ -20,9 +20,10 @@ from pathlib import Path
 
 from rich.console import Console
 
-from bench.broker import BODY_BYTES, broker_group, call, find_leader
 from bench.filling import fill, mib_of
 from bench.loadgen import send_template
+from bench.real_group import BODY_BYTES, broker_group, find_leader
+from bench.remoting import call
 from jepsen.processes import Group, poll
 
 

@@ -26,7 +26,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.broker import BODY_BYTES, QUEUE_COUNT, broker_group
+from bench.real_group import BODY_BYTES, QUEUE_COUNT, broker_group
 from dledger_mq import Message, MessageQueue
 from dledger_mq.blocking import Producer, PullConsumer
 from pipeline.broker_view import READ_GROUP, BrokerView

@@ -1,0 +1,31 @@
+"""The memory of a process as the kernel counts it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+
+
+class Memory(msgspec.Struct, frozen=True):
+    """Resident memory of a process, in MiB.
+
+    Attributes:
+        resident_mib: all of it, pages of mapped files among them.
+        own_mib: without those of files, which the kernel may take back.
+    """
+
+    resident_mib: float
+    own_mib: float
+
+
+def memory_of(pid: int) -> Memory:
+    """Return the memory of a process now.
+
+    Raises:
+        OSError: it does not run.
+    """
+    status = Path(f"/proc/{pid}/status").read_text()
+    kib = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB$", status, re.M)}
+    return Memory(kib["VmRSS"] / 1024, kib["RssAnon"] / 1024)
