@@ -30,6 +30,11 @@ class BenchRow:
     connections: int = 1
     in_flight: int = 1
 
+    @property
+    def is_java(self) -> bool:
+        """The load comes from Apache's Java client."""
+        return self.kind in (RowKind.JAVA_SYNC, RowKind.JAVA_ASYNC)
+
 
 ROWS: Final = (
     BenchRow("sync-1", "1 sync sender", RowKind.SEND),

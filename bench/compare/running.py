@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -63,8 +63,12 @@ class Plan:
         """Return the seconds of a row, nearly."""
         if row.kind is RowKind.MEMORY:
             return 0.0
-        is_java = row.kind in (RowKind.JAVA_SYNC, RowKind.JAVA_ASYNC)
-        return self.pace.total_s + (JVM_START_S if is_java else 0.0)
+        return self.pace_of(row).total_s + (JVM_START_S if row.is_java else 0.0)
+
+    def pace_of(self, row: BenchRow) -> RoundPlan:
+        """Return the times of a row; a client that is a virtual machine itself warms up for twice as long."""
+        warm_up_s = self.pace.warm_up_s * (2 if row.is_java else 1)
+        return replace(self.pace, warm_up_s=warm_up_s)
 
     @property
     def system_s(self) -> float:
@@ -135,7 +139,7 @@ def _row_of(runner: RowRunner, row: BenchRow, plan: Plan) -> BenchRowResult:
     try:
         if row.kind is RowKind.MEMORY:
             return BenchRowResult(row=row.name, memory=runner.leader_memory())
-        return BenchRowResult(row=row.name, measured=runner.run(row, plan.pace))
+        return BenchRowResult(row=row.name, measured=runner.run(row, plan.pace_of(row)))
     except LackingError as error:
         return BenchRowResult(row=row.name, skipped=str(error))
     except ProcessDiedError:

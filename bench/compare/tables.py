@@ -15,16 +15,16 @@ from bench.load.results import Spread
 
 NOTHING: Final = "-"
 COLUMNS: Final = (
-    ("load", "left"),
-    ("system", "left"),
-    ("messages/s", "right"),
-    ("spread", "right"),
-    ("p50 us", "right"),
-    ("p99 us", "right"),
-    ("leader us/msg", "right"),
-    ("follower us/msg", "right"),
-    ("{first} : it, rate", "right"),
-    ("leader us", "right"),
+    ("load", True),
+    ("system", True),
+    ("messages/s", False),
+    ("spread", False),
+    ("p50 us", False),
+    ("p99 us", False),
+    ("leader us/msg", False),
+    ("follower us/msg", False),
+    ("rate x", False),
+    ("leader x", False),
 )
 
 
@@ -41,14 +41,12 @@ def comparison_table(result: SystemComparison, *, markdown: bool = False) -> Tab
     measured = [system for system in result.systems if system.rows]
     first = measured[0].name if measured else ""
     table = Table(
-        title=None if markdown else f"medians of the rounds; ratios are {first} : the others",
+        title=None if markdown else f"Medians of the rounds; x: {first} in parts of the other",
         title_justify="left",
         box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
     )
-    for name, justify in COLUMNS:
-        table.add_column(
-            name.format(first=first), justify="right" if justify == "right" else "left"
-        )
+    for name, is_text in COLUMNS:
+        table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
     ratios = {(ratio.row, ratio.system): ratio for ratio in result.ratios}
     names = list(dict.fromkeys(row.row for system in measured for row in system.rows))
     for name in names:

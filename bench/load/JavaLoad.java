@@ -22,6 +22,7 @@ import org.apache.rocketmq.common.message.Message;
 public final class JavaLoad {
     private static final int BUCKETS = 64 * 32; // 32 for each power of two of nanoseconds: a bucket is 3 % wide
     private static final long TIMEOUT_MS = 10_000;
+    private static final int START_TRIES = 3000; // half a minute
     private static final int SAMPLES = 16;
     private static final int SAMPLE_EVERY = 64;
 
@@ -101,6 +102,10 @@ public final class JavaLoad {
             for (int i = 0; i < inFlight; i++) {
                 daemon(() -> sendSync(producer, args[2], body));
             }
+        }
+        // The route, the connection and the classes are there once a send is acknowledged.
+        for (int left = START_TRIES; left > 0 && round.done.sum() == 0; left--) {
+            Thread.sleep(10);
         }
         sleep(args[5]);
         round = new Round();
