@@ -9,7 +9,7 @@ HOURS ?= 1
 BY_FILE := --dist loadfile --no-loadscope-reorder
 
 .DEFAULT_GOAL := help
-.PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak peers bench docs dist clean
+.PHONY: checklist help setup spark interop demo pipeline-demo chaos test check fix golden sim soak peers bench bench-report docs dist clean
 
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -72,6 +72,9 @@ peers: interop  ## fetch Apache RocketMQ's own brokers into .interop, to measure
 
 bench: peers  ## ours beside Apache RocketMQ in one run, ten minutes; BENCH_ARGS="produce --help" for other measurements
 	@$(BIN)/dledger-bench $(or $(BENCH_ARGS),compare)
+
+bench-report: setup  ## cost curves by clients, size, queues and members into docs/cost-curves.md: five minutes
+	@$(BIN)/dledger-bench report $(REPORT_ARGS)
 
 docs: setup  ## rewrite the generated pages
 	@$(BIN)/python -m tests.architecture.generated_docs

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from bench.compare import command as compare
+from bench.commands import add_commands
+from bench.listing import add_list
+from bench.report import add_report
 from dledger.version import __version__
 from jepsen.processes import sigterm_as_interrupt
 
@@ -33,5 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"dledger-bench {__version__}")
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    compare.add_command(commands)
+    add_commands(commands)
+    add_report(commands)
+    add_list(commands)
     return parser

@@ -13,8 +13,9 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 OPAQUE_DIGITS = 9
 """Width of the opaque number in a prebuilt frame, so that its length never changes."""
@@ -23,6 +24,13 @@ KEY_DIGITS = 16
 _KEY_MARK = b"#KEYMARK#KEYMARK"
 """Stands in the UNIQ_KEYs of a prebuilt frame for what makes each frame's keys unique."""
 _run_numbers = itertools.count(time.time_ns())
+_ONEWAY = 2
+"""Bit of a request's flag: nothing is answered."""
+
+_MAY_WAIT, _HAS_SUBSCRIPTION = 2, 4
+"""Bits of a pull's sysFlag."""
+
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,12 +51,14 @@ class FrameLayout:
 class FrameTemplate:
     """A request whose header and body are fixed but for the opaque number."""
 
-    def __init__(self, code: int, ext: dict[str, str], body: bytes = b"") -> None:
+    def __init__(
+        self, code: int, ext: dict[str, str], body: bytes = b"", *, is_oneway: bool = False
+    ) -> None:
         header = json.dumps(
             {
                 "code": code,
                 "extFields": ext,
-                "flag": 0,
+                "flag": _ONEWAY if is_oneway else 0,
                 "language": "JAVA",
                 "opaque": _FIRST_OPAQUE,
                 "serializeTypeCurrentRPC": "JSON",
@@ -78,16 +88,26 @@ class FrameTemplate:
         return frame.replace(_KEY_MARK, b"%016X" % next(_run_numbers)) if self._has_keys else frame
 
 
-def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
-    """Build a SEND_MESSAGE_V2 request (310) with a UNIQ_KEY and a tag."""
-    properties = f"UNIQ_KEY\x01{'0' * 16}{_KEY_MARK.decode()}\x02TAGS\x01bench\x02WAIT\x01true\x02"
+def send_template(
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    *,
+    tag: str = "bench",
+    more: Mapping[str, str] = _NONE,
+    sys_flag: int = 0,
+    is_oneway: bool = False,
+) -> FrameTemplate:
+    """Build a SEND_MESSAGE_V2 request (310) with a UNIQ_KEY, a tag, and more properties."""
+    properties = f"UNIQ_KEY\x01{'0' * 16}{_KEY_MARK.decode()}\x02TAGS\x01{tag}\x02WAIT\x01true\x02"
+    properties += "".join([f"{name}\x01{value}\x02" for name, value in more.items()])
     ext = {
         "a": "bench",
         "b": topic,
         "c": "TBW102",
         "d": "4",
         "e": str(queue_id),
-        "f": "0",
+        "f": str(sys_flag),
         "g": "1700000000000",
         "h": "0",
         "i": properties,
@@ -95,7 +115,7 @@ def send_template(topic: str, queue_id: int, body: bytes) -> FrameTemplate:
         "k": "false",
         "m": "false",
     }
-    return FrameTemplate(310, ext, body)
+    return FrameTemplate(310, ext, body, is_oneway=is_oneway)
 
 
 def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameTemplate:
@@ -123,18 +143,26 @@ def batch_template(topic: str, queue_id: int, body: bytes, count: int) -> FrameT
     return FrameTemplate(320, ext, b"".join([item(number) for number in range(count)]))
 
 
-def pull_template(topic: str, queue_id: int, queue_offset: int, count: int) -> FrameTemplate:
-    """Build a PULL_MESSAGE request (11) that carries its own subscription and does not wait."""
+def pull_template(
+    topic: str,
+    queue_id: int,
+    queue_offset: int,
+    count: int,
+    *,
+    tags: str = "*",
+    wait_ms: int = 0,
+) -> FrameTemplate:
+    """Build a PULL_MESSAGE request (11) that carries its own subscription; it waits for messages for so long."""
     ext = {
         "consumerGroup": "bench",
         "topic": topic,
         "queueId": str(queue_id),
         "queueOffset": str(queue_offset),
         "maxMsgNums": str(count),
-        "sysFlag": "4",
+        "sysFlag": str(_HAS_SUBSCRIPTION | (_MAY_WAIT if wait_ms else 0)),
         "commitOffset": "0",
-        "suspendTimeoutMillis": "0",
-        "subscription": "*",
+        "suspendTimeoutMillis": str(wait_ms),
+        "subscription": tags,
         "subVersion": "0",
         "expressionType": "TAG",
     }

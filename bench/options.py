@@ -57,6 +57,15 @@ def whole(text: str) -> int:
     return value
 
 
+def several(text: str) -> list[int]:
+    """Return whole numbers above 0 with commas between them.
+
+    Raises:
+        ValueError: one is none.
+    """
+    return [whole(each) for each in text.split(",")]
+
+
 def add_common(parser: argparse.ArgumentParser) -> None:
     """Add what all commands have that run groups."""
     parser.add_argument(

@@ -3,8 +3,8 @@
 Its journal is a memory-mapped file without msync or fsync: it survives a process kill, not a power
 cut. The client runs inside the leader, which spares it the client's connection that ours pays for.
 
-Run as a process: `python -m bench.pysyncobj_peer SELF PEER,PEER FOLDER batch|single BODY_BYTES` answers lines on stdin:
-`run IN_FLIGHT SECONDS` prints one JSON line with the result when this node leads.
+Run as a process: `python -m bench.pysyncobj_peer SELF PEER,PEER FOLDER batch|single` answers lines on stdin:
+`run IN_FLIGHT BODY_BYTES SECONDS` prints one JSON line with the result when this node leads.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class WindowedLoad:
         self._log.append(self._body, callback=completed)
 
 
-def serve(node: str, others: list[str], folder: Path, *, batch: bool, body: bytes) -> None:
+def serve(node: str, others: list[str], folder: Path, *, batch: bool) -> None:
     """Join the group and answer commands on standard input until it ends."""
     folder.mkdir(parents=True, exist_ok=True)
     log = AppendLog(node, others, folder, batch=batch)
@@ -90,7 +90,9 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool, body: byte
             leader = log._getLeader()  # noqa: SLF001  (the library has no public name for it)
             answer: dict[str, object] = {"ready": log.isReady(), "leads": str(leader) == node}
         elif command == "run":
-            load = WindowedLoad(log, body, int(arguments[0]), float(arguments[1]))
+            load = WindowedLoad(
+                log, b"x" * int(arguments[1]), int(arguments[0]), float(arguments[2])
+            )
             began = time.perf_counter()
             load.run()
             latencies = sorted(load.latencies)
@@ -110,5 +112,5 @@ def serve(node: str, others: list[str], folder: Path, *, batch: bool, body: byte
 
 
 if __name__ == "__main__":
-    name, peers, home, mode, size = sys.argv[1:]
-    serve(name, peers.split(","), Path(home), batch=mode == "batch", body=b"x" * int(size))
+    name, peers, home, mode = sys.argv[1:]
+    serve(name, peers.split(","), Path(home), batch=mode == "batch")

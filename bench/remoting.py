@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from bench.loadgen import FrameTemplate
 
@@ -22,21 +22,52 @@ def address_of(text: str) -> Address:
     return host, int(port)
 
 
-def call(address: Address, template: FrameTemplate) -> tuple[dict[str, Any], bytes]:
+class RemotingCaller:
+    """One connection, on which one request waits for its answer."""
+
+    def __init__(self, address: Address, timeout_s: float = TIMEOUT_S) -> None:
+        """Connect.
+
+        Raises:
+            OSError: nobody listens.
+        """
+        self._sock = socket.create_connection(address, timeout=timeout_s)
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._stream = self._sock.makefile("rb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stream.close()
+        self._sock.close()
+
+    def call(self, template: FrameTemplate) -> tuple[dict[str, Any], bytes]:
+        """Send a request, and return its response header and body.
+
+        Raises:
+            OSError: nobody answers.
+        """
+        self._sock.sendall(template.frame(0))
+        head = self._stream.read(8)
+        if len(head) < 8:
+            raise ConnectionError("the server closed the connection")
+        size, header_size = struct.unpack(">ii", head)
+        header_size &= 0xFFFFFF
+        header = json.loads(self._stream.read(header_size))
+        return header, self._stream.read(size - 4 - header_size)
+
+
+def call(
+    address: Address, template: FrameTemplate, timeout_s: float = TIMEOUT_S
+) -> tuple[dict[str, Any], bytes]:
     """Send one request over a connection of its own, and return its response header and body.
 
     Raises:
         OSError: nobody answers.
     """
-    with socket.create_connection(address, timeout=TIMEOUT_S) as sock:
-        sock.sendall(template.frame(0))
-        stream = sock.makefile("rb")
-        head = stream.read(8)
-        if len(head) < 8:
-            raise ConnectionError("the server closed the connection")
-        size, header_size = struct.unpack(">ii", head)
-        header = json.loads(stream.read(header_size & 0xFFFFFF))
-        return header, stream.read(size - 4 - header_size)
+    with RemotingCaller(address, timeout_s) as caller:
+        return caller.call(template)
 
 
 def leader_address(name_server: Address, topic: str = DEFAULT_TOPIC) -> str:

@@ -1,18 +1,19 @@
-"""`dledger-bench compare`: its options, and what it prints."""
+"""The options of commands that take systems through rows, and what these print."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 from rich.console import Console
 
+from bench.compare.plots import plot_curves, plot_file
 from bench.compare.results import SystemComparison
-from bench.compare.rows import ROWS
-from bench.compare.runners import CONTENDERS, DEFAULT
+from bench.compare.runners import CONTENDERS
 from bench.compare.running import Plan, compare
 from bench.compare.tables import print_comparison
 from bench.exits import EXIT_FOUND, EXIT_INTERRUPTED, EXIT_OK, EXIT_UNKNOWN
@@ -21,42 +22,19 @@ from bench.load.running import RoundPlan
 from bench.options import add_common, chosen, positive, setup_of, whole
 from bench.progress import StageBar
 
-EXAMPLES: Final = """
-examples:
-  dledger-bench compare                                   the whole table: ten minutes on a quiet machine
-  dledger-bench compare --markdown > table.md             to be pasted into a page
-  dledger-bench compare --rows sync-1,sync-64 --rounds 5  two rows, more often
-  dledger-bench compare --systems ours --seconds 1 --rounds 1 --warm-up 0.5 --heat 1
-  dledger-bench compare --systems ours,pysyncobj --rows sync-1,async-64,async-1024
-"""
 PIPE_WIDTH: Final = 150
 """Of the table where there is no terminal: at 80 columns its figures are cut."""
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command to the parser."""
-    parser = commands.add_parser(
-        "compare",
-        help="the table: ours beside Apache RocketMQ and others, in one run",
-        description="Compare systems: the same loads by the same generators, one system after the other; medians, "
-        "spread, processor time for each message, memory, and the ratios.",
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_options(parser: argparse.ArgumentParser, default: Sequence[str], *, heat_s: float) -> None:
+    """Add the options of every command that takes systems through rows; `rows_of` is set by the command."""
     parser.add_argument(
         "--systems",
         type=lambda text: chosen(text, CONTENDERS, "system"),
-        default=[CONTENDERS[name] for name in DEFAULT],
+        default=[CONTENDERS[name] for name in default],
         metavar="NAMES",
-        help=f"with commas between them, or all: {', '.join(CONTENDERS)} (default {','.join(DEFAULT)}); "
+        help=f"with commas between them, or all: {', '.join(CONTENDERS)} (default {','.join(default)}); "
         "the others are held against the first",
-    )
-    parser.add_argument(
-        "--rows",
-        type=lambda text: chosen(text, {row.name: row for row in ROWS}, "row"),
-        default=list(ROWS),
-        metavar="NAMES",
-        help=f"with commas between them (default all: {', '.join(row.name for row in ROWS)})",
     )
     parser.add_argument(
         "--seconds", type=positive, default=4.0, help="of each round (default %(default)s)"
@@ -71,10 +49,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument(
         "--heat",
         type=positive,
-        default=20.0,
+        default=heat_s,
         help="seconds of all loads before the first row: virtual machines need them (default %(default)s)",
     )
     parser.add_argument("--markdown", action="store_true", help="the table for a page")
+    parser.add_argument(
+        "--plot",
+        type=plot_file,
+        metavar="FILE",
+        help="draw rate against latency, a line for each system: .png or .svg (needs matplotlib)",
+    )
     add_common(parser)
     parser.set_defaults(run=run)
 
@@ -83,11 +67,10 @@ def run(options: argparse.Namespace) -> int:
     """Compare, and print; return the exit code."""
     plan = Plan(
         contenders=options.systems,
-        rows=options.rows,
+        rows=options.rows_of(options),
         pace=RoundPlan(options.warm_up, options.seconds, options.rounds),
         heat_s=options.heat,
         setup=setup_of(options),
-        body_bytes=options.size,
         keep=made(options.keep),
     )
     console = Console(stderr=True, emoji=False)
@@ -103,6 +86,8 @@ def run(options: argparse.Namespace) -> int:
     if not out.is_terminal:
         out = Console(stderr=options.json, emoji=False, width=PIPE_WIDTH)
     print_comparison(result, out, markdown=options.markdown)
+    if options.plot is not None and not result.is_empty:
+        plot_curves(options.plot, result)
     return exit_code(result)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from bench.floor import Floor
-from bench.load.results import Measured
+from bench.load.results import Measured, Spread
 from bench.memory import Memory
 
 
@@ -13,12 +13,13 @@ class BenchRowResult(msgspec.Struct, frozen=True, kw_only=True):
     """One row of one system: figures, or the reason why there are none.
 
     Attributes:
-        row: its name.
+        row, label: its name, and what the table calls it.
         skipped: the machine or the system lacks something for it.
         failed: it was tried, and did not come to its end.
     """
 
     row: str
+    label: str
     measured: Measured | None = None
     memory: Memory | None = None
     skipped: str | None = None
@@ -67,6 +68,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         rate: above 1: more messages a second.
+        p50: of the latency; below 1: sooner.
         leader: processor time of the leader for each message; below 1: less.
         memory: of the leader; below 1: less.
     """
@@ -74,6 +76,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     row: str
     system: str
     rate: float | None = None
+    p50: float | None = None
     leader: float | None = None
     memory: float | None = None
 
@@ -124,31 +127,36 @@ def ratios_of(systems: list[SystemResult]) -> list[Ratio]:
 
 
 def _ratio(mine: BenchRowResult, theirs: BenchRowResult, system: str) -> Ratio | None:
+    """Return a ratio where both were measured, and are to be believed."""
+    if mine.problem or theirs.problem:
+        return None  # what is not to be believed is not held against anything
     if mine.measured and theirs.measured:
         return Ratio(
             row=mine.row,
             system=system,
-            rate=_divided(mine.measured.per_second.median, theirs.measured.per_second.median),
-            leader=_divided(mine.measured.leader_us.median, theirs.measured.leader_us.median),
+            rate=_divided(mine.measured.per_second, theirs.measured.per_second),
+            leader=_divided(mine.measured.leader_us, theirs.measured.leader_us),
+            p50=_divided(
+                *(each.over(lambda one: one.p50_us) for each in (mine.measured, theirs.measured))
+            ),
         )
     if mine.memory and theirs.memory:
-        memory = _divided(mine.memory.resident_mib, theirs.memory.resident_mib)
+        memory = mine.memory.resident_mib / theirs.memory.resident_mib
         return Ratio(row=mine.row, system=system, memory=memory)
     return None
 
 
-def _divided(mine: float, theirs: float) -> float | None:
-    return mine / theirs if theirs else None
+def _divided(mine: Spread | None, theirs: Spread | None) -> float | None:
+    return mine.median / theirs.median if mine and theirs and theirs.median else None
 
 
 def line_of(result: BenchRowResult) -> str:
     """Return one row in a line."""
     if result.measured is not None:
         figures = result.measured
-        text = (
-            f"{figures.per_second.median:,.0f}/s, p50 {figures.over(lambda each: each.p50_us).median:,.0f} us, "
-            f"leader {figures.leader_us.median:.1f} us/msg"
-        )
+        text = f"{figures.per_second.median:,.0f}/s, p50 {figures.over(lambda each: each.p50_us).median:,.0f} us"
+        if figures.leader_us is not None:
+            text += f", leader {figures.leader_us.median:.1f} us/msg"
         return text if figures.problem is None else f"{text}; {figures.problem}"
     if result.memory is not None:
         return f"{result.memory.resident_mib:,.0f} MiB"

@@ -6,34 +6,67 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+QUEUES: Final = 16
 BATCH_COUNT: Final = 100
+BODY_BYTES: Final = 1024
 
 
 class RowKind(Enum):
     """The work of a row."""
 
     SEND = "single sends"
+    ONEWAY = "one-way sends"
     BATCH = "batches"
-    PULL = "pulls"
+    PULL = "pulls of the newest"
+    COLD_PULL = "pulls of the oldest"
+    TAG_PULL = "pulls of one tag of four"
     JAVA_SYNC = "Java client, sync"
     JAVA_ASYNC = "Java client, async"
+    END_TO_END = "send to reader"
+    DELAY = "late after a delay"
+    TRANSACTION = "transactions"
+    FAILOVER = "leader killed"
+    RECOVERY = "all killed"
     MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
 class BenchRow:
-    """One row: its name in options, its name in the table, and its load."""
+    """One row.
+
+    Attributes:
+        name: in options and JSON.
+        label: in the table.
+        kind: what is done.
+        connections: clients; each has its own.
+        in_flight: of each connection.
+        queues: of the topic.
+        body_bytes: of a message.
+        batch: messages of a batch.
+        per_s: sends a second, where the load is a steady one.
+        backlog_mib: what the log has at least, before.
+    """
 
     name: str
     label: str
     kind: RowKind
     connections: int = 1
     in_flight: int = 1
+    queues: int = QUEUES
+    body_bytes: int = BODY_BYTES
+    batch: int = BATCH_COUNT
+    per_s: float = 100.0
+    backlog_mib: int = 0
 
     @property
     def is_java(self) -> bool:
         """The load comes from Apache's Java client."""
         return self.kind in (RowKind.JAVA_SYNC, RowKind.JAVA_ASYNC)
+
+    @property
+    def is_fault(self) -> bool:
+        """A round is one fault, however long it takes."""
+        return self.kind in (RowKind.FAILOVER, RowKind.RECOVERY)
 
 
 ROWS: Final = (
@@ -53,3 +86,4 @@ ROWS: Final = (
     BenchRow("memory", "memory of the leader", RowKind.MEMORY),
 )
 BY_NAME: Final = {row.name: row for row in ROWS}
+"""The rows of the table that speed is judged by."""

@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from bench.compare.rows import BATCH_COUNT, BenchRow, RowKind
+from bench.compare.rows import BATCH_COUNT, BODY_BYTES, QUEUES, BenchRow, RowKind
 from bench.load.driver import PULL_COUNT, LackingError, LoadDriver
+from bench.load.faults import measure_failover, measure_recovery
 from bench.load.results import Measured
 from bench.load.running import RoundPlan
+from bench.load.timed import TimedTopic, measure_deliveries, measure_transactions
 from bench.memory import Memory, memory_of
 from bench.systems import ours, pysyncobj, rocketmq
-from bench.systems.brokers import Setup, SystemKind, running
+from bench.systems.brokers import MeasuredGroup, Setup, SystemKind, running
 
-TOPIC: Final = "Bench"
-QUEUES: Final = 16
+RECORD_MORE_BYTES: Final = 150
+"""Of a message in the log, beside its body; nearly."""
+
 PULLED_PER_QUEUE: Final = 32 * PULL_COUNT
 """A reader has at least so many messages of each queue to go through."""
 
@@ -54,58 +57,111 @@ class Contender:
     name: str
     describe: Callable[[Setup], str]
     lacking: Callable[[Setup], str | None]
-    start: Callable[[Path, Setup, int], contextlib.AbstractContextManager[RowRunner]]
+    start: Callable[[Path, Setup], contextlib.AbstractContextManager[RowRunner]]
 
 
 class BrokerRunner:
     """Rows on a group of brokers, ours or another's."""
 
-    def __init__(self, driver: LoadDriver, setup: Setup) -> None:
-        self._driver = driver
+    def __init__(self, group: MeasuredGroup, setup: Setup, *, fails_over: bool) -> None:
+        self._group = group
         self._setup = setup
+        self._fails_over = fails_over
+        self._drivers: dict[tuple[str, int, int], LoadDriver] = {}
 
     def warm_up(self, seconds: float) -> None:
         """See `RowRunner`. A Java broker compiles what it does often: it does so here, and not while it is measured."""
-        driver = self._driver
+        driver = self._driver(QUEUES, BODY_BYTES)
         for load, part in (
-            (driver.sends(connections=1, in_flight=64), 0.6),
-            (driver.batches(BATCH_COUNT, connections=1, in_flight=4), 0.2),
+            (driver.sends(1, 64), 0.6),
+            (driver.batches(BATCH_COUNT, 1, 4), 0.2),
         ):
             driver.run(load, RoundPlan(part * seconds, 0.05, 1))
         driver.fill(PULLED_PER_QUEUE)
-        driver.run(driver.pulls(connections=1, in_flight=4), RoundPlan(0.2 * seconds, 0.05, 1))
+        pulls = driver.pulls(1, 4)
+        driver.run(pulls, RoundPlan(0.2 * seconds, 0.05, 1))
+
+    def _driver(self, queues: int, body_bytes: int, topic: str = "Bench") -> LoadDriver:
+        """Return what loads a topic with so many queues; the first time the topic is created."""
+        key = topic, queues, body_bytes
+        if key not in self._drivers:
+            name = f"{topic}-{queues}-{body_bytes}"
+            self._drivers[key] = LoadDriver(self._group, name, queues=queues, body_bytes=body_bytes)
+        return self._drivers[key]
 
     def run(self, row: BenchRow, pace: RoundPlan) -> Measured:
         """See `RowRunner`."""
-        driver = self._driver
         match row.kind:
-            case RowKind.JAVA_SYNC:
-                return driver.measure_java("sync", row.in_flight, pace, self._setup)
-            case RowKind.JAVA_ASYNC:
-                return driver.measure_java("async", row.in_flight, pace, self._setup)
+            case RowKind.JAVA_SYNC | RowKind.JAVA_ASYNC:
+                mode = "sync" if row.kind is RowKind.JAVA_SYNC else "async"
+                driver = self._driver(row.queues, row.body_bytes)
+                return driver.measure_java(mode, row.in_flight, pace, self._setup)
+            case RowKind.END_TO_END | RowKind.DELAY | RowKind.TRANSACTION:
+                return self._run_timed(row, pace)
+            case RowKind.FAILOVER | RowKind.RECOVERY:
+                return self._run_fault(row, pace)
+            case RowKind.ONEWAY:
+                driver = self._driver(row.queues, row.body_bytes)
+                return driver.measure_oneway(connections=row.connections, pace=pace)
+            case _:
+                return self._run_load(row, pace)
+
+    def _run_load(self, row: BenchRow, pace: RoundPlan) -> Measured:
+        """Run what the generator does by itself."""
+        topic = "Tags" if row.kind is RowKind.TAG_PULL else "Bench"
+        driver = self._driver(row.queues, row.body_bytes, topic)
+        width = row.connections, row.in_flight
+        match row.kind:
+            case RowKind.BATCH:
+                return driver.measure(driver.batches(row.batch, *width), pace)
             case RowKind.PULL:
                 driver.fill(PULLED_PER_QUEUE)
-                load = driver.pulls(connections=row.connections, in_flight=row.in_flight)
-            case RowKind.BATCH:
-                load = driver.batches(
-                    BATCH_COUNT, connections=row.connections, in_flight=row.in_flight
-                )
+                return driver.measure(driver.pulls(*width), pace)
+            case RowKind.COLD_PULL:
+                driver.fill(max(PULLED_PER_QUEUE, self._per_queue(row)))
+                return driver.measure(driver.pulls(*width, is_oldest=True), pace)
+            case RowKind.TAG_PULL:
+                driver.fill_tagged(PULLED_PER_QUEUE)
+                return driver.measure(driver.pulls(*width, tags="t1"), pace)
             case _:
-                load = driver.sends(connections=row.connections, in_flight=row.in_flight)
-        return driver.measure(load, pace)
+                return driver.measure(driver.sends(*width), pace)
+
+    def _run_timed(self, row: BenchRow, pace: RoundPlan) -> Measured:
+        """Run what is timed from one client to another."""
+        driver = self._driver(row.queues, row.body_bytes)
+        leader = driver.leader()
+        where = TimedTopic((leader.host, leader.port), driver.topic, row.body_bytes)
+        pids = [broker.pid or 0 for broker in self._group.in_order(leader)]
+        if row.kind is RowKind.TRANSACTION:
+            return measure_transactions(where, pids, pace, clients=row.connections)
+        is_delayed = row.kind is RowKind.DELAY
+        return measure_deliveries(where, pids, pace, per_s=row.per_s, is_delayed=is_delayed)
+
+    def _run_fault(self, row: BenchRow, pace: RoundPlan) -> Measured:
+        """Kill, and wait for the next acknowledgement."""
+        driver = self._driver(row.queues, row.body_bytes)
+        driver.fill(self._per_queue(row))
+        if row.kind is RowKind.RECOVERY:
+            return measure_recovery(self._group, driver.topic, rounds=pace.rounds)
+        if not self._fails_over:
+            raise LackingError("no follower takes over by itself")
+        return measure_failover(self._group, driver.topic, rounds=pace.rounds)
+
+    @staticmethod
+    def _per_queue(row: BenchRow) -> int:
+        """Return how many messages of each queue make up the backlog."""
+        return (row.backlog_mib << 20) // (row.body_bytes + RECORD_MORE_BYTES) // row.queues
 
     def leader_memory(self) -> Memory:
         """See `RowRunner`."""
-        return memory_of(self._driver.leader().pid or 0)
+        return memory_of(self._group.wait_leader().pid or 0)
 
 
 def _brokers(kind: SystemKind) -> Contender:
     @contextlib.contextmanager
-    def start(folder: Path, setup: Setup, body_bytes: int) -> Iterator[RowRunner]:
+    def start(folder: Path, setup: Setup) -> Iterator[RowRunner]:
         with running(kind, folder, setup) as group:
-            yield BrokerRunner(
-                LoadDriver(group, TOPIC, queues=QUEUES, body_bytes=body_bytes), setup
-            )
+            yield BrokerRunner(group, setup, fails_over=kind.fails_over)
 
     return Contender(kind.name, kind.describe, kind.lacking, start)
 
@@ -118,13 +174,13 @@ class PySyncObjRunner:
 
     def warm_up(self, seconds: float) -> None:
         """See `RowRunner`."""
-        self._group.measure(64, RoundPlan(0, seconds, 1))
+        self._group.measure(64, BODY_BYTES, RoundPlan(0, seconds, 1))
 
     def run(self, row: BenchRow, pace: RoundPlan) -> Measured:
         """See `RowRunner`."""
         if row.kind is not RowKind.SEND or row.connections > 1:
             raise LackingError("PySyncObj has commands of one client, which is inside its leader")
-        return Measured(rounds=self._group.measure(row.in_flight, pace))
+        return Measured(rounds=self._group.measure(row.in_flight, row.body_bytes, pace))
 
     def leader_memory(self) -> Memory:
         """See `RowRunner`."""
@@ -135,10 +191,8 @@ def _pysyncobj(name: str, *, is_batched: bool) -> Contender:
     """Return PySyncObj in one of its two ways to send entries."""
 
     @contextlib.contextmanager
-    def start(folder: Path, setup: Setup, body_bytes: int) -> Iterator[RowRunner]:
-        with pysyncobj.running(
-            folder, nodes=setup.nodes, body_bytes=body_bytes, is_batched=is_batched
-        ) as group:
+    def start(folder: Path, setup: Setup) -> Iterator[RowRunner]:
+        with pysyncobj.running(folder, nodes=setup.nodes, is_batched=is_batched) as group:
             yield PySyncObjRunner(group)
 
     kind = "batches of commands" if is_batched else "single commands"

@@ -34,6 +34,7 @@ START_S: Final = 15.0
 """Of a system's start, for the progress that is shown; on a busy machine it takes more."""
 
 JVM_START_S: Final = 2.0
+FAULT_S: Final = 5.0
 FAILURES: Final = (LoadError, ProcessDiedError, NotReadyError, RuntimeError, OSError)
 
 
@@ -47,7 +48,6 @@ class Plan:
         pace: of each row.
         heat_s: of each system once, with some of everything, before its first row.
         setup: of the groups.
-        body_bytes: of each message.
         keep: the folder for stores and logs; None: a temporary one, which is removed.
     """
 
@@ -56,13 +56,14 @@ class Plan:
     pace: RoundPlan
     heat_s: float
     setup: Setup
-    body_bytes: int
     keep: Path | None = None
 
     def row_s(self, row: BenchRow) -> float:
         """Return the seconds of a row, nearly."""
         if row.kind is RowKind.MEMORY:
             return 0.0
+        if row.is_fault:
+            return FAULT_S * self.pace.rounds
         return self.pace_of(row).total_s + (JVM_START_S if row.is_java else 0.0)
 
     def pace_of(self, row: BenchRow) -> RoundPlan:
@@ -117,7 +118,7 @@ def _take_through(contender: Contender, plan: Plan, result: SystemResult, stages
     try:
         result.floor = measure_floor(folder)
         began = time.monotonic()
-        with contender.start(folder / "group", plan.setup, plan.body_bytes) as runner:
+        with contender.start(folder / "group", plan.setup) as runner:
             result.started_s = time.monotonic() - began
             stages.stage(f"{result.name}: warming up", plan.heat_s)
             runner.warm_up(plan.heat_s)
@@ -138,11 +139,13 @@ def _row_of(runner: RowRunner, row: BenchRow, plan: Plan) -> BenchRowResult:
     """Measure one row; what fails is noted, and the next row may succeed."""
     try:
         if row.kind is RowKind.MEMORY:
-            return BenchRowResult(row=row.name, memory=runner.leader_memory())
-        return BenchRowResult(row=row.name, measured=runner.run(row, plan.pace_of(row)))
+            return BenchRowResult(row=row.name, label=row.label, memory=runner.leader_memory())
+        return BenchRowResult(
+            row=row.name, label=row.label, measured=runner.run(row, plan.pace_of(row))
+        )
     except LackingError as error:
-        return BenchRowResult(row=row.name, skipped=str(error))
+        return BenchRowResult(row=row.name, label=row.label, skipped=str(error))
     except ProcessDiedError:
         raise
     except FAILURES as error:
-        return BenchRowResult(row=row.name, failed=str(error))
+        return BenchRowResult(row=row.name, label=row.label, failed=str(error))

@@ -9,9 +9,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from bench.compare.floors import floor_ratios
 from bench.compare.results import BenchRowResult, Ratio, SystemComparison, SystemResult
-from bench.compare.rows import BY_NAME
-from bench.load.results import Spread
+from bench.load.results import Measured, Spread
 
 NOTHING: Final = "-"
 COLUMNS: Final = (
@@ -21,9 +21,10 @@ COLUMNS: Final = (
     ("spread", False),
     ("p50 us", False),
     ("p99 us", False),
-    ("leader us/msg", False),
-    ("follower us/msg", False),
+    ("leader us", False),
+    ("follower us", False),
     ("rate x", False),
+    ("p50 x", False),
     ("leader x", False),
 )
 
@@ -41,17 +42,19 @@ def comparison_table(result: SystemComparison, *, markdown: bool = False) -> Tab
     measured = [system for system in result.systems if system.rows]
     first = measured[0].name if measured else ""
     table = Table(
-        title=None if markdown else f"Medians of the rounds; x: {first} in parts of the other",
+        title=None
+        if markdown
+        else f"Medians; leader, follower: processor time of a message; x: {first} in parts of the other",
         title_justify="left",
         box=box.MARKDOWN if markdown else box.SIMPLE_HEAD,
     )
     for name, is_text in COLUMNS:
         table.add_column(name, justify="left" if is_text else "right", no_wrap=is_text)
     ratios = {(ratio.row, ratio.system): ratio for ratio in result.ratios}
-    names = list(dict.fromkeys(row.row for system in measured for row in system.rows))
-    for name in names:
+    labels = {row.row: row.label for system in measured for row in system.rows}
+    for name in labels:
         for number, system in enumerate(measured):
-            label = BY_NAME[name].label if number == 0 or markdown else ""
+            label = labels[name] if number == 0 or markdown else ""
             table.add_row(label, system.name, *_cells(system, name, ratios))
         table.add_section()
     return table
@@ -63,21 +66,31 @@ def _cells(system: SystemResult, name: str, ratios: Mapping[tuple[str, str], Rat
     if row is not None and row.measured is not None:
         figures = row.measured
         return [
-            f"{figures.per_second.median:,.0f}" + ("" if figures.problem is None else " !"),
-            spread_text(figures.per_second),
+            *_rate_cells(figures),
             f"{figures.over(lambda each: each.p50_us).median:,.0f}",
             f"{figures.over(lambda each: each.p99_us).median:,.0f}",
-            f"{figures.leader_us.median:.1f}",
-            NOTHING if figures.follower_us is None else f"{figures.follower_us.median:.1f}",
+            *(
+                NOTHING if each is None else f"{each.median:.1f}"
+                for each in (figures.leader_us, figures.follower_us)
+            ),
             ratio_text(ratio.rate if ratio else None),
+            ratio_text(ratio.p50 if ratio else None),
             ratio_text(ratio.leader if ratio else None),
         ]
     if row is not None and row.memory is not None:
         text = f"{row.memory.resident_mib:,.0f} MiB"
         own = f"own {row.memory.own_mib:,.0f}"
         against = ratio_text(ratio.memory if ratio else None)
-        return [text, own, *[NOTHING] * 4, against, NOTHING]
-    return [_reason(row), *[NOTHING] * 7]
+        return [text, own, *[NOTHING] * 4, against, NOTHING, NOTHING]
+    return [_reason(row), *[NOTHING] * 8]
+
+
+def _rate_cells(figures: Measured) -> list[str]:
+    """Return rate and spread; where a round is one event, its time's spread alone."""
+    mark = "" if figures.problem is None else " !"
+    if all(each.requests <= 1 for each in figures.rounds):
+        return [NOTHING + mark, spread_text(figures.over(lambda each: each.p50_us))]
+    return [f"{figures.per_second.median:,.0f}{mark}", spread_text(figures.per_second)]
 
 
 def _reason(row: BenchRowResult | None) -> str:
@@ -113,6 +126,7 @@ def notes_of(result: SystemComparison) -> list[str]:
                 f"{floor.round_trip_us:,.0f} us"
             )
         lines.append(text)
+        lines += [f"{system.name}, {one.text}" for one in floor_ratios(system)]
         reasons = dict.fromkeys(row.skipped for row in system.rows if row.skipped)
         for reason in reasons:
             rows = ", ".join(row.row for row in system.rows if row.skipped == reason)

@@ -6,6 +6,7 @@ Whatever is acknowledged is held to its word: some acknowledgements of each roun
 from __future__ import annotations
 
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -28,6 +29,9 @@ SPAN: Final = 256
 
 FILL_BATCH: Final = 100
 CHECK_PATIENCE_S: Final = 10.0
+TAGS: Final = ("t0", "t1", "t2", "t3")
+SETTLED_S: Final = 0.2
+"""Nothing more comes when nothing was stored for so long."""
 
 
 class LackingError(Exception):
@@ -58,12 +62,12 @@ class LoadDriver:
         """Return the broker that leads now."""
         return self.group.wait_leader(self.topic)
 
-    def sends(self, *, connections: int, in_flight: int) -> RequestLoad:
+    def sends(self, connections: int, in_flight: int) -> RequestLoad:
         """Return a load of single sends over all queues."""
         templates = [send_template(self.topic, queue, self._body) for queue in self._queues]
         return RequestLoad(templates=templates, connections=connections, in_flight=in_flight)
 
-    def batches(self, count: int, *, connections: int, in_flight: int) -> RequestLoad:
+    def batches(self, count: int, connections: int, in_flight: int) -> RequestLoad:
         """Return a load of batches over all queues."""
         return RequestLoad(
             templates=[
@@ -74,7 +78,9 @@ class LoadDriver:
             per_request=count,
         )
 
-    def pulls(self, *, connections: int, in_flight: int, from_start: bool = False) -> RequestLoad:
+    def pulls(
+        self, connections: int, in_flight: int, *, is_oldest: bool = False, tags: str = "*"
+    ) -> RequestLoad:
         """Return a load of pulls over all queues, of the newest messages or the oldest."""
         address = _address(self.leader())
         end = min(max_offset(address, self.topic, queue) for queue in self._queues)
@@ -82,11 +88,11 @@ class LoadDriver:
         if not steps:
             raise LoadError(f"a queue has {end} messages: too few for a pull of {PULL_COUNT}")
         starts = [
-            step * PULL_COUNT if from_start else end - (step + 1) * PULL_COUNT for step in steps
+            step * PULL_COUNT if is_oldest else end - (step + 1) * PULL_COUNT for step in steps
         ]
         return RequestLoad(
             templates=[
-                pull_template(self.topic, queue, start, PULL_COUNT)
+                pull_template(self.topic, queue, start, PULL_COUNT, tags=tags)
                 for start in starts
                 for queue in self._queues
             ],
@@ -98,10 +104,67 @@ class LoadDriver:
 
     def fill(self, per_queue: int) -> None:
         """Send batches until each queue has so many messages."""
-        load = self.batches(FILL_BATCH, connections=1, in_flight=4)
+        load = self.batches(FILL_BATCH, 1, 4)
         address = _address(self.leader())
         while min(max_offset(address, self.topic, queue) for queue in self._queues) < per_queue:
             self.run(load, RoundPlan(0, 0.5, 1))
+
+    def fill_tagged(self, per_queue: int) -> None:
+        """Send messages of four tags in turn until each queue has so many."""
+        load = RequestLoad(
+            templates=[
+                send_template(self.topic, queue, self._body, tag=tag)
+                for tag in TAGS
+                for queue in self._queues
+            ],
+            in_flight=256,
+        )
+        address = _address(self.leader())
+        while min(max_offset(address, self.topic, queue) for queue in self._queues) < per_queue:
+            self.run(load, RoundPlan(0, 0.5, 1))
+
+    def measure_oneway(self, *, connections: int, pace: RoundPlan) -> Measured:
+        """Send without answers, as fast as the sockets take it; counted is what the leader has stored.
+
+        Raises:
+            LackingError: the machine has no generator that can do it.
+        """
+        templates = [
+            send_template(self.topic, queue, self._body, is_oneway=True) for queue in self._queues
+        ]
+        load = RequestLoad(templates=templates, connections=connections, is_oneway=True)
+        rounds: list[Round] = []
+        for number in range(pace.rounds):
+            warm_up_s = pace.warm_up_s if number == 0 else 0.0
+            before, began = self._stored(), time.monotonic()
+            (found,) = self.run(load, RoundPlan(warm_up_s, pace.seconds, 1))
+            stored = self._settled()
+            seconds = time.monotonic() - began - SETTLED_S
+            rounds.append(
+                msgspec.structs.replace(
+                    found,
+                    messages=stored - before,
+                    seconds=seconds,
+                    leader_us=None,
+                    follower_us=None,
+                )
+            )
+        return Measured(rounds=rounds)
+
+    def _stored(self) -> int:
+        address = _address(self.leader())
+        return sum(max_offset(address, self.topic, queue) for queue in self._queues)
+
+    def _settled(self) -> int:
+        """Return how many messages there are once no more come."""
+        stored = [self._stored()]
+
+        def is_settled() -> bool:
+            stored.append(self._stored())
+            return stored[-1] == stored[-2]
+
+        poll(is_settled, CHECK_PATIENCE_S, SETTLED_S)
+        return stored[-1]
 
     def measure(self, load: RequestLoad, pace: RoundPlan) -> Measured:
         """Run a load, and look up some of what was acknowledged.

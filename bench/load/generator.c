@@ -68,6 +68,7 @@ static size_t template_count, next_template;
 static struct slot *slots;
 static struct round now_measured;
 static uint64_t next_key, outstanding, sent_count;
+static uint32_t slot_count;
 static int is_oneway, is_stopping;
 
 static void fail(const char *what) {
@@ -225,6 +226,7 @@ static void take_reply(struct connection *c, const char *frame, uint32_t size, d
     const char *code = memmem(header, header_size, "\"code\":", 7);
     if (!opaque || !code) errno = EPROTO, fail("a reply without opaque or code");
     uint32_t slot = (uint32_t)strtoul(opaque + 9, NULL, 10) - FIRST_OPAQUE;
+    if (slot >= slot_count || is_oneway) errno = EPROTO, fail("a reply that nobody waits for");
     struct round *r = &now_measured;
     r->requests++;
     r->bytes += size + 4;
@@ -315,7 +317,8 @@ int main(int count, char **words) {
     int rounds_left = atoi(words[8]);
     next_key = strtoull(words[9], NULL, 10);
     is_oneway = atoi(words[10]);
-    slots = room_for(NULL, (size_t)connection_count * in_flight * sizeof *slots);
+    slot_count = connection_count * in_flight;
+    slots = room_for(NULL, slot_count * sizeof *slots);
     struct connection *connections = calloc(connection_count, sizeof *connections);
     int epoll = epoll_create1(0);
     if (!connections || epoll < 0) fail("epoll");

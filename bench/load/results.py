@@ -23,8 +23,8 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
         requests: that were answered; of a one-way load, that were sent.
         messages: that were acknowledged, or received.
         refused: requests with another code than 0.
-        generator_us: the generator's own.
-        leader_us, follower_us: the leader's, and the mean of its followers'; None where there is none.
+        generator_us: the generator's own; None where it is in the leader's, or was not counted.
+        leader_us, follower_us: the leader's, and the mean of its followers'; None where there is none, or it died.
         error: the first refusal.
         samples: some of the acknowledgements.
     """
@@ -36,9 +36,9 @@ class Round(msgspec.Struct, frozen=True, kw_only=True):
     p50_us: float
     p99_us: float
     max_us: float
-    generator_us: float
-    leader_us: float
-    follower_us: float | None
+    generator_us: float | None = None
+    leader_us: float | None = None
+    follower_us: float | None = None
     error: str = ""
     samples: list[AckSample] = []
 
@@ -95,15 +95,14 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.over(lambda each: each.per_second)
 
     @property
-    def leader_us(self) -> Spread:
+    def leader_us(self) -> Spread | None:
         """Processor time of the leader, for each message."""
-        return self.over(lambda each: each.leader_us)
+        return _known(each.leader_us for each in self.rounds)
 
     @property
     def follower_us(self) -> Spread | None:
         """Processor time of the mean follower, for each message."""
-        found = [each.follower_us for each in self.rounds if each.follower_us is not None]
-        return Spread.of(found) if found else None
+        return _known(each.follower_us for each in self.rounds)
 
     @property
     def refused(self) -> int:
@@ -121,3 +120,23 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         if not all(each.messages for each in self.rounds):
             return "a round went by without one message: warm up or measure for longer"
         return None
+
+
+def round_of(taken_s: Iterable[float], seconds: float) -> Round:
+    """Sum up how long each message took; none at all is a round, too."""
+    ordered = sorted(taken_s)
+    last = len(ordered) - 1
+    return Round(
+        seconds=seconds,
+        requests=len(ordered),
+        messages=len(ordered),
+        refused=0,
+        p50_us=1e6 * ordered[len(ordered) // 2] if ordered else 0.0,
+        p99_us=1e6 * ordered[min(last, len(ordered) * 99 // 100)] if ordered else 0.0,
+        max_us=1e6 * ordered[last] if ordered else 0.0,
+    )
+
+
+def _known(values: Iterable[float | None]) -> Spread | None:
+    found = [value for value in values if value is not None]
+    return Spread.of(found) if found else None

@@ -13,7 +13,7 @@ def describe(setup: Setup) -> str:
     copies = "1 copy" if setup.nodes == 1 else f"{setup.nodes} copies"
     if setup.is_flushed is False:
         return f"{copies}, no fsync before the answer (ASYNC_FLUSH)"
-    return f"{copies}, fsync on a majority before the answer"
+    return f"{copies}, fsync{' on a majority' if setup.nodes > 1 else ''} before the answer"
 
 
 def make(folder: Path, setup: Setup) -> MeasuredGroup:

@@ -48,15 +48,16 @@ class PySyncObjGroup:
         """The process id of the leader."""
         return self._leader.pid
 
-    def measure(self, in_flight: int, pace: RoundPlan) -> list[Round]:
-        """Keep so many commands in flight."""
-        _ask(self._leader, f"run {in_flight} {pace.warm_up_s}")
-        return [self._round(in_flight, pace.seconds) for _ in range(pace.rounds)]
+    def measure(self, in_flight: int, body_bytes: int, pace: RoundPlan) -> list[Round]:
+        """Keep so many commands of this size in flight."""
+        load = f"run {in_flight} {body_bytes}"
+        _ask(self._leader, f"{load} {pace.warm_up_s}")
+        return [self._round(f"{load} {pace.seconds}") for _ in range(pace.rounds)]
 
-    def _round(self, in_flight: int, seconds: float) -> Round:
+    def _round(self, line: str) -> Round:
         """Run one round; its client is started anew, inside the leader."""
         meter = ProcessMeter(self._pids)
-        answer = _ask(self._leader, f"run {in_flight} {seconds}")
+        answer = _ask(self._leader, line)
         leader_us, follower_us = per_message_us(meter.lap(), answer["commands"])
         return Round(
             seconds=answer["seconds"],
@@ -66,7 +67,6 @@ class PySyncObjGroup:
             p50_us=answer["p50_us"],
             p99_us=answer["p99_us"],
             max_us=answer["max_us"],
-            generator_us=0.0,  # it is in the leader's
             leader_us=leader_us,
             follower_us=follower_us,
         )
@@ -82,9 +82,7 @@ def _ask(child: subprocess.Popen[str], line: str) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def running(
-    folder: Path, *, nodes: int, body_bytes: int, is_batched: bool
-) -> Iterator[PySyncObjGroup]:
+def running(folder: Path, *, nodes: int, is_batched: bool) -> Iterator[PySyncObjGroup]:
     """Start a group; all of its processes end with the block.
 
     Raises:
@@ -99,7 +97,7 @@ def running(
             others = ",".join(other for other in names if other != name)
             mode = "batch" if is_batched else "single"
             command = [sys.executable, "-m", "bench.pysyncobj_peer", name, others]
-            command += [str(folder / f"n{number}"), mode, str(body_bytes)]
+            command += [str(folder / f"n{number}"), mode]
             child = subprocess.Popen(
                 command,
                 stdin=subprocess.PIPE,

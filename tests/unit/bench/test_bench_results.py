@@ -40,26 +40,26 @@ def system(name: str, *rows: BenchRowResult) -> SystemResult:
 
 
 def test_ratios_are_those_of_the_first_to_the_others_row_by_row() -> None:
-    fast = BenchRowResult(row="sync-1", measured=measured(300, leader_us=10.0))
-    slow = BenchRowResult(row="sync-1", measured=measured(100, leader_us=40.0))
-    small = BenchRowResult(row="memory", memory=Memory(100, 80))
-    large = BenchRowResult(row="memory", memory=Memory(400, 300))
+    fast = BenchRowResult(row="sync-1", label="sync-1", measured=measured(300, leader_us=10.0))
+    slow = BenchRowResult(row="sync-1", label="sync-1", measured=measured(100, leader_us=40.0))
+    small = BenchRowResult(row="memory", label="memory", memory=Memory(100, 80))
+    large = BenchRowResult(row="memory", label="memory", memory=Memory(400, 300))
     (rate, memory) = ratios_of([system("a", fast, small), system("b", slow, large)])
     assert (rate.system, rate.rate, rate.leader) == ("b", 3.0, 0.25)
     assert (memory.row, memory.memory, memory.rate) == ("memory", 0.25, None)
 
 
 def test_what_was_not_measured_on_both_sides_has_no_ratio() -> None:
-    row = BenchRowResult(row="sync-1", measured=measured(1))
-    skipped = BenchRowResult(row="sync-1", skipped="no Java")
+    row = BenchRowResult(row="sync-1", label="sync-1", measured=measured(1))
+    skipped = BenchRowResult(row="sync-1", label="sync-1", skipped="no Java")
     assert ratios_of([system("a", row), system("b", skipped), system("c")]) == []
     assert ratios_of([]) == []
 
 
 def test_the_line_of_a_row_says_figures_or_the_reason() -> None:
-    assert line_of(BenchRowResult(row="r", measured=measured(1500))) == (
+    assert line_of(BenchRowResult(row="r", label="r", measured=measured(1500))) == (
         "1,500/s, p50 100 us, leader 20.0 us/msg"
     )
-    assert line_of(BenchRowResult(row="r", memory=Memory(96.4, 80))) == "96 MiB"
-    assert line_of(BenchRowResult(row="r", skipped="no Java")) == "skipped: no Java"
-    assert line_of(BenchRowResult(row="r", failed="it hung")) == "failed: it hung"
+    assert line_of(BenchRowResult(row="r", label="r", memory=Memory(96.4, 80))) == "96 MiB"
+    assert line_of(BenchRowResult(row="r", label="r", skipped="no Java")) == "skipped: no Java"
+    assert line_of(BenchRowResult(row="r", label="r", failed="it hung")) == "failed: it hung"
