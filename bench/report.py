@@ -37,8 +37,8 @@ HEAD: Final = """\
 <!-- written by `dledger-bench report` (make bench-report): run it again instead of editing -->
 
 Sends of {body_bytes} bytes over {queues} queues to a group of three, fsync on a majority before the answer, on one
-machine with {cores} cores; medians of rounds. The load of the machine was {before:.1f} before and {after:.1f} after: with
-other work beside, read processor time and floors, not rates.
+machine with {cores} cores; medians of rounds. The load of the machine was {before:.1f} before and {after:.1f}
+after: with other work beside, read processor time and floors, not rates.
 
 *Floors*: how many times what the machine took, just before, without any broker. Of a wait: a durable write and two
 round trips. Of processor time: decoding one header and summing up one body, in Python."""

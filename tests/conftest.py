@@ -32,6 +32,9 @@ sys.dont_write_bytecode = False
 SEEDS = "seeds"
 """Property of a test: a line that tells which seeds it drew."""
 
+TOLD = "told"
+"""Property of a test: a line that is to be read, also when it passed."""
+
 
 def pytest_configure() -> None:
     """Let Ctrl-C interrupt, as in a terminal, whoever started the suite.
@@ -60,11 +63,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the fresh seeds, also of tests that passed."""
+    """Print the fresh seeds and what else is to be read, also of tests that passed."""
     for outcome in ("passed", "failed"):
         for report in terminalreporter.getreports(outcome):
             for name, value in getattr(report, "user_properties", ()):
-                if name == SEEDS:
+                if name in (SEEDS, TOLD):
                     terminalreporter.write_line(str(value))
 
 

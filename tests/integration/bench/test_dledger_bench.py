@@ -6,16 +6,27 @@ import json
 import re
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from rich.console import Console
 
+from bench.compare.floors import floor_ratios
+from bench.compare.results import SystemResult
+from bench.compare.rows import BenchRow, RowKind
+from bench.compare.runners import CONTENDERS
+from bench.compare.running import Plan, compare
 from bench.load.native import lacking_generator
+from bench.load.running import RoundPlan
 from bench.options import default_interop
+from bench.progress import StageBar
 from bench.systems.brokers import Setup
 from bench.systems.rocketmq import KINDS
 from jepsen.processes import is_running, poll, program
+from tests.conftest import TOLD
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +49,10 @@ def bench(*words: str) -> tuple[int, dict[str, Any], str]:
     return done.returncode, json.loads(done.stdout), done.stderr
 
 
-def test_a_tiny_comparison_measures_and_looks_up_what_was_acknowledged() -> None:
+def test_a_tiny_comparison_measures_and_looks_up_what_was_acknowledged(
+    record_property: Callable[[str, object], None],
+) -> None:
+    """Its ratios to the floor are printed at the end of the suite, with a warning where one is high; none fails."""
     rows = "sync-1,async-64,batch,pull-8,memory"
     code, found, shown = bench("compare", "--systems", "ours", "--rows", rows, *SHORT)
     assert code == 0, shown
@@ -50,6 +64,32 @@ def test_a_tiny_comparison_measures_and_looks_up_what_was_acknowledged() -> None
     assert all(row["measured"]["checked"] > 0 for row in loads[:3])
     assert memory["memory"]["resident_mib"] > memory["memory"]["own_mib"] > 10
     assert "batches of 100, 16 in flight" in shown
+    ratios = floor_ratios(msgspec.convert(system, SystemResult))
+    assert [ratio.row for ratio in ratios] == ["sync-1", "async-64", "batch"]
+    for ratio in ratios:
+        record_property(TOLD, f"bench: {ratio.text}")
+
+
+def test_every_kind_of_row_is_measured_on_a_running_group() -> None:
+    kinds = ("ONEWAY", "TAG_PULL", "COLD_PULL", "TRANSACTION", "END_TO_END", "DELAY", "FAILOVER")
+    rows = [
+        BenchRow(kind.name, kind.value, kind, connections=2, queues=4, body_bytes=64)
+        for kind in map(RowKind.__getitem__, kinds)
+    ]
+    plan = Plan(
+        contenders=[CONTENDERS["ours"]],
+        rows=rows,
+        pace=RoundPlan(0.2, 0.5, 1),
+        heat_s=0.2,
+        setup=Setup(),
+    )
+    found = compare(plan, StageBar(Console(stderr=True), plan.system_s), "").systems[0]
+    assert found.problems == []
+    rounds = [row.measured.rounds[0] for row in found.rows if row.measured is not None]
+    assert [row.row for row in found.rows] == list(kinds)
+    assert len(rounds) == len(kinds)
+    assert all(each.messages > 0 for each in rounds)
+    assert all(0 < each.p50_us <= each.p99_us <= each.max_us for each in rounds[1:])
 
 
 def test_apache_rocketmq_is_measured_by_the_same_loads() -> None:
