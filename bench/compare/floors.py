@@ -19,6 +19,7 @@ USUAL_PARSES: Final[Mapping[str, float]] = {"async-64": 45, "async-1024": 16, "b
 USUAL_WRITES: Final[Mapping[str, float]] = {"sync-1": 8}
 """Rows whose price is the wait for the disk and the network, and how many durable writes and round trips that is."""
 
+OURS: Final = "ours"
 WARN_FROM: Final = 2.0
 """Times the usual."""
 
@@ -50,8 +51,8 @@ def write_floor_us(floor: Floor) -> float:
 
 
 def floor_ratios(system: SystemResult) -> list[FloorRatio]:
-    """Return the rows of a system that have a usual ratio; pure."""
-    if system.floor is None:
+    """Return the rows that have a usual ratio, which is that of our own brokers; pure."""
+    if system.floor is None or system.name != OURS:
         return []
     found: list[FloorRatio] = []
     for row in system.rows:

@@ -50,7 +50,10 @@ def test_what_is_far_above_the_usual_is_a_warning() -> None:
 
 
 def test_without_a_floor_there_is_nothing_to_hold_against() -> None:
-    assert floor_ratios(SystemResult(name="ours", description="")) == []
+    rows = [result_of("sync-1", measured(1))]
+    assert floor_ratios(SystemResult(name="ours", description="", rows=rows)) == []
+    other = SystemResult(name="rocketmq-sync", description="", floor=FLOOR, rows=rows)
+    assert floor_ratios(other) == [], "what is usual is so for ours"
 
 
 def test_the_floor_of_this_machine_is_measured(tmp_path: Path) -> None:
