@@ -103,25 +103,28 @@ class LoadDriver:
         )
 
     def fill(self, per_queue: int) -> None:
-        """Send batches until each queue has so many messages."""
-        load = self.batches(FILL_BATCH, 1, 4)
-        address = _address(self.leader())
-        while min(max_offset(address, self.topic, queue) for queue in self._queues) < per_queue:
-            self.run(load, RoundPlan(0, 0.5, 1))
+        """Send batches until each queue has so many messages.
+
+        Raises:
+            LoadError: they are refused.
+        """
+        self._send_until(per_queue, self.batches(FILL_BATCH, 1, 4))
 
     def fill_tagged(self, per_queue: int) -> None:
-        """Send messages of four tags in turn until each queue has so many."""
-        load = RequestLoad(
-            templates=[
-                send_template(self.topic, queue, self._body, tag=tag)
-                for tag in TAGS
-                for queue in self._queues
-            ],
-            in_flight=256,
-        )
+        """Send messages of four tags in turn until each queue has so many; see `fill`."""
+        templates = [
+            send_template(self.topic, queue, self._body, tag=tag)
+            for tag in TAGS
+            for queue in self._queues
+        ]
+        self._send_until(per_queue, RequestLoad(templates=templates, in_flight=256))
+
+    def _send_until(self, per_queue: int, load: RequestLoad) -> None:
         address = _address(self.leader())
         while min(max_offset(address, self.topic, queue) for queue in self._queues) < per_queue:
-            self.run(load, RoundPlan(0, 0.5, 1))
+            (found,) = self.run(load, RoundPlan(0, 0.5, 1))
+            if found.refused:
+                raise LoadError(f"{found.refused} requests were refused: {found.error}")
 
     def measure_oneway(self, *, connections: int, pace: RoundPlan) -> Measured:
         """Send without answers, as fast as the sockets take it; counted is what the leader has stored.

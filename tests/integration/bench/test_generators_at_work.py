@@ -196,3 +196,15 @@ def test_what_was_acknowledged_must_stand_at_its_place(
     assert found.checked > 0
     assert len(found.missing) == (0 if keeps == "everything" else found.checked)
     assert (found.problem is None) == (keeps == "everything")
+
+
+def test_a_queue_that_cannot_be_filled_is_told() -> None:
+    def full(header: dict[str, Any]) -> Reply:
+        if header["code"] == 30:
+            return {"code": 0, "extFields": {"offset": "0"}}, b""
+        return {"code": 1, "remark": "full"}, b""
+
+    with FakeServer(full) as server:
+        driver = LoadDriver(FakeGroup(server), "T", queues=2, body_bytes=5)
+        with pytest.raises(LoadError, match="full"):
+            driver.fill(10)
