@@ -154,7 +154,8 @@ def line_of(result: BenchRowResult) -> str:
     """Return one row in a line."""
     if result.measured is not None:
         figures = result.measured
-        text = f"{figures.per_second.median:,.0f}/s, p50 {figures.over(lambda each: each.p50_us).median:,.0f} us"
+        text = "" if figures.is_of_events else f"{figures.per_second.median:,.0f}/s, "
+        text += f"p50 {figures.over(lambda each: each.p50_us).median:,.0f} us"
         if figures.leader_us is not None:
             text += f", leader {figures.leader_us.median:.1f} us/msg"
         return text if figures.problem is None else f"{text}; {figures.problem}"

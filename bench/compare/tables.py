@@ -88,7 +88,7 @@ def _cells(system: SystemResult, name: str, ratios: Mapping[tuple[str, str], Rat
 def _rate_cells(figures: Measured) -> list[str]:
     """Return rate and spread; where a round is one event, its time's spread alone."""
     mark = "" if figures.problem is None else " !"
-    if all(each.requests <= 1 for each in figures.rounds):
+    if figures.is_of_events:
         return [NOTHING + mark, spread_text(figures.over(lambda each: each.p50_us))]
     return [f"{figures.per_second.median:,.0f}{mark}", spread_text(figures.per_second)]
 

@@ -95,6 +95,11 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
         return self.over(lambda each: each.per_second)
 
     @property
+    def is_of_events(self) -> bool:
+        """Each round is one event, which has a time and no rate."""
+        return all(each.requests <= 1 for each in self.rounds)
+
+    @property
     def leader_us(self) -> Spread | None:
         """Processor time of the leader, for each message."""
         return _known(each.leader_us for each in self.rounds)

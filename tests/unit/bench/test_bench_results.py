@@ -60,6 +60,8 @@ def test_the_line_of_a_row_says_figures_or_the_reason() -> None:
     assert line_of(BenchRowResult(row="r", label="r", measured=measured(1500))) == (
         "1,500/s, p50 100 us, leader 20.0 us/msg"
     )
+    once = measured(0.5, 0.5, requests=1, p50_us=2_000_000.0, leader_us=None)
+    assert line_of(BenchRowResult(row="r", label="r", measured=once)) == "p50 2,000,000 us"
     assert line_of(BenchRowResult(row="r", label="r", memory=Memory(96.4, 80))) == "96 MiB"
     assert line_of(BenchRowResult(row="r", label="r", skipped="no Java")) == "skipped: no Java"
     assert line_of(BenchRowResult(row="r", label="r", failed="it hung")) == "failed: it hung"
