@@ -73,7 +73,7 @@ peers: interop  ## fetch Apache RocketMQ's own brokers into .interop, to measure
 bench: peers  ## ours beside Apache RocketMQ in one run, ten minutes; BENCH_ARGS="produce --help" for other measurements
 	@$(BIN)/dledger-bench $(or $(BENCH_ARGS),compare)
 
-bench-report: setup  ## cost curves by clients, size, queues and members into docs/cost-curves.md: five minutes
+bench-report: setup  ## cost curves by clients, size, queues and members into docs/performance.md: five minutes
 	@$(BIN)/dledger-bench report $(REPORT_ARGS)
 
 docs: setup  ## rewrite the generated pages

@@ -1,4 +1,4 @@
-"""`dledger-bench report`: cost curves of a group by clients, in flight, size, queues and members, as a page.
+"""`dledger-bench report`: cost curves of a group by clients, in flight, size, queues and members, as a part of a page.
 
 The floor is drawn beside each curve: what the machine itself took, in the same run, for what no broker can do without.
 """
@@ -28,14 +28,12 @@ from bench.options import positive, several, whole
 from bench.progress import StageBar
 from bench.systems.brokers import Setup
 
-PAGE: Final = Path("docs/cost-curves.md")
+PAGE: Final = Path("docs/performance.md")
+BEGIN: Final = "<!-- cost curves: written by make bench-report -->"
+END: Final = "<!-- end of the cost curves -->"
 HEAT_S: Final = 3.0
 NARROW, WIDE = 64, 1024
 HEAD: Final = """\
-# Cost curves
-
-<!-- written by `dledger-bench report` (make bench-report): run it again instead of editing -->
-
 Sends of {body_bytes} bytes over {queues} queues to a group of three, fsync on a majority before the answer, on one
 machine with {cores} cores; medians of rounds. The load of the machine was {before:.1f} before and {after:.1f}
 after: with other work beside, read processor time and floors, not rates.
@@ -44,7 +42,7 @@ after: with other work beside, read processor time and floors, not rates.
 round trips. Of processor time: decoding one header and summing up one body, in Python."""
 EXAMPLES: Final = """
 examples:
-  dledger-bench report                                   writes docs/cost-curves.md, in about four minutes
+  dledger-bench report                                   rewrites that part of docs/performance.md: four minutes
   dledger-bench report --queues 1,16 --members 3 --out /tmp/curves.md
 """
 
@@ -64,8 +62,8 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the parser."""
     parser = commands.add_parser(
         "report",
-        help="cost curves of our group, with the floor beside them, as a page",
-        description="Measure how rate, latency and processor time change, and write a page about it.",
+        help="cost curves of our group, with the floor beside them, into docs/performance.md",
+        description="Measure how rate, latency and processor time change, and write it between two comments of a page.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -90,7 +88,13 @@ def add_report(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--warm-up", type=positive, default=1.0, help="of each row (default %(default)s)"
     )
-    parser.add_argument("--out", type=Path, default=PAGE, help="the page (default %(default)s)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        default=PAGE,
+        help="the page: what stands between the two comments is replaced, and a page without them is made anew "
+        "(default %(default)s)",
+    )
     parser.set_defaults(run=run)
 
 
@@ -157,20 +161,28 @@ def run(options: argparse.Namespace) -> int:
             results.append(compare(plan, stages, "dledger-bench report"))
             if results[-1].is_interrupted:
                 return EXIT_INTERRUPTED
-    options.out.write_text(
-        page_of(curves, results[0], list(zip(options.members, results[1:], strict=True)))
-    )
+    section = section_of(curves, results[0], list(zip(options.members, results[1:], strict=True)))
+    before = options.out.read_text() if options.out.exists() else ""
+    options.out.write_text(page_with(before, section))
     console.print(f"written: {options.out}", highlight=False)
     codes = {exit_code(result) for result in results}
     return EXIT_OK if codes == {EXIT_OK} else EXIT_FOUND
 
 
-def page_of(
+def page_with(page: str, section: str) -> str:
+    """Return a page with another section between the comments; pure."""
+    part = f"{BEGIN}\n\n{section}\n{END}"
+    head, begin, rest = page.partition(BEGIN)
+    _, end, tail = rest.partition(END)
+    return head + part + tail if begin and end else f"# Cost curves\n\n{part}\n"
+
+
+def section_of(
     curves: Sequence[Curve],
     result: SystemComparison,
     by_members: Sequence[tuple[int, SystemComparison]],
 ) -> str:
-    """Return the page; pure."""
+    """Return what stands between the comments; pure."""
     machine = result.machine
     head = HEAD.format(
         body_bytes=BODY_BYTES,
@@ -183,13 +195,13 @@ def page_of(
     for curve in curves:
         lines += [
             "",
-            f"## {curve.title}",
+            f"### {curve.title}",
             "",
             *_table_of(curve, system),
             "",
             *_chart_of(curve, system),
         ]
-    lines += ["", "## Members", "", *_members_of(by_members)]
+    lines += ["", "### Members", "", *_members_of(by_members)]
     return "\n".join(lines) + "\n"
 
 

@@ -12,9 +12,10 @@ from bench.compare.plots import figure_of, plot_curves
 from bench.compare.results import BenchMachine, BenchRowResult, SystemComparison, SystemResult
 from bench.floor import Floor, measure_floor
 from bench.load.results import Measured
-from bench.report import curves_of, member_rows, page_of
+from bench.report import BEGIN, END, PAGE, curves_of, member_rows, page_with, section_of
 from tests.unit.bench.rounds import measured, round_with
 
+ROOT = Path(__file__).resolve().parents[3]
 FLOOR = Floor(write_us=80, round_trip_us=10, parse_us=2)
 MACHINE = BenchMachine(cores=2, memory_mib=100, python="3.11", load_before=0.5, load_after=1.0)
 
@@ -68,7 +69,7 @@ def test_the_page_has_a_table_and_a_chart_with_the_floor_for_each_curve() -> Non
     rows = [result_of(row.name, measured(50)) for curve in curves for row in curve.rows]
     skipped = BenchRowResult(row=rows[1].row, label="", skipped="no compiler")
     members = comparison(*(result_of(row.name, measured(70)) for row in member_rows()))
-    page = page_of(curves, comparison(rows[0], skipped, *rows[2:]), [(1, members), (3, members)])
+    page = section_of(curves, comparison(rows[0], skipped, *rows[2:]), [(1, members), (3, members)])
     assert page.count("```mermaid") == len(curves) == 4
     assert "| 1 | 50 | - | 100 | 1.0 | 20.0 | 10 | 8.0 |" in page
     assert "| 4 | skipped | - |" in page
@@ -77,6 +78,16 @@ def test_the_page_has_a_table_and_a_chart_with_the_floor_for_each_curve() -> Non
     assert "| 3 | 70 | 100 | 20.0 | 70 | 100 | 20.0 | 70 | 100 | 20.0 |" in page
     tables = [line for line in page.splitlines() if line.startswith("| 10,000 |")]
     assert len(tables) == 1
+
+
+def test_only_what_stands_between_the_comments_is_replaced() -> None:
+    page = f"# Performance\n\n{BEGIN}\n\nold\n\n{END}\n\n## Pulls\n"
+    found = page_with(page, "new\n")
+    assert found == page.replace("old\n", "new\n")
+    assert page_with(found, "new\n") == found
+    assert page_with("", "new\n") == f"# Cost curves\n\n{BEGIN}\n\nnew\n\n{END}\n"
+    ours = (ROOT / PAGE).read_text()
+    assert (ours.count(BEGIN), ours.count(END)) == (1, 1)
 
 
 def test_a_picture_has_a_line_for_each_system(tmp_path: Path) -> None:
