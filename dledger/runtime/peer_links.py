@@ -8,7 +8,6 @@ connection comes about is transport.py's business; what a message means is the c
 from __future__ import annotations
 
 import logging
-import select
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from dledger.raft.messages import PeerMessage
 from dledger.runtime.events_log import LimitedLog, log_event
 from dledger.runtime.group_check import GroupCheck
 from dledger.runtime.peer_link import BlobCache, PeerLink
+from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger.runtime.sockets import FrameStream
 
 RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
@@ -31,9 +31,6 @@ RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 
 READS_PER_PASS_MAX: Final = 4
 """Full buffers taken from one member in a pass; then the others have their turn."""
-
-_READ = select.EPOLLIN | select.EPOLLRDHUP
-_READ_AND_WRITE = _READ | select.EPOLLOUT
 
 
 class Outgoing:
@@ -65,7 +62,7 @@ class Incoming:
 class PeerLinks:
     """The connections to and from the other members.
 
-    Invariant: every open connection, and no other, is in `_by_descriptor` under its descriptor, and what is watched.
+    Invariant: every open connection is watched, and nothing else but what `watching` was told.
     """
 
     def __init__(
@@ -85,31 +82,29 @@ class PeerLinks:
         self._node_id = node_id
         self._group_check = group_check
         self._outsiders = outsiders
-        self._epoll = select.epoll()
+        self._ready: ReadySockets[Outgoing | Incoming | Callable[[], None]] = ReadySockets()
         self._buffer = memoryview(bytearray(RECEIVE_BUFFER_BYTES))
         self._cache = BlobCache()
         self._outgoing: dict[NodeId, Outgoing] = {}
         self._incoming: dict[NodeId, Incoming] = {}
-        self._by_descriptor: dict[int, Outgoing | Incoming | Callable[[], None]] = {}
         self._lost: list[NodeId] = []
 
     # Messages.
 
     def receive(self, deliver: Callable[[PeerMessage], None]) -> None:
         """Read what every member has sent, and hand over each message; finish waiting sends."""
-        for descriptor, mask in self._epoll.poll(0):
-            match self._by_descriptor.get(descriptor):
-                case Incoming() as incoming:
-                    self._read(incoming, deliver)
-                case Outgoing() as outgoing:
-                    if mask & ~select.EPOLLOUT:
-                        self._notice_end(outgoing)
-                    else:
-                        self._flush_one(outgoing)
-                case None:
-                    pass
-                case become_readable:
-                    become_readable()
+        for owner, mask in self._ready.take():
+            if isinstance(owner, Incoming):
+                if owner.sock.fileno() >= 0:  # what was read before may have closed it
+                    self._read(owner, deliver)
+            elif not isinstance(owner, Outgoing):
+                owner()
+            elif owner.link.sock is None:
+                pass  # in the same way
+            elif mask & ~WRITE:
+                self._notice_end(owner)
+            else:
+                self._flush_one(owner)
 
     def post(self, to: NodeId, message: PeerMessage) -> None:
         """Queue a message; `flush` sends it. To who is no contact it is lost, as on a connection that breaks."""
@@ -130,19 +125,17 @@ class PeerLinks:
 
     async def wait_ready(self) -> None:
         """Wait until `receive` has something to do."""
-        await trio.lowlevel.wait_readable(self._epoll)
+        await self._ready.wait()
 
     @contextmanager
     def watching(self, descriptor: int, become_readable: Callable[[], None]) -> Iterator[None]:
         """Let something else end `wait_ready`, too, within the block: `receive` calls back while it is readable."""
-        assert descriptor not in self._by_descriptor, f"descriptor {descriptor} is watched twice"
-        self._by_descriptor[descriptor] = become_readable
-        self._epoll.register(descriptor, select.EPOLLIN)
+        assert not self._ready.is_watched(descriptor), f"descriptor {descriptor} is watched twice"
+        self._ready.watch(descriptor, become_readable, READ)
         try:
             yield
         finally:
-            self._epoll.unregister(descriptor)
-            del self._by_descriptor[descriptor]
+            self._ready.forget(descriptor)
 
     # Connections.
 
@@ -188,8 +181,7 @@ class PeerLinks:
         outgoing = self._outgoing[node_id]
         outgoing.link.open(sock)
         outgoing.is_broken = trio.Event()
-        self._by_descriptor[sock.fileno()] = outgoing
-        self._epoll.register(sock, _READ)
+        self._ready.watch(sock, outgoing, READ)
         log_event(logging.INFO, "peer-connected", node=self._node_id, peer=node_id)
 
     async def wait_broken(self, node_id: NodeId) -> None:
@@ -203,9 +195,8 @@ class PeerLinks:
             self._close_incoming(old)
         incoming = Incoming(node_id, process, stream.sock, stream.decoder)
         self._incoming[node_id] = incoming
-        assert stream.sock.fileno() not in self._by_descriptor, f"{node_id} is read twice"
-        self._by_descriptor[stream.sock.fileno()] = incoming
-        self._epoll.register(stream.sock, _READ)
+        assert not self._ready.is_watched(stream.sock), f"{node_id} is read twice"
+        self._ready.watch(stream.sock, incoming, READ)
 
     def why_duplicate(self, node_id: NodeId, process: int) -> str | None:
         """Return why a connection is refused: another process with this member's id is connected. Else None."""
@@ -220,7 +211,7 @@ class PeerLinks:
             outgoing.link.close()
         for incoming in list(self._incoming.values()):
             self._close_incoming(incoming)
-        self._epoll.close()
+        self._ready.close()
 
     # Reading and writing.
 
@@ -275,7 +266,7 @@ class PeerLinks:
             return
         if sock is not None and waits != outgoing.wants_write:
             outgoing.wants_write = waits
-            self._epoll.modify(sock, _READ_AND_WRITE if waits else _READ)
+            self._ready.watch(sock, outgoing, READ | WRITE if waits else READ)
 
     def _notice_end(self, outgoing: Outgoing) -> None:
         """Read from an outgoing connection, on which the member never sends: it was closed, or breaks the protocol."""
@@ -293,7 +284,7 @@ class PeerLinks:
         """Close a connection and report it as lost, so that the core knows that what was under way may not arrive."""
         sock = outgoing.link.sock
         assert sock is not None, f"{outgoing.node_id} is not connected"
-        del self._by_descriptor[sock.fileno()]
+        self._ready.forget(sock)
         outgoing.link.close()
         outgoing.wants_write = False
         outgoing.is_broken.set()
@@ -314,7 +305,7 @@ class PeerLinks:
             self._lost.append(incoming.node_id)
 
     def _close_incoming(self, incoming: Incoming) -> None:
-        del self._by_descriptor[incoming.sock.fileno()]
+        self._ready.forget(incoming.sock)
         if self._incoming.get(incoming.node_id) is incoming:
             del self._incoming[incoming.node_id]
         incoming.sock.close()
