@@ -25,7 +25,7 @@ from broker.net.dead_peers import notice_dead_peer
 from broker.net.listener import Listener, ListenerLimits
 from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
-from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FrameError
@@ -110,7 +110,7 @@ class _Service:
             orders_messages=config.orders_messages,
         )
 
-    def handle(self, connection: Connection, frames: list[Frame]) -> None:
+    def handle(self, connection: FrameSocket, frames: list[Frame]) -> None:
         """Answer all requests of one read with one write."""
         asker = RequestSender(connection, connection.peer, lambda: connection.is_closed)
         answers: list[bytes] = []
@@ -132,7 +132,7 @@ class _Service:
                 connection.send_many(answers)
 
     def _answer(
-        self, connection: Connection, asker: RequestSender, request: RemotingCommand
+        self, connection: FrameSocket, asker: RequestSender, request: RemotingCommand
     ) -> RemotingCommand | None:
         """Return the answer, or None when it comes later or never."""
         if request.is_response:
@@ -151,7 +151,7 @@ class _Service:
         return None
 
     async def _answer_later(
-        self, connection: Connection, asker: RequestSender, request: RemotingCommand
+        self, connection: FrameSocket, asker: RequestSender, request: RemotingCommand
     ) -> None:
         """Answer a slow request; a fault of ours ends only its connection, so that its sender need not wait."""
         try:
@@ -165,7 +165,7 @@ class _Service:
         if not request.is_oneway:
             connection.send_nowait(_encoded(answer))
 
-    def closed(self, connection: Connection) -> None:
+    def closed(self, connection: FrameSocket) -> None:
         """Remove the brokers that registered over a connection."""
         self._registrants.closed(connection)
         for identity in self._routes.connection_closed(connection):
@@ -194,11 +194,11 @@ def _now_ms() -> int:
 
 def _ring(connection: Hashable) -> None:
     """Make a broker register again."""
-    if isinstance(connection, Connection):
+    if isinstance(connection, FrameSocket):
         connection.send_nowait(encode_command(make_request(REGISTER_AGAIN, 0, is_oneway=True)))
 
 
-def _end(connection: Connection, request: RemotingCommand) -> None:
+def _end(connection: FrameSocket, request: RemotingCommand) -> None:
     """Log the exception that is being handled, and close the connection: what was done by then is not known.
 
     A mistake of ours must not take the others along; on a broker's next connection it registers anew.

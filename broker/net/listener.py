@@ -1,7 +1,4 @@
-"""Accepting connections: a task for each, bounds for all, one log line for each that misbehaves.
-
-It hands over frames as they came; what stands in them is the business of its user.
-"""
+"""Accepting connections, and the bounds for all of them; how they are served stands in served_connections.py."""
 
 from __future__ import annotations
 
@@ -13,11 +10,12 @@ from typing import Final
 
 import trio
 
+from broker.net.served_connection import ServedConnection
+from broker.net.served_connections import FramesHandler, ServedConnections
 from dledger.runtime import descriptors
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
-from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection, ReadBuffer
-from dledger_mq.remoting.errors import FrameError
-from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame
+from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX
+from dledger_mq.remoting.frame import FRAME_BYTES_MAX
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +27,9 @@ PARTIAL_TIMEOUT_S: Final = 60.0
 
 _ACCEPT_PAUSE_S: Final = 0.1
 
-FramesHandler = Callable[[Connection, list[Frame]], None]
+
+def _ignore(_connection: ServedConnection) -> None:
+    """Do nothing about a connection that ended."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,24 +68,29 @@ class Listener:
         self,
         handle: FramesHandler,
         *,
-        closed: Callable[[Connection], None] | None = None,
+        closed: Callable[[ServedConnection], None] = _ignore,
+        turn_ended: Callable[[], None] | None = None,
         limits: ListenerLimits | None = None,
     ) -> None:
         """Set up the listener; `run` accepts and serves.
 
         Args:
-            handle: called with all frames of one read, without a checkpoint. A FrameError from it (a
-                header that cannot be read) closes that connection; other exceptions are bugs and end
-                the listener.
-            closed: called once for each connection that ended, however it ended.
+            handle: see `ServedConnections`; so for the next two.
+            closed: called once for each connection that ended.
+            turn_ended: called when the frames of a turn were handed over.
             limits: bounds.
         """
-        self._handle = handle
-        self._closed = closed
-        self._limits = limits or ListenerLimits()
-        self._buffer = ReadBuffer()
-        self._room = FrameRoom(self._limits.unfinished_bytes_max)
-        self.connections: dict[Connection, None] = {}
+        self._limits = limits = limits or ListenerLimits()
+        self._room = FrameRoom(limits.unfinished_bytes_max)
+        self._served = ServedConnections(
+            handle,
+            closed=closed,
+            turn_ended=turn_ended,
+            room=self._room,
+            frame_bytes_max=limits.frame_bytes_max,
+            unsent_bytes_max=limits.unsent_bytes_max,
+        )
+        self.connections = self._served.connections
         self.refused_count = 0
 
     async def run(
@@ -94,23 +99,26 @@ class Listener:
         *,
         task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
     ) -> None:
-        """Accept and serve until cancelled. The listening sockets are closed at the end."""
+        """Accept and serve until cancelled. The listening sockets are closed at the end.
+
+        Raises:
+            Exception: see `ServedConnections.run`.
+        """
         try:
             async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._served.run)
                 nursery.start_soon(self._sweep)
                 nursery.start_soon(self._room.keep_pace, self._log_slow)
                 for sock in sockets:
-                    nursery.start_soon(self._accept, sock, nursery)
+                    nursery.start_soon(self._accept, sock)
                 task_status.started()
         finally:
-            for connection in tuple(self.connections):
-                connection.close("the server stops")
+            self._served.close()
             for sock in sockets:
                 sock.close()
 
-    async def _accept(self, listening: socket.socket, nursery: trio.Nursery) -> None:
+    async def _accept(self, listening: socket.socket) -> None:
         """Accept forever; neither a failed accept nor too many connections may end the loop."""
-        limits = self._limits
         while True:
             await trio.lowlevel.wait_readable(listening)
             try:
@@ -127,17 +135,12 @@ class Listener:
                 _log.warning("a connection was turned away: %s", reason)
                 sock.close()
                 continue
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            connection = Connection(
-                sock,
-                nursery,
-                buffer=self._buffer,
-                room=self._room,
-                frame_bytes_max=limits.frame_bytes_max,
-                unsent_bytes_max=limits.unsent_bytes_max,
-            )
-            self.connections[connection] = None
-            nursery.start_soon(self._serve, connection)
+            try:
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._served.add(sock)
+            except OSError as error:
+                _log.warning("a connection could not be served: %s", error)
+                sock.close()
 
     def _why_turned_away(self, sock: socket.socket) -> str:
         """Return why a connection is not served; empty: it is."""
@@ -150,19 +153,6 @@ class Listener:
                 "(ulimit -n) the last ones are kept for the store"
             )
         return ""
-
-    async def _serve(self, connection: Connection) -> None:
-        try:
-            while frames := await connection.receive():
-                self._handle(connection, frames)
-        except FrameError as error:
-            _log.warning("closed the connection of %s: %s", connection.peer, error)
-            connection.close(f"bad frame: {error}")
-        finally:
-            connection.close("the server stops")
-            del self.connections[connection]
-            if self._closed is not None:
-                self._closed(connection)
 
     async def _sweep(self) -> None:
         """Close connections that are silent, or whose frame stays unfinished.

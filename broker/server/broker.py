@@ -42,7 +42,7 @@ from dledger import (
 )
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
-from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.net.listening import bind, bound_address, start_accepting
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
@@ -105,10 +105,11 @@ class Broker:
             self._log_config(), self.state, accepts_appends=False, clock=self._clock
         )
         self._outputs = Outputs()
-        self._origins: dict[Connection, ClientOrigin] = {}
+        self._origins: dict[FrameSocket, ClientOrigin] = {}
         self._listener = Listener(
             self._received,
             closed=self._connection_closed,
+            turn_ended=self._turn_ended,
             limits=ListenerLimits(
                 connections_max=config.limits.connections_max,
                 frame_bytes_max=config.limits.frame_bytes_max,
@@ -311,8 +312,8 @@ class Broker:
 
     # What happens.
 
-    def _received(self, connection: Connection, frames: list[Frame]) -> None:
-        """Carry out the frames of one read, then write all their answers at once.
+    def _received(self, connection: FrameSocket, frames: list[Frame]) -> None:
+        """Carry out the frames of one read; their answers are written when the turn ends.
 
         Errors are sorted by whose fault they are.
         """
@@ -327,9 +328,12 @@ class Broker:
             # A mistake of ours must not take the others along.
             _log.exception("internal error in a request of %s", origin.address)
             connection.close("internal error")
+
+    def _turn_ended(self) -> None:
+        """Write what the frames of this turn were answered, with one call for each connection."""
         self._outputs.flush()
 
-    def _connection_closed(self, connection: Connection) -> None:
+    def _connection_closed(self, connection: FrameSocket) -> None:
         origin = self._origins.pop(connection, None)
         if origin is not None:
             self._controller.connection_closed(origin.number)

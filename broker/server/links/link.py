@@ -23,7 +23,8 @@ from broker.server.links.private_codes import (
 from dledger import LogServer, NodeId
 from dledger_mq.net.address import Address, parse_address
 from dledger_mq.net.connecting import connect
-from dledger_mq.net.connection import UNSENT_BYTES_MAX, Connection
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (

@@ -9,7 +9,7 @@ from typing import Protocol
 from broker.server.links.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hosts import pack_host
-from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.remoting.header import encode_command, make_response
 
 _UNKNOWN_HOST = bytes(8)
@@ -99,7 +99,7 @@ class ClientOrigin:
 
     is_forwarded = False
 
-    def __init__(self, connection: Connection, outputs: Outputs) -> None:
+    def __init__(self, connection: FrameSocket, outputs: Outputs) -> None:
         self.number = next(_numbers)
         self.address = connection.peer
         self.born_host = host_field(connection.peer)

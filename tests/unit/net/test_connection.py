@@ -14,7 +14,8 @@ from broker.net.listener import Listener, ListenerLimits
 from dledger.runtime import descriptors
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
-from dledger_mq.net.connection import Connection, ReadBuffer
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
 from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, encode_frame
@@ -73,6 +74,25 @@ async def test_what_the_socket_does_not_take_is_sent_later_and_in_order() -> Non
             assert bytes(received) == expected
             assert await connection.wait_sent(TIMEOUT_S)
             assert (connection.unsent_bytes, connection.sent_bytes) == (0, len(expected))
+            connection.close("done")
+
+
+async def test_nothing_overtakes_what_waits_though_the_socket_would_take_it() -> None:
+    left, right = socket.socketpair()
+    size = 1_000_000
+    with trio.fail_after(TIMEOUT_S), right:
+        right.setblocking(False)
+        async with trio.open_nursery() as nursery:
+            connection = Connection(left, nursery)
+            connection.send_nowait(b"1" * size)
+            assert connection.unsent_bytes > 0
+            received = bytearray(right.recv(size))  # and now there is room
+            connection.send_nowait(b"2")
+            connection.send_pieces([b"3", memoryview(b"4")])
+            while len(received) < size + 3:
+                await trio.lowlevel.wait_readable(right)
+                received += right.recv(size)
+            assert bytes(received) == b"1" * size + b"234"
             connection.close("done")
 
 
@@ -159,7 +179,7 @@ async def test_close_wakes_the_reader() -> None:
             assert connection.close_reason == "test"
 
 
-def echo(connection: Connection, frames: list[Frame]) -> None:
+def echo(connection: FrameSocket, frames: list[Frame]) -> None:
     connection.send_many([encode_frame(frame.header, frame.body) for frame in frames])
 
 

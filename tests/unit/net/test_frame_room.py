@@ -13,7 +13,8 @@ import trio
 from broker.net.listener import Listener, ListenerLimits
 from dledger.runtime.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
 from dledger_mq.net.connecting import connect
-from dledger_mq.net.connection import Connection, ReadBuffer
+from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
 from dledger_mq.net.listening import bind, bound_address
 from dledger_mq.remoting.frame import Frame, encode_frame
 from tests.unit.net.test_connection import LOOPBACK, TIMEOUT_S, echo
@@ -76,7 +77,7 @@ Dial = Callable[[], Awaitable[Connection]]
 
 @asynccontextmanager
 async def serving(
-    closed: Callable[[Connection], None] | None = None,
+    closed: Callable[[FrameSocket], None] = lambda _connection: None,
 ) -> AsyncIterator[tuple[Listener, Dial]]:
     """A listener, and how to connect to it; all is closed in the end."""
     listener = Listener(echo, closed=closed, limits=LIMITS)

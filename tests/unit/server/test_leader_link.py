@@ -6,7 +6,7 @@ from typing import Any
 
 from broker.server.links.link import SMALL_BYTES, LeaderConnection, LeaderLink
 from broker.server.links.private_codes import PrivateCode
-from dledger_mq.net.connection import UNSENT_BYTES_MAX
+from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import encode_command, make_request, make_response
 

@@ -1,0 +1,156 @@
+"""One connection of a server: what it waits for, while one task serves all of them (served_connections.py)."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
+from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
+from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
+
+_HALF_CLOSED: Final[int] = select.EPOLLRDHUP
+_ASKED_MAX: Final = 1
+"""Of the connections that have ended, one is enough to know that not all are there."""
+
+
+class Server(Protocol):
+    """The owner of served connections, as far as one of them knows it."""
+
+    ready: ReadySockets[ServedConnection]
+    ends: select.epoll
+    room: FrameRoom
+
+    def kept_waiting(self, connection: ServedConnection, /) -> None:
+        """Let a connection go on once it has the room that it waits for."""
+        ...
+
+    def ended(self, connection: ServedConnection, /) -> None:
+        """Take note that a connection was closed."""
+        ...
+
+
+class ServedConnection(FrameSocket):
+    """A connection that was accepted.
+
+    Invariant: it is read from unless it waits for room, and written to as long as something is queued.
+    """
+
+    __slots__ = ("_has_asked", "_server", "_watched")
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        server: Server,
+        *,
+        now: Callable[[], float],
+        buffer: ReadBuffer,
+        frame_bytes_max: int,
+        unsent_bytes_max: int,
+    ) -> None:
+        """Take over a connected socket; see `FrameSocket`."""
+        super().__init__(
+            sock,
+            now=now,
+            buffer=buffer,
+            frame_bytes_max=frame_bytes_max,
+            unsent_bytes_max=unsent_bytes_max,
+        )
+        self._server = server
+        self._has_asked = False
+        self._watched = 0
+        server.ends.register(sock, _HALF_CLOSED)
+        self._watch()
+
+    # What it waits for.
+
+    def _watch(self) -> None:
+        """Wait for what is wanted now, and for nothing else: an end that nobody reads would be reported for ever."""
+        wanted = (0 if self.waits_for_room else READ) | (WRITE if self._queue else 0)
+        if wanted == self._watched:
+            return
+        try:
+            if wanted:
+                self._server.ready.watch(self._sock, self, wanted)
+            else:
+                self._server.ready.forget(self._sock)
+        except OSError as error:  # the system lacks memory for it
+            self.close(f"it cannot be waited for: {error}")
+        else:
+            self._watched = wanted
+
+    def _write_later(self) -> None:
+        """See `FrameSocket`."""
+        self._watch()
+
+    def write_queued(self) -> None:
+        """See `FrameSocket`."""
+        super().write_queued()
+        if not self._queue and not self.close_reason:
+            self._watch()
+
+    def _part_from(self, sock: socket.socket) -> None:
+        """Give back what it has of the server, which tells others of the end later."""
+        server = self._server
+        if self._has_asked:
+            server.room.leave(self)
+        if self._watched:
+            server.ready.forget(sock)
+        server.ends.unregister(sock)
+        server.ended(self)
+
+    @property
+    def has_ended(self) -> bool:
+        """See `FrameSocket`. As long as no connection of the server has ended unseen, one look says so of all."""
+        if self.close_reason or not self._server.ends.poll(0, _ASKED_MAX):
+            return self.is_closed
+        return super().has_ended
+
+    # Room for the frame that it has begun.
+
+    @property
+    def waits_for_room(self) -> bool:
+        """True while the sender is kept waiting for room in memory."""
+        return self._has_asked and self._server.room.is_waiting(self)
+
+    @property
+    def has_unread(self) -> bool:
+        """True if the socket has bytes that were not read yet."""
+        try:
+            return bool(self._sock.recv(1, socket.MSG_PEEK))
+        except OSError:
+            return False
+
+    def cut_off(self, reason: str) -> None:
+        """Close the connection, since others need its room."""
+        self.close(reason)
+
+    def piece_bytes(self) -> int:
+        """Return how much to read, 0: what fits. While room is short: the frame that has some, and little more."""
+        if not self._server.room.is_short:
+            return 0
+        if not self._has_asked:
+            return FREE_BYTES
+        return self._decoder.need_bytes - self._decoder.pending_bytes + FREE_BYTES
+
+    def _note_partial(self, pending_bytes: int, *, ended_one: bool) -> None:
+        """Keep account of a frame that is unfinished, or was before these bytes, and of its room."""
+        room = self._server.room
+        super()._note_partial(pending_bytes, ended_one=ended_one)
+        if self._has_asked and (ended_one or not pending_bytes):
+            self._has_asked = False
+            room.leave(self)
+        if pending_bytes and not self._has_asked and self._decoder.need_bytes > FREE_BYTES:
+            self._has_asked = True
+            if not room.want(self, self._decoder.need_bytes):
+                self._watch()
+                self._server.kept_waiting(self)
+
+    def go_on(self) -> None:
+        """Read on, since there is room; the time until now does not count against the sender."""
+        if not self.close_reason:
+            self.received_at = self._now()
+            self.partial_since = self.received_at
+            self._watch()

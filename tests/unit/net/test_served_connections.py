@@ -1,0 +1,416 @@
+"""One task that serves all connections of a server, over real sockets on loopback."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import struct
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import wait_all_tasks_blocked
+
+from broker.net import served_connections
+from broker.net.served_connection import ServedConnection
+from broker.net.served_connections import FRAMES_MAX, ServedConnections
+from dledger.runtime.frame_room import FrameRoom
+from dledger_mq.net.frame_socket import READ_BYTES, FrameSocket
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame, FrameDecoder, encode_frame
+
+TIMEOUT_S = 60.0
+FRAME = encode_frame(b"h", b"body")
+KIBI = 1024
+
+
+@dataclass
+class Server:
+    """A server that echoes, and what it was told, in order: frames, ends of turns, ends of connections."""
+
+    told: list[str] = field(default_factory=list)
+    handled: dict[str, list[bytes]] = field(default_factory=dict)
+    answers: dict[FrameSocket, list[bytes]] = field(default_factory=dict)
+    names: dict[FrameSocket, str] = field(default_factory=dict)
+    before: Callable[[FrameSocket, list[Frame]], None] = lambda _connection, _frames: None
+    unsent_bytes_max: int = 1 << 20
+    room_bytes: int = 64 * KIBI
+
+    def __post_init__(self) -> None:
+        self.room = FrameRoom(self.room_bytes)
+        self.listening = socket.create_server(("127.0.0.1", 0))
+        self.clients = [self.listening]
+        self.served = ServedConnections(
+            self.handle,
+            closed=self.closed,
+            turn_ended=self.turn_ended,
+            room=self.room,
+            frame_bytes_max=1 << 20,
+            unsent_bytes_max=self.unsent_bytes_max,
+        )
+
+    def close(self) -> None:
+        self.served.close()
+        for near in self.clients:
+            near.close()
+
+    def handle(self, connection: FrameSocket, frames: list[Frame]) -> None:
+        name = self.names[connection]
+        self.told.append(f"{name}:{len(frames)}")
+        self.before(connection, frames)
+        self.handled.setdefault(name, []).extend(frame.body for frame in frames)
+        self.answers.setdefault(connection, []).extend(
+            encode_frame(frame.header, frame.body) for frame in frames
+        )
+
+    def turn_ended(self) -> None:
+        self.told.append("turn")
+        answers, self.answers = self.answers, {}
+        for connection, pieces in answers.items():
+            connection.send_many(pieces)
+
+    def closed(self, connection: FrameSocket) -> None:
+        self.told.append(f"{self.names[connection]} ended: {connection.close_reason}")
+
+    def connect(self, name: str) -> tuple[socket.socket, ServedConnection]:
+        """A client's end, and the server's."""
+        near = socket.create_connection(self.listening.getsockname())
+        self.clients.append(near)
+        near.setblocking(False)
+        far, _ = self.listening.accept()
+        connection = self.served.add(far)
+        self.names[connection] = name
+        return near, connection
+
+
+@asynccontextmanager
+async def serving(server: Server) -> AsyncIterator[None]:
+    """Serves what was connected before and in the block; in the end all is closed."""
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(server.served.run)
+            try:
+                yield
+            finally:
+                nursery.cancel_scope.cancel()
+    server.close()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    while not condition():
+        await trio.lowlevel.checkpoint()
+
+
+async def read(near: socket.socket, bytes_count: int) -> bytes:
+    received = bytearray()
+    while len(received) < bytes_count:
+        await trio.lowlevel.wait_readable(near)
+        data = near.recv(1 << 20)
+        assert data, f"it ended after {len(received)} of {bytes_count} bytes"
+        received += data
+    return bytes(received)
+
+
+async def send(near: socket.socket, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        await trio.lowlevel.wait_writable(near)
+        rest = rest[near.send(rest) :]
+
+
+def reset(near: socket.socket) -> None:
+    """End a connection as a process does that was killed while bytes came in."""
+    near.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    near.close()
+
+
+async def test_what_is_ready_together_is_one_turn() -> None:
+    server = Server()
+    clients = [server.connect(f"c{number}")[0] for number in range(5)]
+    for near in clients:
+        near.sendall(FRAME * 2)
+    async with serving(server):
+        for near in clients:
+            assert await read(near, 2 * len(FRAME)) == FRAME * 2
+        assert sorted(server.told[:5]) == [f"c{number}:2" for number in range(5)]
+        assert server.told[5] == "turn"
+
+
+async def test_a_burst_leaves_turns_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn may take no time here, so each portion is one."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server()
+    near, _ = server.connect("burst")
+    count = 10 * FRAMES_MAX + 1
+    near.sendall(b"".join(encode_frame(b"", b"%06d" % number) for number in range(count)))
+    turns_of_others = 0
+    async with serving(server):
+        while len(server.handled.get("burst", ())) < count:
+            await trio.lowlevel.checkpoint()
+            turns_of_others += 1
+        assert turns_of_others >= 10
+    assert server.handled["burst"] == [b"%06d" % number for number in range(count)]
+    portions = [each for each in server.told if each != "turn" and "ended" not in each]
+    assert portions[:2] == [f"burst:{FRAMES_MAX}"] * 2
+    first_turns = server.told[: 2 * 10]
+    assert first_turns == [f"burst:{FRAMES_MAX}", "turn"] * 10
+
+
+async def test_a_sync_sender_beside_a_burst_waits_for_one_read_of_it() -> None:
+    server = Server(unsent_bytes_max=1 << 30)
+    burst, _ = server.connect("burst")
+    sync, _ = server.connect("sync")
+    portion = encode_frame(b"", bytes(1000)) * 100
+    rounds = 20
+
+    async def flood() -> None:
+        while True:
+            await send(burst, portion)
+
+    async def drain() -> None:
+        while True:
+            await trio.lowlevel.wait_readable(burst)
+            burst.recv(1 << 20)
+
+    async with serving(server), trio.open_nursery() as nursery:
+        nursery.start_soon(flood)
+        nursery.start_soon(drain)
+        for _ in range(rounds):
+            await send(sync, FRAME)
+            await read(sync, len(FRAME))
+        nursery.cancel_scope.cancel()
+    gaps = "\n".join(server.told).split("sync:1\n")
+    assert len(gaps) == rounds + 1
+    read_frames_max = READ_BYTES // len(encode_frame(b"", bytes(1000))) + 1
+    for gap in gaps[1:-1]:
+        burst_frames = sum(int(each[6:]) for each in gap.split() if each.startswith("burst:"))
+        # The answer goes out at the end of a turn, and the next question comes during one of the next rounds.
+        assert burst_frames <= 3 * read_frames_max
+
+
+async def test_a_slow_reader_holds_up_nobody_and_gets_all_in_order() -> None:
+    server = Server(unsent_bytes_max=64 << 20)
+    slow, connection = server.connect("slow")
+    quick, _ = server.connect("quick")
+    bodies = [bytes([number % 251]) * 50_000 for number in range(200)]
+    async with serving(server):
+        await send(slow, b"".join(encode_frame(b"", body) for body in bodies))
+        await until(lambda: len(server.handled.get("slow", ())) == len(bodies))
+        await send(quick, FRAME)
+        assert await read(quick, len(FRAME)) == FRAME
+        assert connection.unsent_bytes > 0, "the buffers of the system are larger than thought"
+        decoder, received = FrameDecoder(), list[Frame]()
+        while len(received) < len(bodies):
+            await trio.lowlevel.wait_readable(slow)
+            decoder.feed(slow.recv(30_000))
+            received += decoder.frames()
+        assert [frame.body for frame in received] == bodies
+        assert connection.unsent_bytes == 0
+        await wait_all_tasks_blocked(0.01)  # would never be, if it were looked at all the time
+        await send(slow, FRAME)
+        assert await read(slow, len(FRAME)) == FRAME
+
+
+async def test_a_reader_that_is_too_slow_is_cut_off_and_nobody_else(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    server = Server(unsent_bytes_max=1 << 20)
+    slow, connection = server.connect("slow")
+    quick, _ = server.connect("quick")
+    async with serving(server):
+        with pytest.raises(OSError, match=r"reset|Broken pipe"):
+            await send(slow, encode_frame(b"", bytes(50_000)) * 2000)
+        assert connection.close_reason.startswith("reads too slowly")
+        await until(lambda: server.told[-1].startswith("slow ended: reads too slowly"))
+        await send(quick, FRAME)
+        assert await read(quick, len(FRAME)) == FRAME
+    assert "reads too slowly" in caplog.text
+
+
+async def test_waiting_for_a_reader_costs_no_turns() -> None:
+    """A connection that is readable by nobody, and writable to nobody, is not looked at again and again."""
+    server = Server(unsent_bytes_max=64 << 20)
+    slow, connection = server.connect("slow")
+    async with serving(server):
+        await send(slow, encode_frame(b"", bytes(20_000)) * 500)
+        await until(lambda: len(server.handled.get("slow", ())) == 500)
+        assert connection.unsent_bytes > 0
+        await wait_all_tasks_blocked(0.01)  # would never be, with turns all the time
+
+
+@pytest.mark.parametrize("end", [socket.socket.close, reset])
+async def test_an_end_in_the_middle_of_a_frame_is_told_once(
+    end: Callable[[socket.socket], None],
+) -> None:
+    server = Server()
+    near, _ = server.connect("torn")
+    large = encode_frame(b"", bytes(50_000))
+    async with serving(server):
+        await send(near, FRAME + large[:30_000])
+        await until(lambda: server.room.used_bytes > 0)
+        end(near)
+        await until(lambda: not server.served.connections)
+        assert server.room.used_bytes == 0
+        assert server.handled["torn"] == [b"body"]
+    assert sum("torn ended" in each for each in server.told) == 1
+
+
+async def test_who_waits_for_room_is_not_read_and_goes_on_when_there_is_some() -> None:
+    server = Server()
+    large = encode_frame(b"", bytes(50_000))
+    holder, _ = server.connect("holder")
+    waiter, waiting = server.connect("waiter")
+    async with serving(server):
+        await send(holder, large[:20_000])
+        await until(lambda: server.room.used_bytes > 0)
+        await send(waiter, FRAME + large)
+        await until(lambda: waiting.waits_for_room)
+        await wait_all_tasks_blocked(0.01)  # would never be, if it were looked at all the time
+        assert server.handled["waiter"] == [b"body"]
+        holder.close()
+        assert await read(waiter, len(FRAME + large)) == FRAME + large
+        assert server.room.used_bytes == 0
+
+
+async def test_who_waits_for_room_and_is_gone_ends_without_a_busy_loop() -> None:
+    server = Server()
+    large = encode_frame(b"", bytes(50_000))
+    holder, _ = server.connect("holder")
+    waiter, waiting = server.connect("waiter")
+    async with serving(server):
+        await send(holder, large[:20_000])
+        await until(lambda: server.room.used_bytes > 0)
+        await send(waiter, large)
+        await until(lambda: waiting.waits_for_room)
+        reset(waiter)
+        await wait_all_tasks_blocked(0.01)
+        holder.close()
+        await until(lambda: not server.served.connections)
+    assert [each for each in server.told if each.startswith("waiter ended")]
+
+
+async def test_an_end_behind_unread_bytes_is_seen_of_the_one_that_has_ended() -> None:
+    server = Server()
+    gone, going = server.connect("gone")
+    stays, staying = server.connect("stays")
+    assert (going.has_ended, staying.has_ended) == (False, False)
+    gone.sendall(FRAME)
+    stays.sendall(FRAME)
+    gone.shutdown(socket.SHUT_WR)
+    assert (going.has_ended, staying.has_ended) == (True, False)
+    async with serving(server):
+        assert await read(gone, len(FRAME)) == FRAME  # it reads on
+        await until(lambda: going not in server.served.connections)
+        assert (going.has_ended, staying.has_ended) == (True, False)
+
+
+async def test_bad_bytes_and_bad_headers_end_one_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def refuse(_connection: FrameSocket, frames: list[Frame]) -> None:
+        if any(frame.body == b"bad" for frame in frames):
+            raise FrameError("a header that cannot be read")
+
+    server = Server(before=refuse)
+    garbage, _ = server.connect("garbage")
+    header, _ = server.connect("header")
+    good, _ = server.connect("good")
+    garbage.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    header.sendall(encode_frame(b"", b"bad") + FRAME * FRAMES_MAX)
+    good.sendall(FRAME)
+    async with serving(server):
+        assert await read(good, len(FRAME)) == FRAME
+        await until(lambda: len(server.served.connections) == 1)
+        assert set(server.handled) == {"good"}, "what follows a bad header is not carried out"
+    assert len(caplog.records) == 2
+
+
+async def test_an_error_of_the_user_ends_the_server_and_closes_all() -> None:
+    def fail(_connection: FrameSocket, _frames: list[Frame]) -> None:
+        raise OSError("the disk has failed")
+
+    server = Server(before=fail)
+    one, _ = server.connect("one")
+    server.connect("other")
+    one.sendall(FRAME)
+    with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="the disk has failed")):
+        await server.served.run()
+    server.close()
+    assert sorted(each for each in server.told if "ended" in each) == [
+        "one ended: the server stops",
+        "other ended: the server stops",
+    ]
+
+
+async def test_a_connection_that_somebody_else_closes_is_told_soon() -> None:
+    server = Server()
+    _, connection = server.connect("one")
+    async with serving(server):
+        await wait_all_tasks_blocked()
+        connection.close("test")
+        assert not [each for each in server.told if "ended" in each], "not within the call"
+        await until(lambda: server.told == ["one ended: test"])
+
+
+async def test_what_was_read_before_a_close_is_handed_over_before_its_end_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server()
+    near, connection = server.connect("one")
+    near.sendall(FRAME * 3 * FRAMES_MAX)
+    async with serving(server):
+        await until(lambda: bool(server.told))
+        connection.close("between two turns")
+        await until(lambda: not server.served.connections)
+    assert len(server.handled["one"]) == 3 * FRAMES_MAX
+    assert server.told[-1] == "one ended: between two turns"
+
+
+async def test_two_thousand_connections_are_answered_each() -> None:
+    count = 2000
+    server = Server()
+    clients = [server.connect(f"c{number}")[0] for number in range(count)]
+    async with serving(server):
+        for number, near in enumerate(clients):
+            near.send(encode_frame(b"", b"%04d" % number))
+        for number, near in enumerate(clients):
+            expected = encode_frame(b"", b"%04d" % number)
+            assert await read(near, len(expected)) == expected
+            near.close()
+        await until(lambda: not server.served.connections)
+
+
+async def test_a_descriptor_may_belong_to_another_connection_later() -> None:
+    server = Server()
+    async with serving(server):
+        for number in range(3):
+            near, connection = server.connect(f"c{number}")
+            await send(near, FRAME)
+            assert await read(near, len(FRAME)) == FRAME
+            connection.close("test")
+            near.close()
+            await until(lambda: not server.served.connections)
+    assert [each for each in server.told if "ended" in each] == [
+        f"c{number} ended: test" for number in range(3)
+    ]
+
+
+async def test_a_connection_that_cannot_be_waited_for_ends_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def lack_memory(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "no space left")
+
+    server = Server()
+    stays, _ = server.connect("stays")
+    with monkeypatch.context() as patched:
+        patched.setattr(server.served.ready, "watch", lack_memory)
+        server.connect("ends")
+    async with serving(server):
+        await until(lambda: len(server.served.connections) == 1)
+        await send(stays, FRAME)
+        assert await read(stays, len(FRAME)) == FRAME
+    assert sum("ends ended: it cannot be waited for" in each for each in server.told) == 1
