@@ -24,7 +24,7 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from broker.store.staging import Staging
+from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
@@ -86,12 +86,12 @@ LOADS: Final = (
 )
 
 
-def staged_log(load: FoldLoad, messages: int) -> tuple[list[Entry], list[object], float]:
+def staged_log(load: FoldLoad, messages: int) -> tuple[list[Entry], list[StagedEntry], float]:
     """Build entries; return them, what the leader's fold is told of each, and the seconds of building."""
     state = BrokerState()
     staging = Staging(state, HOST)
     entries: list[Entry] = []
-    known: list[object] = []
+    known: list[StagedEntry] = []
     position, took_s = Position(0), 0.0
     for first in range(0, messages, load.of_entry):
         for number in range(first, first + load.of_entry):
@@ -113,7 +113,7 @@ def staged_log(load: FoldLoad, messages: int) -> tuple[list[Entry], list[object]
     return entries, known, took_s
 
 
-def fold(entries: list[Entry], known: list[object] | None) -> float:
+def fold(entries: list[Entry], known: list[StagedEntry] | None) -> float:
     """Fold entries into an empty state; return the seconds that it took."""
     state = BrokerState()
     staging = Staging(state, HOST)
@@ -121,7 +121,7 @@ def fold(entries: list[Entry], known: list[object] | None) -> float:
     began_s = time.process_time()
     for place, entry in enumerate(entries):
         if known is not None:
-            staging.proposed(known[place], EntryId(entry.term, entry.index))  # type: ignore[arg-type]
+            staging.proposed(known[place], EntryId(entry.term, entry.index))
         state.apply([entry])
     took_s = time.process_time() - began_s
     assert not state.refusals.count, f"refused: {state.refusals.newest}"

@@ -29,7 +29,8 @@ Shape = tuple[bytes, int, int, "bytes | None"]
 """Topic; bytes of the key; tag hash, 0 for none; KEYS. A plain tuple, as it is unpacked for each record."""
 
 _Left = tuple[bytes, bytes, bytes, bool]
-"""The three pieces around the values of UNIQ_KEY and KEYS, in their order; whether KEYS comes first."""
+"""The three pieces around the values of UNIQ_KEY and KEYS, in their order, the end of KEYS included; whether KEYS comes
+first."""
 
 
 class RecordShapes:
@@ -85,9 +86,7 @@ class RecordShapes:
             self.known[before, behind] = topic, len(key), tag_hash, None
             return
         found, left = cut_again
-        _, second, third, is_first = left
-        is_ended = second if is_first else third
-        if found == keys and is_ended and not any(_KEYS_MARK in text for text in left[:3]):
+        if found == keys and not any(_KEYS_MARK in text for text in left[:3]):
             self._with_keys[left] = topic, len(key) + len(found), tag_hash
 
 

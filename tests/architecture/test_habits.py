@@ -18,7 +18,7 @@ LINES_MAX = 70
 LONG_ALLOWED: dict[str, int] = {
     "broker/namesrv": 2,
     "broker/server": 2,
-    "broker/store": 4,
+    "broker/store": 3,
     "broker/testing": 2,
     "dledger": 1,
     "dledger/codec": 1,

@@ -152,6 +152,7 @@ TWINS = [
     (PLAIN + b"MYKEYS\x01a\x02KEYS\x01a\x02c", PLAIN + b"MYKEYS\x01b\x02KEYS\x01a\x02c"),
     (PLAIN + b"MYKEYS\x01a\x02c", PLAIN + b"MYKEYS\x01b\x02c"),
     (PLAIN + b"KEYS\x01a", PLAIN + b"KEYS\x01b"),
+    (PLAIN + b"KEYS\x01a\x02", PLAIN + b"KEYS\x01b\x02"),
     (b"TAGS\x01a\x02" + PLAIN, b"TAGS\x01a\x02" + PLAIN.replace(b"k1", b"k2")),
     (b"TAGS\x01a\x02" + KEYS_LATER, b"TAGS\x01a\x02" + KEYS_LATER.replace(b"one", b"two")),
     (KEYS_LATER + b"TAGS\x01a\x02", KEYS_LATER.replace(b"k1", b"k2") + b"TAGS\x01a\x02"),
