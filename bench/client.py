@@ -265,8 +265,8 @@ def measure_in_process(folder: Path, name: str, backend: str, *, namesrv: str, c
     return float(ended.stdout.split()[-1])
 
 
-def main() -> int:
-    """Measure the chosen cases by turns and print them."""
+def asked_for() -> argparse.Namespace:
+    """Return what the command line asks for."""
     parser = argparse.ArgumentParser(
         prog="bench.client", description=(__doc__ or "").split("\n", maxsplit=1)[0]
     )
@@ -277,7 +277,12 @@ def main() -> int:
     parser.add_argument("--beside", type=Path, help="another checkout of this project")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     parser.add_argument("--profile", type=int, default=0, help="show so many functions of each")
-    options = parser.parse_args()
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Measure the chosen cases by turns and print them."""
+    options = asked_for()
     folders = [folder for folder in (options.beside, Path.cwd()) if folder is not None]
     figures: dict[str, list[list[float]]] = {}
     peer = subprocess.Popen(

@@ -97,18 +97,16 @@ def _topic_piece(topic: str) -> bytes | None:
 
 
 def _plain_records(
-    records: bytes,
-    topic_piece: bytes,
-    queue_id: int,
-    *,
-    offset: QueueOffset,
-    next_offset: QueueOffset,
+    records: bytes, queue: MessageQueue, *, offset: QueueOffset, next_offset: QueueOffset
 ) -> list[_Plain] | None:
     """Return the records from `offset` on, checked; None when one is not plain, or something is wrong.
 
     Raises:
         struct.error, UnicodeDecodeError: something is wrong.
     """
+    topic_piece, queue_id = _topic_piece(queue.topic), queue.queue_id
+    if topic_piece is None:
+        return None
     found: list[_Plain] = []
     last, position, end = -1, 0, len(records)
     while position < end:
@@ -152,12 +150,7 @@ def _plain(
 ) -> tuple[ReceivedMessage, ...] | None:
     """Return the messages of plain records; None, or what `_plain_records` raises, where the general way is needed."""
     topic, wanted_tags = queue.topic, subscription.tags
-    piece = _topic_piece(topic)
-    found = None
-    if piece is not None:
-        found = _plain_records(
-            records, piece, queue.queue_id, offset=offset, next_offset=next_offset
-        )
+    found = _plain_records(records, queue, offset=offset, next_offset=next_offset)
     if found is None:
         return None
     messages: list[ReceivedMessage] = []
