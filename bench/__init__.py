@@ -1,1 +1,1 @@
-"""Benchmarks: one module per question, each beside its peer in the same run."""
+"""Benchmarks: `dledger-bench`, and a module for each smaller question; each beside its peer in the same run."""

@@ -22,8 +22,8 @@ from bench.load.running import RoundPlan
 from bench.options import add_common, chosen, positive, setup_of, whole
 from bench.progress import StageBar
 
-PIPE_WIDTH: Final = 150
-"""Of the table where there is no terminal: at 80 columns its figures are cut."""
+PIPE_WIDTH: Final = 200
+"""Of the table where there is no terminal: narrower, its figures are cut."""
 
 
 def add_options(parser: argparse.ArgumentParser, default: Sequence[str], *, heat_s: float) -> None:

@@ -20,7 +20,7 @@ from bench.load.results import AckSample, Measured, Round
 from bench.load.running import LoadError, ProcessMeter, RoundPlan, run_generator
 from bench.loadgen import batch_template, pull_template, send_template
 from bench.remoting import Address, call, max_offset
-from bench.systems.brokers import MeasuredGroup, Setup
+from bench.systems.brokers import START_PATIENCE_S, MeasuredGroup, Setup
 from jepsen.processes import Process, poll
 
 PULL_COUNT: Final = 32
@@ -47,7 +47,7 @@ class LoadDriver:
     """
 
     def __init__(self, group: MeasuredGroup, topic: str, *, queues: int, body_bytes: int) -> None:
-        """Create the topic.
+        """Create the topic, and wait until a send is acknowledged: a leader may wait for its followers to come.
 
         Raises:
             TimeoutError: nobody takes it.
@@ -57,6 +57,12 @@ class LoadDriver:
         self._queues = range(queues)
         self._body = b"x" * body_bytes
         group.make_topic(topic, queues)
+        if not poll(self._is_acknowledged, START_PATIENCE_S, 0.1):
+            raise TimeoutError(f"{topic}: no send is acknowledged")
+
+    def _is_acknowledged(self) -> bool:
+        header, _ = call(_address(self.leader()), send_template(self.topic, 0, self._body))
+        return bool(header["code"] == 0)
 
     def leader(self) -> Process:
         """Return the broker that leads now."""

@@ -198,11 +198,23 @@ def test_what_was_acknowledged_must_stand_at_its_place(
     assert (found.problem is None) == (keeps == "everything")
 
 
+def test_a_load_begins_when_sends_are_acknowledged() -> None:
+    """A master whose follower has not come yet answers 11, and has stored the message."""
+    codes = iter((11, 11))
+
+    def at_last(header: dict[str, Any]) -> Reply:
+        return {"code": next(codes, 0)}, b""
+
+    with FakeServer(at_last) as server:
+        LoadDriver(FakeGroup(server), "T", queues=1, body_bytes=5)
+    assert len(server.headers) == 3
+
+
 def test_a_queue_that_cannot_be_filled_is_told() -> None:
     def full(header: dict[str, Any]) -> Reply:
         if header["code"] == 30:
             return {"code": 0, "extFields": {"offset": "0"}}, b""
-        return {"code": 1, "remark": "full"}, b""
+        return stored(header) if header["code"] == 310 else ({"code": 1, "remark": "full"}, b"")
 
     with FakeServer(full) as server:
         driver = LoadDriver(FakeGroup(server), "T", queues=2, body_bytes=5)
