@@ -27,7 +27,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
-from dledger_mq.client.alarm import Alarm
+from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.errors import (
     ConnectionLostError,
     SendError,
@@ -180,7 +180,7 @@ class Lane:
         self._again: list[PendingSend] = []  # answered, to be tried again
         self._must_move = False  # another node is wanted
         self._wake = self._new_event()
-        self._alarm = Alarm(loop, self._expire)
+        self._deadlines = DeadlineWatch(loop, self._expire)
         self._sequence = 0
         self._wire: Wire | None = None
         self._received_at = 0.0
@@ -204,7 +204,7 @@ class Lane:
         self._sequence += 1
         pending.sequence = self._sequence
         self._waiting.append(pending)
-        self._alarm.set(pending.deadline)
+        self._deadlines.set(pending.deadline)
         if at_once and self._wire is not None and not self._in_flight and not self._again:
             self._transmit(self._wire)
         self._wake.set()
@@ -219,7 +219,7 @@ class Lane:
         """Carry out sends until cancelled; then whatever is unfinished ends in its error."""
         try:
             async with anyio.create_task_group() as nursery:
-                nursery.start_soon(self._alarm.run)
+                nursery.start_soon(self._deadlines.run)
                 while True:
                     if self._waiting:
                         await self._use_one_connection(nursery)

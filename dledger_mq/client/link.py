@@ -13,7 +13,7 @@ from typing import Final
 
 import anyio
 
-from dledger_mq.client.alarm import Alarm
+from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.errors import (
     ClientClosedError,
     ConnectionLostError,
@@ -86,7 +86,7 @@ class Link:
         self._answers: dict[int, _Answer] = {}
         loop = current_loop()
         self._now, self._new_event = loop.now, loop.new_event
-        self._alarm = Alarm(loop, self._give_up_late)
+        self._deadlines = DeadlineWatch(loop, self._give_up_late)
         self._probe = probe
         self._wire: Wire | None = None
         self._settled = anyio.Event()  # connected, or known not to be
@@ -101,7 +101,7 @@ class Link:
                 self._settled.set()
                 async with anyio.create_task_group() as nursery:
                     nursery.start_soon(self._watch_silence, self._wire)
-                    nursery.start_soon(self._alarm.run)
+                    nursery.start_soon(self._deadlines.run)
                     await self._wire.serve(self._on_frames)
             except* ConnectionLostError as group:
                 self._reason = str(group.exceptions[0])
@@ -177,7 +177,7 @@ class Link:
                 )
         opaque = self._opaques.take()
         answer = self._answers[opaque] = _Answer(self._new_event(), deadline)
-        self._alarm.set(deadline)
+        self._deadlines.set(deadline)
         try:
             self._transmit(code, opaque, ext=ext, body=body)
             await answer.arrived.wait()

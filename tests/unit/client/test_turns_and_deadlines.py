@@ -1,4 +1,4 @@
-"""What many waiters share: turns of the loop, an alarm for deadlines, and the write of a turn."""
+"""What many waiters share: turns of the loop, an watch for deadlines, and the write of a turn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from dledger_mq import Message, MessageQueue, Producer
-from dledger_mq.client.alarm import Alarm
+from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.turns import TURN_S, TaskTurns
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.loop import current_loop
@@ -39,7 +39,7 @@ async def test_a_turn_is_shared_once_it_has_lasted() -> None:
         assert ran == ["other"]
 
 
-async def test_an_alarm_calls_at_each_deadline_whatever_the_order_in_which_they_are_set() -> None:
+async def test_a_watch_calls_at_each_deadline_whatever_the_order_in_which_they_are_set() -> None:
     loop = current_loop()
     began = loop.now()
     left = {began + 0.03, began + 0.01}
@@ -50,16 +50,16 @@ async def test_an_alarm_calls_at_each_deadline_whatever_the_order_in_which_they_
         left.difference_update(late)
         if not calls:
             left.add(began + 0.02)
-            alarm.set(began + 0.02)  # while it is called
+            watch.set(began + 0.02)  # while it is called
         calls.extend(sorted(late))
         return min(left, default=math.inf)
 
-    alarm = Alarm(loop, on_due)
+    watch = DeadlineWatch(loop, on_due)
     async with anyio.create_task_group() as tasks:
-        alarm.set(began + 0.03)
-        tasks.start_soon(alarm.run)
+        watch.set(began + 0.03)
+        tasks.start_soon(watch.run)
         await anyio.lowlevel.checkpoint()
-        alarm.set(began + 0.01)
+        watch.set(began + 0.01)
         await until(lambda: not left)
         tasks.cancel_scope.cancel()
     assert sorted(calls) == [began + 0.01, began + 0.02, began + 0.03]

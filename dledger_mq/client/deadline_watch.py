@@ -10,7 +10,7 @@ import anyio
 from dledger_mq.net.loop import Loop
 
 
-class Alarm:
+class DeadlineWatch:
     """Calls a function when the earliest deadline has come. `run` is its task.
 
     Args:
