@@ -87,7 +87,9 @@ def _commit(number: int) -> FrameTemplate:
     return FrameTemplate(15, ext)
 
 
-def _fill(client: BenchClient, topics: int, offsets: int) -> tuple[Figures, list[FrameTemplate]]:
+def filled_with(
+    client: BenchClient, topics: int, offsets: int
+) -> tuple[Figures, list[FrameTemplate]]:
     """Make topics, send to each of their queues once, and commit offsets."""
     figures: Figures = {}
     creates = [_create(_topic(number)) for number in range(topics)]
@@ -148,7 +150,7 @@ def _measure(topics: int, offsets: int, sends: int, *, profiled: int, before: in
     cluster, client = make_group(ShippedState)
     figures: Figures = {}
     if topics:
-        figures, templates = _fill(client, topics, offsets)
+        figures, templates = filled_with(client, topics, offsets)
     else:
         templates = [send_template("bench", queue, BODY) for queue in range(FEW_QUEUES)]
         _asked(client, templates, before)  # with as many messages in the log
