@@ -143,15 +143,16 @@ class DiskWriter:
             self._descriptor = None
         self._storage.close()
 
-    async def finish_at_end(self) -> None:
-        """Run until cancelled: a write that was begun is finished and reported, even while the node shuts down."""
-        try:
-            await trio.sleep_forever()
-        finally:
-            if self._running is not None:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._running[1].wait)
-                self.take_written()
+    async def finish(self) -> None:
+        """Wait for a write that was begun, and take its outcome, even while the node shuts down; no pass comes after.
+
+        Raises:
+            DLedgerError: the engine has failed.
+        """
+        if self._running is not None:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(self._running[1].wait)
+            self.take_written()
 
     def _written(self, job: PersistJob, work: Work) -> None:
         """Take the outcome of a job that has run."""

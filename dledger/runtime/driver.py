@@ -325,12 +325,15 @@ class Driver:
         """
         self._watch = LoopWatch(self._pulse_ms, now_ms())
         with self._links.watching(self._writer.open(), self._writer.take_written):
-            async with open_task_group() as tasks:
-                self.catch_up.tasks = tasks
-                tasks.start(self._writer.finish_at_end, name="persist")
-                tasks.start(self._run_on_sockets, name="driver sockets")
-                self.wake()
-                tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
+            try:
+                async with open_task_group() as tasks:
+                    self.catch_up.tasks = tasks
+                    tasks.start(self._run_on_sockets, name="driver sockets")
+                    self.wake()
+                    tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
+            finally:
+                # A task that was ready when it was cancelled may have begun a write in a last pass.
+                await self._writer.finish()
 
     def _run_on_alarm(self) -> None:
         """Run a pass for proposals and deadlines, and for the watch of the loop."""

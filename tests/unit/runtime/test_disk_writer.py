@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from dledger.runtime.disk_writer import DiskWriter
 from dledger.runtime.sync_pace import SyncPace
@@ -121,8 +122,8 @@ async def test_a_write_that_runs_is_finished_and_reported_when_the_node_stops(be
     slow_by_its_past(bench)
     job = bench.write_one()
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(bench.writer.finish_at_end)
-        await trio.lowlevel.checkpoint()
+        nursery.start_soon(bench.writer.finish)
+        await trio.testing.wait_all_tasks_blocked()
         nursery.cancel_scope.cancel()
         assert bench.engine.ended == []
         bench.engine.gate.set()
