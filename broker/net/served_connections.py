@@ -68,7 +68,8 @@ class ServedConnections:
 
         Args:
             handle: called with frames of one read, without a checkpoint. A FrameError from it (a header that
-                cannot be read) closes that connection; other exceptions are bugs and end `run`.
+                cannot be read) closes that connection; other exceptions are bugs and end `run`. If it closes
+                the connection itself, the rest of the read is dropped.
             closed: called once for each connection that ended, however it ended.
             turn_ended: called when the frames of a turn were handed over.
             room: for unfinished frames.
@@ -153,13 +154,17 @@ class ServedConnections:
                 connection.write_queued()
             if mask & ~WRITE and not (connection.close_reason or connection.waits_for_room):
                 yield from self._read(connection)
+            yield  # a write, or a read without a whole frame, takes its time, too
 
     def _read(self, connection: ServedConnection) -> Iterator[None]:
         """Read once from a connection, and hand over its frames; one that misbehaves is closed, with one log line."""
         try:
             frames = connection.read_now(connection.piece_bytes())
             for first in range(0, len(frames), FRAMES_MAX):
+                was_open = not connection.close_reason
                 self._handle(connection, frames[first : first + FRAMES_MAX])
+                if was_open and connection.close_reason:
+                    return  # by its user, for what was just handed over
                 yield
         except FrameError as error:
             _log.warning("closed the connection of %s: %s", connection.peer, error)

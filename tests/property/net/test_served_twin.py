@@ -89,6 +89,8 @@ class Server(ABC):
                 connection.close("the server wants it")
             size = LARGE_BYTES if frame.body == b"large" else 10
             connection.send_nowait(encode_frame(b"", bytes(size)))
+            if connection.is_closed:
+                return  # as a service whose mistake ended it
 
     def closed(self, connection: FrameSocket) -> None:
         number = self.numbers[connection]

@@ -414,3 +414,29 @@ async def test_a_connection_that_cannot_be_waited_for_ends_alone(
         await send(stays, FRAME)
         assert await read(stays, len(FRAME)) == FRAME
     assert sum("ends ended: it cannot be waited for" in each for each in server.told) == 1
+
+
+async def test_what_came_behind_a_mistake_of_ours_is_not_handed_over() -> None:
+    def close(connection: FrameSocket, _frames: list[Frame]) -> None:
+        connection.close("internal error")
+
+    server = Server(before=close)
+    near, _ = server.connect("one")
+    near.sendall(FRAME * 3 * FRAMES_MAX)
+    async with serving(server):
+        await until(lambda: bool(server.told) and not server.served.connections)
+    assert server.told == [f"one:{FRAMES_MAX}", "turn", "one ended: internal error"]
+
+
+async def test_connections_without_a_whole_frame_leave_turns_to_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn may take no time here; large frames that have begun take much of one each, and so do slow readers."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server(room_bytes=KIBI * KIBI)
+    for number in range(8):
+        near, _ = server.connect(f"c{number}")
+        near.sendall(FRAME[:-1])
+    async with serving(server):
+        await until(lambda: all(each.received_bytes for each in server.served.connections))
+        assert server.told.count("turn") >= 7
