@@ -140,9 +140,13 @@ class SpareDescriptors:
             try:
                 descriptor = os.open(path, flags, 0o640)
             except OSError as error:
-                if error.errno not in {errno.EMFILE, errno.ENFILE} or not self._held:
+                if error.errno not in {errno.EMFILE, errno.ENFILE}:
                     raise
-                os.close(self._held.pop())
+                try:
+                    spare = self._held.pop()
+                except IndexError:  # found by taking one: another thread may be as far
+                    raise error from None
+                os.close(spare)
             else:
                 self._refill()
                 return descriptor

@@ -86,6 +86,27 @@ def test_what_is_only_read_takes_none_of_them_and_they_come_back(tmp_path: Path)
         assert len(disk._spare._held) == 2, "those that were given back are held again"
 
 
+class TakenMeanwhile(list[int]):
+    """The descriptors that are held, of which another thread takes the last one right after somebody has looked."""
+
+    def __bool__(self) -> bool:
+        if not len(self):
+            return False
+        os.close(self.pop())
+        return True
+
+
+def test_threads_that_share_the_last_one_are_told_what_the_system_said(tmp_path: Path) -> None:
+    disk = PosixDisk(tmp_path, spare_count=1)
+    held, disk._spare._held = disk._spare._held, TakenMeanwhile(disk._spare._held)
+    held.clear()
+    with no_descriptors():
+        file = disk.open("x", create=True)
+        with pytest.raises(OSError, match="Too many open files"):
+            disk.open("y", create=True)
+    file.close()
+
+
 def test_they_go_with_the_disk(tmp_path: Path) -> None:
     def count() -> int:
         return len(list(Path("/proc/self/fd").iterdir()))
