@@ -32,7 +32,7 @@ TURN_S: Final = 0.01
 """A fraction of a heartbeat's interval: after so long the other tasks have a turn."""
 
 FRAMES_MAX: Final = 256
-"""Frames handed over together: some 3 ms of sends. A turn ends between such portions."""
+"""Frames handed over together: some 3 ms of sends. A turn ends between such portions, or between connections."""
 
 FramesHandler = Callable[[ServedConnection, list[Frame]], None]
 
