@@ -7,6 +7,7 @@ are turned away before there are none (adr/0206).
 from __future__ import annotations
 
 import resource
+from contextlib import suppress
 from typing import Final
 
 WANTED_COUNT: Final = 65_536
@@ -22,7 +23,9 @@ def raise_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = WANTED_COUNT if hard == resource.RLIM_INFINITY else min(WANTED_COUNT, hard)
     if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+        # A hard limit above the system's own (fs.nr_open, lowered since) lets nothing be set, not even less.
+        with suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def limit() -> int | None:

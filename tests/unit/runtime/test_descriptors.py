@@ -52,6 +52,19 @@ def test_a_server_allows_itself_what_it_may(
     assert limits.now == (then, hard)
 
 
+@pytest.mark.parametrize("error", [ValueError("not allowed"), OSError(1, "not permitted")])
+def test_a_server_that_may_set_nothing_goes_on_with_what_it_has(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refuse(_which: int, _limits: tuple[int, int]) -> None:
+        raise error
+
+    let_have(monkeypatch, 1024, FREE)
+    monkeypatch.setattr(resource, "setrlimit", refuse)
+    descriptors.raise_limit()
+    assert descriptors.limit() == 1024
+
+
 @pytest.mark.parametrize(
     ("soft", "first_kept"), [(65_536, 65_280), (1024, 768), (128, 96), (FREE, None)]
 )
