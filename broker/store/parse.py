@@ -83,7 +83,7 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
             and magic == MAGIC_V1
             and not sys_flag & _UNUSUAL_BITS
             and body_length >= 0
-            and stop <= end
+            and place < stop <= end
         )
         if is_plain:
             before, _, text = body[place + _HEAD_BYTES + body_length : stop].partition(KEY_MARK)

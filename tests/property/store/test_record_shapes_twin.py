@@ -204,6 +204,13 @@ def test_a_negative_body_length_is_refused_though_the_topic_would_fit() -> None:
     agree((4 + len(broken)).to_bytes(4, "big") + broken)
 
 
+def test_a_negative_size_is_refused_though_a_known_shape_stands_before_where_it_ends() -> None:
+    sound = _record(b"k1")
+    agree(sound)
+    last = record_of(b"", len(sound))
+    agree((-len(last)).to_bytes(4, "big", signed=True) + sound[4:] + last)
+
+
 def test_shapes_are_forgotten_when_there_are_too_many() -> None:
     for number in range(SHAPES_MAX + 1):
         agree(_record(b"k1", rest=b"\x02a\x01%d\x02" % number))
