@@ -179,6 +179,7 @@ class Lane:
         self._in_flight_bytes = 0
         self._again: list[PendingSend] = []  # answered, to be tried again
         self._must_move = False  # another node is wanted
+        self._is_asking = False  # who leads, while a connection is open
         self._wake = self._new_event()
         self._deadlines = DeadlineWatch(loop, self._expire)
         self._sequence = 0
@@ -199,13 +200,14 @@ class Lane:
         """Queue a send; it leaves with everything else of this turn, or, with `at_once`, now.
 
         Where others are in flight, more are likely to come in this turn, and a system call for each costs more than
-        the turn: then it leaves with them.
+        the turn: then it leaves with them, unless the lane's task asks name servers, which may last.
         """
         self._sequence += 1
         pending.sequence = self._sequence
         self._waiting.append(pending)
         self._deadlines.set(pending.deadline)
-        if at_once and self._wire is not None and not self._in_flight and not self._again:
+        is_alone = not self._in_flight or self._is_asking
+        if at_once and self._wire is not None and is_alone and not self._again:
             self._transmit(self._wire)
         self._wake.set()
 
@@ -298,7 +300,11 @@ class Lane:
             return False
         if silence_s >= STUCK_S:
             return True
-        leader = await self._finder.find(self.broker_name, ask=True)
+        self._is_asking = True
+        try:
+            leader = await self._finder.find(self.broker_name, ask=True)
+        finally:
+            self._is_asking = False
         return leader is not None and leader != self.address
 
     def _transmit(self, wire: Wire) -> None:
@@ -341,9 +347,11 @@ class Lane:
         try:
             for frame in frames:
                 answer = decode_answer(frame)
+                if not answer.flag & FLAG_RESPONSE:
+                    continue  # the broker asks something
                 pending = self._in_flight.pop(answer.opaque, None)
-                if pending is None or not answer.flag & FLAG_RESPONSE:
-                    continue  # its deadline has passed, or the broker asks something
+                if pending is None:
+                    continue  # its deadline has passed
                 self._in_flight_bytes -= len(pending.frame)
                 status = SEND_STATUS.get(answer.code)
                 if status is not None and answer.fields is not None:
