@@ -88,6 +88,7 @@ class Dispatcher:
         self._nursery: TaskGroup | None = None
         loop = current_loop()
         self._now, self._new_event = loop.now, loop.new_event
+        self._turns = TaskTurns(self._now)  # of all tasks: each with its own would add up
         # Unbounded on purpose: the flow limits bound what readers put in.
         self._work: deque[tuple[QueueReader, _Batch]] = deque()
         self._idle: list[Event] = []  # of the tasks that wait for work
@@ -198,10 +199,14 @@ class Dispatcher:
 
     async def _consume_forever(self) -> None:
         """Take batches until cancelled; what failed is tried again by a task of its own, so this one goes on."""
-        work, turns = self._work, TaskTurns(self._now)
+        work, turns = self._work, self._turns
         while True:
             if not work:
                 await self._wait_for_work()
+                while (
+                    turns.is_over
+                ):  # the task whose turn it was goes on first, and wakes this one again
+                    await self._wait_for_work()
             await turns.share()
             if not work:
                 continue  # others took it meanwhile

@@ -12,16 +12,25 @@ TURN_S: Final = 0.001
 
 
 class TaskTurns:
-    """The turns of one task, by the loop's clock."""
+    """The turns of one task, or of several that do the same work, by the loop's clock.
 
-    __slots__ = ("_ends_at", "_now")
+    Attributes:
+        is_over: a task lets others go on now.
+    """
+
+    __slots__ = ("_ends_at", "_now", "is_over")
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._ends_at = now() + TURN_S
+        self.is_over = False
 
     async def share(self) -> None:
         """Let other tasks run, and this one be cancelled, if its turn has lasted for TURN_S."""
         if self._now() >= self._ends_at:
-            await anyio.lowlevel.checkpoint()
+            self.is_over = True
+            try:
+                await anyio.lowlevel.checkpoint()
+            finally:
+                self.is_over = False
             self._ends_at = self._now() + TURN_S

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from unittest import mock
 
@@ -10,7 +11,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from dledger_mq import Message, MessageQueue, Producer
+from dledger_mq import Message, MessageQueue, Producer, PushConsumer, ReceivedMessage
+from dledger_mq.client.consumer_settings import ConsumerOptions
 from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.turns import TURN_S, TaskTurns
 from dledger_mq.net.connection import Connection
@@ -90,3 +92,27 @@ async def test_a_lone_send_leaves_at_once_and_those_of_many_tasks_together_in_th
             assert written == [1, 1, 49]
             bodies = [int(message.body) for message in group.messages("T", 0)]
     assert (bodies[0], sorted(bodies[1:])) == (-1, list(range(50)))
+
+
+async def test_handlers_that_wait_for_nothing_share_one_turn_however_many_there_may_be() -> None:
+    names, most = set[str | None](), 0
+
+    async def handle(message: ReceivedMessage) -> None:
+        names.add(anyio.get_current_task().name)
+        handled.append(message.queue_offset)
+        began = time.thread_time()
+        while time.thread_time() < began + TURN_S / 4:
+            pass
+
+    handled: list[int] = []
+    async with open_fake_group(queues=1) as group:
+        group.create_topic("T")
+        for _ in range(300):
+            group.put("T", 0, b"x")
+        options = ConsumerOptions(start_from="first", pull_batch=300, concurrency=20)
+        async with PushConsumer(group.namesrv, "g", handle, subscriptions={"T": "*"}, **options):
+            while len(handled) < 300:
+                await anyio.lowlevel.checkpoint()
+                most = max(most, len(names))
+                names.clear()
+    assert most <= 2
