@@ -11,7 +11,7 @@ import random
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +87,19 @@ def rss_bytes(pid: int) -> int:
     raise AssertionError("no VmRSS")
 
 
-@pytest.fixture(scope="module")
-def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with Group(tmp_path_factory.mktemp("hostile")) as processes:
+@contextmanager
+def serving_group(folder: Path) -> Iterator[Group]:
+    """A group of three that stores what is sent to any of its nodes."""
+    with Group(folder) as processes:
         processes.start()
         processes.wait_listening()
         assert poll(lambda: serves(processes), PATIENCE_S)
+        yield processes
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
+    with serving_group(tmp_path_factory.mktemp("hostile")) as processes:
         yield processes
 
 

@@ -19,6 +19,7 @@ from tests.integration.hostile.test_bad_input import (
     read_answer,
     rss_bytes,
     serves,
+    serving_group,
 )
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -30,10 +31,7 @@ BURST_BYTES = 64 << 20
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
-    with Group(tmp_path_factory.mktemp("many")) as processes:
-        processes.start()
-        processes.wait_listening()
-        assert poll(lambda: serves(processes), PATIENCE_S)
+    with serving_group(tmp_path_factory.mktemp("many")) as processes:
         yield processes
 
 
