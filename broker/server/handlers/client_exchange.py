@@ -17,7 +17,7 @@ from broker.server.links.private_codes import NOT_CARRIED_OUT, PrivateCode
 from broker.server.requests.origin import ClientOrigin, Outputs, answer
 from broker.service.catalog import Creation
 from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
-from dledger import NO_INDEX, DLedgerError, LogServer
+from dledger import NO_INDEX, DLedgerError, LogServer, Role
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 
@@ -116,11 +116,12 @@ class ClientExchange:
         self._synced_changes = -1
         self._synced = trio.Event()
         self._wanted = trio.Event()
+        self._first_report: _SyncWaiter | None = None
         self._known_index = NO_INDEX
         self.union = ClientUnion()
         self.is_leaving = False
         self.disk_used_percent: float | None = None
-        link.watch(opened=self.ask_again)
+        link.watch(begun=self._report_first)
         link.register(PrivateCode.UNION_CHANGED, lambda _command: self.ask_again())
 
     def local_changed(self, groups: list[str]) -> None:
@@ -139,7 +140,15 @@ class ClientExchange:
             self._notify(self.union.expire(now_ms))
 
     def ask_again(self) -> None:
-        """Ask the leader at once: there is a link, or its union changed."""
+        """Ask the leader at once: its union changed."""
+        self._wanted.set()
+
+    def _report_first(self) -> None:
+        """Report this node's clients to a new leader, ahead of what they ask.
+
+        By the report it knows who commits the offset of a locked queue.
+        """
+        self._first_report = self._send_report(self._local.consumers())
         self._wanted.set()
 
     def role_changed(self) -> None:
@@ -164,14 +173,17 @@ class ClientExchange:
         Raises:
             BodyError: the body is no sync request.
         """
-        if not self._log.is_serving:
-            answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
-            return
         try:
             sync = _decode_request(request.body)
         except (msgspec.MsgspecError, ValueError) as error:
             raise BodyError(f"not a list of clients: {error}") from error
         self._links[sync.node] = link
+        if not self._log.is_serving:
+            if self._log.role is Role.LEADER and sync.clients is not None:
+                # What these clients ask is parked here until this node serves, and is judged by who they are.
+                self._push(self.union.put(sync.node, sync.clients, self._now_ms()))
+            answer(link, request.opaque, NOT_CARRIED_OUT, "this node does not lead")
+            return
         self._followers.reported(sync.node, link, sync.applied_position, sync.disk_used_percent)
         if sync.clients is None:
             is_known = self._sent_changes.get(sync.node) == (link.number, sync.changes)
@@ -219,11 +231,12 @@ class ClientExchange:
             if self._log.is_serving or not self._link.is_open:
                 full = True
                 continue
-            changes = self._local.changes
-            full = full or changes != self._synced_changes
-            reply = await self._ask_leader(changes, full=full)
+            first, self._first_report = self._first_report, None
+            full = full or self._local.changes != self._synced_changes
+            waiter = first or self._send_report(self._local.consumers() if full else None)
+            reply = None if waiter is None else await waiter.wait()
             full = reply is None or not reply.is_known
-            if reply is None:
+            if reply is None or waiter is None:
                 continue
             if full:
                 self._wanted.set()
@@ -231,31 +244,31 @@ class ClientExchange:
             if reply.by_node is not None:
                 self._union_id = reply.union
                 self._push(self.union.replace(reply.by_node, self._now_ms()))
-            self._synced_changes = changes
+            self._synced_changes = waiter.changes
             synced, self._synced = self._synced, trio.Event()
             synced.set()
 
-    async def _ask_leader(self, changes: int, *, full: bool) -> SyncReply | None:
-        """Report this node's clients, as a whole if `full`; return the leader's answer, None without one."""
-        clients = self._local.consumers() if full else None
+    def _send_report(self, clients: list[ConsumerClient] | None) -> _SyncWaiter | None:
+        """Report this node's clients to the leader, None: as they were; return the waiter for its answer.
+
+        Returns:
+            None if there is no leader to ask, or too much waits for its answers.
+        """
         body = _encode(
             SyncRequest(
                 self._node,
-                changes,
+                self._local.changes,
                 clients,
                 self._union_id,
                 self._readable_position(),
                 self.disk_used_percent,
             )
         )
-        waiter = _SyncWaiter()
+        waiter = _SyncWaiter(self._local.changes)
         asked = self._link.ask(
             PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
         )
-        if not asked:
-            return None
-        await waiter.done.wait()
-        return waiter.reply
+        return waiter if asked else None
 
     def _readable_position(self) -> int:
         """Return the byte place up to which backlogs can be read here.
@@ -296,17 +309,24 @@ class ClientExchange:
 class _SyncWaiter:
     """Waits for the leader's answer to SYNC_CLIENTS."""
 
-    def __init__(self) -> None:
-        self.done = trio.Event()
-        self.reply: SyncReply | None = None
+    def __init__(self, changes: int) -> None:
+        """Wait for the answer to a report of `changes`."""
+        self.changes = changes
+        self._done = trio.Event()
+        self._reply: SyncReply | None = None
+
+    async def wait(self) -> SyncReply | None:
+        """Return the leader's answer; None when it gave none that can be read."""
+        await self._done.wait()
+        return self._reply
 
     def answered(self, response: RemotingCommand) -> None:
         if response.code == 0:
             try:
-                self.reply = _decode_reply(response.body)
+                self._reply = _decode_reply(response.body)
             except (msgspec.MsgspecError, ValueError) as error:
                 _log.warning("the leader's list of clients cannot be read: %s", error)
-        self.done.set()
+        self._done.set()
 
     def broken(self, reason: str) -> None:
-        self.done.set()
+        self._done.set()

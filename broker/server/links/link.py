@@ -145,6 +145,7 @@ class LeaderLink:
         self._asked_max = asked_max
         self._asked_bytes_max = min(asked_bytes_max, UNSENT_BYTES_MAX // 2)
         self._now_ms = now_ms
+        self._begun_watchers: list[Callable[[], None]] = []
         self._opened_watchers: list[Callable[[], None]] = []
         self._settled_watchers: list[Callable[[], None]] = []
         self._handlers: dict[int, Callable[[RemotingCommand], object]] = {}
@@ -154,10 +155,16 @@ class LeaderLink:
     def watch(
         self,
         *,
+        begun: Callable[[], None] | None = None,
         opened: Callable[[], None] | None = None,
         settled: Callable[[], None] | None = None,
     ) -> None:
-        """Call `opened` whenever requests can be passed on, `settled` after answers were handed over."""
+        """Call `begun` for each leader that can be reached: what it asks stands ahead of what is passed on.
+
+        Then `opened` is called whenever requests can be passed on, `settled` after answers were handed over.
+        """
+        if begun is not None:
+            self._begun_watchers.append(begun)
         if opened is not None:
             self._opened_watchers.append(opened)
         if settled is not None:
@@ -223,8 +230,14 @@ class LeaderLink:
         return True
 
     def leader_changed(self) -> None:
-        """Connect to the leader that is known now, which may be another one."""
+        """Use the link to the leader that is known now; one that was kept from its earlier term begins again."""
+        if self.is_open:
+            self._begin()
         self._wake.set()
+
+    def _begin(self) -> None:
+        for begun in self._begun_watchers:
+            begun()
 
     def expire(self, now_ms: int) -> None:
         """Notify the waiters whose time is over, and close links to nodes that lead no longer."""
@@ -324,6 +337,7 @@ class LeaderLink:
         """Add a link whose hello the leader has taken: requests can be passed on."""
         assert link not in self._links, f"the link to {link.leader_id} was opened twice"
         self._links.append(link)
+        self._begin()
         for opened in self._opened_watchers:
             opened()
         self._settle()

@@ -90,6 +90,42 @@ async def test_who_led_in_an_earlier_life_passes_requests_on_when_it_stops(
     assert set(codes) == {0}
 
 
+@pytest.mark.parametrize("earlier", ["n1", "n2"], ids=["link kept", "new link"])
+async def test_a_new_leader_that_has_not_heard_of_a_client_takes_its_offsets(
+    make_cluster: ClusterMaker, earlier: str
+) -> None:
+    cluster = await make_cluster(3)
+    await led_by(cluster, earlier)
+    old = await led_by(cluster, "n0")
+    queue = {"topic": "T", "queueId": "0"}
+    lock = {"clientId": "c", "consumerGroup": "G", "mqSet": [{"brokerName": "broker-a", **queue}]}
+    async with cluster.wire(old) as wire, cluster.wire(old) as reader:
+        assert (await wire.send("T")).code == 0
+        assert (await wire.ask(34, body=heartbeat("c"))).code == 0
+        assert (await wire.ask(41, body=json.dumps(lock).encode())).code == 0
+        answers, done = list[tuple[int, str]](), trio.Event()
+
+        async def keep_committing() -> None:
+            offset = {"consumerGroup": "G", **queue}
+            while not done.is_set():
+                answer = await wire.ask(15, offset | {"commitOffset": "1"})
+                answers.append((answer.code, answer.remark))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(keep_committing)
+            # As if the news of the client were still on its way when the lead moves.
+            for node in ("n1", "n2"):
+                cluster.brokers[node]._controller.members.exchange.union.replace({}, 0)
+            await cluster.transfer("n1")
+            await cluster.wait(lambda: cluster.brokers["n1"].is_serving)
+            begun = len(answers)
+            await cluster.wait(lambda: len(answers) > begun + 20)
+            done.set()
+        assert [(code, text) for code, text in answers if code] == []
+        answer = await reader.ask(14, {"consumerGroup": "G", **queue})
+        assert answer.ext == {"offset": "1"}
+
+
 async def test_requests_of_every_kind_in_flight_at_a_stop_are_answered(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -122,10 +158,9 @@ async def test_requests_of_every_kind_in_flight_at_a_stop_are_answered(
             if round_ == 5:
                 old.stop()
             await trio.sleep(0.02)
-        codes = {kind: set[int]() for kind in asked.values()}
-        for opaque, kind in asked.items():
-            codes[kind].add((await wire.answer(opaque)).code)
-        assert codes == {kind: {0} for kind in codes}
+        answers = [(kind, await wire.answer(opaque)) for opaque, kind in asked.items()]
+        refused = [(kind, answer.code, answer.remark) for kind, answer in answers if answer.code]
+        assert refused == []
         assert not has_ended(cluster, "n0")
         new = await cluster.leader()
         assert new is not old

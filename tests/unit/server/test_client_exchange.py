@@ -10,8 +10,10 @@ import pytest
 
 from broker.server.handlers.client_exchange import ClientExchange, SyncReply, SyncRequest
 from broker.server.handlers.followers import FRESH_MS, Followers
+from broker.server.links.private_codes import NOT_CARRIED_OUT
 from broker.service.catalog import NOTHING_NEW
 from broker.service.clients import NODE_EXPIRY_MS, ConsumerClient, LocalClients
+from dledger import Role
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import decode_command, make_request
 
@@ -19,6 +21,7 @@ from dledger_mq.remoting.header import decode_command, make_request
 class FakeLog:
     node_id = "n0"
     is_serving = True
+    role = Role.LEADER
     term = 1
 
 
@@ -38,12 +41,14 @@ class FakeOrigin:
 
     def __init__(self) -> None:
         self.reply: SyncReply | None = None
+        self.code: int | None = None
 
     def send(self, frame: bytes) -> None:
         decoder = FrameDecoder()
         decoder.feed(frame)
         (answer,) = map(decode_command, decoder.frames())
-        if answer.is_response:
+        self.code = answer.code
+        if answer.is_response and answer.code == 0:
             self.reply = msgspec.msgpack.decode(answer.body, type=SyncReply)
 
 
@@ -52,8 +57,9 @@ class Bench:
         self.now_ms = 0
         self.node = FakeOrigin()
         self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}.get, lambda: self.now_ms)
+        self.log = FakeLog()
         self.exchange = ClientExchange(
-            FakeLog(),  # type: ignore[arg-type]  # the part of a LogServer that is used here
+            self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here
             LocalClients(),
             followers=self.followers,
@@ -92,6 +98,19 @@ def test_clients_are_reported_once_and_then_only_confirmed(bench: Bench) -> None
     assert bench.sync(None)
     bench.exchange.expire(bench.now_ms + NODE_EXPIRY_MS)
     assert list(bench.exchange.union.members("g")) == ["c1"]
+
+
+@pytest.mark.parametrize(("role", "known"), [(Role.LEADER, ["c1"]), (Role.FOLLOWER, [])])
+def test_who_was_elected_knows_the_clients_before_it_serves_what_they_ask(
+    bench: Bench, role: Role, known: list[str]
+) -> None:
+    bench.log.is_serving, bench.log.role = False, role
+    body = msgspec.msgpack.encode(SyncRequest("n1", 3, [ConsumerClient("g", "c1")], ("", 0)))
+    bench.exchange.sync_from(bench.node, make_request(1, 1, body=body))  # type: ignore[arg-type]  # a fake
+    assert bench.node.code == NOT_CARRIED_OUT, "it is to be told again"
+    assert list(bench.exchange.union.members("g")) == known
+    bench.log.is_serving, bench.log.role = True, Role.LEADER
+    assert not bench.sync(None)
 
 
 def test_a_node_that_was_silent_for_too_long_has_to_report_its_clients_again(bench: Bench) -> None:

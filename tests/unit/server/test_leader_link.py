@@ -8,7 +8,7 @@ from broker.server.links.link import SMALL_BYTES, LeaderConnection, LeaderLink
 from broker.server.links.private_codes import PrivateCode
 from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX
 from dledger_mq.remoting.frame import FrameDecoder
-from dledger_mq.remoting.header import encode_command, make_request, make_response
+from dledger_mq.remoting.header import decode_command, encode_command, make_request, make_response
 
 
 class FakeLog:
@@ -18,8 +18,14 @@ class FakeLog:
 class FakeConnection:
     unsent_bytes = 0
 
+    def __init__(self) -> None:
+        self.codes: list[int] = []
+
     def send_nowait(self, data: bytes) -> None:
-        """It is gone."""
+        """It is gone; `codes` keeps what it asks."""
+        decoder = FrameDecoder()
+        decoder.feed(data)
+        self.codes += [decode_command(frame).code for frame in decoder.frames()]
 
 
 class Waiter:
@@ -89,3 +95,33 @@ def test_who_wants_to_know_is_told() -> None:
     heard.clear()
     link.ended(one)
     assert heard == ["settled", "flushed"]
+
+
+def test_what_begins_with_a_leader_stands_ahead_of_what_is_passed_on_whatever_link_leads_to_it() -> (
+    None
+):
+    log = FakeLog()
+    link = LeaderLink(
+        log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
+        secret=None,
+        asked_max=4,
+        asked_bytes_max=100_000,
+        now_ms=lambda: 0,
+    )
+
+    def report() -> None:
+        assert link.ask(PrivateCode.SYNC_CLIENTS, Waiter(), ext={}, body=b"", timeout_ms=1)
+
+    link.watch(opened=lambda: link.send(PrivateCode.FORWARD, ext={}, body=b""))
+    link.watch(begun=report)
+    first, second = FakeConnection(), FakeConnection()
+    link.opened(LeaderConnection("n1", first))  # type: ignore[arg-type]  # the part of a connection that is used here
+    assert first.codes == [PrivateCode.SYNC_CLIENTS, PrivateCode.FORWARD]
+    log.leader_id = "n2"
+    link.leader_changed()
+    assert len(first.codes) == 2, "n1 leads no longer"
+    link.opened(LeaderConnection("n2", second))  # type: ignore[arg-type]  # the part of a connection that is used here
+    log.leader_id = "n1"
+    link.leader_changed()
+    assert link.send(PrivateCode.FORWARD, ext={}, body=b"")
+    assert first.codes[2:] == [PrivateCode.SYNC_CLIENTS, PrivateCode.FORWARD]
