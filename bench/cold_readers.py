@@ -41,12 +41,14 @@ class ColdReading:
 
     Attributes:
         address: of the node from which they pull.
+        topic: with the queues of bench.real_group.
         readers: their number.
         per_queue: messages in each queue.
         seconds: that they have.
     """
 
     address: tuple[str, int]
+    topic: str
     readers: int
     per_queue: int
     seconds: float
@@ -78,7 +80,12 @@ def read(reading: ColdReading, number: int) -> int:
     while (left_s := end_s - time.monotonic()) > 0:
         start = chance.randrange(per_queue // 2)
         templates = [
-            pull_template(TOPIC, queue_id, start + each * PULL_COUNT % (per_queue // 4), PULL_COUNT)
+            pull_template(
+                reading.topic,
+                queue_id,
+                start + each * PULL_COUNT % (per_queue // 4),
+                PULL_COUNT,
+            )
             for each in range(SPAN_PULLS)
         ]
         result = run_load(
@@ -129,8 +136,8 @@ def measure(
         written = fill(leader, TOPIC, mib)
         with sends_beside(group, leader, TOPIC, per_s=per_s, seconds=seconds) as (hot, without):
             address = ("127.0.0.1", leader.port)
-            reading = ColdReading(address, readers, written // QUEUE_COUNT, seconds)
-            read_bytes, with_them = _felt_with_readers(hot, reading)
+            reading = ColdReading(address, TOPIC, readers, written // QUEUE_COUNT, seconds)
+            read_bytes, with_them = felt_with_readers(hot, reading)
     return ColdReadersResult(
         log_mib=mib_of(written),
         readers=readers,
@@ -140,8 +147,13 @@ def measure(
     )
 
 
-def _felt_with_readers(hot: HotSends, reading: ColdReading) -> tuple[int, Felt]:
-    """Let the readers run in a process of their own; return what they got, and what the sends took."""
+def felt_with_readers(hot: HotSends, reading: ColdReading) -> tuple[int, Felt]:
+    """Let the readers run in a process of their own; return what they got, and what the sends took.
+
+    Raises:
+        TimeoutError: they do not end.
+        RuntimeError: a pull or a send was refused.
+    """
     context = multiprocessing.get_context("spawn")
     answer, end = context.Pipe(duplex=False)
     child = context.Process(target=read_together, args=(reading, end), daemon=True)

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench import catch_up, cold_readers
+from bench import catch_up, cold_readers, log_size
+from jepsen.processes import SMALL_SEGMENTS
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -25,3 +26,42 @@ def test_readers_of_old_messages_get_them_and_what_sends_took_is_known(tmp_path:
     assert result.read_mib_per_s > 0
     assert result.with_it.count > 0
     assert 0 < result.with_it.p50_us <= result.with_it.p99_us
+
+
+class Told:
+    """Takes what a measurement tells of itself."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def stage(self, text: str, seconds: float) -> None:
+        """Nothing is shown."""
+
+    def line(self, text: str) -> None:
+        self.lines.append(text)
+
+
+def test_a_log_that_grows_is_opened_read_and_caught_up_with(tmp_path: Path) -> None:
+    told = Told()
+    rows, caught_up = log_size.measure(
+        tmp_path / "g",
+        [24, 48],
+        log_size.Load(readers=3, seconds=1.5, per_s=50),
+        told,
+        settings=SMALL_SEGMENTS + "snapshotLogBytes=16777216\n",
+    )
+    assert [row.log_mib >= wanted for row, wanted in zip(rows, (24, 48), strict=True)] == [True] * 2
+    assert len(told.lines) == len(rows)
+    for row in rows:
+        assert min(row.opened_s, row.opened_own_mib, row.read_mib_per_s) > 0
+        assert 0 < row.without.p50_us <= row.without.p99_us
+    assert rows[-1].snapshot["bytes"] > 0
+    assert caught_up.seconds > 0
+
+
+def test_a_log_that_does_not_fit_the_disk_is_not_begun() -> None:
+    with (
+        pytest.raises(RuntimeError, match="room for"),
+        log_size.folder_with_room(1e9),
+    ):
+        raise AssertionError("there is no such disk")
