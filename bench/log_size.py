@@ -48,7 +48,7 @@ FILL_MIB_PER_S: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFigures:
-    """What a log of one size cost.
+    """The costs of a log of one size.
 
     Attributes:
         filled_mib_per_s: while it grew to this size.
@@ -74,7 +74,7 @@ class SizeFigures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpFigures:
-    """What an empty member took for the last size, and what sends felt."""
+    """The time of an empty member for the last size, and what sends felt."""
 
     seconds: float
     mib_per_s: float
@@ -83,7 +83,7 @@ class CatchUpFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class SizeLoad:
     """The load at each size: readers of old messages, and the sends beside them."""
 
     readers: int
@@ -133,7 +133,7 @@ class GrowingGroup:
             raise TimeoutError(f"{self.follower.name} did not open: {self.follower.log_tail(3)}")
         return time.monotonic() - began_s
 
-    def read_old(self, load: Load) -> tuple[Felt, Felt, float]:
+    def read_old(self, load: SizeLoad) -> tuple[Felt, Felt, float]:
         """Return what sends felt without readers and beside them, and the MiB a second that these got."""
         with self.sends(load) as (hot, without):
             address = ("127.0.0.1", self.leader.port)
@@ -142,11 +142,11 @@ class GrowingGroup:
             read_bytes, beside = felt_with_readers(hot, reading)
         return without, beside, read_bytes / (1 << 20) / load.seconds
 
-    def sends(self, load: Load) -> AbstractContextManager[tuple[HotSends, Felt]]:
+    def sends(self, load: SizeLoad) -> AbstractContextManager[tuple[HotSends, Felt]]:
         """Send beside something; see `sends_beside`."""
         return sends_beside(self._group, self.leader, TOPIC, per_s=load.per_s, seconds=load.seconds)
 
-    def catch_up(self, load: Load) -> CatchUpFigures:
+    def catch_up(self, load: SizeLoad) -> CatchUpFigures:
         """Start the empty member, and wait until it is level.
 
         Raises:
@@ -178,7 +178,7 @@ def last_snapshot(node: Process) -> dict[str, float]:
 
 
 def measure(
-    folder: Path, sizes_mib: list[int], load: Load, stages: Stages, settings: str = ""
+    folder: Path, sizes_mib: list[int], load: SizeLoad, stages: Stages, *, settings: str = ""
 ) -> tuple[list[SizeFigures], CatchUpFigures]:
     """Run one group through all sizes.
 
@@ -278,7 +278,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
     console = Console(stderr=options.json)
-    load = Load(options.readers, options.seconds, options.per_second)
+    load = SizeLoad(options.readers, options.seconds, options.per_second)
     sizes_mib = sorted(round(gib * MIB_PER_GIB) for gib in options.gib)
     total_s = 2 * sizes_mib[-1] / FILL_MIB_PER_S + len(sizes_mib) * (10 + 2 * load.seconds)
     try:

@@ -46,7 +46,7 @@ def test_a_log_that_grows_is_opened_read_and_caught_up_with(tmp_path: Path) -> N
     rows, caught_up = log_size.measure(
         tmp_path / "g",
         [24, 48],
-        log_size.Load(readers=3, seconds=1.5, per_s=50),
+        log_size.SizeLoad(readers=3, seconds=1.5, per_s=50),
         told,
         settings=SMALL_SEGMENTS + "snapshotLogBytes=16777216\n",
     )
