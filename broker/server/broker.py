@@ -118,6 +118,10 @@ class Broker:
             ),
         )
         self._is_leading = False
+        self._is_turn = (
+            False  # frames of the connections are handed over, and the turn has not ended
+        )
+        self._has_staged = False  # by them
         self._stop_wanted = trio.Event()
 
     def _log_config(self) -> LogConfig:
@@ -269,7 +273,7 @@ class Broker:
         self._deliveries = [
             DeliveryAlarm(task, self._outputs) for task in (controller.timers, controller.delays)
         ]
-        controller.commits.wanted = self.log.appender.gather_soon
+        controller.commits.wanted = self._staged
         self.log.appender.gatherers.append(controller.commits.flush)
         self.log.watch_role(self._role_changed)
         self.log.roster.watchers.append(self._members_changed)
@@ -317,6 +321,7 @@ class Broker:
 
         Errors are sorted by whose fault they are.
         """
+        self._is_turn = True
         origin = self._origins.get(connection)
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
@@ -329,9 +334,23 @@ class Broker:
             _log.exception("internal error in a request of %s", origin.address)
             connection.close("internal error")
 
+    def _staged(self) -> None:
+        """Let what is staged be proposed: at the end of this turn of the connections, or soon."""
+        if self._is_turn:
+            self._has_staged = True
+        else:
+            self.log.appender.gather_soon()
+
     def _turn_ended(self) -> None:
-        """Write what the frames of this turn were answered, with one call for each connection."""
+        """Write what the frames of this turn were answered, with one call each, and propose what they staged.
+
+        All connections that were ready had their turn, so nobody else is about to stage.
+        """
+        self._is_turn = False
         self._outputs.flush()
+        if self._has_staged:
+            self._has_staged = False
+            self.log.appender.gather_now()
 
     def _connection_closed(self, connection: FrameSocket) -> None:
         origin = self._origins.pop(connection, None)

@@ -3,8 +3,9 @@
 A pass is synchronous, from the sockets to the callbacks: read what all members sent, step, send
 what may leave, write and sync once for everything that gathered (group commit), send what that
 released, fold what is committed. Two tasks start passes, one when a socket is ready or a sync that no pass
-waited for has ended, one when something is to be proposed or a deadline is due (alarm.py); since a pass never
-waits, there is nothing to lock. A node that nobody speaks to has no pass but those of its deadlines and its watch.
+waited for has ended, one when something is to be proposed or a deadline is due (alarm.py), and whoever has gathered
+all that there is to propose now; since a pass never waits, there is nothing to lock. A node that nobody speaks to has
+no pass but those of its deadlines and its watch.
 
 Syncs run in a thread of their own (disk_writer.py), and what becomes of the node is announced by announcer.py.
 Committed entries are folded in bounded chunks with a turn for everybody else in between, so a long replay costs no
@@ -128,6 +129,8 @@ class Driver:
         self.is_fold_held = False
         self._alarm = Alarm()
         self._is_gathering = False
+        self._is_running = False
+        self._failure: Exception | None = None
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
@@ -266,6 +269,20 @@ class Driver:
         """Schedule a pass of the driver."""
         self._alarm.ring()
 
+    def gather_now(self) -> None:
+        """Run a pass at once, and let the gatherers propose before it; not from within one.
+
+        What it fails with is raised by `run`, as with any other pass.
+        """
+        if not self._is_running:
+            self.wake()
+            return
+        try:
+            self._gather_and_pass()
+        except Exception as error:  # noqa: BLE001  # raised where all failures of a pass are
+            self._failure = error
+            self.wake()
+
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
         """Give up the vote: this member's store is an older copy of itself.
 
@@ -327,16 +344,18 @@ class Driver:
         with self._links.watching(self._writer.open(), self._writer.take_written):
             try:
                 async with open_task_group() as tasks:
+                    self._is_running = True
                     self.catch_up.tasks = tasks
                     tasks.start(self._run_on_sockets, name="driver sockets")
                     self.wake()
-                    tasks.start(self._alarm.run, self._run_on_alarm, name="driver")
+                    tasks.start(self._alarm.run, self._gather_and_pass, name="driver")
             finally:
+                self._is_running = False
                 # A task that was ready when it was cancelled may have begun a write in a last pass.
                 await self._writer.finish()
 
-    def _run_on_alarm(self) -> None:
-        """Run a pass for proposals and deadlines, and for the watch of the loop."""
+    def _gather_and_pass(self) -> None:
+        """Let the gatherers propose, and run a pass: for proposals and deadlines, and for the watch of the loop."""
         self._is_gathering = True
         for gather in self.gatherers:
             gather()
@@ -356,6 +375,8 @@ class Driver:
             DLedgerError: the engine has failed; the node stops.
             Exception: the state machine or a callback has failed; the node stops.
         """
+        if self._failure is not None:
+            raise self._failure
         engine = self.engine
         watch = self._watch
         self.pass_count += 1

@@ -16,8 +16,8 @@ class LogAppender:
     All methods belong to the trio thread.
 
     Attributes:
-        gatherers: called, once the member runs, after `gather_soon`; they propose what has gathered until then, and
-            one sync is made for all of it.
+        gatherers: called, once the member runs, after `gather_soon` and by `gather_now`; they propose what has gathered
+            until then, and one sync is made for all of it.
     """
 
     def __init__(self, standing: Standing) -> None:
@@ -28,6 +28,14 @@ class LogAppender:
         """Let the gatherers propose, once all tasks that are ready now had their turn."""
         if self._standing.driver is not None:
             self._standing.driver.wake()
+
+    def gather_now(self) -> None:
+        """Let the gatherers propose at once, and write that: for who knows that nobody else is about to gather.
+
+        It takes as long as a pass of the driver. Nothing is raised: if the member fails, `run` says so.
+        """
+        if self._standing.driver is not None:
+            self._standing.driver.gather_now()
 
     @property
     def end_position(self) -> Position:

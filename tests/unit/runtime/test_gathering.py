@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 
 import pytest
 import trio
 
-from tests.unit.runtime.conftest import Group, wait_until
+from dledger.raft.entry import Entry
+from tests.unit.runtime.conftest import BodiesMachine, Group, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -63,3 +64,56 @@ async def test_who_asks_while_it_is_gathered_is_asked_again(open_group: OpenGrou
         leader.server.appender.gatherers.append(gather)
         leader.server.appender.gather_soon()
         await wait_until(lambda: calls >= 5)
+
+
+async def test_who_gathers_now_has_it_proposed_and_written_before_the_call_returns(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1, secret=None) as group:
+        await group.start_all()
+        leader = await group.leader()
+        appender = leader.server.appender
+        await wait_until(lambda: not appender.pending_count)
+        asked: list[object] = []
+        ended: list[object] = []
+
+        def gather() -> None:
+            if not asked:
+                asked.append(appender.propose(b"now", ended.append))
+
+        appender.gatherers.append(gather)
+        end = appender.end_position
+        appender.gather_now()
+        assert appender.end_position > end, "it is in the log, if not on disk"
+        await wait_until(lambda: bool(ended))
+        assert leader.machine.bodies[-1] == b"now"
+
+
+class BrokenMachine(BodiesMachine):
+    """Does not take one body."""
+
+    def apply(self, entries: Sequence[Entry]) -> None:
+        super().apply(entries)
+        if b"bad" in self.bodies:
+            raise RuntimeError("this cannot be folded")
+
+
+async def test_what_a_pass_that_was_run_at_once_fails_with_ends_the_member_and_not_its_caller(
+    open_group: OpenGroup,
+) -> None:
+    async with open_group(size=1, secret=None) as group:
+        await group.start("n0", machine=BrokenMachine())
+        leader = await group.leader()
+        appender = leader.server.appender
+        asked: list[object] = []
+
+        def gather() -> None:
+            if not asked:
+                asked.append(appender.propose(b"bad", lambda _outcome: None))
+
+        appender.gatherers.append(gather)
+        appender.gather_now()
+        with trio.fail_after(30):
+            await leader.has_ended.wait()
+        assert "cannot be folded" in repr(leader.failure)
+        appender.gather_now()

@@ -1,0 +1,41 @@
+"""What the connections' turn staged is proposed with it; what others stage is proposed soon."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.runtime.log_appender import LogAppender
+from tests.integration.broker.conftest import ClusterMaker, send_ext
+
+pytestmark = pytest.mark.slow
+
+
+async def test_sends_of_one_turn_are_proposed_in_it_together(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = await make_cluster(1)
+    broker = await cluster.leader()
+    calls: list[str] = []
+    for name in ("gather_soon", "gather_now"):
+        original = getattr(LogAppender, name)
+
+        def count(self: LogAppender, name: str = name, original: object = original) -> None:
+            calls.append(name)
+            original(self)  # type: ignore[operator]  # a method of LogAppender
+
+        monkeypatch.setattr(LogAppender, name, count)
+    async with cluster.wire(broker) as wire:
+        assert (await wire.send("T")).code == 0
+        await cluster.wait(lambda: not broker.log.appender.pending_count)
+        calls.clear()
+        first = broker.log.reader.applied_index
+        opaques = [wire.send_request(310, send_ext("T", 0), b"x") for _ in range(8)]
+        for opaque in opaques:
+            assert (await wire.answer(opaque)).code == 0
+        assert calls[0] == "gather_now"
+        turns = calls.count("gather_now")
+        assert first < broker.log.reader.applied_index <= first + turns <= first + len(opaques)
+        calls.clear()
+        offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
+        assert (await wire.ask(15, offset)).code == 0
+        assert set(calls) == {"gather_soon"}, "offsets gather for a while, whose end is nobody's turn"
