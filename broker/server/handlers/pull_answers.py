@@ -20,6 +20,9 @@ from dledger_mq.remoting.requests import PullFields
 _COUNT_MAX: Final = 1024
 """Messages in one answer, whatever the client asks for."""
 
+BACKLOG_BYTES: Final = 64 << 20
+"""What stands farther from the log's end is a backlog: its entries are kept in memory up to there, as a rule."""
+
 
 @dataclass(slots=True)
 class PullCounts:
@@ -35,6 +38,7 @@ class PullAnswers:
 
     Attributes:
         counts: of those that were given.
+        backlog_readers: numbers of the connections that were given old messages last.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class PullAnswers:
             loads: knows who may wait for the disk, and reads ahead.
         """
         self.counts = PullCounts()
+        self.backlog_readers = set[int]()
         self._log = log
         self._state = state
         self._advice = advice
@@ -99,6 +104,7 @@ class PullAnswers:
 
     def give(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
         """Answer a pull with what was read, in one frame."""
+        self._note_backlog(pull, is_backlog=result.bytes_behind > BACKLOG_BYTES)
         if result.not_loaded:
             self._loads.read_ahead(pull, result.not_loaded)
         is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
@@ -123,6 +129,14 @@ class PullAnswers:
             counts.messages += result.count
         else:
             counts.missed += 1
+
+    def _note_backlog(self, pull: Pull, *, is_backlog: bool) -> None:
+        """Note what a pull's client reads; it is expected to go on there."""
+        pull.is_backlog = is_backlog
+        if is_backlog and not pull.origin.is_closed:
+            self.backlog_readers.add(pull.connection)
+        else:
+            self.backlog_readers.discard(pull.connection)
 
     def send_away(self, pull: Pull) -> None:
         """Answer that there is nothing new here, with the client's own offset, and name the leader."""

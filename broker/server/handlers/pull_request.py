@@ -20,6 +20,7 @@ class Pull(PendingRequest, eq=False):
         is_held: True while it waits for a message.
         is_loaded: True from when what it waited for was read from the disk until it reads that.
         has_units: True once it has waited for the units of its queue; it does so once.
+        is_backlog: True if what its client was given last, or is given now, is old.
     """
 
     is_confirmed: bool = False
@@ -30,6 +31,7 @@ class Pull(PendingRequest, eq=False):
     is_held: bool = False
     is_loaded: bool = False
     has_units: bool = False
+    is_backlog: bool = False
 
     @property
     def fields(self) -> PullFields:

@@ -97,7 +97,7 @@ class Pulls:
         self._sent_away = SentAway(held_max)
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
-        self.loads = PullLoads(log.reader, self._check_and_read, self._late_load, most=held_max)
+        self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
         self.turns = PullTurns(self._go_on)
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
@@ -126,6 +126,7 @@ class Pulls:
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """Carry out one pull."""
         assert isinstance(request, Pull), "its handler says so"
+        request.is_backlog = request.connection in self._answers.backlog_readers
         self.turns.take(request)
 
     # Confirming, checking and reading.
@@ -134,6 +135,10 @@ class Pulls:
         """Take a pull's remaining steps, the first of which is its confirmation."""
         if pull.is_confirmed or self._confirm(pull):
             self._check_and_read(pull)
+
+    def _resume(self, pull: Pull) -> None:
+        """Go on with a pull for which the disk was read."""
+        self.turns.resume(pull, self._check_and_read)
 
     def _check_and_read(self, pull: Pull) -> None:
         """Take the steps after the confirmation; a pull that cannot go on now is put off, or refused if it is late."""
@@ -296,6 +301,7 @@ class Pulls:
 
     def applied(self) -> None:
         """Answer the held pulls that now find something, since entries were applied."""
+        self.turns.note_new()
         held = self._held
         if not held.count:
             return
@@ -379,6 +385,7 @@ class Pulls:
         """Drop the pulls of a connection."""
         self._held.connection_closed(number)
         self._sent_away.connection_closed(number)
+        self._answers.backlog_readers.discard(number)
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a held pull that finds something now; drop one whose client is gone."""
