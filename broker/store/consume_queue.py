@@ -26,6 +26,7 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
+from broker.store.not_in_memory import FilesNotLoadedError
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -100,18 +101,6 @@ class UnitStore(Protocol):
     def drop(self, key: QueueKey) -> None:
         """Forget all units of the queue; it may begin again at any offset."""
         ...
-
-
-class UnitsNotLoadedError(Exception):
-    """Raised when units would have to be read from the disk, by whoever asked for what need not wait.
-
-    Attributes:
-        warm: brings them into memory; it may run in any thread and never fails.
-    """
-
-    def __init__(self, warm: Callable[[], None]) -> None:
-        super().__init__("units of the queue are not in memory")
-        self.warm = warm
 
 
 class MemoryUnitStore:
@@ -257,7 +246,7 @@ class ConsumeQueue:
 
         Raises:
             IndexError: `first` is not within min_offset..max_offset (max_offset gives no units).
-            UnitsNotLoadedError: it would have to wait.
+            FilesNotLoadedError: it would have to wait.
         """
         least = self.held_first if with_held else self.min_offset
         if not least <= first <= self.max_offset:
@@ -280,14 +269,14 @@ class ConsumeQueue:
         """Return units that left memory.
 
         Raises:
-            UnitsNotLoadedError: see `units`.
+            FilesNotLoadedError: see `units`.
         """
         if not without_waiting:
             return self._store.read(self.key, first, count)
         units = self._store.read_resident(self.key, first, count)
         if units is None:
             ahead = min(first + WARMED_UNITS, self.tail_first)
-            raise UnitsNotLoadedError(self._store.warming(self.key, first, ahead - first))
+            raise FilesNotLoadedError(self._store.warming(self.key, first, ahead - first))
         return units
 
     def offset_by_time(

@@ -69,7 +69,7 @@ class PullAnswers:
 
         Raises:
             EntryDamagedError: a message cannot be read now.
-            NotLoadedError, UnitsNotLoadedError: it has to be read from the disk, and the pull may wait.
+            NotInMemoryError: it has to be read from the disk, and the pull may wait.
         """
         fields, offset = pull.fields, pull.next_offset
         assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"

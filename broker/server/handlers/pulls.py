@@ -28,8 +28,7 @@ from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules
 from broker.service.refusal import Refusal
-from broker.store.consume_queue import UnitsNotLoadedError
-from broker.store.record_reader import NotLoadedError
+from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -45,7 +44,7 @@ class _NotKnownHereError(Exception):
 
 
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
-_NOT_READ = (EntryDamagedError, NotLoadedError, UnitsNotLoadedError)
+_NOT_READ = (EntryDamagedError, NotInMemoryError)
 
 
 class Pulls:
@@ -148,10 +147,8 @@ class Pulls:
                 self._read_first(pull)
             else:
                 pull.answer(refusal.code, refusal.remark)
-        except UnitsNotLoadedError as error:
-            self.loads.wait_for_units(pull, error.warm)
-        except NotLoadedError as error:
-            self.loads.wait(pull, error.places)
+        except NotInMemoryError as error:
+            self.loads.wait(pull, error)
         except _NOT_NOW as error:
             if not self._try_later(pull):
                 pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
@@ -272,7 +269,7 @@ class Pulls:
         """Answer a pull with what is there, or hold it until a message comes.
 
         Raises:
-            EntryDamagedError, NotLoadedError, UnitsNotLoadedError: neither was done.
+            EntryDamagedError, NotInMemoryError: neither was done.
         """
         fields = pull.fields
         pull.next_offset = fields.queue_offset
