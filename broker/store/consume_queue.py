@@ -103,6 +103,27 @@ class UnitStore(Protocol):
         ...
 
 
+class Search:
+    """A search along a queue, as far as it has come; it stays true while whoever searches waits, and the queue grows.
+
+    Attributes:
+        low: the units before it are before the place wanted.
+        high: it and those behind it are not; None: nothing is known.
+    """
+
+    __slots__ = ("_queue", "high", "low")
+
+    def __init__(self) -> None:
+        self._queue: ConsumeQueue | None = None
+        self.low = QueueOffset(0)
+        self.high: QueueOffset | None = None
+
+    def go_on_in(self, queue: ConsumeQueue) -> None:
+        """Begin anew if this is another queue: the topic was deleted, and perhaps made again."""
+        if self._queue is not queue:
+            self._queue, self.low, self.high = queue, QueueOffset(0), None
+
+
 class MemoryUnitStore:
     """A `UnitStore` for tests and for brokers that keep everything in memory."""
 
@@ -213,18 +234,20 @@ class ConsumeQueue:
         self.max_offset = QueueOffset(self.max_offset + 1)
         self.put_bytes += size_bytes
 
-    def unit(self, offset: QueueOffset) -> ConsumeQueueUnit:
+    def unit(self, offset: QueueOffset, *, without_waiting: bool = False) -> ConsumeQueueUnit:
         """Return the unit of one queue offset.
 
         Raises:
             IndexError: the offset is not within min_offset..max_offset.
+            FilesNotLoadedError: see `units`.
         """
         if not self.min_offset <= offset < self.max_offset:
             raise IndexError(self._out_of_range(offset))
         place = offset - self.tail_first
         if place >= 0:
             return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
-        return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
+        unit = self._spilled(offset, 1, without_waiting=without_waiting)
+        return ConsumeQueueUnit(*UNIT.unpack(unit))
 
     def units(
         self,
@@ -275,25 +298,41 @@ class ConsumeQueue:
             return self._store.read(self.key, first, count)
         units = self._store.read_resident(self.key, first, count)
         if units is None:
-            ahead = min(first + WARMED_UNITS, self.tail_first)
-            raise FilesNotLoadedError(self._store.warming(self.key, first, ahead - first))
+            around = 0 if count > 1 else WARMED_UNITS // 2  # a search will end near by
+            begin = QueueOffset(max(self.held_first, first - around))
+            end = min(begin + WARMED_UNITS, self.tail_first)
+            raise FilesNotLoadedError(self._store.warming(self.key, begin, end - begin))
         return units
 
     def offset_by_time(
-        self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False
+        self,
+        time_ms: int,
+        store_time: StoreTime,
+        *,
+        is_upper: bool = False,
+        search: Search | None = None,
     ) -> QueueOffset:
         """Return the queue offset that belongs to a store time (rules K1, K2).
 
         Lower: the first message stored at `time_ms` or later, max_offset if there is none. Upper: the
         last message stored at `time_ms` or earlier, min_offset if there is none. Store times never
         decrease along a queue, since leaders stamp records in log order.
+
+        Args:
+            time_ms: store time.
+            store_time: reads that of a record.
+            is_upper: whether the upper one is wanted.
+            search: what is known of it, if whoever asks may wait for the disk; else it is read here.
+
+        Raises:
+            FilesNotLoadedError: units are not in memory, and whoever asks may wait for them.
         """
 
         def is_before(unit: ConsumeQueueUnit) -> bool:
             stored_ms = store_time(unit.physical_offset, unit.size_bytes)
             return stored_ms < time_ms or (is_upper and stored_ms == time_ms)
 
-        found = self._first_not(is_before)
+        found = self._first_not(is_before, search)
         return QueueOffset(max(found - 1, self.min_offset)) if is_upper else found
 
     def trim(self, beginning: Position) -> None:
@@ -325,18 +364,26 @@ class ConsumeQueue:
         self.tail_first = first
         self._digested_bytes -= leaving
 
-    def _first_not(self, is_before: Callable[[ConsumeQueueUnit], bool]) -> QueueOffset:
+    def _first_not(
+        self, is_before: Callable[[ConsumeQueueUnit], bool], search: Search | None = None
+    ) -> QueueOffset:
         """Return the offset of the first unit that is not before the place wanted; max_offset if none is.
 
-        Along the queue the answers of `is_before` turn from true to false once.
+        Along the queue the answers of `is_before` turn from true to false once. With a search units are not waited for.
+
+        Raises:
+            FilesNotLoadedError: see `units`.
         """
-        low, high = self.min_offset, self.max_offset
+        without_waiting, known = search is not None, search or Search()
+        known.go_on_in(self)
+        low = max(known.low, self.min_offset)
+        high = self.max_offset if known.high is None else min(known.high, self.max_offset)
         while low < high:
             middle = QueueOffset((low + high) // 2)
-            if is_before(self.unit(middle)):
-                low = QueueOffset(middle + 1)
+            if is_before(self.unit(middle, without_waiting=without_waiting)):
+                low = known.low = QueueOffset(middle + 1)
             else:
-                high = middle
+                high = known.high = middle
         return low
 
     def spill(self, keep: int) -> int:

@@ -20,6 +20,7 @@ from broker.service.offsets import (
     consumer_offset,
     fenced_remark,
 )
+from broker.store.consume_queue import Search
 from broker.store.control import CommitOffsets
 from broker.store.lookups import earliest_store_time, offset_by_time
 from broker.store.record_reader import MessageGoneError
@@ -305,6 +306,7 @@ class Offsets:
         topic, queue_id = _queue(command)
         time_ms = fields.int64(command.ext, "timestamp")
         is_upper = command.ext.get("boundaryType", "lower").lower() == "upper"
+        search = Search()
 
         def act() -> None:
             try:
@@ -315,6 +317,7 @@ class Offsets:
                     queue_id,
                     time_ms=time_ms,
                     is_upper=is_upper,
+                    search=search if self._router.may_wait_for_disk(request) else None,
                 )
             except MessageGoneError as error:
                 request.answer(ResponseCode.SYSTEM_ERROR, str(error))
@@ -332,7 +335,10 @@ class Offsets:
         topic, queue_id = _queue(command)
 
         def act() -> None:
-            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
+            may_wait = self._router.may_wait_for_disk(request)
+            stored_ms = earliest_store_time(
+                self._state, self._log.reader, topic, queue_id, may_wait=may_wait
+            )
             _number(request, "timestamp", -1 if stored_ms is None else stored_ms)
 
         self._router.when_confirmed(request, act)

@@ -28,7 +28,7 @@ class Asked:
 
 @dataclass
 class Bench:
-    """The turns, by a clock that only work and waits move; what went on is kept, and None each time answers are sent."""
+    """The turns, by a clock that only work and waits move; what went on is kept, None when answers are sent."""
 
     clock: trio.testing.MockClock
     went_on: list[int | None] = field(default_factory=list)
