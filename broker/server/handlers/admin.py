@@ -449,6 +449,9 @@ class AdminHandlers:
 
     def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
         """Answer with what any node finds; that there is nothing is for a confirmed leader to say."""
+        self._router.attempt(request, partial(self._look_here, request, look))
+
+    def _look_here(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
         found = look()
         if isinstance(found, _Found):
             found.answer(request)

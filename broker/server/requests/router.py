@@ -127,15 +127,18 @@ class Router:
 
     def carry_out(self, request: PendingRequest) -> None:
         """Serve a request on this node; answer what its client got wrong, and let what cannot be read now wait."""
-        self._try(request, partial(request.handler.serve, request, request.command))
+        self.attempt(request, partial(request.handler.serve, request, request.command))
 
-    def _try(self, request: PendingRequest, act: Callable[[], None]) -> None:
-        """Run `act`, again once what it lacks was read."""
+    def attempt(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act`, which answers, and again each time that something it lacks was read from the disk.
+
+        What else keeps it from answering is dealt with here, too.
+        """
         try:
             act()
         except NotInMemoryError as error:
             request.disk_waits += 1
-            self.disk_waits.wait_for(request, error, partial(self._try, request, act))
+            self.disk_waits.wait_for(request, error, partial(self.attempt, request, act))
         except (FieldError, BodyError) as error:
             refuse_fault(request, error)
         except EntryDamagedError as error:
@@ -157,7 +160,7 @@ class Router:
     def _confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act` unless nobody waits for it."""
         if not request.is_abandoned:
-            self._try(request, act)
+            self.attempt(request, act)
 
     def when_committed(
         self,
