@@ -9,10 +9,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Final
 
-from broker.store.consume_queue import ConsumeQueue, Search
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.kept_log import KeptLog
 from broker.store.key_index import Walks
 from broker.store.not_in_memory import NotLoadedError
+from broker.store.queue_search import Search
 from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import DLedgerError
@@ -44,7 +45,7 @@ def offset_by_time(
     Raises:
         NotInMemoryError: there is a search, which goes on once that was read.
     """
-    queue = state.queues.get(topic, queue_id)
+    queue = state.queues.get(topic, queue_id, without_waiting=search is not None)
     if queue is None:
         return QueueOffset(0)
     reader = RecordReader(log, only_memory=search is not None)
@@ -68,7 +69,7 @@ def earliest_store_time(
     Raises:
         NotInMemoryError: whoever asks may wait until that was read.
     """
-    queue = state.queues.get(topic, queue_id)
+    queue = state.queues.get(topic, queue_id, without_waiting=may_wait)
     if queue is None or queue.min_offset == queue.max_offset:
         return None
     return _store_time_at(queue, log, queue.min_offset, may_wait=may_wait)
@@ -88,7 +89,7 @@ def store_time_at(
     Raises:
         NotInMemoryError: whoever asks may wait until that was read.
     """
-    queue = state.queues.get(topic, queue_id)
+    queue = state.queues.get(topic, queue_id, without_waiting=may_wait)
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
     return _store_time_at(queue, log, offset, may_wait=may_wait)

@@ -201,6 +201,14 @@ class UnitFiles:
 
         return warm
 
+    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return units, with descriptors of its own; see `UnitStore`."""
+        pieces = []
+        for path, offset, size in self._stretches(key, first, count):
+            with path.open("rb", buffering=0) as file:
+                pieces.append(_read_all(file.fileno(), size, offset, path))
+        return b"".join(pieces)
+
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Remove the files that hold nothing but units before `first`; see `UnitStore`."""
         begin = first * UNIT_BYTES // self._file_bytes * self._file_bytes

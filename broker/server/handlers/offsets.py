@@ -20,9 +20,9 @@ from broker.service.offsets import (
     consumer_offset,
     fenced_remark,
 )
-from broker.store.consume_queue import Search
 from broker.store.control import CommitOffsets
 from broker.store.lookups import earliest_store_time, offset_by_time
+from broker.store.queue_search import Search
 from broker.store.record_reader import MessageGoneError
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -284,8 +284,9 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        bounds = partial(self._state.queues.min_max, topic, queue_id)
-        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[1]))
+        self._router.when_confirmed(
+            request, lambda: _number(request, "offset", self._bounds(request, topic, queue_id)[1])
+        )
 
     def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_MIN_OFFSET; an unknown queue has 0.
@@ -294,8 +295,15 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        bounds = partial(self._state.queues.min_max, topic, queue_id)
-        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[0]))
+        self._router.when_confirmed(
+            request, lambda: _number(request, "offset", self._bounds(request, topic, queue_id)[0])
+        )
+
+    def _bounds(
+        self, request: PendingRequest, topic: str, queue_id: QueueId
+    ) -> tuple[QueueOffset, QueueOffset]:
+        may_wait = self._router.may_wait_for_disk(request)
+        return self._state.queues.min_max(topic, queue_id, without_waiting=may_wait)
 
     def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer SEARCH_OFFSET_BY_TIMESTAMP.

@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
-from broker.server.handlers.pull_loads import PullLoads
+from broker.server.handlers.pull_loads import UNIT_WAITS_MAX, PullLoads
 from broker.server.handlers.pull_request import Pull
 from broker.service.pull import PullOutcome, outcome_of
 from broker.store.reading import GetResult, GetStatus, get_messages
@@ -86,7 +86,7 @@ class PullAnswers:
             tag_hashes=pull.tags,
             limits=self._advice.limits,
             may_wait=may_wait,
-            may_wait_for_units=may_wait and not pull.has_units,
+            may_wait_for_units=may_wait and pull.unit_waits < UNIT_WAITS_MAX,
         )
         return result, outcome_of(result, offset, is_authoritative=self.is_sure(pull))
 

@@ -1,8 +1,8 @@
 """Pulls that wait until old messages were read from the disk beside the loop.
 
-A pull waits for one such read only, and for one of its queue's units before, and not beyond its deadline: then it is
-given what is there, its first message in any case, or, when it is late or this node ends, nothing but the word to ask
-again. It must not know how pulls are answered.
+A pull waits for one such read only, and before that for where its queue begins and for its units, and not beyond its
+deadline: then it is given what is there, its first message in any case, or, when it is late or this node ends, nothing
+but the word to ask again. It must not know how pulls are answered.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from broker.server.requests.disk_waits import DiskWaits
 from broker.store.not_in_memory import NotInMemoryError, NotLoadedError
 from dledger.runtime.log_reader import LogReader
 from dledger_mq.message.numbers import PhysicalOffset
+
+UNIT_WAITS_MAX: Final = 2
+"""Reads of a queue's units for one pull: where the queue begins, and the units that are wanted."""
 
 AHEAD_MAX: Final = 16
 """Reads for nobody in particular, at a time: they are for whoever is expected to ask next."""
@@ -55,7 +58,7 @@ class PullLoads(DiskWaits[Pull]):
         if isinstance(missing, NotLoadedError):
             self.wait_for(pull, missing, lambda: self._loaded(pull))
         else:
-            pull.has_units = True
+            pull.unit_waits += 1
             self.wait_for(pull, missing, lambda: self._go_on(pull))
 
     def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:

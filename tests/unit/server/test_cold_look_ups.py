@@ -18,8 +18,9 @@ from broker.server.handlers.offsets import Offsets
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.request import HOLD_MS
 from broker.server.requests.router import DISK_WAITS_MAX, Router
+from broker.server.watches.trims import Trims
 from broker.store import key_index
-from broker.store.consume_queue import MemoryUnitStore, QueueKey
+from broker.store.consume_queue import UNIT_BYTES, MemoryUnitStore, QueueKey
 from broker.store.control import DeleteTopic, ForgetBefore, PutTopic
 from broker.store.key_index import MemorySegmentStore, ReadPart
 from broker.store.state import BrokerState, StateLimits
@@ -42,8 +43,8 @@ from tests.unit.server.pending import Confirmed
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 MESSAGES = 40
-BODY = bytes(20_000)
-"""Three of them fill a part of the log."""
+BODY = bytes(8_000)
+"""Eight of them fill a part of the log."""
 
 LIMITS = StateLimits(index_segment_units=8)
 
@@ -84,6 +85,12 @@ class ColdUnits(ColdFiles, MemoryUnitStore):
                 self.warm = {*range(first, first + count)}
 
         return warm
+
+    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        assert self.threads.is_running
+        if self._firsts.get(key, first + 1) > first:
+            raise OSError("it was forgotten")
+        return super().read_beside(key, first, count)
 
 
 class ColdSegments(ColdFiles, MemorySegmentStore):
@@ -203,7 +210,8 @@ class Bench:
         monkeypatch.setattr(SimFile, "read_resident", lambda *_: None)
 
     def write(self) -> None:
-        """Let the log have what the broker has committed."""
+        """Let the log have what the broker has committed; what the storage reads for that does not count."""
+        self.threads.is_running = True
         entries = self.broker.log.entries
         for entry in entries[self.written :]:
             give(self.engine, AppendEntries((entry,)))
@@ -214,6 +222,7 @@ class Bench:
             self.engine.log.examined(part, part.examination.run())
         give(self.engine, Commit(Index(len(entries))))
         self.engine.node.commit_index = Index(len(entries))  # type: ignore[misc]  # a scripted node
+        self.threads.is_running = False
 
     def ask(self, code: RequestCode, **ext: object) -> Asker:
         asker = Asker()
@@ -233,6 +242,12 @@ class Bench:
 
     def earliest(self) -> Asker:
         return self.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, topic="T", queueId=0)
+
+    def forget(self, number: int) -> None:
+        """Let the group forget what came before a message."""
+        entry = self.broker.log.entry_at(self.firsts[number])
+        self.broker.command(ForgetBefore(entry.index, entry.position, "time"))
+        self.write()
 
     def view(self, number: int) -> Asker:
         return self.ask(RequestCode.VIEW_MESSAGE_BY_ID, offset=self.firsts[number])
@@ -335,9 +350,7 @@ def test_a_search_begins_anew_in_a_topic_that_was_made_again(bench: Bench) -> No
 def test_what_was_trimmed_meanwhile_is_not_found(bench: Bench) -> None:
     earliest, by_time = bench.earliest(), bench.by_time(START_MS)
     view, by_key = bench.view(0), bench.by_key("k0")
-    entry = bench.broker.log.entry_at(bench.firsts[20])
-    bench.broker.command(ForgetBefore(entry.index, entry.position, "time"))
-    bench.write()
+    bench.forget(20)
     assert bench.answered(earliest).ext["timestamp"] == str(START_MS + 200)
     assert bench.answered(by_time).ext["offset"] == "20"
     assert bench.answered(view).code == ResponseCode.SYSTEM_ERROR
@@ -403,3 +416,63 @@ def test_a_segment_that_a_thread_cannot_read_is_read_as_ever(bench: Bench) -> No
     bench.segments.read_beside = refuse  # type: ignore[method-assign]
     assert numbers_of(bench.answered(bench.by_key("k3"))) == [*range(3, MESSAGES, 4)]
     assert bench.segments.on_the_loop
+
+
+def test_where_a_queue_begins_is_looked_for_beside_the_loop(bench: Bench) -> None:
+    trims = Trims(bench.reader, bench.state.queues)
+    bench.forget(17)
+    queue = bench.state.queues.by_key[b"T", QueueId(0)]
+    trims.tick()
+    trims.tick()
+    assert len(bench.threads.begun) == 1
+    assert (queue.min_offset, bench.waits_on_the_loop) == (0, 0)
+    bench.run_all()
+    trims.tick()
+    assert (queue.min_offset, queue.held_first, bench.waits_on_the_loop) == (17, 17, 0)
+    assert bench.state.queues.looks() is None
+
+
+@pytest.mark.parametrize("first", [1, 2, 19, 38, 39])
+@pytest.mark.parametrize("in_memory", [0, 1, 5, 39])
+def test_it_is_found_wherever_it_is(bench: Bench, first: int, in_memory: int) -> None:
+    queue = bench.state.queues.by_key[b"T", QueueId(0)]
+    queue.tail = bytearray(bench.units._kept[queue.key][(MESSAGES - in_memory) * UNIT_BYTES :])
+    queue.tail_first = QueueOffset(MESSAGES - in_memory)
+    queue._digested_bytes = len(queue.tail)
+    trims = Trims(bench.reader, bench.state.queues)
+    bench.forget(first)
+    for _ in range(3):
+        trims.tick()
+        bench.run_all()
+    assert (queue.min_offset, queue.held_first, bench.waits_on_the_loop) == (first, first, 0)
+
+
+def test_who_asks_for_a_queue_meanwhile_waits_until_it_is_known_where_it_begins(
+    bench: Bench,
+) -> None:
+    bench.forget(17)
+    asker = bench.ask(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)
+    assert asker.frames == []
+    assert bench.answered(asker, 1).ext["offset"] == "17"
+    assert bench.waits_on_the_loop == 0
+
+
+def test_what_was_found_does_not_hold_for_a_later_beginning(bench: Bench) -> None:
+    bench.forget(10)
+    asker = bench.ask(RequestCode.GET_MIN_OFFSET, topic="T", queueId=0)
+    bench.forget(30)
+    assert bench.answered(asker).ext["offset"] == "30"
+    assert bench.waits_on_the_loop == 0
+
+
+def test_a_thread_that_cannot_read_units_leaves_a_queue_to_who_asks_for_it(bench: Bench) -> None:
+    def refuse(key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        raise OSError("no descriptor is left")
+
+    bench.units.read_beside = refuse  # type: ignore[method-assign]
+    trims = Trims(bench.reader, bench.state.queues)
+    bench.forget(17)
+    trims.tick()
+    bench.run_all()
+    assert bench.state.queues.min_max("T", QueueId(0)) == (17, MESSAGES)
+    assert bench.units.on_the_loop

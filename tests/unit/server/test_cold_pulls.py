@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from broker.server.handlers.pull_loads import AHEAD_MAX
+from broker.server.handlers.pull_loads import AHEAD_MAX, UNIT_WAITS_MAX
 from broker.server.requests.request import HOLD_MS
 from broker.store.consume_queue import MemoryUnitStore, QueueKey
 from dledger_mq.message.numbers import QueueId, QueueOffset
@@ -195,7 +195,8 @@ def test_units_that_left_memory_again_at_once_are_read_on_the_loop(
 ) -> None:
     bench.log.cold.clear()
     origin = bench.pull(0)
-    bench.log.end_reading(works=False)
+    for _ in range(UNIT_WAITS_MAX):
+        bench.log.end_reading(works=False)
     assert bodies(origin) == [b"%d" % number for number in range(10)]
     assert units.read_on_the_loop
 
