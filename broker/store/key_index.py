@@ -300,7 +300,7 @@ class KeyIndex:
             self._seal()
 
     def candidates(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, walks: Walks | None = None
+        self, topic: str, key: str, begin_ms: int, end_ms: int, *, walks: Walks | None = None
     ) -> Iterator[PhysicalOffset]:
         """Yield where messages stand that were stored in begin_ms..end_ms (both included), newest first.
 

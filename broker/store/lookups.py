@@ -107,19 +107,37 @@ def _store_time_at(
         return None
 
 
-def earliest_store_ms(log: EntrySource, position: Position, *, end: Position) -> StoreTimeMs | None:
+def check_loaded(log: EntrySource, position: Position) -> None:
+    """Check that an entry can be read without waiting for the disk.
+
+    Raises:
+        NotLoadedError: it is not in memory; the system has it once that was read.
+    """
+    if log.span_at(position, 1, only_memory=True) is None:
+        raise NotLoadedError([(PhysicalOffset(position), 1)])
+
+
+def earliest_store_ms(
+    log: EntrySource, position: Position, *, end: Position, may_wait: bool = False
+) -> StoreTimeMs | None:
     """Return the store time of the first record at or after a position, None if it is not found nearby or not readable.
 
     Args:
         log: read entry by entry; those without records are passed over, _EMPTY_MAX of them at most.
         position: the first one that the log holds.
         end: the position after the last committed entry.
+        may_wait: whether whoever asks can wait for the disk.
+
+    Raises:
+        NotLoadedError: an entry is not in memory, and whoever asks may wait.
     """
     reader = RecordReader(log)
     try:
         for _ in range(_EMPTY_MAX):
             if position >= end:
                 return None
+            if may_wait:
+                check_loaded(log, position)
             entry = log.entry_at(position)
             place = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
             with suppress(MessageGoneError):
@@ -180,7 +198,7 @@ def query_by_key(
     found: list[memoryview] = []
     not_loaded: list[tuple[PhysicalOffset, int]] = []
     beginning = state.retention.beginning_of(topic)
-    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms, walks):
+    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms, walks=walks):
         if len(found) + len(not_loaded) >= count_max or physical_offset < beginning:
             break  # older ones stand before it, too
         try:

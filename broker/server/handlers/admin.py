@@ -394,6 +394,7 @@ class AdminHandlers:
         self._find(request, partial(self._message_at, request, offset))
 
     def _message_at(self, request: PendingRequest, offset: PhysicalOffset) -> _Found | Refusal:
+        """Return the message that begins at a place, if the group still shows it."""
         log = KeptLog(self._log.reader, self._state.retention)
         reader = RecordReader(log, only_memory=self._router.may_wait_for_disk(request))
         try:
@@ -452,6 +453,7 @@ class AdminHandlers:
         self._router.attempt(request, partial(self._look_here, request, look))
 
     def _look_here(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
+        """Answer with what this node finds; if that is nothing, bring the request to where it can be said."""
         found = look()
         if isinstance(found, _Found):
             found.answer(request)

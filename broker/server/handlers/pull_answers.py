@@ -21,7 +21,7 @@ _COUNT_MAX: Final = 1024
 """Messages in one answer, whatever the client asks for."""
 
 BACKLOG_BYTES: Final = 64 << 20
-"""What stands farther from the log's end is a backlog: its entries are kept in memory up to there, as a rule."""
+"""Messages farther from the log's end are a backlog; up to there entries are kept in memory, as a rule."""
 
 
 @dataclass(slots=True)

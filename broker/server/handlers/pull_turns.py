@@ -25,7 +25,7 @@ TURN_S_MAX: Final = 0.005
 """After so long without a pull beyond the share, the turn in which it began is surely over."""
 
 
-class Asked(Protocol):
+class Turn(Protocol):
     """Something that was asked for."""
 
     @property
@@ -39,7 +39,7 @@ class Asked(Protocol):
         ...
 
 
-Turned = TypeVar("Turned", bound=Asked)
+Turned = TypeVar("Turned", bound=Turn)
 
 
 class PullTurns(Generic[Turned]):

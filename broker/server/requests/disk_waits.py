@@ -13,7 +13,7 @@ from broker.store.not_in_memory import FilesNotLoadedError, NotInMemoryError, No
 from dledger.runtime.log_reader import LogReader
 
 
-class Waiter(Protocol):
+class DiskWaiter(Protocol):
     """Something that waits."""
 
     @property
@@ -27,7 +27,7 @@ class Waiter(Protocol):
         ...
 
 
-W = TypeVar("W", bound=Waiter)
+W = TypeVar("W", bound=DiskWaiter)
 
 
 def _nothing() -> None:
