@@ -97,7 +97,7 @@ class Pulls:
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
-        self.turns = PullTurns(self._go_on)
+        self.turns = PullTurns(self._begin)
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
         self.long_polling = long_polling
@@ -129,6 +129,12 @@ class Pulls:
         self.turns.take(request)
 
     # Confirming, checking and reading.
+
+    def _begin(self, pull: Pull) -> None:
+        """Begin with a pull whose turn has come; its wait for that leaves it the whole time for all else."""
+        if pull.is_backlog:
+            pull.deadline_ms = self._now_ms() + HOLD_MS
+        self._go_on(pull)
 
     def _go_on(self, pull: Pull) -> None:
         """Take a pull's remaining steps, the first of which is its confirmation."""
