@@ -133,7 +133,7 @@ class PullAnswers:
     def _note_backlog(self, pull: Pull, *, is_backlog: bool) -> None:
         """Note what a pull's client reads; it is expected to go on there."""
         pull.is_backlog = is_backlog
-        if is_backlog and not pull.origin.is_closed:
+        if is_backlog:
             self.backlog_readers.add(pull.connection)
         else:
             self.backlog_readers.discard(pull.connection)

@@ -91,7 +91,7 @@ class PullTurns(Generic[Turned]):
             row, is_due = self._backlog, not self._share.wait_s(now_s)
         if not self._waiting and now_s - self._began_s > TURN_S_MAX:
             self._begin_turn(now_s)
-        if self._is_running and (self._waiting or row or self._left_s <= 0 or not is_due):
+        if self._is_running and (row or self._left_s <= 0 or not is_due):
             row.append(each)
             self._some.set()
         else:

@@ -18,7 +18,8 @@ from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 steps = st.lists(
     st.tuples(st.just("append"), st.integers(1, 500))
     | st.tuples(st.just("spill"), st.integers(0, 5))
-    | st.tuples(st.just("trim"), st.integers(0, 4000)),
+    | st.tuples(st.just("trim"), st.integers(0, 4000))
+    | st.tuples(st.just("trim to message"), st.integers(0, 20)),
     max_size=40,
 )
 
@@ -73,7 +74,9 @@ def check_against_a_list(
             queue.append(*twin[-1])
             untrimmed.append(*twin[-1])
             position += number
-        elif what == "trim":
+        elif what.startswith("trim"):
+            if what != "trim":
+                number = twin[number][0] if number < len(twin) else position
             trimmed_to = max(trimmed_to, number)
             queue.trim(Position(trimmed_to))
             kept = [n for n in range(len(twin)) if twin[n][0] >= trimmed_to]

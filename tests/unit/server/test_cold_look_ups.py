@@ -16,6 +16,7 @@ import pytest
 from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.offsets import Offsets
 from broker.server.requests.dispatch import Dispatch
+from broker.server.requests.disk_waits import DiskWaits
 from broker.server.requests.request import HOLD_MS
 from broker.server.requests.router import DISK_WAITS_MAX, Router
 from broker.server.watches.trims import Trims
@@ -23,6 +24,7 @@ from broker.store import key_index
 from broker.store.consume_queue import UNIT_BYTES, MemoryUnitStore, QueueKey
 from broker.store.control import DeleteTopic, ForgetBefore, PutTopic
 from broker.store.key_index import MemorySegmentStore, ReadPart
+from broker.store.not_in_memory import FilesNotLoadedError
 from broker.store.state import BrokerState, StateLimits
 from broker.store.topics import TopicConfig
 from dledger.raft.effects import AppendEntries, Commit
@@ -300,7 +302,7 @@ def test_the_disk_is_waited_for_beside_the_loop_and_the_answer_is_the_same(
 ) -> None:
     asker = ASKED[asked](bench)
     assert asker.frames == []
-    assert len(bench.threads.begun) == 1
+    assert (len(bench.threads.begun), bench.router.waiting_count) == (1, 1)
     other = bench.ask(RequestCode.GET_MAX_OFFSET, topic="T", queueId=0)
     assert answer_of(other).ext["offset"] == str(MESSAGES), "the loop goes on meanwhile"
     answer = bench.answered(asker)
@@ -362,6 +364,35 @@ def test_a_query_by_key_sees_what_came_meanwhile(bench: Bench) -> None:
     bench.broker.send(body=b"40:", KEYS="k2")
     bench.write()
     assert numbers_of(bench.answered(asker))[-2:] == [38, 40]
+
+
+def test_what_is_in_memory_is_not_all_that_is_found(bench: Bench) -> None:
+    assert numbers_of(bench.answered(bench.view(MESSAGES - 1))) == [MESSAGES - 1]
+    assert numbers_of(bench.answered(bench.by_key("k3"))) == [*range(3, MESSAGES, 4)]
+
+
+def test_no_more_is_read_than_was_asked_for(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    load = bench.reader.load
+
+    def noted(places: Any, done: Any, is_wanted: Any) -> None:
+        read.append(len(places))
+        load(places, done, is_wanted)
+
+    monkeypatch.setattr(bench.reader, "load", noted)
+    assert numbers_of(bench.answered(bench.by_key("k1", 3))) == [29, 33, 37]
+    assert max(read) == 3
+
+
+def test_nothing_goes_on_that_was_given_up(bench: Bench) -> None:
+    """Not even what wants no answer, and so is never closed."""
+    went_on: list[object] = []
+    waiter = cast("Any", SimpleNamespace(deadline_ms=5, is_closed=False))
+    waits = DiskWaits[Any](bench.reader, went_on.append, most=1)
+    waits.wait_for(waiter, FilesNotLoadedError(lambda: None), lambda: went_on.append("on"))
+    waits.expire(5)
+    bench.run_all()
+    assert went_on == [waiter]
 
 
 def test_a_long_way_through_a_segment_is_gone_in_parts(
@@ -430,6 +461,23 @@ def test_where_a_queue_begins_is_looked_for_beside_the_loop(bench: Bench) -> Non
     trims.tick()
     assert (queue.min_offset, queue.held_first, bench.waits_on_the_loop) == (17, 17, 0)
     assert bench.state.queues.looks() is None
+    bench.forget(23)
+    for _ in range(2):
+        trims.tick()
+        bench.run_all()
+    assert (queue.min_offset, bench.waits_on_the_loop) == (23, 0)
+
+
+def test_one_look_for_beginnings_is_under_way_at_a_time(bench: Bench) -> None:
+    trims = Trims(bench.reader, bench.state.queues)
+    for first in (10, 20, 30):
+        bench.forget(first)
+        trims.tick()
+    assert len(bench.threads.begun) == 1
+    while bench.threads.begun:
+        bench.run_all()
+        trims.tick()
+    assert (bench.queue.min_offset, bench.waits_on_the_loop) == (30, 0)
 
 
 @pytest.mark.parametrize("first", [1, 2, 19, 38, 39])

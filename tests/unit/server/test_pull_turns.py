@@ -152,6 +152,15 @@ async def test_what_is_new_passes_a_backlog_that_pauses(bench: Bench) -> None:
         assert [each for each in bench.went_on if each is not None] == [0, 7, 8, 1]
 
 
+async def test_a_backlog_pauses_though_what_is_new_goes_on(bench: Bench) -> None:
+    async with bench.running():
+        bench.turns.note_new()
+        for each in (*backlog(2), Asked(7, SHARE_S / 5)):
+            bench.turns.take(each)
+        await trio.testing.wait_all_tasks_blocked()
+        assert bench.went_on == [0, 7, None]
+
+
 async def test_without_messages_backlogs_do_not_pause(bench: Bench) -> None:
     async with bench.running():
         bench.turns.note_new()
@@ -203,5 +212,5 @@ def test_what_was_spent_while_nothing_came_is_not_made_up_for() -> None:
     for _ in range(5):
         share.spend(1.0, PIECE_S_MAX)
         assert share.wait_s(1.0) == 0
-    share.note_new(2.0)
-    assert share.wait_s(2.0) == 0
+    share.note_new(1.0)
+    assert share.wait_s(1.0) == 0

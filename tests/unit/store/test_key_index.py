@@ -92,6 +92,16 @@ def test_segments_that_are_walked_beside_the_loop_give_the_same(
                 assert query_beside(index, *asked) == query(twin, *asked)
 
 
+def test_segments_that_wait_for_room_are_not_read_beside() -> None:
+    class NoRoom(ColdSegments):
+        def write(self, number: int, segment: bytes) -> None:
+            raise NoRoomError("no room")
+
+    index, twin = index_of(8, UNITS, NoRoom()), index_of(8, UNITS)
+    assert index.unwritten_count == 12
+    assert query_beside(index, "k3", 64, 0, 2000) == query(twin, "k3", 64, 0, 2000)
+
+
 def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> None:
     class FullStore(MemorySegmentStore):
         room_count = 2
