@@ -15,8 +15,8 @@ import pytest
 
 from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.offsets import Offsets
-from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.disk_waits import DiskWaits
+from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.request import HOLD_MS
 from broker.server.requests.router import DISK_WAITS_MAX, Router
 from broker.server.watches.trims import Trims
