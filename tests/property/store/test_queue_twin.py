@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore, QueueKey
@@ -41,6 +41,7 @@ class ColdFiles(UnitFiles):
 
 
 @given(steps, st.integers(0, 40), st.integers(0, 40))
+@example([("append", 5)] * 3 + [("spill", 0), ("trim to message", 1)], 0, 0)
 def test_a_queue_that_is_trimmed_beside_the_loop_is_a_list(
     steps: list[tuple[str, int]], first: int, count: int
 ) -> None:
