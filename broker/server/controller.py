@@ -140,7 +140,7 @@ class BrokerController:
         self._offsets.tick(now_ms)
         self.services.digests.tick(now_ms)
         self.services.retention.tick(now_ms)
-        self._state.queues.sweep()
+        self.services.trims.tick()
         self._state.key_index.sweep()
         self.services.checks.tick()
         if now_ms >= self._next_expiry_ms:

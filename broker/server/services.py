@@ -44,6 +44,7 @@ from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
 from broker.server.watches.retention_watch import RetentionWatch
+from broker.server.watches.trims import Trims
 from broker.service.catalog import Catalog
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
@@ -68,7 +69,7 @@ class Services:
 
     Attributes:
         commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, retention,
-            member_info, runtime, sends: the services whose events the controller passes on.
+            trims, member_info, runtime, sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -118,6 +119,7 @@ class Services:
         self.ends = self._make_ends()
         self.pulls = self._make_pulls()
         self.pulls.loads.answered = self.pulls.turns.answered = outputs.flush
+        self.router.disk_waits.answered = outputs.flush
         self.delays = Delays(log, state, self.commits, self._log_ms)
         self.timers = self._make_timers()
         self.checks = self._make_checks()
@@ -133,6 +135,7 @@ class Services:
         self.sends = self._make_sends()
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
+        self.trims = Trims(log.reader, state.queues)
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
         self.dispatch.lane = self.sends.lane
         self.link_server = self._make_link_server()

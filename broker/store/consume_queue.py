@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
@@ -26,6 +27,8 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
+from broker.store.not_in_memory import FilesNotLoadedError
+from broker.store.queue_search import Search, TrimSearch
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -44,6 +47,9 @@ SEALED_UNITS: Final = 16_384
 
 SWEEP_QUEUES: Final = 256
 """Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
+
+LOOKS: Final = 64
+"""Queues whose beginnings a thread looks for in one go: some reads each."""
 
 WARMED_UNITS: Final = 3_276
 """Units that are brought into memory at a time for whoever reads on: 64 KiB."""
@@ -93,6 +99,14 @@ class UnitStore(Protocol):
         """Return work for any thread that brings these units into the system's memory. It never fails."""
         ...
 
+    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return what `read` does, in any thread.
+
+        Raises:
+            OSError: they cannot be read; they may have been forgotten.
+        """
+        ...
+
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Forget the units before `first`, which is kept; those that share a file with it may stay."""
         ...
@@ -100,18 +114,6 @@ class UnitStore(Protocol):
     def drop(self, key: QueueKey) -> None:
         """Forget all units of the queue; it may begin again at any offset."""
         ...
-
-
-class UnitsNotLoadedError(Exception):
-    """Raised when units would have to be read from the disk, by whoever asked for what need not wait.
-
-    Attributes:
-        warm: brings them into memory; it may run in any thread and never fails.
-    """
-
-    def __init__(self, warm: Callable[[], None]) -> None:
-        super().__init__("units of the queue are not in memory")
-        self.warm = warm
 
 
 class MemoryUnitStore:
@@ -143,6 +145,10 @@ class MemoryUnitStore:
     def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
         """Return nothing to do; see `UnitStore`."""
         return lambda: None
+
+    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return units; see `UnitStore`."""
+        return self.read(key, first, count)
 
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Forget units; see `UnitStore`."""
@@ -186,6 +192,7 @@ class ConsumeQueue:
         "_digest",
         "_digested_bytes",
         "_store",
+        "_trimming",
         "held_first",
         "key",
         "key_seed",
@@ -215,6 +222,7 @@ class ConsumeQueue:
         self.line = b""
         self.line_offset = -1
         self._store = store
+        self._trimming: TrimSearch | None = None
         self._digest = 0
         self._digested_bytes = 0
 
@@ -224,18 +232,20 @@ class ConsumeQueue:
         self.max_offset = QueueOffset(self.max_offset + 1)
         self.put_bytes += size_bytes
 
-    def unit(self, offset: QueueOffset) -> ConsumeQueueUnit:
+    def unit(self, offset: QueueOffset, *, without_waiting: bool = False) -> ConsumeQueueUnit:
         """Return the unit of one queue offset.
 
         Raises:
             IndexError: the offset is not within min_offset..max_offset.
+            FilesNotLoadedError: see `units`.
         """
         if not self.min_offset <= offset < self.max_offset:
             raise IndexError(self._out_of_range(offset))
         place = offset - self.tail_first
         if place >= 0:
             return ConsumeQueueUnit(*UNIT.unpack_from(self.tail, place * UNIT_BYTES))
-        return ConsumeQueueUnit(*UNIT.unpack(self._store.read(self.key, offset, 1)))
+        unit = self._spilled(offset, 1, without_waiting=without_waiting)
+        return ConsumeQueueUnit(*UNIT.unpack(unit))
 
     def units(
         self,
@@ -257,7 +267,7 @@ class ConsumeQueue:
 
         Raises:
             IndexError: `first` is not within min_offset..max_offset (max_offset gives no units).
-            UnitsNotLoadedError: it would have to wait.
+            FilesNotLoadedError: it would have to wait.
         """
         least = self.held_first if with_held else self.min_offset
         if not least <= first <= self.max_offset:
@@ -280,41 +290,95 @@ class ConsumeQueue:
         """Return units that left memory.
 
         Raises:
-            UnitsNotLoadedError: see `units`.
+            FilesNotLoadedError: see `units`.
         """
         if not without_waiting:
             return self._store.read(self.key, first, count)
         units = self._store.read_resident(self.key, first, count)
         if units is None:
-            ahead = min(first + WARMED_UNITS, self.tail_first)
-            raise UnitsNotLoadedError(self._store.warming(self.key, first, ahead - first))
+            around = 0 if count > 1 else WARMED_UNITS // 2  # a search will end near by
+            begin = QueueOffset(max(self.held_first, first - around))
+            end = min(begin + WARMED_UNITS, self.tail_first)
+            raise FilesNotLoadedError(self._store.warming(self.key, begin, end - begin))
         return units
 
     def offset_by_time(
-        self, time_ms: int, store_time: StoreTime, *, is_upper: bool = False
+        self,
+        time_ms: int,
+        store_time: StoreTime,
+        *,
+        is_upper: bool = False,
+        search: Search | None = None,
     ) -> QueueOffset:
         """Return the queue offset that belongs to a store time (rules K1, K2).
 
         Lower: the first message stored at `time_ms` or later, max_offset if there is none. Upper: the
         last message stored at `time_ms` or earlier, min_offset if there is none. Store times never
         decrease along a queue, since leaders stamp records in log order.
+
+        Args:
+            time_ms: store time.
+            store_time: reads that of a record.
+            is_upper: whether the upper one is wanted.
+            search: what is known of it, if whoever asks may wait for the disk; else it is read here.
+
+        Raises:
+            FilesNotLoadedError: units are not in memory, and whoever asks may wait for them.
         """
 
         def is_before(unit: ConsumeQueueUnit) -> bool:
             stored_ms = store_time(unit.physical_offset, unit.size_bytes)
             return stored_ms < time_ms or (is_upper and stored_ms == time_ms)
 
-        found = self._first_not(is_before)
+        found = self._first_not(is_before, search or Search(), without_waiting=search is not None)
         return QueueOffset(max(found - 1, self.min_offset)) if is_upper else found
 
-    def trim(self, beginning: Position) -> None:
-        """Move min_offset to the first message that stands at the beginning or behind it; `release` drops the rest."""
-        first = self._first_not(lambda unit: unit.physical_offset < beginning)
+    def trim(self, beginning: Position, *, without_waiting: bool = False) -> None:
+        """Move min_offset to the first message that stands at the beginning or behind it; `release` drops the rest.
+
+        Raises:
+            FilesNotLoadedError: nothing was done, since it would have to wait for the disk; what the error brings to
+                be read is the search itself.
+        """
+        search = self._trimming
+        if search is None or search.beginning != beginning:
+            search = TrimSearch(beginning)
+        try:
+            first = self._first_not(
+                lambda unit: unit.physical_offset < beginning,
+                search,
+                without_waiting=without_waiting,
+            )
+        except FilesNotLoadedError:
+            self._trimming = search
+            raise FilesNotLoadedError(self._look_beside(search)) from None
+        self._trimming = None
         assert self.min_offset <= first <= self.max_offset, (
             f"{self.key}: min offset {self.min_offset} becomes {first}, max offset {self.max_offset}"
         )
         self.trimmed_to = beginning
         self.min_offset = first
+
+    def _look_beside(self, search: TrimSearch) -> Callable[[], None]:
+        """Return work for any thread that searches the units which are not in memory."""
+        low = max(search.low, self.min_offset)
+        high = self.tail_first if search.high is None else min(search.high, self.tail_first)
+        key, read, beginning = self.key, self._store.read_beside, search.beginning
+
+        def look(low: QueueOffset = low, high: QueueOffset = high, end: QueueOffset = high) -> None:
+            with suppress(OSError):  # whoever reads it then meets the same, and tells
+                while low < high:
+                    middle = QueueOffset((low + high) // 2)
+                    physical_offset, _, _ = UNIT.unpack(read(key, middle, 1))
+                    if physical_offset < beginning:
+                        low = QueueOffset(middle + 1)
+                    else:
+                        high = middle
+                search.low = low
+                if high < end:
+                    search.high = high
+
+        return look
 
     def release(self) -> None:
         """Drop the units before the min offset."""
@@ -336,18 +400,34 @@ class ConsumeQueue:
         self.tail_first = first
         self._digested_bytes -= leaving
 
-    def _first_not(self, is_before: Callable[[ConsumeQueueUnit], bool]) -> QueueOffset:
+    def _first_not(
+        self,
+        is_before: Callable[[ConsumeQueueUnit], bool],
+        known: Search,
+        *,
+        without_waiting: bool,
+    ) -> QueueOffset:
         """Return the offset of the first unit that is not before the place wanted; max_offset if none is.
 
         Along the queue the answers of `is_before` turn from true to false once.
+
+        Args:
+            is_before: says whether a unit is before that place.
+            known: what is known of it; grows with each unit.
+            without_waiting: see `units`.
+
+        Raises:
+            FilesNotLoadedError: see `units`.
         """
-        low, high = self.min_offset, self.max_offset
+        known.go_on_in(self)
+        low = max(known.low, self.min_offset)
+        high = self.max_offset if known.high is None else min(known.high, self.max_offset)
         while low < high:
             middle = QueueOffset((low + high) // 2)
-            if is_before(self.unit(middle)):
-                low = QueueOffset(middle + 1)
+            if is_before(self.unit(middle, without_waiting=without_waiting)):
+                low = known.low = QueueOffset(middle + 1)
             else:
-                high = middle
+                high = known.high = middle
         return low
 
     def spill(self, keep: int) -> int:
@@ -447,6 +527,7 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self.hidden: dict[bytes, Position] = {}
         self._unswept: list[ConsumeQueue] = []
+        self._cold: list[tuple[ConsumeQueue, Callable[[], None]]] = []
         self._unlooked: list[ConsumeQueue] = []
         self._unreleased: list[ConsumeQueue] = []
         self._readings: WeakSet[UnitReading] = WeakSet()
@@ -460,11 +541,17 @@ class ConsumeQueues:
         """Go through them in the order of their first message, the same on every replica."""
         return map(self._trimmed, self.by_key.values())
 
-    def get(self, topic: str, queue_id: QueueId) -> ConsumeQueue | None:
-        """Return the queue, or None before its first message."""
+    def get(
+        self, topic: str, queue_id: QueueId, *, without_waiting: bool = False
+    ) -> ConsumeQueue | None:
+        """Return the queue, or None before its first message.
+
+        Raises:
+            FilesNotLoadedError: where it begins now has to be looked for on the disk, and whoever asks can wait.
+        """
         queue = self.by_key.get((topic.encode(), queue_id))
         if queue is not None and (queue.trimmed_to < self.beginning or self.hidden):
-            self._trimmed(queue)
+            self._trimmed(queue, without_waiting=without_waiting)
         return queue
 
     def of_topic(self, topic: str) -> list[ConsumeQueue]:
@@ -475,9 +562,15 @@ class ConsumeQueues:
         """Return the topics that have a queue, in the order of their first message."""
         return [topic.decode() for topic in self._by_topic]
 
-    def min_max(self, topic: str, queue_id: QueueId) -> tuple[QueueOffset, QueueOffset]:
-        """Return min and max offset; (0, 0) before the first message (rule D13)."""
-        queue = self.get(topic, queue_id)
+    def min_max(
+        self, topic: str, queue_id: QueueId, *, without_waiting: bool = False
+    ) -> tuple[QueueOffset, QueueOffset]:
+        """Return min and max offset; (0, 0) before the first message (rule D13).
+
+        Raises:
+            FilesNotLoadedError: see `get`.
+        """
+        queue = self.get(topic, queue_id, without_waiting=without_waiting)
         return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
     def create(self, key: QueueKey) -> ConsumeQueue:
@@ -497,6 +590,7 @@ class ConsumeQueues:
         self.beginning = Position(0)
         self.hidden.clear()
         self._unswept.clear()
+        self._cold.clear()
         self._unlooked.clear()
         self._unreleased.clear()
         self._sorted.clear()
@@ -598,11 +692,18 @@ class ConsumeQueues:
         self._unswept += self._by_topic.get(topic.encode(), ())
 
     def sweep(self, count: int = SWEEP_QUEUES) -> None:
-        """Drop the forgotten units of the next `count` queues; none are dropped while a snapshot is read."""
+        """Drop the forgotten units of the next `count` queues; none are dropped while a snapshot is read.
+
+        Those whose beginning has to be looked for on the disk are left to `looks`.
+        """
         for _ in range(min(count, len(self._unswept))):
             queue = self._unswept.pop()
-            if self.by_key.get(queue.key) is queue:
-                self._unreleased.append(self._trimmed(queue))
+            if self.by_key.get(queue.key) is not queue:
+                continue
+            try:
+                self._unreleased.append(self._trimmed(queue, without_waiting=True))
+            except FilesNotLoadedError as error:
+                self._cold.append((queue, error.warm))
         if self._readings:
             return
         for _ in range(min(count, len(self._unreleased))):
@@ -610,12 +711,30 @@ class ConsumeQueues:
             if self.by_key.get(queue.key) is queue:
                 queue.release()
 
-    def _trimmed(self, queue: ConsumeQueue) -> ConsumeQueue:
+    def looks(self, count: int = LOOKS) -> tuple[Callable[[], None], Callable[[], None]] | None:
+        """Return work for any thread, and what is to be called after it; None if there is none.
+
+        It looks for the beginnings of some queues that `sweep` has left; after that `sweep` finds them.
+        """
+        if not self._cold:
+            return None
+        cold, self._cold = self._cold[:count], self._cold[count:]
+
+        def look() -> None:
+            for _, warm in cold:
+                warm()
+
+        def looked() -> None:
+            self._unswept += [queue for queue, _ in cold]
+
+        return look, looked
+
+    def _trimmed(self, queue: ConsumeQueue, *, without_waiting: bool = False) -> ConsumeQueue:
         beginning = self.beginning
         if self.hidden:
             beginning = self.hidden.get(queue.key[0], beginning)
         if queue.trimmed_to < beginning:
-            queue.trim(beginning)
+            queue.trim(beginning, without_waiting=without_waiting)
         return queue
 
     def sort(self) -> None:

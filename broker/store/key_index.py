@@ -21,7 +21,8 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
@@ -29,6 +30,7 @@ from weakref import WeakSet
 from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
+from broker.store.not_in_memory import FilesNotLoadedError
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow, unsealed
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -61,6 +63,16 @@ def key_hash(topic: str, key: str) -> int:
     return hashed
 
 
+ReadPart = Callable[[int, int], bytes]
+"""Reads a part of a segment: from an offset on, so many bytes."""
+
+SEGMENTS_WALKED: Final = 64
+"""Segments through which a query goes beside the loop in one turn: each is a few small reads."""
+
+STEPS_WALKED: Final = 1024
+"""Units of each that it looks at then."""
+
+
 class SegmentStore(Protocol):
     """The place for full segments. It may lose everything at a restart."""
 
@@ -77,6 +89,18 @@ class SegmentStore(Protocol):
 
         Raises:
             EntryDamagedError: it cannot be read now.
+        """
+        ...
+
+    def read_resident(self, number: int, offset: int, size: int) -> bytes | None:
+        """Return what `read` does, if that need not wait for the disk; None if it would, or nobody can tell."""
+        ...
+
+    def read_beside(self, number: int, work: Callable[[ReadPart], None]) -> None:
+        """Run work that reads parts of a segment, in any thread.
+
+        Raises:
+            OSError: they cannot be read; the segment may have been forgotten.
         """
         ...
 
@@ -98,6 +122,14 @@ class MemorySegmentStore:
     def read(self, number: int, offset: int, size: int) -> bytes:
         """Return a part; see `SegmentStore`."""
         return self._segments[number][offset : offset + size]
+
+    def read_resident(self, number: int, offset: int, size: int) -> bytes | None:
+        """Return a part; see `SegmentStore`."""
+        return self.read(number, offset, size)
+
+    def read_beside(self, number: int, work: Callable[[ReadPart], None]) -> None:
+        """Run work; see `SegmentStore`."""
+        work(partial(self.read, number))
 
     def drop(self, number: int) -> None:
         """Forget a segment; see `SegmentStore`."""
@@ -124,6 +156,52 @@ class _Sealed(NamedTuple):
     def has_from(self, begin_ms: int, end_ms: int) -> bool:
         """Return whether it may have messages stored within a time, both ends included."""
         return self.begin_ms <= end_ms and self.end_ms >= begin_ms
+
+
+class _Walk:
+    """The way of one query through a full segment, as far as it has come; the segment never changes.
+
+    Attributes:
+        number: of the segment.
+        found: places and store times of the messages under the hash, newest first.
+    """
+
+    __slots__ = ("_capacity", "_hashed", "_next", "found", "number")
+
+    def __init__(self, sealed: _Sealed, hashed: int) -> None:
+        self.number = sealed.number
+        self.found: list[tuple[PhysicalOffset, StoreTimeMs]] = []
+        self._capacity = sealed.capacity
+        self._hashed = hashed
+        self._next: int | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True once it has found all."""
+        return self._next == 0
+
+    def go_on(self, read: ReadPart, *, steps: int) -> None:
+        """Look at so many more units, or at all that are left; what `read` raises leaves it as it is."""
+        slots_bytes = links_bytes = self._capacity * _NUMBER_BYTES
+        if self._next is None:
+            slot = self._hashed & (self._capacity - 1)
+            (self._next,) = _NUMBER.unpack(read(slot * _NUMBER_BYTES, _NUMBER_BYTES))
+        while self._next and steps:
+            place = self._next - 1
+            at = slots_bytes + links_bytes + place * _UNIT_BYTES
+            found, physical_offset, store_ms = _UNIT.unpack(read(at, _UNIT_BYTES))
+            (older,) = _NUMBER.unpack(read(slots_bytes + place * _NUMBER_BYTES, _NUMBER_BYTES))
+            if found == self._hashed:
+                self.found.append((physical_offset, store_ms))
+            self._next, steps = older, steps - 1
+
+
+Walks = dict[int, _Walk]
+"""The ways of one query through full segments, by their numbers, which no other segment ever gets."""
+
+
+class _NotResidentError(Exception):
+    """Raised where a part of a segment is not in memory."""
 
 
 class _Reading:
@@ -222,17 +300,67 @@ class KeyIndex:
             self._seal()
 
     def candidates(
-        self, topic: str, key: str, begin_ms: int, end_ms: int
+        self, topic: str, key: str, begin_ms: int, end_ms: int, *, walks: Walks | None = None
     ) -> Iterator[PhysicalOffset]:
         """Yield where messages stand that were stored in begin_ms..end_ms (both included), newest first.
 
         A few may have another key with the same hash.
+
+        Args:
+            topic: of the messages.
+            key: one of theirs.
+            begin_ms: store time.
+            end_ms: store time.
+            walks: what this very query has found, if whoever asks may wait for the disk; else it is read here.
+
+        Raises:
+            FilesNotLoadedError: there are walks, and a segment is neither among them nor in memory.
         """
         hashed = key_hash(topic, key)
         yield from self._walk_active(hashed, begin_ms, end_ms)
-        for sealed in reversed(self._sealed):
-            if sealed.has_from(begin_ms, end_ms):
-                yield from self._walk_sealed(sealed, hashed, begin_ms, end_ms)
+        wanted = [each for each in reversed(self._sealed) if each.has_from(begin_ms, end_ms)]
+        for place, sealed in enumerate(wanted):
+            if walks is None:
+                walk, read = _Walk(sealed, hashed), self._read
+            else:
+                walk, read = walks.setdefault(sealed.number, _Walk(sealed, hashed)), self._resident
+            given = 0
+            while given < len(walk.found) or not walk.has_ended:
+                for physical_offset, store_ms in walk.found[given:]:
+                    if begin_ms <= store_ms <= end_ms:
+                        yield physical_offset
+                given = len(walk.found)
+                try:
+                    walk.go_on(partial(read, sealed.number), steps=1)
+                except _NotResidentError:
+                    assert walks is not None, "what may be waited for is read"
+                    work = self._walking(wanted[place : place + SEGMENTS_WALKED], walks, hashed)
+                    raise FilesNotLoadedError(work) from None
+
+    def _walking(self, wanted: list[_Sealed], walks: Walks, hashed: int) -> Callable[[], None]:
+        """Return work for any thread that goes on with the walks through some segments."""
+        going = [walks.setdefault(each.number, _Walk(each, hashed)) for each in wanted]
+        store = self._store
+
+        def walk_all() -> None:
+            for walk in going:
+                with suppress(OSError):  # whoever reads it then meets the same, and tells
+                    store.read_beside(walk.number, partial(walk.go_on, steps=STEPS_WALKED))
+
+        return walk_all
+
+    def _resident(self, number: int, offset: int, size: int) -> bytes:
+        """Return a part of a full segment that is in memory.
+
+        Raises:
+            _NotResidentError: it is not.
+        """
+        if number in self._unwritten:
+            return self._read(number, offset, size)
+        part = self._store.read_resident(number, offset, size)
+        if part is None:
+            raise _NotResidentError
+        return part
 
     def trim(self, beginning: Position) -> None:
         """Forget the segments all of whose messages stand before a position.
@@ -376,23 +504,6 @@ class KeyIndex:
             older = links[number - 1]
             assert older < number, f"unit {number} of the newest segment goes on to {older}"
             number = older
-
-    def _walk_sealed(
-        self, sealed: _Sealed, hashed: int, begin_ms: int, end_ms: int
-    ) -> Iterator[PhysicalOffset]:
-        """Yield where a full segment's messages under a hash stand."""
-        physical_offset: PhysicalOffset
-        read, segment = self._read, sealed.number
-        slots_bytes = links_bytes = sealed.capacity * _NUMBER_BYTES
-        slot = hashed & (sealed.capacity - 1)
-        (number,) = _NUMBER.unpack(read(segment, slot * _NUMBER_BYTES, _NUMBER_BYTES))
-        while number:
-            at = slots_bytes + links_bytes + (number - 1) * _UNIT_BYTES
-            found, physical_offset, store_ms = _UNIT.unpack(read(segment, at, _UNIT_BYTES))
-            if found == hashed and begin_ms <= store_ms <= end_ms:
-                yield physical_offset
-            at = slots_bytes + (number - 1) * _NUMBER_BYTES
-            (number,) = _NUMBER.unpack(read(segment, at, _NUMBER_BYTES))
 
     def _seal(self) -> None:
         """Hand the newest segment, which is full, to the store, and begin another."""

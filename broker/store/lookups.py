@@ -1,5 +1,6 @@
 """Finding messages by time and by key. Pure decisions over the derived state; the log comes through `EntrySource`.
 
+Whoever can wait for the disk is told what is not in memory (`NotInMemoryError`), and looks again once that was read.
 Nothing here knows requests, or waits.
 """
 
@@ -10,6 +11,9 @@ from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.kept_log import KeptLog
+from broker.store.key_index import Walks
+from broker.store.not_in_memory import NotLoadedError
+from broker.store.queue_search import Search
 from broker.store.record_reader import EntrySource, MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import DLedgerError
@@ -34,12 +38,18 @@ def offset_by_time(
     *,
     time_ms: int,
     is_upper: bool = False,
+    search: Search | None = None,
 ) -> QueueOffset:
-    """Return the queue offset that belongs to a store time (K1, K2); 0 in a queue without messages."""
-    queue = state.queues.get(topic, queue_id)
+    """Return the queue offset that belongs to a store time (K1, K2); 0 in a queue without messages.
+
+    Raises:
+        NotInMemoryError: there is a search, which goes on once that was read.
+    """
+    queue = state.queues.get(topic, queue_id, without_waiting=search is not None)
     if queue is None:
         return QueueOffset(0)
-    offset = queue.offset_by_time(time_ms, RecordReader(log).store_time, is_upper=is_upper)
+    reader = RecordReader(log, only_memory=search is not None)
+    offset = queue.offset_by_time(time_ms, reader.store_time, is_upper=is_upper, search=search)
     assert queue.min_offset <= offset <= queue.max_offset, (
         f"{queue.key}: offset {offset} by time, of {queue.min_offset}..{queue.max_offset}"
     )
@@ -47,49 +57,87 @@ def offset_by_time(
 
 
 def earliest_store_time(
-    state: BrokerState, log: EntrySource, topic: str, queue_id: QueueId
+    state: BrokerState,
+    log: EntrySource,
+    topic: str,
+    queue_id: QueueId,
+    *,
+    may_wait: bool = False,
 ) -> StoreTimeMs | None:
-    """Return the store time of the message at the min offset, None if there is none (K4)."""
-    queue = state.queues.get(topic, queue_id)
+    """Return the store time of the message at the min offset, None if there is none (K4).
+
+    Raises:
+        NotInMemoryError: whoever asks may wait until that was read.
+    """
+    queue = state.queues.get(topic, queue_id, without_waiting=may_wait)
     if queue is None or queue.min_offset == queue.max_offset:
         return None
-    return _store_time_at(queue, RecordReader(log), queue.min_offset)
+    return _store_time_at(queue, log, queue.min_offset, may_wait=may_wait)
 
 
 def store_time_at(
-    state: BrokerState, log: EntrySource, topic: str, queue_id: QueueId, *, offset: QueueOffset
+    state: BrokerState,
+    log: EntrySource,
+    topic: str,
+    queue_id: QueueId,
+    *,
+    offset: QueueOffset,
+    may_wait: bool = False,
 ) -> StoreTimeMs | None:
-    """Return the store time of the message at a queue offset, None if there is none."""
-    queue = state.queues.get(topic, queue_id)
+    """Return the store time of the message at a queue offset, None if there is none.
+
+    Raises:
+        NotInMemoryError: whoever asks may wait until that was read.
+    """
+    queue = state.queues.get(topic, queue_id, without_waiting=may_wait)
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         return None
-    return _store_time_at(queue, RecordReader(log), offset)
+    return _store_time_at(queue, log, offset, may_wait=may_wait)
 
 
 def _store_time_at(
-    queue: ConsumeQueue, reader: RecordReader, offset: QueueOffset
+    queue: ConsumeQueue, log: EntrySource, offset: QueueOffset, *, may_wait: bool
 ) -> StoreTimeMs | None:
     """Return the store time of a unit's record, None if the log no longer holds it."""
-    unit = queue.unit(offset)
+    unit = queue.unit(offset, without_waiting=may_wait)
+    reader = RecordReader(log, only_memory=may_wait)
     try:
         return reader.store_time(unit.physical_offset, unit.size_bytes)
     except MessageGoneError:
         return None
 
 
-def earliest_store_ms(log: EntrySource, position: Position, *, end: Position) -> StoreTimeMs | None:
+def check_loaded(log: EntrySource, position: Position) -> None:
+    """Check that an entry can be read without waiting for the disk.
+
+    Raises:
+        NotLoadedError: it is not in memory; the system has it once that was read.
+    """
+    if log.span_at(position, 1, only_memory=True) is None:
+        raise NotLoadedError([(PhysicalOffset(position), 1)])
+
+
+def earliest_store_ms(
+    log: EntrySource, position: Position, *, end: Position, may_wait: bool = False
+) -> StoreTimeMs | None:
     """Return the store time of the first record at or after a position, None if it is not found nearby or not readable.
 
     Args:
         log: read entry by entry; those without records are passed over, _EMPTY_MAX of them at most.
         position: the first one that the log holds.
         end: the position after the last committed entry.
+        may_wait: whether whoever asks can wait for the disk.
+
+    Raises:
+        NotLoadedError: an entry is not in memory, and whoever asks may wait.
     """
     reader = RecordReader(log)
     try:
         for _ in range(_EMPTY_MAX):
             if position >= end:
                 return None
+            if may_wait:
+                check_loaded(log, position)
             entry = log.entry_at(position)
             place = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
             with suppress(MessageGoneError):
@@ -134,6 +182,7 @@ def query_by_key(
     begin_ms: int,
     end_ms: int,
     is_unique_key: bool = False,
+    walks: Walks | None = None,
 ) -> list[memoryview]:
     """Return the newest messages that have a key, in log order (request 12; T2, T3).
 
@@ -141,21 +190,28 @@ def query_by_key(
 
     Raises:
         EntryDamagedError: one of them cannot be read now, so that nobody knows whether it has the key.
+        NotInMemoryError: there are walks, which go on once that was read.
     """
-    reader = RecordReader(KeptLog(log, state.retention))
+    reader = RecordReader(KeptLog(log, state.retention), only_memory=walks is not None)
     count_max = min(count_max, QUERY_COUNT_MAX)
     wanted = key.encode()
     found: list[memoryview] = []
+    not_loaded: list[tuple[PhysicalOffset, int]] = []
     beginning = state.retention.beginning_of(topic)
-    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms):
-        if len(found) >= count_max or physical_offset < beginning:
+    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms, walks=walks):
+        if len(found) + len(not_loaded) >= count_max or physical_offset < beginning:
             break  # older ones stand before it, too
         try:
             record = reader.read_at(physical_offset)
         except MessageGoneError:
             continue
+        except NotLoadedError as error:
+            not_loaded += error.places
+            continue
         if _has_key(record, topic, wanted, is_unique_key=is_unique_key):
             found.append(record)
+    if not_loaded:
+        raise NotLoadedError(sorted(not_loaded))
     assert len(found) <= QUERY_COUNT_MAX, f"{len(found)} messages were found"
     found.reverse()
     return found

@@ -16,12 +16,8 @@ from typing import NamedTuple
 import msgspec
 
 from broker.store.consume_queue import UNIT, ConsumeQueue
-from broker.store.record_reader import (
-    MessageGoneError,
-    NotLoadedError,
-    PulledLog,
-    RecordReader,
-)
+from broker.store.not_in_memory import NotLoadedError
+from broker.store.record_reader import MessageGoneError, PulledLog, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
@@ -111,11 +107,11 @@ def get_messages(
         may_wait_for_units: whether it can wait until the queue's units were read from the disk.
 
     Raises:
-        UnitsNotLoadedError: it may wait for the units, and they are not in memory.
+        FilesNotLoadedError: it may wait for the units, or for where the queue begins, and they are not in memory.
         NotLoadedError: it may wait, and the first wanted message is not in memory.
         EntryDamagedError: the first wanted message cannot be read now; one further on ends the batch.
     """
-    queue = state.queues.get(topic, queue_id)
+    queue = state.queues.get(topic, queue_id, without_waiting=may_wait_for_units)
     if queue is None or queue.max_offset == 0:  # D3, D13
         nothing = QueueOffset(0)
         return GetResult(GetStatus.NO_MESSAGE_IN_QUEUE, nothing, nothing, nothing)

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+from broker.store.not_in_memory import NotLoadedError
 from dledger.errors import CompactedError, OutOfRangeError
 from dledger.raft.entry import BodySpan, Entry
 from dledger.raft.ids import Position
@@ -73,23 +74,13 @@ class MessageGoneError(LookupError):
     """No record starts at that physical offset, or the log no longer holds it."""
 
 
-class NotLoadedError(Exception):
-    """Raised when records would have to be read from the disk, by whoever asked for what is in memory.
-
-    Attributes:
-        places: where the wanted records begin, and their sizes.
-    """
-
-    def __init__(self, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
-        super().__init__(f"{len(places)} records are not in memory")
-        self.places = places
-
-
 class RecordReader:
     """Cuts records out of the log, and keeps the last bytes that it gave because neighbours usually share them."""
 
-    def __init__(self, log: EntrySource) -> None:
+    def __init__(self, log: EntrySource, *, only_memory: bool = False) -> None:
+        """Read from a log; `only_memory` holds for all reads."""
         self._log = log
+        self._only_memory = only_memory
         self._start = 0
         self._data: bytes | memoryview = b""
 
@@ -112,6 +103,7 @@ class RecordReader:
 
         Raises:
             MessageGoneError: no record starts there.
+            NotLoadedError: it is not in memory, and nothing else was wanted.
         """
         size_bytes: int = _SIZE.unpack(self.read(physical_offset, _SIZE.size))[0]
         if size_bytes < RECORD_BYTES_MIN:
@@ -152,7 +144,9 @@ class RecordReader:
         if physical_offset < 0:
             raise MessageGoneError(f"physical offset {physical_offset} is negative")
         try:
-            span = self._log.span_at(Position(physical_offset), size_bytes, only_memory=only_memory)
+            span = self._log.span_at(
+                Position(physical_offset), size_bytes, only_memory=only_memory or self._only_memory
+            )
         except (CompactedError, OutOfRangeError) as error:
             raise MessageGoneError(
                 f"the log does not hold physical offset {physical_offset}: {error}"

@@ -27,6 +27,7 @@ from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
+from broker.store.key_index import ReadPart
 from dledger.errors import EntryDamagedError
 from dledger.storage.read_errors import is_shortage
 from dledger_mq.message.numbers import QueueOffset
@@ -134,6 +135,16 @@ def _read_all(descriptor: int, size: int, offset: int, path: Path) -> bytes:
     return data
 
 
+def _read_resident(files: _OpenFiles, path: Path, size: int, offset: int) -> bytes | None:
+    """Return bytes that the system has in memory; None if not, if it cannot tell, or if no descriptor is left."""
+    data = bytearray(size)
+    try:
+        got = os.preadv(files.get(path), (data,), offset, os.RWF_NOWAIT)
+    except OSError:
+        return None
+    return bytes(data) if got == size else None
+
+
 class UnitFiles:
     """A `UnitStore` in files: `consumequeue/` under a folder, which is wiped when this is made."""
 
@@ -170,12 +181,8 @@ class UnitFiles:
         """Return units; see `UnitStore`."""
         pieces = []
         for path, offset, size in self._stretches(key, first, count):
-            data = bytearray(size)
-            try:
-                got = os.preadv(self._files.get(path), (data,), offset, os.RWF_NOWAIT)
-            except OSError:  # not in memory, the file system cannot tell, or no descriptor is left
-                return None
-            if got < size:
+            data = _read_resident(self._files, path, size, offset)
+            if data is None:
                 return None
             pieces.append(data)
         return b"".join(pieces)
@@ -193,6 +200,14 @@ class UnitFiles:
                         os.pread(file.fileno(), size, offset)
 
         return warm
+
+    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
+        """Return units, with descriptors of its own; see `UnitStore`."""
+        pieces = []
+        for path, offset, size in self._stretches(key, first, count):
+            with path.open("rb", buffering=0) as file:
+                pieces.append(_read_all(file.fileno(), size, offset, path))
+        return b"".join(pieces)
 
     def trim(self, key: QueueKey, first: QueueOffset) -> None:
         """Remove the files that hold nothing but units before `first`; see `UnitStore`."""
@@ -252,6 +267,16 @@ class SegmentFiles:
         path = self._path(number)
         with _reporting_shortage():
             return _read_all(self._files.get(path), size, offset, path)
+
+    def read_resident(self, number: int, offset: int, size: int) -> bytes | None:
+        """Return a part; see `SegmentStore`."""
+        return _read_resident(self._files, self._path(number), size, offset)
+
+    def read_beside(self, number: int, work: Callable[[ReadPart], None]) -> None:
+        """Run work with a descriptor of its own; see `SegmentStore`."""
+        path = self._path(number)
+        with path.open("rb", buffering=0) as file:
+            work(lambda offset, size: _read_all(file.fileno(), size, offset, path))
 
     def drop(self, number: int) -> None:
         """Forget a segment; see `SegmentStore`."""

@@ -76,8 +76,10 @@ def test_a_group_that_forgets_what_waits_is_found(monkeypatch: pytest.MonkeyPatc
 def test_a_queue_that_begins_a_message_too_late_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trim = ConsumeQueue.trim
 
-    def trim_more(self: ConsumeQueue, beginning: Position) -> None:
-        trim(self, Position(beginning + 200))
+    def trim_more(
+        self: ConsumeQueue, beginning: Position, *, without_waiting: bool = False
+    ) -> None:
+        trim(self, Position(beginning + 200), without_waiting=without_waiting)
 
     monkeypatch.setattr(ConsumeQueue, "trim", trim_more)
     assert " begins at " in first_finding()

@@ -18,6 +18,7 @@ from broker.service.refusal import Refusal
 from broker.service.topic_attributes import TopicAttributeError, alter
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.kept_log import KeptLog
+from broker.store.key_index import Walks
 from broker.store.lookups import query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.staging import StagedEntry
@@ -317,6 +318,7 @@ class AdminHandlers:
                 topic.name,
                 queue_id,
                 offset=QueueOffset(end - 1),
+                may_wait=self._router.may_wait_for_disk(request),
             )
             if stored_ms is not None:
                 last_store_ms[queue_id] = stored_ms
@@ -389,11 +391,14 @@ class AdminHandlers:
             FieldError: the offset is missing.
         """
         offset = PhysicalOffset(fields.int64(command.ext, "offset"))
-        self._find(request, partial(self._message_at, offset))
+        self._find(request, partial(self._message_at, request, offset))
 
-    def _message_at(self, offset: PhysicalOffset) -> _Found | Refusal:
+    def _message_at(self, request: PendingRequest, offset: PhysicalOffset) -> _Found | Refusal:
+        """Return the message that begins at a place, if the group still shows it."""
+        log = KeptLog(self._log.reader, self._state.retention)
+        reader = RecordReader(log, only_memory=self._router.may_wait_for_disk(request))
         try:
-            record = RecordReader(KeptLog(self._log.reader, self._state.retention)).read_at(offset)
+            record = reader.read_at(offset)
         except MessageGoneError as error:
             text = f"can not find message by the offset, {offset}: {error}"
             return Refusal(ResponseCode.SYSTEM_ERROR, text)
@@ -414,6 +419,7 @@ class AdminHandlers:
         topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
         count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
         begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
+        walks: Walks = {}
 
         def look() -> _Found | Refusal:
             records = query_by_key(
@@ -425,6 +431,7 @@ class AdminHandlers:
                 begin_ms=begin_ms,
                 end_ms=end_ms,
                 is_unique_key=is_unique,
+                walks=walks if self._router.may_wait_for_disk(request) else None,
             )
             return self._found(records)
 
@@ -443,6 +450,10 @@ class AdminHandlers:
 
     def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
         """Answer with what any node finds; that there is nothing is for a confirmed leader to say."""
+        self._router.attempt(request, partial(self._look_here, request, look))
+
+    def _look_here(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
+        """Answer with what this node finds; if that is nothing, bring the request to where it can be said."""
         found = look()
         if isinstance(found, _Found):
             found.answer(request)

@@ -22,6 +22,7 @@ from broker.service.offsets import (
 )
 from broker.store.control import CommitOffsets
 from broker.store.lookups import earliest_store_time, offset_by_time
+from broker.store.queue_search import Search
 from broker.store.record_reader import MessageGoneError
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -283,8 +284,9 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        bounds = partial(self._state.queues.min_max, topic, queue_id)
-        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[1]))
+        self._router.when_confirmed(
+            request, lambda: _number(request, "offset", self._bounds(request, topic, queue_id)[1])
+        )
 
     def min_offset(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_MIN_OFFSET; an unknown queue has 0.
@@ -293,8 +295,15 @@ class Offsets:
             FieldError: a field is missing or impossible.
         """
         topic, queue_id = _queue(command)
-        bounds = partial(self._state.queues.min_max, topic, queue_id)
-        self._router.when_confirmed(request, lambda: _number(request, "offset", bounds()[0]))
+        self._router.when_confirmed(
+            request, lambda: _number(request, "offset", self._bounds(request, topic, queue_id)[0])
+        )
+
+    def _bounds(
+        self, request: PendingRequest, topic: str, queue_id: QueueId
+    ) -> tuple[QueueOffset, QueueOffset]:
+        may_wait = self._router.may_wait_for_disk(request)
+        return self._state.queues.min_max(topic, queue_id, without_waiting=may_wait)
 
     def by_time(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer SEARCH_OFFSET_BY_TIMESTAMP.
@@ -305,6 +314,7 @@ class Offsets:
         topic, queue_id = _queue(command)
         time_ms = fields.int64(command.ext, "timestamp")
         is_upper = command.ext.get("boundaryType", "lower").lower() == "upper"
+        search = Search()
 
         def act() -> None:
             try:
@@ -315,6 +325,7 @@ class Offsets:
                     queue_id,
                     time_ms=time_ms,
                     is_upper=is_upper,
+                    search=search if self._router.may_wait_for_disk(request) else None,
                 )
             except MessageGoneError as error:
                 request.answer(ResponseCode.SYSTEM_ERROR, str(error))
@@ -332,7 +343,10 @@ class Offsets:
         topic, queue_id = _queue(command)
 
         def act() -> None:
-            stored_ms = earliest_store_time(self._state, self._log.reader, topic, queue_id)
+            may_wait = self._router.may_wait_for_disk(request)
+            stored_ms = earliest_store_time(
+                self._state, self._log.reader, topic, queue_id, may_wait=may_wait
+            )
             _number(request, "timestamp", -1 if stored_ms is None else stored_ms)
 
         self._router.when_confirmed(request, act)

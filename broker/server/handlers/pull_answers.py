@@ -7,7 +7,7 @@ from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
-from broker.server.handlers.pull_loads import PullLoads
+from broker.server.handlers.pull_loads import UNIT_WAITS_MAX, PullLoads
 from broker.server.handlers.pull_request import Pull
 from broker.service.pull import PullOutcome, outcome_of
 from broker.store.reading import GetResult, GetStatus, get_messages
@@ -19,6 +19,9 @@ from dledger_mq.remoting.requests import PullFields
 
 _COUNT_MAX: Final = 1024
 """Messages in one answer, whatever the client asks for."""
+
+BACKLOG_BYTES: Final = 64 << 20
+"""Messages farther from the log's end are a backlog; up to there entries are kept in memory, as a rule."""
 
 
 @dataclass(slots=True)
@@ -35,6 +38,7 @@ class PullAnswers:
 
     Attributes:
         counts: of those that were given.
+        backlog_readers: numbers of the connections that were given old messages last.
     """
 
     def __init__(
@@ -49,6 +53,7 @@ class PullAnswers:
             loads: knows who may wait for the disk, and reads ahead.
         """
         self.counts = PullCounts()
+        self.backlog_readers = set[int]()
         self._log = log
         self._state = state
         self._advice = advice
@@ -64,7 +69,7 @@ class PullAnswers:
 
         Raises:
             EntryDamagedError: a message cannot be read now.
-            NotLoadedError, UnitsNotLoadedError: it has to be read from the disk, and the pull may wait.
+            NotInMemoryError: it has to be read from the disk, and the pull may wait.
         """
         fields, offset = pull.fields, pull.next_offset
         assert pull.is_checked, f"a pull of {fields.topic} reads, and was not checked"
@@ -81,7 +86,7 @@ class PullAnswers:
             tag_hashes=pull.tags,
             limits=self._advice.limits,
             may_wait=may_wait,
-            may_wait_for_units=may_wait and not pull.has_units,
+            may_wait_for_units=may_wait and pull.unit_waits < UNIT_WAITS_MAX,
         )
         return result, outcome_of(result, offset, is_authoritative=self.is_sure(pull))
 
@@ -99,6 +104,7 @@ class PullAnswers:
 
     def give(self, pull: Pull, result: GetResult, outcome: PullOutcome) -> None:
         """Answer a pull with what was read, in one frame."""
+        self._note_backlog(pull, is_backlog=result.bytes_behind > BACKLOG_BYTES)
         if result.not_loaded:
             self._loads.read_ahead(pull, result.not_loaded)
         is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
@@ -123,6 +129,14 @@ class PullAnswers:
             counts.messages += result.count
         else:
             counts.missed += 1
+
+    def _note_backlog(self, pull: Pull, *, is_backlog: bool) -> None:
+        """Note what a pull's client reads; it is expected to go on there."""
+        pull.is_backlog = is_backlog
+        if is_backlog:
+            self.backlog_readers.add(pull.connection)
+        else:
+            self.backlog_readers.discard(pull.connection)
 
     def send_away(self, pull: Pull) -> None:
         """Answer that there is nothing new here, with the client's own offset, and name the leader."""

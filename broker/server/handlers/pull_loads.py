@@ -1,34 +1,30 @@
 """Pulls that wait until old messages were read from the disk beside the loop.
 
-A pull waits for one such read only, and for one of its queue's units before, and not beyond its deadline: then it is
-given what is there, its first message in any case, or, when it is late or this node ends, nothing but the word to ask
-again. For a client that is gone nothing is read. It must not know how pulls are answered.
+A pull waits for one such read only, and before that for where its queue begins and for its units, and not beyond its
+deadline: then it is given what is there, its first message in any case, or, when it is late or this node ends, nothing
+but the word to ask again. It must not know how pulls are answered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from broker.server.handlers.pull_request import Pull
+from broker.server.requests.disk_waits import DiskWaits
+from broker.store.not_in_memory import NotInMemoryError, NotLoadedError
 from dledger.runtime.log_reader import LogReader
 from dledger_mq.message.numbers import PhysicalOffset
+
+UNIT_WAITS_MAX: Final = 2
+"""Reads of a queue's units for one pull: where the queue begins, and the units that are wanted."""
 
 AHEAD_MAX: Final = 16
 """Reads for nobody in particular, at a time: they are for whoever is expected to ask next."""
 
 
-def _nothing() -> None:
-    """Do nothing: nobody listens yet."""
-
-
-class PullLoads:
-    """The pulls that wait; at most so many.
-
-    Attributes:
-        is_ending: no pull may wait any more.
-        answered: called after a pull went on; it has to send the answers that there are.
-    """
+class PullLoads(DiskWaits[Pull]):
+    """The pulls that wait, and what is read ahead."""
 
     def __init__(
         self,
@@ -46,13 +42,8 @@ class PullLoads:
             give_up: called when it waits no longer, though that was not read yet.
             most: pulls that may wait.
         """
-        self.is_ending = False
-        self.answered: Callable[[], None] = _nothing
-        self._reader = reader
+        super().__init__(reader, give_up, most=most)
         self._go_on = go_on
-        self._give_up = give_up
-        self._most = most
-        self._waiting: set[Pull] = set()
         self._ahead_count = 0
 
     def may_wait(self, pull: Pull) -> bool:
@@ -60,18 +51,15 @@ class PullLoads:
         if pull.is_loaded:
             pull.is_loaded = False
             return False
-        return not self.is_ending and len(self._waiting) < self._most
+        return self.has_room
 
-    def wait(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
-        """Let a pull wait until these records were read."""
-        self._waiting.add(pull)
-        self._reader.load(places, lambda: self._loaded(pull), lambda: self._is_wanted(pull))
-
-    def wait_for_units(self, pull: Pull, warm: Callable[[], None]) -> None:
-        """Let a pull wait until units of its queue were read; it may wait for their records after that."""
-        self._waiting.add(pull)
-        pull.has_units = True
-        self._reader.read_beside(warm, lambda: self._resume(pull), lambda: self._is_wanted(pull))
+    def wait(self, pull: Pull, missing: NotInMemoryError) -> None:
+        """Let a pull wait until records, or units of its queue, were read; after units it may wait for the records."""
+        if isinstance(missing, NotLoadedError):
+            self.wait_for(pull, missing, lambda: self._loaded(pull))
+        else:
+            pull.unit_waits += 1
+            self.wait_for(pull, missing, lambda: self._go_on(pull))
 
     def read_ahead(self, pull: Pull, places: Sequence[tuple[PhysicalOffset, int]]) -> None:
         """Read records for which a pull's client is expected to ask next, unless enough is read ahead."""
@@ -79,36 +67,9 @@ class PullLoads:
             self._ahead_count += 1
             self._reader.load(places, self._read_ahead, lambda: not pull.origin.is_closed)
 
-    def expire(self, now_ms: int) -> None:
-        """Give up waiting for those that are late, and forget those whose clients are gone."""
-        late = [each for each in self._waiting if each.deadline_ms <= now_ms or each.is_closed]
-        self._stop_waiting(late)
-
-    def end(self) -> None:
-        """Give up waiting for all pulls at once; none waits from now on."""
-        self.is_ending = True
-        self._stop_waiting(tuple(self._waiting))
-
-    def _stop_waiting(self, pulls: Iterable[Pull]) -> None:
-        for pull in pulls:
-            self._waiting.remove(pull)
-            if not pull.is_closed:
-                self._give_up(pull)
-
-    def _is_wanted(self, pull: Pull) -> bool:
-        return pull in self._waiting and not pull.is_closed
-
     def _loaded(self, pull: Pull) -> None:
         pull.is_loaded = True
-        self._resume(pull)
-
-    def _resume(self, pull: Pull) -> None:
-        if pull not in self._waiting:
-            return  # it was given up
-        self._waiting.remove(pull)
-        if not pull.is_closed:
-            self._go_on(pull)
-            self.answered()
+        self._go_on(pull)
 
     def _read_ahead(self) -> None:
         self._ahead_count -= 1

@@ -19,7 +19,8 @@ class Pull(PendingRequest, eq=False):
         held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
         is_held: True while it waits for a message.
         is_loaded: True from when what it waited for was read from the disk until it reads that.
-        has_units: True once it has waited for the units of its queue; it does so once.
+        unit_waits: how often it has waited for units of its queue, or for where that begins.
+        is_backlog: True if what its client was given last, or is given now, is old.
     """
 
     is_confirmed: bool = False
@@ -29,7 +30,8 @@ class Pull(PendingRequest, eq=False):
     held_until_ms: int = 0
     is_held: bool = False
     is_loaded: bool = False
-    has_units: bool = False
+    unit_waits: int = 0
+    is_backlog: bool = False
 
     @property
     def fields(self) -> PullFields:

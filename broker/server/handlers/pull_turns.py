@@ -2,17 +2,21 @@
 
 Whatever is ready in one turn of the loop is done before the next one, and a send takes several turns until it is
 answered. A few readers of old messages, each of whom asks again at once, made each turn ten times as long. Pulls that
-come beyond their share of a turn wait for the next one, in their order. It must not know what a pull is.
+come beyond their share of a turn wait for the next one, in their order. Those of backlogs have a row of their own, and
+pauses while messages come (backlog_share.py). It must not know what a pull is.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 from typing import Final, Generic, Protocol, TypeVar
 
 import trio
+
+from broker.server.handlers.backlog_share import BacklogShare
 
 SHARE_S: Final = 0.0005
 """Of each turn: some newest pulls, or one that is read from the system's memory and verified."""
@@ -21,25 +25,30 @@ TURN_S_MAX: Final = 0.005
 """After so long without a pull beyond the share, the turn in which it began is surely over."""
 
 
-class Closing(Protocol):
-    """Something that nobody waits for any more, perhaps."""
+class Turn(Protocol):
+    """Something that was asked for."""
 
     @property
     def is_closed(self) -> bool:
         """True once its client is gone."""
         ...
 
+    @property
+    def is_backlog(self) -> bool:
+        """True if it asks, as far as anybody knows, for what is old."""
+        ...
 
-Turned = TypeVar("Turned", bound=Closing)
+
+Turned = TypeVar("Turned", bound=Turn)
 
 
 class PullTurns(Generic[Turned]):
     """The pulls that wait for the next turn.
 
-    Invariant: while any waits, each that comes waits behind it.
+    Invariant: while any waits, each that comes waits behind it; those of backlogs wait for one another only.
 
     Attributes:
-        answered: called after pulls of the row went on; it has to send the answers that there are.
+        answered: called after pulls of the rows went on; it has to send the answers that there are.
     """
 
     def __init__(self, go_on: Callable[[Turned], None]) -> None:
@@ -50,7 +59,9 @@ class PullTurns(Generic[Turned]):
         """
         self.answered: Callable[[], None] = lambda: None
         self._go_on = go_on
+        self._share = BacklogShare()
         self._waiting: deque[Turned] = deque()
+        self._backlog: deque[Turned] = deque()
         self._some = trio.Event()
         self._is_running = False
         self._began_s = 0.0
@@ -61,13 +72,13 @@ class PullTurns(Generic[Turned]):
         self._is_running = True
         try:
             while True:
-                await self._some.wait()
-                self._begin_turn(perf_counter())
-                while self._waiting and self._left_s > 0:
-                    self._take(self._waiting.popleft())
+                await self._wait_for_some()
+                now_s = perf_counter()
+                self._begin_turn(now_s)
+                self._take_while_left(self._waiting)
+                if self._backlog and not self._share.wait_s(now_s):
+                    self._take_while_left(self._backlog)
                 self.answered()
-                if not self._waiting:
-                    self._some = trio.Event()
                 await trio.lowlevel.checkpoint()
         finally:
             self._is_running = False
@@ -75,22 +86,51 @@ class PullTurns(Generic[Turned]):
     def take(self, each: Turned) -> None:
         """Let one go on now if the share of this turn is not used up, and otherwise in one of the next turns."""
         now_s = perf_counter()
+        row, is_due = self._waiting, True
+        if each.is_backlog:
+            row, is_due = self._backlog, not self._share.wait_s(now_s)
         if not self._waiting and now_s - self._began_s > TURN_S_MAX:
             self._begin_turn(now_s)
-        if self._is_running and (self._waiting or self._left_s <= 0):
-            self._waiting.append(each)
+        if self._is_running and (row or self._left_s <= 0 or not is_due):
+            row.append(each)
             self._some.set()
         else:
             self._take(each)
+
+    def resume(self, each: Turned, go_on: Callable[[Turned], None]) -> None:
+        """Let one go on now that has waited for something else; what it takes is counted."""
+        self._take(each, go_on)
+
+    def note_new(self) -> None:
+        """Take note that an entry was applied: messages come."""
+        self._share.note_new(perf_counter())
+
+    async def _wait_for_some(self) -> None:
+        """Wait until something is due."""
+        while not self._waiting:
+            wait_s = self._share.wait_s(perf_counter()) if self._backlog else math.inf
+            if wait_s <= 0:
+                return
+            self._some = trio.Event()
+            with trio.move_on_after(wait_s):
+                await self._some.wait()
+
+    def _take_while_left(self, row: deque[Turned]) -> None:
+        """Let some of a row go on, one at least if this turn has anything left."""
+        while row and self._left_s > 0:
+            self._take(row.popleft())
 
     def _begin_turn(self, now_s: float) -> None:
         self._began_s = now_s
         self._left_s = SHARE_S
 
-    def _take(self, each: Turned) -> None:
+    def _take(self, each: Turned, go_on: Callable[[Turned], None] | None = None) -> None:
         """Let one go on, unless its client went meanwhile; what it takes is counted."""
         if each.is_closed:
             return
         began_s = perf_counter()
-        self._go_on(each)
-        self._left_s -= perf_counter() - began_s
+        (go_on or self._go_on)(each)
+        now_s = perf_counter()
+        self._left_s -= now_s - began_s
+        if each.is_backlog:
+            self._share.spend(now_s, now_s - began_s)

@@ -28,8 +28,7 @@ from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules
 from broker.service.refusal import Refusal
-from broker.store.consume_queue import UnitsNotLoadedError
-from broker.store.record_reader import NotLoadedError
+from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -45,7 +44,7 @@ class _NotKnownHereError(Exception):
 
 
 _NOT_NOW = (EntryDamagedError, _NotKnownHereError)
-_NOT_READ = (EntryDamagedError, NotLoadedError, UnitsNotLoadedError)
+_NOT_READ = (EntryDamagedError, NotInMemoryError)
 
 
 class Pulls:
@@ -97,8 +96,8 @@ class Pulls:
         self._sent_away = SentAway(held_max)
         self._held: HeldPulls[Pull] = HeldPulls(held_max)
         self._held_max = held_max
-        self.loads = PullLoads(log.reader, self._check_and_read, self._late_load, most=held_max)
-        self.turns = PullTurns(self._go_on)
+        self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
+        self.turns = PullTurns(self._begin)
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
         self.long_polling = long_polling
@@ -126,14 +125,25 @@ class Pulls:
     def pull(self, request: PendingRequest, command: PullRequest) -> None:
         """Carry out one pull."""
         assert isinstance(request, Pull), "its handler says so"
+        request.is_backlog = request.connection in self._answers.backlog_readers
         self.turns.take(request)
 
     # Confirming, checking and reading.
+
+    def _begin(self, pull: Pull) -> None:
+        """Begin with a pull whose turn has come; its wait for that leaves it the whole time for all else."""
+        if pull.is_backlog:
+            pull.deadline_ms = self._now_ms() + HOLD_MS
+        self._go_on(pull)
 
     def _go_on(self, pull: Pull) -> None:
         """Take a pull's remaining steps, the first of which is its confirmation."""
         if pull.is_confirmed or self._confirm(pull):
             self._check_and_read(pull)
+
+    def _resume(self, pull: Pull) -> None:
+        """Go on with a pull for which the disk was read."""
+        self.turns.resume(pull, self._check_and_read)
 
     def _check_and_read(self, pull: Pull) -> None:
         """Take the steps after the confirmation; a pull that cannot go on now is put off, or refused if it is late."""
@@ -143,10 +153,8 @@ class Pulls:
                 self._read_first(pull)
             else:
                 pull.answer(refusal.code, refusal.remark)
-        except UnitsNotLoadedError as error:
-            self.loads.wait_for_units(pull, error.warm)
-        except NotLoadedError as error:
-            self.loads.wait(pull, error.places)
+        except NotInMemoryError as error:
+            self.loads.wait(pull, error)
         except _NOT_NOW as error:
             if not self._try_later(pull):
                 pull.answer(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
@@ -267,7 +275,7 @@ class Pulls:
         """Answer a pull with what is there, or hold it until a message comes.
 
         Raises:
-            EntryDamagedError, NotLoadedError, UnitsNotLoadedError: neither was done.
+            EntryDamagedError, NotInMemoryError: neither was done.
         """
         fields = pull.fields
         pull.next_offset = fields.queue_offset
@@ -296,6 +304,7 @@ class Pulls:
 
     def applied(self) -> None:
         """Answer the held pulls that now find something, since entries were applied."""
+        self.turns.note_new()
         held = self._held
         if not held.count:
             return
@@ -379,6 +388,7 @@ class Pulls:
         """Drop the pulls of a connection."""
         self._held.connection_closed(number)
         self._sent_away.connection_closed(number)
+        self._answers.backlog_readers.discard(number)
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a held pull that finds something now; drop one whose client is gone."""

@@ -58,6 +58,7 @@ class PendingRequest(msgspec.Struct):
         was_held: True once it has waited for a leader, here or at the node that passed it on.
         waited_ms: its wait at that node. Invariant: 0 unless `was_held`.
         is_answered: True once its answer was given; nothing more is sent. Invariant: False while `is_oneway`.
+        disk_waits: how often it has waited for the disk.
     """
 
     origin: Origin
@@ -72,6 +73,7 @@ class PendingRequest(msgspec.Struct):
     was_held: bool = False
     waited_ms: int = 0
     is_answered: bool = False
+    disk_waits: int = 0
 
     @property
     def kind(self) -> RequestKind:

@@ -1,7 +1,8 @@
 """Brings a request to the node that leads: here, over the link, or parked until there is one.
 
 The one place that knows who leads. A request that needs an entry which the disk does not give is parked as well, until
-that is back.
+that is back. One that needs what is not in memory is carried out again once that was read beside the loop, from its
+beginning: so its answer is of one state, no older than the one in which it was confirmed.
 
 A send whose connection has ended is dropped before anything is done: its client may have sent it again elsewhere. So
 is one that was still in a socket while this node stood still.
@@ -29,10 +30,12 @@ from broker.server.links.private_codes import (
     PrivateCode,
 )
 from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.disk_waits import DiskWaits
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import HOLD_MS, PendingRequest
 from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
+from broker.store.not_in_memory import NotInMemoryError
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError, EntryDamagedError, LogServer, Role
 from dledger_mq.remoting.codes import DISK_FULL, ResponseCode
@@ -48,6 +51,9 @@ WAIT_MARGIN_MS: Final = 100
 ANSWER_MS: Final = 10_000
 """Wait of a passed-on request for the leader's answer; at its end the client has given up."""
 
+DISK_WAITS_MAX: Final = 64
+"""Reads beside the loop for one request: what is pushed out of memory at once is read on the loop in the end."""
+
 
 class Router:
     """Carries requests out where the leader is, and keeps those that wait for one.
@@ -56,6 +62,7 @@ class Router:
 
     Attributes:
         passed_on_ms: when a client's request was passed on last, by the monotonic clock; None: never.
+        disk_waits: the requests that wait for the disk.
     """
 
     def __init__(
@@ -87,6 +94,9 @@ class Router:
         self._waiting: deque[PendingRequest] = deque()
         self._delivered: list[str] = []
         self.passed_on_ms: int | None = None
+        self.disk_waits = DiskWaits[PendingRequest](
+            log.reader, self._not_read_in_time, most=waiting_max
+        )
         link.watch(opened=self.unpark, settled=self.report_delivered)
 
     @property
@@ -96,8 +106,8 @@ class Router:
 
     @property
     def waiting_count(self) -> int:
-        """The count of requests that wait for a leader."""
-        return len(self._waiting)
+        """The count of requests that wait for a leader, or for the disk."""
+        return len(self._waiting) + self.disk_waits.count
 
     # Carrying out.
 
@@ -116,13 +126,32 @@ class Router:
             self.park(request)
 
     def carry_out(self, request: PendingRequest) -> None:
-        """Serve a request on this node; answer what its client got wrong, and park what needs a damaged entry."""
+        """Serve a request on this node; answer what its client got wrong, and let what cannot be read now wait."""
+        self.attempt(request, partial(request.handler.serve, request, request.command))
+
+    def attempt(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act`, which answers, and again each time that something it lacks was read from the disk.
+
+        What else keeps it from answering is dealt with here, too.
+        """
         try:
-            request.handler.serve(request, request.command)
+            act()
+        except NotInMemoryError as error:
+            request.disk_waits += 1
+            self.disk_waits.wait_for(request, error, partial(self.attempt, request, act))
         except (FieldError, BodyError) as error:
             refuse_fault(request, error)
         except EntryDamagedError as error:
             self._park_for(request, error)
+
+    def may_wait_for_disk(self, request: PendingRequest) -> bool:
+        """Return whether a request may raise `NotInMemoryError` now, instead of reading the disk on the loop."""
+        return request.disk_waits < DISK_WAITS_MAX and self.disk_waits.has_room
+
+    def _not_read_in_time(self, request: PendingRequest) -> None:
+        """Refuse a request for which the disk was not read in time; nothing is denied."""
+        text = "the disk has not given in time what this asks for; nothing is said of it, ask again"
+        self._fail(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def when_confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act`, which answers, once it is confirmed that this node leads; else park for the next leader."""
@@ -130,14 +159,8 @@ class Router:
 
     def _confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act` unless nobody waits for it."""
-        if request.is_abandoned:
-            return
-        try:
-            act()
-        except (FieldError, BodyError) as error:
-            refuse_fault(request, error)
-        except EntryDamagedError as error:
-            self._park_for(request, error)
+        if not request.is_abandoned:
+            self.attempt(request, act)
 
     def when_committed(
         self,
@@ -228,6 +251,7 @@ class Router:
 
     def expire(self, now_ms: int) -> None:
         """Give up requests that waited long enough, and sends that wait in vain; `now_ms` is monotonic."""
+        self.disk_waits.expire(now_ms)
         if not self._waiting:
             return
         has_no_room = self._log.full_disks.leave_no_majority

@@ -24,12 +24,14 @@ from broker.service.retention import (
     refuses_sends,
 )
 from broker.store.control import ForgetBefore
-from broker.store.lookups import earliest_store_ms, position_by_time
+from broker.store.lookups import check_loaded, earliest_store_ms, position_by_time
 from broker.store.needs import Need, oldest_need, oldest_pin
+from broker.store.not_in_memory import NotLoadedError
 from broker.store.retention import JUMP_MS, ForgetCause
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogServer, NodeId, Position
+from dledger.raft.entry import Entry
 from dledger.runtime.events_log import log_event
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.remoting.codes import DISK_FULL
@@ -44,6 +46,9 @@ COMPLAINT_MS: Final = 3_600_000
 
 HAND_OVER_PAUSE_MS: Final = 30_000
 """A leader whose disk is nearly full hands over once in this time, whatever comes of it."""
+
+READS_MAX: Final = 8
+"""Reads beside the loop for one round; one does, or two, unless what was read leaves memory at once."""
 
 _RESERVED_KEY: Final = "fileReservedTime"
 
@@ -119,6 +124,7 @@ class RetentionWatch:
         self._now_ms = self._next_look_ms = self._next_round_ms = 0
         self._next_complaint_ms = self._next_hand_over_ms = 0
         self._asked_rounds = 0
+        self._is_reading = self._may_wait = False
         self._overrun, self._full_learners = set[str](), frozenset[str]()
         self._topics = TopicRetention(log, state, commits)
         self._pace = LogPace()
@@ -135,11 +141,16 @@ class RetentionWatch:
         self._asked_rounds = ASKED_ROUNDS
         self._topics.ask()
         self._next_look_ms = self._next_round_ms = 0
-        self.tick(self._now_ms)
+        self.tick(self._now_ms, may_wait=False)
         return "" if self._is_waiting or self.held_up is None else self.held_up.text
 
-    def tick(self, now_ms: int) -> None:
-        """Look at the disk, and while this node leads let the group forget; `now_ms` is monotonic."""
+    def tick(self, now_ms: int, *, may_wait: bool = True) -> None:
+        """Look at the disk, and while this node leads let the group forget.
+
+        Args:
+            now_ms: monotonic.
+            may_wait: whether what says how much is due may be read beside the loop first.
+        """
         self._now_ms = now_ms
         if now_ms < self._next_look_ms:
             return
@@ -158,13 +169,28 @@ class RetentionWatch:
             self._is_leading = True
             self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._doubt.note(leap)
-        if now_ms >= self._next_round_ms and not self._is_waiting and not self._commits.is_full:
+        is_busy = self._is_waiting or self._commits.is_full or (self._is_reading and may_wait)
+        if now_ms >= self._next_round_ms and not is_busy:
             self._next_round_ms = now_ms + self.rules.round_ms
             self._asked_rounds = max(0, self._asked_rounds - 1)
-            try:
-                self._forget(now_ms)
-            except DLedgerError as error:  # an entry cannot be read now; the next round tries again
-                self._log_event(logging.WARNING, "retention-waits", reason=error)
+            self._round(reads_left=READS_MAX if may_wait else 0)
+
+    def _round(self, *, reads_left: int) -> None:
+        """Forget what is due; what says how much that is may be read beside the loop first, so many times."""
+        self._may_wait = reads_left > 0
+        try:
+            self._forget(self._now_ms)
+        except NotLoadedError as error:
+            self._is_reading = True
+            self._log.reader.load(error.places, partial(self._go_on, reads_left - 1))
+        except DLedgerError as error:  # an entry cannot be read now; the next round tries again
+            self._log_event(logging.WARNING, "retention-waits", reason=error)
+
+    def _go_on(self, reads_left: int) -> None:
+        """Go on with a round for which an entry was read."""
+        self._is_reading = False
+        if self._log.is_serving and not self._is_waiting and not self._commits.is_full:
+            self._round(reads_left=reads_left)
 
     # Room.
 
@@ -341,6 +367,7 @@ class RetentionWatch:
 
         Raises:
             DLedgerError: it cannot be read.
+            NotLoadedError: it is not in memory, and this round may wait.
         """
         known = self._starts.get(beginning)
         if known is not None:
@@ -348,19 +375,25 @@ class RetentionWatch:
         beyond = Position(beginning + self._log.config.segment_size_bytes)
         if beyond >= end:
             return None
-        reader = self._log.reader
-        entry = reader.entry_at(beyond)
+        entry = self._entry_at(beyond)
         if entry.position <= beginning:  # it is larger than a segment, and has one of its own
             if entry.end_position >= end:
                 return None
-            entry = reader.entry_at(entry.end_position)
-        stored_ms = earliest_store_ms(reader, entry.position, end=end)
+            entry = self._entry_at(entry.end_position)
+        stored_ms = earliest_store_ms(
+            self._log.reader, entry.position, end=end, may_wait=self._may_wait
+        )
         start = SegmentStart(entry.index, entry.position, stored_ms)
         if stored_ms is not None:
             kept_from = self._state.retention.position
             self._starts = {at: each for at, each in self._starts.items() if at >= kept_from}
             self._starts[beginning] = start
         return start
+
+    def _entry_at(self, position: Position) -> Entry:
+        if self._may_wait:
+            check_loaded(self._log.reader, position)
+        return self._log.reader.entry_at(position)
 
     def _write(self, start: SegmentStart, cause: ForgetCause) -> None:
         place = self._commits.stage_control(ForgetBefore(start.index, start.position, cause))

@@ -5,18 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore
+from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore, QueueKey
+from broker.store.not_in_memory import FilesNotLoadedError, NotLoadedError
+from broker.store.queue_search import Search
 from broker.store.unit_files import UnitFiles
 from dledger.raft.ids import Position
-from dledger_mq.message.numbers import QueueId, StoreTimeMs
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 
 steps = st.lists(
     st.tuples(st.just("append"), st.integers(1, 500))
     | st.tuples(st.just("spill"), st.integers(0, 5))
-    | st.tuples(st.just("trim"), st.integers(0, 4000)),
+    | st.tuples(st.just("trim"), st.integers(0, 4000))
+    | st.tuples(st.just("trim to message"), st.integers(0, 20)),
     max_size=40,
 )
 
@@ -28,6 +31,36 @@ def test_a_queue_is_a_list(steps: list[tuple[str, int]], first: int, count: int)
         for store in (MemoryUnitStore(), files):
             check_against_a_list(ConsumeQueue((b"T", QueueId(0)), store), steps, first, count)
         files.close()
+
+
+class ColdFiles(UnitFiles):
+    """Units of which the system has none in memory."""
+
+    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> None:
+        return None
+
+
+@given(steps, st.integers(0, 40), st.integers(0, 40))
+@example([("append", 5)] * 3 + [("spill", 0), ("trim to message", 1)], 0, 0)
+def test_a_queue_that_is_trimmed_beside_the_loop_is_a_list(
+    steps: list[tuple[str, int]], first: int, count: int
+) -> None:
+    with TemporaryDirectory() as folder:
+        files = ColdFiles(Path(folder), file_bytes=60)
+        check_against_a_list(TrimmedBeside((b"T", QueueId(0)), files), steps, first, count)
+        files.close()
+
+
+class TrimmedBeside(ConsumeQueue):
+    """A queue that never waits when it is trimmed, and lets a thread search."""
+
+    def trim(self, beginning: Position, *, without_waiting: bool = False) -> None:
+        try:
+            super().trim(beginning, without_waiting=True)
+        except FilesNotLoadedError as error:
+            error.warm()
+            super().trim(beginning, without_waiting=True)
+        self.release()
 
 
 def check_against_a_list(
@@ -42,7 +75,9 @@ def check_against_a_list(
             queue.append(*twin[-1])
             untrimmed.append(*twin[-1])
             position += number
-        elif what == "trim":
+        elif what.startswith("trim"):
+            if what != "trim":
+                number = twin[number][0] if number < len(twin) else position
             trimmed_to = max(trimmed_to, number)
             queue.trim(Position(trimmed_to))
             kept = [n for n in range(len(twin)) if twin[n][0] >= trimmed_to]
@@ -73,3 +108,27 @@ def test_k1_k2_search_is_a_linear_search(
     assert (
         queue.offset_by_time(time_ms, lambda at, _: StoreTimeMs(times[at]), is_upper=True) == upper
     )
+    assert found_in_parts(queue, times, time_ms, data) == lower
+
+
+def found_in_parts(
+    queue: ConsumeQueue, times: list[int], time_ms: int, data: st.DataObject
+) -> QueueOffset:
+    """Search by time where each record is read once only, and the queue is trimmed and grows meanwhile."""
+    search, loaded = Search(), set[int]()
+
+    def store_time(at: int, _size_bytes: int) -> StoreTimeMs:
+        if at not in loaded:
+            loaded.add(at)
+            raise NotLoadedError([])
+        loaded.remove(at)  # it leaves memory at once
+        return StoreTimeMs(times[at])
+
+    for _ in range(64):
+        try:
+            return queue.offset_by_time(time_ms, store_time, search=search)  # type: ignore[arg-type]
+        except NotLoadedError:
+            if times and times[-1] >= time_ms and data.draw(st.booleans()):
+                times.append(times[-1])  # behind what is found
+                queue.append(len(times) - 1, 1, 0)  # type: ignore[arg-type]  # a place
+    raise AssertionError("it does not end")

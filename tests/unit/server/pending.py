@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
@@ -65,7 +66,7 @@ class ParkingRouter(Router):
 
     def __init__(self, commits: Commits, linear: object | None = None) -> None:
         super().__init__(
-            cast("Any", None),
+            cast("Any", SimpleNamespace(reader=None)),
             MagicMock(),
             cast("Any", linear or Confirmed()),
             commits,

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from broker.server.handlers.pull_loads import AHEAD_MAX
+from broker.server.handlers import pull_answers
+from broker.server.handlers.pull_loads import AHEAD_MAX, UNIT_WAITS_MAX
+from broker.server.handlers.pull_request import Pull
 from broker.server.requests.request import HOLD_MS
 from broker.store.consume_queue import MemoryUnitStore, QueueKey
 from dledger_mq.message.numbers import QueueId, QueueOffset
@@ -195,7 +197,8 @@ def test_units_that_left_memory_again_at_once_are_read_on_the_loop(
 ) -> None:
     bench.log.cold.clear()
     origin = bench.pull(0)
-    bench.log.end_reading(works=False)
+    for _ in range(UNIT_WAITS_MAX):
+        bench.log.end_reading(works=False)
     assert bodies(origin) == [b"%d" % number for number in range(10)]
     assert units.read_on_the_loop
 
@@ -313,3 +316,73 @@ def test_reading_ahead_is_bounded(bench: ColdBench) -> None:
         bench.log.cold.discard(first)
         assert bodies(bench.pull(0)) == [b"0"]
     assert len(bench.log.loads) == AHEAD_MAX
+
+
+@pytest.fixture
+def backlogs(bench: ColdBench, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether each pull that is asked for reads a backlog, as far as is known; the newest three messages are none."""
+    end = bench.broker.log.end_position
+    newest = bench.broker.log.entries[-3].position
+    monkeypatch.setattr(pull_answers, "BACKLOG_BYTES", end - newest)
+    bench.log.cold.clear()
+    asked: list[bool] = []
+    take = bench.pulls.turns.take
+
+    def noted(pull: Pull) -> None:
+        asked.append(pull.is_backlog)
+        take(pull)
+
+    monkeypatch.setattr(bench.pulls.turns, "take", noted)
+    return asked
+
+
+def test_who_was_given_what_is_old_reads_a_backlog_until_it_is_given_what_is_new(
+    bench: ColdBench, backlogs: list[bool]
+) -> None:
+    for offset in (0, 2, 4, 8, 0):
+        bench.pull(offset, count=2)
+    assert backlogs == [False, True, True, True, False]
+
+
+def test_a_reader_of_a_backlog_is_forgotten_with_its_connection(
+    bench: ColdBench, backlogs: list[bool]
+) -> None:
+    bench.pull(0, count=2)
+    bench.pulls.connection_closed(Origin.number)
+    bench.pull(2, count=2)
+    assert backlogs == [False, False]
+
+
+def test_a_connection_that_is_gone_by_then_is_not_noted(
+    bench: ColdBench, backlogs: list[bool]
+) -> None:
+    bench.log.cold = {entry.index for entry in bench.broker.log.entries}
+    gone = bench.pull(0, count=2)
+    bench.pulls.connection_closed(Origin.number)
+    gone.is_closed = True
+    bench.log.end_load()
+    bench.pulls.look_at_all()
+    assert (backlogs, bench.pulls._answers.backlog_readers) == ([False], set())
+
+
+def test_new_messages_let_backlogs_pause(bench: ColdBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    noted: list[None] = []
+    monkeypatch.setattr(bench.pulls.turns, "note_new", lambda: noted.append(None))
+    bench.pulls.applied()
+    assert noted == [None]
+
+
+def test_a_pull_that_waited_for_its_turn_has_its_whole_time_for_the_disk(
+    bench: ColdBench, backlogs: list[bool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.pull(0, count=2)
+    rows: list[Pull] = []
+    monkeypatch.setattr(bench.pulls.turns, "take", rows.append)
+    waiting = bench.pull(2)
+    bench.log.cold = {entry.index for entry in bench.broker.log.entries}
+    bench.expire(10 * HOLD_MS)
+    bench.pulls.turns._go_on(rows[0])
+    bench.expire(11 * HOLD_MS - 1)
+    assert waiting.frames == []
+    bench.log.end_load()
+    assert len(bodies(waiting)) == 8

@@ -154,13 +154,15 @@ class Bench:
         assert answer.code == 19, answer.remark
         self.now_ms = 0
 
-    def pull(self, offset: int, suspend_ms: int = 0, *, commit_offset: int = -1) -> Origin:
+    def pull(
+        self, offset: int, suspend_ms: int = 0, *, commit_offset: int = -1, count: int = 32
+    ) -> Origin:
         fields = PullFields(
             consumer_group="G",
             topic="T",
             queue_id=0,
             queue_offset=offset,
-            max_msg_nums=32,
+            max_msg_nums=count,
             sys_flag=(PULL_SUSPEND if suspend_ms else 0)
             | (PULL_COMMIT_OFFSET if commit_offset >= 0 else 0),
             commit_offset=max(0, commit_offset),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import cast
 
@@ -14,6 +15,7 @@ from broker.server.watches.retention_watch import (
     COMPLAINT_MS,
     HAND_OVER_PAUSE_MS,
     LOOK_MS,
+    READS_MAX,
     RetentionWatch,
 )
 from broker.service.retention import ROUND_MS, RetentionRules
@@ -47,6 +49,9 @@ class Bench:
         self.refusals: list[str] = []
         self.handed_to: list[NodeId] = []
         self.steady_ms = 0
+        self.cold = set[int]()
+        self.loads: list[tuple[Sequence[tuple[int, int]], Callable[[], None]]] = []
+        self.read_on_the_loop = 0
         server = SimpleNamespace(
             node_id="n0",
             config=SimpleNamespace(segment_size_bytes=SEGMENT),
@@ -77,10 +82,24 @@ class Bench:
         return self.log.end_position
 
     def entry_at(self, position: int) -> object:
-        return self.log.entry_at(position)  # type: ignore[arg-type] # a position
+        entry = self.log.entry_at(position)  # type: ignore[arg-type] # a position
+        self.read_on_the_loop += entry.index in self.cold
+        return entry
 
     def span_at(self, position: int, size_bytes: int, *, only_memory: bool = False) -> object:
-        return self.log.span_at(position, size_bytes, only_memory=only_memory)  # type: ignore[arg-type] # a position
+        if only_memory and self.log.entry_at(position).index in self.cold:  # type: ignore[arg-type]
+            return None
+        return self.log.span_at(position, size_bytes)  # type: ignore[arg-type] # a position
+
+    def load(self, places: Sequence[tuple[int, int]], done: Callable[[], None]) -> None:
+        self.loads.append((places, done))
+
+    def end_load(self, *, brings: bool = True) -> None:
+        """Let the oldest read beside the loop end."""
+        places, done = self.loads.pop(0)
+        if brings:
+            self.cold -= {self.log.entry_at(place).index for place, _ in places}  # type: ignore[arg-type]
+        done()
 
     # What happens.
 
@@ -597,3 +616,56 @@ def answer(asker: Asker) -> tuple[int, str]:
     decoder.feed(b"".join(asker.frames))
     (command,) = map(decode_command, decoder.frames())
     return command.code, command.remark or ""
+
+
+def due(bench: Bench) -> None:
+    """Let three segments be due, with entries of which none is in memory."""
+    bench.fill(3)
+    bench.cold = {entry.index for entry in bench.log.entries}
+    bench.steady_ms += 2 * AGE_MS
+    bench.leader.now_ms += 2 * AGE_MS
+    bench.watch.tick(bench.steady_ms)
+
+
+def test_what_says_how_much_is_due_is_read_beside_the_loop() -> None:
+    bench = Bench()
+    due(bench)
+    for _ in range(3):
+        bench.pass_ms(ROUND_MS)
+    assert (len(bench.loads), bench.beginning) == (1, 0), (
+        "one read at a time, however often it looks"
+    )
+    while bench.loads:
+        bench.end_load()
+    bench.leader.commit()
+    assert 2 * SEGMENT < bench.beginning <= 3 * SEGMENT
+    assert bench.read_on_the_loop == 0
+
+
+def test_what_leaves_memory_at_once_is_read_on_the_loop_in_the_end() -> None:
+    bench = Bench()
+    due(bench)
+    for _ in range(READS_MAX):
+        bench.end_load(brings=False)
+    bench.leader.commit()
+    assert bench.loads == []
+    assert bench.beginning > 2 * SEGMENT
+    assert bench.read_on_the_loop
+
+
+def test_nothing_goes_on_where_another_member_leads_by_then() -> None:
+    bench = Bench()
+    due(bench)
+    bench.server.is_serving = False
+    bench.end_load()
+    bench.leader.commit()
+    assert (bench.loads, bench.beginning) == ([], 0)
+
+
+def test_who_asks_for_what_is_due_is_answered_without_a_wait() -> None:
+    bench = Bench()
+    due(bench)
+    assert bench.watch.ask() == ""
+    bench.leader.commit()
+    assert bench.beginning > 0
+    assert bench.read_on_the_loop

@@ -46,6 +46,8 @@ class FakeLog:
         class raft:  # noqa: N801
             node_id = "n0"
 
+    reader = None
+
     def __init__(self) -> None:
         self.is_serving = False
         self.role = Role.FOLLOWER

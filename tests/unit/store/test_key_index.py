@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import islice
 
 import pytest
 from crc32c import crc32c
 from msgspec import structs
 
+from broker.store import key_index
 from broker.store.errors import NoRoomError
-from broker.store.key_index import KeyIndex, MemorySegmentStore, key_hash, key_seed
+from broker.store.key_index import (
+    KeyIndex,
+    MemorySegmentStore,
+    ReadPart,
+    Walks,
+    key_hash,
+    key_seed,
+)
+from broker.store.not_in_memory import FilesNotLoadedError
 from broker.store.saved import ByteSource
 from dledger.state_machine import SnapshotRefusedError
 
@@ -39,6 +49,57 @@ def test_queries_give_the_newest_first_whatever_the_segments(segment_units: int)
             expected = [at for k, at, t in reversed(UNITS) if k == key and begin_ms <= t <= end_ms]
             assert query(index, key, 64, begin_ms, end_ms) == expected
             assert query(index, key, 2, begin_ms, end_ms) == expected[:2]
+
+
+class ColdSegments(MemorySegmentStore):
+    """Segments of which nothing is in memory."""
+
+    def read(self, number: int, offset: int, size: int) -> bytes:
+        raise AssertionError("it is read while somebody waits for it")
+
+    def read_resident(self, number: int, offset: int, size: int) -> None:
+        return None
+
+    def read_beside(self, number: int, work: Callable[[ReadPart], None]) -> None:
+        work(lambda offset, size: self._segments[number][offset : offset + size])
+
+
+def query_beside(index: KeyIndex, key: str, count: int, begin_ms: int, end_ms: int) -> list[int]:
+    """Query as whoever can wait for the disk."""
+    walks: Walks = {}
+    for _ in range(1000):
+        try:
+            return list(islice(index.candidates("T", key, begin_ms, end_ms, walks=walks), count))
+        except FilesNotLoadedError as error:
+            error.warm()
+    raise AssertionError("it does not end")
+
+
+@pytest.mark.parametrize("steps", [1, 3, 1024])
+@pytest.mark.parametrize("segments", [1, 2, 64])
+@pytest.mark.parametrize("segment_units", [1, 2, 8, 64, 128])
+def test_segments_that_are_walked_beside_the_loop_give_the_same(
+    segment_units: int, segments: int, steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_index, "SEGMENTS_WALKED", segments)
+    monkeypatch.setattr(key_index, "STEPS_WALKED", steps)
+    index = index_of(segment_units, UNITS, ColdSegments())
+    twin = index_of(segment_units, UNITS)
+    for key in ("k0", "k3", "absent"):
+        for begin_ms, end_ms in ((0, 2000), (1010, 1050), (1050, 1010), (1099, 1099)):
+            for count in (64, 2):
+                asked = (key, count, begin_ms, end_ms)
+                assert query_beside(index, *asked) == query(twin, *asked)
+
+
+def test_segments_that_wait_for_room_are_not_read_beside() -> None:
+    class NoRoom(ColdSegments):
+        def write(self, number: int, segment: bytes) -> None:
+            raise NoRoomError("no room")
+
+    index, twin = index_of(8, UNITS, NoRoom()), index_of(8, UNITS)
+    assert index.unwritten_count == 12
+    assert query_beside(index, "k3", 64, 0, 2000) == query(twin, "k3", 64, 0, 2000)
 
 
 def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> None:

@@ -246,3 +246,25 @@ def test_without_any_descriptor_nothing_is_lost_and_everybody_may_ask_again(
     assert units.read((b"T", 0), 0, 2) == unit(0) + unit(1)
     units.close()
     segments.close()
+
+
+def test_units_and_segments_are_read_beside_with_descriptors_of_their_own(tmp_path: Path) -> None:
+    units, segments = UnitFiles(tmp_path, file_bytes=60), SegmentFiles(tmp_path)
+    units.append((b"T", 0), 0, b"".join(map(unit, range(8))))
+    segments.write(3, b"0123456789")
+    for files in (units, segments):
+        files.close()
+    assert units.read_beside((b"T", 0), 2, 5) == b"".join(map(unit, range(2, 7)))
+    found: list[bytes] = []
+    segments.read_beside(3, lambda read: found.append(read(2, 4)))
+    assert found == [b"2345"]
+    assert segments.read_resident(3, 2, 4) in {b"2345", None}, (
+        "the file system may not be able to tell"
+    )
+    assert segments.read_resident(3, 8, 4) is None, "it ends before"
+    for gone in (
+        lambda: units.read_beside((b"U", 0), 0, 1),
+        lambda: segments.read_beside(4, print),
+    ):
+        with pytest.raises(FileNotFoundError):
+            gone()
