@@ -18,14 +18,18 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from heapq import merge
+from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from crc32c import crc32c
 
+from broker.store.emptying import emptied
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
+from broker.store.places import MemoryPlace, Place
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -41,6 +45,9 @@ UNIT_BYTES: Final = UNIT.size
 
 SEALED_UNITS: Final = 16_384
 """Units that snapshots keep as a part: 320 KiB."""
+
+SORT_QUEUES: Final = 1024
+"""Queues that are sorted in one step: a millisecond."""
 
 SWEEP_QUEUES: Final = 256
 """Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
@@ -66,7 +73,7 @@ class ConsumeQueueUnit(NamedTuple):
     tag_hash: int
 
 
-class UnitStore(Protocol):
+class UnitStore(Place, Protocol):
     """The place for units that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
@@ -114,7 +121,7 @@ class UnitsNotLoadedError(Exception):
         self.warm = warm
 
 
-class MemoryUnitStore:
+class MemoryUnitStore(MemoryPlace):
     """A `UnitStore` for tests and for brokers that keep everything in memory."""
 
     def __init__(self) -> None:
@@ -389,8 +396,8 @@ class ConsumeQueue:
         digest = self.digest()
         return QueueRow(topic, queue_id, self.min_offset, self.max_offset, self.put_bytes, digest)
 
-    def load(self, row: QueueRow, units: Iterable[bytes], keep: int) -> None:
-        """Take in a queue from a snapshot; it is empty now. All but `keep` units may leave memory.
+    def load_steps(self, row: QueueRow, units: Iterable[bytes], keep: int) -> Iterator[None]:
+        """Take in a queue from a snapshot, part by part; it is empty now. All but `keep` units may leave memory.
 
         Raises:
             SnapshotRefusedError: the units are not those that the row's digest counts.
@@ -404,6 +411,7 @@ class ConsumeQueue:
             if len(self.tail) > 2 * keep * UNIT_BYTES:
                 self.max_offset = QueueOffset(self.tail_first + len(self.tail) // UNIT_BYTES)
                 self.spill(keep)
+            yield
         self.max_offset = row.max_offset
         if not row.min_offset and self.digest() != row.digest:
             raise SnapshotRefusedError(
@@ -411,11 +419,17 @@ class ConsumeQueue:
             )
         # Units before the min offset are gone, and counted all the same.
         self._digest, self._digested_bytes = row.digest, len(self.tail)
+        self.draw_line()
 
     def _out_of_range(self, offset: QueueOffset) -> str:
         return (
             f"{self.key}: queue offset {offset} is not within {self.min_offset}..{self.max_offset}"
         )
+
+
+def units_to_keep(queue_count: int, resident_max: int, keep_max: int) -> int:
+    """Return how many units each queue may keep in memory, of which it holds twice as many at most."""
+    return min(keep_max, resident_max // (2 * max(1, queue_count)))
 
 
 class UnitReading:
@@ -480,6 +494,10 @@ class ConsumeQueues:
         queue = self.get(topic, queue_id)
         return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
+    def max_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """Return the max offset; 0 before the first message."""
+        return self.min_max(topic, queue_id)[1]
+
     def create(self, key: QueueKey) -> ConsumeQueue:
         """Begin a queue at offset 0."""
         assert key not in self.by_key, f"{key} exists"
@@ -490,18 +508,13 @@ class ConsumeQueues:
         self._by_topic.setdefault(key[0], []).append(queue)
         return queue
 
-    def clear(self) -> None:
-        """Forget all queues."""
-        for queue in self.by_key.values():
-            self._store.drop(queue.key)
-        self.beginning = Position(0)
-        self.hidden.clear()
-        self._unswept.clear()
-        self._unlooked.clear()
-        self._unreleased.clear()
-        self._sorted.clear()
-        self.by_key.clear()
-        self._by_topic.clear()
+    def giving_up(self) -> Iterator[None]:
+        """Forget all queues, in short steps; the units of the store are not looked at."""
+        for held in (self._unswept, self._unlooked, self._unreleased, self._sorted):
+            held.clear()
+            yield
+        yield from emptied(self._by_topic)
+        yield from emptied(self.by_key)
 
     def seal(
         self, queue: ConsumeQueue, first: QueueOffset, stored: StoredPart | None
@@ -546,18 +559,11 @@ class ConsumeQueues:
             self._store.drop(queue.key)
             self._is_sorted = False
 
-    def spill(self, resident_max: int, keep_max: int) -> None:
+    def spill_some(self, resident_max: int, keep_max: int, *, records: int, interval: int) -> None:
         """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
 
-        A queue is left alone until it holds twice what it may keep, so that writes are not tiny.
-        """
-        keep = self._keep(resident_max, keep_max)
-        for queue in self.by_key.values():
-            if queue.max_offset - queue.tail_first > 2 * keep:
-                queue.spill(keep)
-
-    def spill_some(self, resident_max: int, keep_max: int, *, records: int, interval: int) -> None:
-        """Do a share of what `spill` does: many queues may come to hold too much at once, each a file to be written.
+        A queue is left alone until it holds twice what it may keep, so that writes are not tiny. And only a share is
+        done at a time: many queues may come to hold too much at once, each a file to be written.
 
         Args:
             resident_max: units of all queues in memory.
@@ -565,7 +571,7 @@ class ConsumeQueues:
             records: that came since the last call.
             interval: records in which each queue is looked at once.
         """
-        keep = self._keep(resident_max, keep_max)
+        keep = units_to_keep(len(self.by_key), resident_max, keep_max)
         if not self._unlooked:
             self._unlooked = list(self.by_key.values())
         # A queue that spills gives up more than `keep` units: twice as many leave memory as came, if need be.
@@ -579,9 +585,6 @@ class ConsumeQueues:
                 spills_left -= 1
                 if not spills_left:
                     return
-
-    def _keep(self, resident_max: int, keep_max: int) -> int:
-        return min(keep_max, resident_max // (2 * max(1, len(self.by_key))))
 
     def forget(self, beginning: Position) -> None:
         """Forget the messages that stand before a position; `sweep` brings back the room that their units take."""
@@ -626,6 +629,21 @@ class ConsumeQueues:
         self._sorted = [each for each in self._sorted if self.by_key.get(each.key) is each]
         self._sorted.sort(key=_key_of)
         self._is_sorted = True
+
+    def sort_steps(self) -> Iterator[None]:
+        """Do the same in short steps; what comes or goes between them the next `sort` has little to do with."""
+        began = self._sorted
+        runs = [began[first : first + SORT_QUEUES] for first in range(0, len(began), SORT_QUEUES)]
+        for run in runs:
+            run.sort(key=_key_of)
+            yield
+        merged: list[ConsumeQueue] = []
+        queues = merge(*runs, key=_key_of)
+        while step := list(islice(queues, SORT_QUEUES)):
+            merged += step
+            yield
+        if self._sorted is began:  # else somebody has sorted them meanwhile
+            self._sorted = merged + began[len(merged) :]
 
     def digest(self) -> int:
         """Return the CRC32C over all queues, sorted by key. Only those that grew since the last one cost a call."""

@@ -65,6 +65,10 @@ class LargeTable(SavedTable, Protocol):
         """Yield what `dump` returns, part by part; the component may not change between them."""
         ...
 
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        """Do what `load` does, step by step; before the last one the component is neither empty nor whole."""
+        ...
+
 
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One consume queue."""
@@ -97,14 +101,19 @@ class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class StateHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything but the units. `tables`: what each small component wrote of itself, by its name."""
+    """Everything but the units, so that whoever reads it can decode the parts one by one.
+
+    Attributes:
+        queues: the rows of all queues, each for `decode_row`.
+        tables: what each small component wrote of itself, by its name.
+    """
 
     v: int
     applied_index: Annotated[Index, NOT_NEGATIVE]
     last_store_ms: StoreTimeMs
     put_count: Count
     put_bytes: Count
-    queues: list[QueueRow]
+    queues: list[msgspec.Raw]
     key_index: KeyIndexRow
     tables: dict[str, msgspec.Raw]
 
@@ -115,6 +124,8 @@ class _Version(msgspec.Struct):
 
 _decoder: Final = msgspec.msgpack.Decoder(StateHead)
 _version_decoder: Final = msgspec.msgpack.Decoder(_Version)
+decode_row: Final = msgspec.msgpack.Decoder(QueueRow).decode
+"""Reads one of the head's rows; msgspec.DecodeError when it is none."""
 
 
 def head_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from itertools import islice
 
 import pytest
@@ -65,8 +66,6 @@ def test_segments_for_which_there_is_no_room_stay_in_memory_until_there_is() -> 
     twin.add(*zip(*more, strict=True))
     assert index.unwritten_count == 0
     assert list(index.saved_units()) == list(twin.saved_units())
-    index.clear()
-    assert index.unwritten_count == 0
 
 
 def test_digests_do_not_depend_on_segments() -> None:
@@ -130,9 +129,9 @@ def test_a_snapshot_whose_row_names_another_newest_unit_is_refused() -> None:
     fresh = KeyIndex(MemorySegmentStore(), 8)
     wrong = structs.replace(row, last_store_ms=row.last_store_ms + 1)
     with pytest.raises(SnapshotRefusedError, match="newest unit"):
-        fresh.load(wrong, ByteSource(iter([units])))
+        deque(fresh.load_steps(wrong, ByteSource(iter([units]))), maxlen=0)
     fresh = KeyIndex(MemorySegmentStore(), 8)
-    fresh.load(row, ByteSource(iter([units])))
+    deque(fresh.load_steps(row, ByteSource(iter([units]))), maxlen=0)
     assert fresh.row() == row
 
 
