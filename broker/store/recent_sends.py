@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from crc32c import crc32c
@@ -102,9 +102,9 @@ class RecentSends:
         self._entries: deque[RememberedEntry] = deque()
         self._count = 0
 
-    def beside(self) -> RecentSends:
+    def beside(self) -> Self:
         """Return an empty window of the same age."""
-        return RecentSends(self._age_max_ms)
+        return type(self)(self._age_max_ms)
 
     def __len__(self) -> int:
         """Return the number of keys; sealed ones may be older than AGE_MAX_MS."""
