@@ -46,6 +46,9 @@ UNIT_BYTES: Final = UNIT.size
 SEALED_UNITS: Final = 16_384
 """Units that snapshots keep as a part: 320 KiB."""
 
+DIGEST_QUEUES: Final = 8192
+"""Queues that are counted in one step of the digest of all: a millisecond or two."""
+
 SORT_QUEUES: Final = 1024
 """Queues that are sorted in one step: a millisecond."""
 
@@ -465,7 +468,7 @@ class ConsumeQueues:
         self._unreleased: list[ConsumeQueue] = []
         self._readings: WeakSet[UnitReading] = WeakSet()
         self._sorted: list[ConsumeQueue] = []
-        self._is_sorted = True
+        self._change_count = self._sorted_at = 0
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
         self._store = store
         self._is_special = is_special
@@ -504,7 +507,7 @@ class ConsumeQueues:
         queue = ConsumeQueue(key, self._store, special=self._is_special(key[0]))
         self.by_key[key] = queue
         self._sorted.append(queue)
-        self._is_sorted = False
+        self._change_count += 1
         self._by_topic.setdefault(key[0], []).append(queue)
         return queue
 
@@ -557,7 +560,7 @@ class ConsumeQueues:
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
             self._store.drop(queue.key)
-            self._is_sorted = False
+            self._change_count += 1
 
     def spill_some(self, resident_max: int, keep_max: int, *, records: int, interval: int) -> None:
         """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
@@ -623,16 +626,18 @@ class ConsumeQueues:
 
     def sort(self) -> None:
         """Sort the queues by key, for `digest`, if some are new or gone."""
-        if self._is_sorted:
+        if self._sorted_at == self._change_count:
             return
         # What was dropped is no longer there, and what is new stands behind the rest, which is sorted.
         self._sorted = [each for each in self._sorted if self.by_key.get(each.key) is each]
         self._sorted.sort(key=_key_of)
-        self._is_sorted = True
+        self._sorted_at = self._change_count
 
     def sort_steps(self) -> Iterator[None]:
         """Do the same in short steps; what comes or goes between them the next `sort` has little to do with."""
-        began = self._sorted
+        began, count = self._sorted, self._change_count
+        if self._sorted_at == count:
+            return
         runs = [began[first : first + SORT_QUEUES] for first in range(0, len(began), SORT_QUEUES)]
         for run in runs:
             run.sort(key=_key_of)
@@ -644,16 +649,24 @@ class ConsumeQueues:
             yield
         if self._sorted is began:  # else somebody has sorted them meanwhile
             self._sorted = merged + began[len(merged) :]
+            self._sorted_at = count
 
     def digest(self) -> int:
         """Return the CRC32C over all queues, sorted by key. Only those that grew since the last one cost a call."""
+        return [0, *self.running_digest()][-1]
+
+    def running_digest(self) -> Iterator[int]:
+        """Yield the CRC32C over more and more queues, in short steps; the last is `digest`. No queue may change."""
         self.sort()
-        total: int = crc32c(
-            b"".join(
-                [
-                    each.line if each.line_offset == each.max_offset else each.draw_line()
-                    for each in self._sorted
-                ]
+        total = 0
+        for first in range(0, len(self._sorted), DIGEST_QUEUES):
+            total = crc32c(
+                b"".join(
+                    [
+                        each.line if each.line_offset == each.max_offset else each.draw_line()
+                        for each in self._sorted[first : first + DIGEST_QUEUES]
+                    ]
+                ),
+                total,
             )
-        )
-        return total
+            yield total

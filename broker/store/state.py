@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Final, NamedTuple, Self
 
 import msgspec
@@ -83,12 +84,10 @@ class PreparedState(NamedTuple):
 
     Attributes:
         applied_index: that entry.
-        digest: over all components.
         parts: the bytes; see `saved.in_chunks`.
     """
 
     applied_index: Index
-    digest: int
     parts: Iterator[bytes | SealedPart]
 
 
@@ -158,6 +157,7 @@ class BrokerState:
         self.marks = DigestMarks()
         self._is_marked = False
         self._prepared: PreparedState | None = None
+        self._drawn: tuple[Index, int] | None = None
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = 0
         self.put_bytes = 0
@@ -218,9 +218,12 @@ class BrokerState:
         Pins came later: they have none as long as there never was one, so that the state has the digest with which
         older versions wrote it down.
         """
+        return self._digests_with(self.queues.digest())
+
+    def _digests_with(self, queues: int) -> dict[str, int]:
         pins = self.retention.pins.digest
         return {
-            "queues": self.queues.digest(),
+            "queues": queues,
             "key_index": self.key_index.digest(),
             "topics": self.topics.digest,
             "groups": self.groups.digest,
@@ -239,18 +242,27 @@ class BrokerState:
 
     def digest(self) -> int:
         """Return one CRC32C over all components and the applied index."""
-        prepared = self._prepared
-        if prepared is not None and prepared.applied_index == self.applied_index:
-            return prepared.digest
-        return self._digest_now()
+        if self._drawn is not None and self._drawn[0] == self.applied_index:
+            return self._drawn[1]
+        return self._digest_with(self.queues.digest())
 
-    def _digest_now(self) -> int:
-        total: int = crc32c(repr((self.applied_index, self.digests())).encode())
+    def _digest_with(self, queues: int) -> int:
+        total: int = crc32c(repr((self.applied_index, self._digests_with(queues))).encode())
         return total
+
+    def _draw_digest(self) -> Iterator[None]:
+        """Draw the digest in short steps, so that the next `digest` costs nothing, unless something is folded."""
+        index, queues = self.applied_index, 0
+        for counted in self.queues.running_digest():
+            queues = counted
+            yield
+            if self.applied_index != index:
+                return
+        self._drawn = (index, self._digest_with(queues))
 
     def prepare_snapshot(self) -> Iterator[bool]:
         """Gather what the next `snapshot` and `digest` give; see `dledger.PreparingMachine`."""
-        self._prepared = None
+        self._prepared = self._drawn = None
         if self.marks.divergences:
             return  # `snapshot` says so
         gathering, queues = state_snapshot.Gathering(self), self.queues
@@ -260,14 +272,14 @@ class BrokerState:
                 raise SnapshotOvertakenError("the state of another member has come")
         index = self.applied_index
         yield True
-        for _ in gathering.at_the_moment():
+        for _ in chain(gathering.at_the_moment(), self._draw_digest()):
             yield True
-            if self.applied_index != index:
-                return  # the state of another member has come
+            if self.queues is not queues:
+                raise SnapshotOvertakenError("the state of another member has come")
         parts = gathering.parts()
         yield True
         if self.applied_index == index:
-            self._prepared = PreparedState(index, self._digest_now(), parts)
+            self._prepared = PreparedState(index, parts)
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the state as it is now, in bounded chunks; see `dledger.SnapshotMachine`.
@@ -346,6 +358,7 @@ class BrokerState:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SnapshotRefusedError(f"a table of the state: {error}") from error
         self.restored_index = self.applied_index
+        yield from self._draw_digest()
 
     def swap(self, other: Self) -> None:
         """Be what the other one is, and the other way round; see `dledger.SwappingMachine`.

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Protocol
 
+import msgspec
+
 from broker.store import saved
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues, units_to_keep
 from broker.store.key_index import KeyIndex
@@ -69,7 +71,7 @@ class Gathering:
             state.last_store_ms,
             state.put_count,
             state.put_bytes,
-            [],
+            msgspec.Raw(),
             state.key_index.row(),
             {},
         )
@@ -98,8 +100,10 @@ def load_steps(
     for part in source.stream(head_bytes):
         parts.append(part)
         yield
-    head = saved.decode_head(b"".join(parts))
-    parts.clear()
+    head_data = b"".join(parts)
+    del parts
+    yield
+    head = saved.decode_head(head_data)
     yield
     tables = dict(state.tables())
     if head.v == saved.VERSION_BEFORE:
@@ -113,8 +117,10 @@ def load_steps(
         else:
             table.load(data)
         yield
-    keep = units_to_keep(len(head.queues), resident_units_max, keep_units_max)
-    for row in head.queues:
+    rows = saved.split_rows(head.queues)
+    yield
+    keep = units_to_keep(len(rows), resident_units_max, keep_units_max)
+    for row in rows:
         yield from _load_queue(state, saved.decode_row(row), source, keep)
     yield from state.queues.sort_steps()
     state.queues.forget(state.retention.position)
