@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, Self, runtime_checkable
 
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index
@@ -131,6 +131,37 @@ class SealingMachine(SnapshotMachine, Protocol):
         Raises:
             SnapshotRefusedError: the bytes are no such state.
         """
+        ...
+
+
+@runtime_checkable
+class SwappingMachine(SnapshotMachine, Protocol):
+    """A machine so large that another state is taken in beside the one that it shows, in short steps."""
+
+    def beside(self) -> Self:
+        """Return an empty machine of the same kind, which nobody sees."""
+        ...
+
+    def load_steps(self, chunks: Iterator[bytes | StoredPart]) -> Iterator[None]:
+        """Take in a snapshot, as `restore` or `restore_sealed` does, in short steps; this machine is empty.
+
+        After the last step `digest` is short, too. What fails halfway is no state, and of no use.
+
+        Raises:
+            SnapshotRefusedError: from a step; the bytes are no such state.
+        """
+        ...
+
+    def swap(self, other: Self) -> None:
+        """Be what the other machine is, and the other way round, at once.
+
+        Raises:
+            OSError: it failed; both are what they were.
+        """
+        ...
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, in short steps; nobody sees this machine any more."""
         ...
 
 

@@ -288,7 +288,8 @@ class StoreCopy:
         for key, queue in self._plan.queues.items():
             if queue.min_offset:
                 row = QueueRow(key[0], key[1], queue.min_offset, queue.min_offset, 0, 0)
-                state.queues.create(key).load(row, (), 1)
+                for _ in state.queues.create(key).load_steps(row, (), 1):
+                    pass
         position = Position(self._plan.position)
         first_ms = StoreTimeMs(self._first_ms())
         state.retention.begin_at(Index(BEFORE_FIRST + 1), position, first_ms)

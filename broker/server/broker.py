@@ -28,6 +28,7 @@ from broker.server.stopping import OrderlyStop
 from broker.server.watches.clock import SteadyWallClock
 from broker.server.watches.loss_watch import LossWatch
 from broker.service.clients import ConsumerClient
+from broker.store.file_places import wipe_folders_beside
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
@@ -97,9 +98,10 @@ class Broker:
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
-        self._units, self._segments = UnitFiles(derived), SegmentFiles(derived)
-        self._far_timers = TimerFiles(derived)
-        self.state = BrokerState(self._units, self._segments, far_timers=self._far_timers)
+        wipe_folders_beside(derived)
+        self.state = BrokerState(
+            UnitFiles(derived), SegmentFiles(derived), far_timers=TimerFiles(derived)
+        )
         self._clock = SteadyWallClock(NodeId(config.node_id), len(config.peers))
         self.log = LogServer(
             self._log_config(), self.state, accepts_appends=False, clock=self._clock
@@ -177,9 +179,7 @@ class Broker:
         finally:
             for sock in self._sockets:
                 sock.close()
-            self._units.close()
-            self._segments.close()
-            self._far_timers.close()
+            self.state.close()
             self._lock.release()
 
     def _start_accepting(self) -> None:
@@ -302,8 +302,8 @@ class Broker:
         config = self.config
         return Registrar(
             self.log,
-            self.state.topics,
-            self.state.settings,
+            lambda: self.state.topics,
+            lambda: self.state.settings,
             config.namesrvs,
             cluster=config.cluster,
             broker_name=config.broker_name,

@@ -131,7 +131,7 @@ class LiveSettings:
     def __init__(
         self,
         base: BrokerConfig,
-        group: GroupSettings,
+        group: Callable[[], GroupSettings],
         node_values: Callable[[], Mapping[str, str]],
         adopt: Callable[[BrokerConfig], None],
     ) -> None:
@@ -139,7 +139,7 @@ class LiveSettings:
 
         Args:
             base: of files and the command line.
-            group: the changes in the log, which win over all others.
+            group: returns the changes in the log, which win over all others.
             node_values: returns the changes of this node alone.
             adopt: is called with the settings whenever they have changed.
         """
@@ -153,15 +153,15 @@ class LiveSettings:
 
     def look(self) -> None:
         """Adopt what has changed in the log, if anything has; called after entries were applied."""
-        if self._seen is not self._group.version:
+        if self._seen is not self._group().version:
             self.refresh()
 
     def refresh(self) -> None:
         """Adopt what has changed in the log or on this node."""
-        self._seen = self._group.version
+        self._seen = self._group().version
         before = self.config
         own, wrong = overlay(self._base, self._node_values())
-        self.config, wrong_in_log = overlay(own, self._group.values())
+        self.config, wrong_in_log = overlay(own, self._group().values())
         self.passed_over = wrong | wrong_in_log
         if self.config != before:
             self._adopt(self.config)

@@ -74,8 +74,8 @@ class Registrar:
     def __init__(
         self,
         log: LogServer,
-        topics: Topics,
-        settings: GroupSettings,
+        topics: Callable[[], Topics],
+        settings: Callable[[], GroupSettings],
         namesrvs: tuple[Address, ...],
         *,
         cluster: str,
@@ -90,8 +90,8 @@ class Registrar:
 
         Args:
             log: of this node; its role and term are registered.
-            topics: of the fold; only the leader's make routes.
-            settings: of the fold; name servers take what follows from a change, as they do for topics.
+            topics: returns those of the fold; only the leader's make routes.
+            settings: returns those of the fold; name servers take what follows from a change, as they do for topics.
             namesrvs: addresses of the name servers.
             cluster: name of the cluster in routes.
             broker_name: of the group in routes.
@@ -111,7 +111,7 @@ class Registrar:
         self.perm_mask = perm_mask
         self._interval_s = interval_s
         self._settings = settings
-        self._registered = (topics.version, settings.version)
+        self._registered = (topics().version, settings().version)
         self._has_registered_point = False
         self._contested = NameContested(log, broker_name)
         self._waits = RouteWaits(self._has_taken)
@@ -165,7 +165,7 @@ class Registrar:
         if not self._has_registered_point and self._loss_watch.own_point() is not None:
             self._has_registered_point = True
             self.announce()
-        versions = (self._topics.version, self._settings.version)
+        versions = (self._topics().version, self._settings().version)
         if versions != self._registered and self._log.is_serving:
             self._registered = versions
             for server in self._servers:
@@ -183,7 +183,7 @@ class Registrar:
                     nursery.start_soon(server.leave, self._leave_frame)
 
     def _register_frame(self, opaque: int, token: str, nonce: str) -> bytes:
-        topics = [wire_topic(config, perm_mask=self.perm_mask) for config in self._topics]
+        topics = [wire_topic(config, perm_mask=self.perm_mask) for config in self._topics()]
         body = encode_registration(wire_version(self._version()), topics)
         ext = {**self._identity_ext(), TOKEN_FIELD: token}
         point = self._loss_watch.own_point()
@@ -196,7 +196,7 @@ class Registrar:
 
     def _version(self) -> DataVersion:
         """Return a version that changes with the topics and with the settings, and is the same on every node."""
-        topics, settings = self._topics.version, self._settings.version
+        topics, settings = self._topics().version, self._settings().version
         changed_ms = max(topics.timestamp_ms, settings.timestamp_ms)
         return DataVersion(topics.counter + settings.counter, changed_ms)
 

@@ -92,7 +92,9 @@ class Services:
         self._environment = environment
         address = environment.service_address
         self._store_host = pack_host(address.host, address.port)
-        self._catalog = Catalog(state.topics.get, state.groups.get)
+        self._catalog = Catalog(
+            lambda name: state.topics.get(name), lambda name: state.groups.get(name)
+        )
         self._answers = SendAnswers(
             SendReplies(config.region, trace_on=config.trace_on),
             OffsetIdMaker(self._store_host),
@@ -105,7 +107,7 @@ class Services:
         self.points = self._make_points(linear)
         self._followers = Followers(self._follower_id, environment.monotonic_ms)
         self.members = self._make_members()
-        self._committers = Committers(state.locks, self.members.members)
+        self._committers = Committers(lambda: state.locks, self.members.members)
         self.offsets = Offsets(
             log,
             state,
@@ -135,7 +137,7 @@ class Services:
         self.sends = self._make_sends()
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
-        self.trims = Trims(log.reader, state.queues)
+        self.trims = Trims(log.reader, lambda: state.queues)
         self.dispatch = Dispatch(self.router, environment.monotonic_ms)
         self.dispatch.lane = self.sends.lane
         self.link_server = self._make_link_server()
@@ -145,7 +147,7 @@ class Services:
     def _make_live(self) -> LiveSettings:
         node = self._environment.node_settings
         node_values = dict if node is None else node.values
-        return LiveSettings(self._config, self._state.settings, node_values, self._adopt)
+        return LiveSettings(self._config, lambda: self._state.settings, node_values, self._adopt)
 
     def _adopt(self, config: BrokerConfig) -> None:
         """Go by other settings from now on."""
@@ -245,7 +247,9 @@ class Services:
             self._state,
             self.commits,
             self.router,
-            rules=RecallRules(config.recall, config.broker_name, self._state.topics.__contains__),
+            rules=RecallRules(
+                config.recall, config.broker_name, lambda topic: topic in self._state.topics
+            ),
             now_ms=self._log_ms,
         )
 
@@ -290,7 +294,7 @@ class Services:
             self.pulls,
             self.offsets,
             self.members,
-            Locks(self.commits, self.router, self._state.locks, self._committers),
+            Locks(self.commits, self.router, lambda: self._state.locks, self._committers),
             self.ends,
             self._make_resumes(),
             self.timers,
@@ -307,7 +311,7 @@ class Services:
                 self.commits,
                 self.router,
                 self._catalog,
-                self._state.queues,
+                lambda: self._state.queues,
                 ask_retention=self.retention.ask,
             ),
             PinRequests(self.commits, self.router, self._state),
@@ -330,7 +334,7 @@ class Services:
         rows = RowSends(
             self.commits,
             self.router,
-            self._state.sinks,
+            lambda: self._state.sinks,
             self._answers.ids,
             new_topics=self._new_topics,
         )
@@ -361,7 +365,7 @@ class Services:
         """Build the ends of transactions, on the wall clock: a message's age is counted from its born time."""
         config = self._config
         self._end_rules = rules = EndRules(
-            self._state.transactions,
+            lambda: self._state.transactions,
             timeout_ms=config.transaction_timeout_ms,
             delay_level_max=len(config.delay_levels_ms),
             timers=self._timer_rules(config),
@@ -371,7 +375,7 @@ class Services:
             self._log,
             self.commits,
             self.router,
-            self._state.transactions,
+            lambda: self._state.transactions,
             rules=rules,
             answers=self._answers,
             repeats=self.repeats,
@@ -384,7 +388,7 @@ class Services:
         return TransactionResumes(
             self.commits,
             self.router,
-            self._state.transactions,
+            lambda: self._state.transactions,
             self.ends,
             load=self._load,
             now_ms=self._log_ms,
@@ -454,7 +458,7 @@ class Services:
             permission=config.permission,
             auto_create_groups=config.auto_create_groups,
             members=self.members.members,
-            forbidden_bits=self._state.groups.forbidden_bits,
+            forbidden_bits=lambda group, topic: self._state.groups.forbidden_bits(group, topic),
         )
         self._advice = PullAdvice(
             self._log,

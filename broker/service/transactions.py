@@ -131,7 +131,7 @@ class EndRules:
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: Callable[[], Transactions],
         *,
         timeout_ms: int,
         delay_level_max: int,
@@ -157,7 +157,7 @@ class EndRules:
         half = self._load(ending.physical_offset) if ending.physical_offset >= 0 else None
         if half is None or half.topic != names.HALF_TOPIC:  # O6
             return _no_half(ending.physical_offset)
-        verdict = self._transactions.verdict(half.queue_offset)
+        verdict = self._transactions().verdict(half.queue_offset)
         refusal = self._late(ending, half, verdict, now_ms) or _mismatch(ending, half)
         if refusal is not None:
             return refusal
@@ -169,7 +169,7 @@ class EndRules:
             )
         if verdict is not TransactionVerdict.OPEN:
             return Recorded(verdict)
-        known = self._transactions.get(half.queue_offset)
+        known = self._transactions().get(half.queue_offset)
         if known is None or known.physical_offset != half.physical_offset:
             return _no_half(ending.physical_offset)  # bytes in a message that look like one
         if ending.wanted is TransactionVerdict.COMMITTED:

@@ -19,15 +19,19 @@ import struct
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from functools import partial
+from heapq import merge
+from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 from weakref import WeakSet
 
 from crc32c import crc32c
 
+from broker.store.emptying import emptied
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
 from broker.store.not_in_memory import FilesNotLoadedError
+from broker.store.places import MemoryPlace, Place
 from broker.store.queue_search import Search, TrimSearch
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
@@ -44,6 +48,12 @@ UNIT_BYTES: Final = UNIT.size
 
 SEALED_UNITS: Final = 16_384
 """Units that snapshots keep as a part: 320 KiB."""
+
+DIGEST_QUEUES: Final = 8192
+"""Queues that are counted in one step of the digest of all: a millisecond or two."""
+
+SORT_QUEUES: Final = 1024
+"""Queues that are sorted in one step: a millisecond."""
 
 SWEEP_QUEUES: Final = 256
 """Queues that are searched for forgotten units in one go: some milliseconds where units lie in files."""
@@ -72,7 +82,7 @@ class ConsumeQueueUnit(NamedTuple):
     tag_hash: int
 
 
-class UnitStore(Protocol):
+class UnitStore(Place, Protocol):
     """The place for units that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
@@ -116,7 +126,7 @@ class UnitStore(Protocol):
         ...
 
 
-class MemoryUnitStore:
+class MemoryUnitStore(MemoryPlace):
     """A `UnitStore` for tests and for brokers that keep everything in memory."""
 
     def __init__(self) -> None:
@@ -469,8 +479,8 @@ class ConsumeQueue:
         digest = self.digest()
         return QueueRow(topic, queue_id, self.min_offset, self.max_offset, self.put_bytes, digest)
 
-    def load(self, row: QueueRow, units: Iterable[bytes], keep: int) -> None:
-        """Take in a queue from a snapshot; it is empty now. All but `keep` units may leave memory.
+    def load_steps(self, row: QueueRow, units: Iterable[bytes], keep: int) -> Iterator[None]:
+        """Take in a queue from a snapshot, part by part; it is empty now. All but `keep` units may leave memory.
 
         Raises:
             SnapshotRefusedError: the units are not those that the row's digest counts.
@@ -484,6 +494,7 @@ class ConsumeQueue:
             if len(self.tail) > 2 * keep * UNIT_BYTES:
                 self.max_offset = QueueOffset(self.tail_first + len(self.tail) // UNIT_BYTES)
                 self.spill(keep)
+            yield
         self.max_offset = row.max_offset
         if not row.min_offset and self.digest() != row.digest:
             raise SnapshotRefusedError(
@@ -491,11 +502,17 @@ class ConsumeQueue:
             )
         # Units before the min offset are gone, and counted all the same.
         self._digest, self._digested_bytes = row.digest, len(self.tail)
+        self.draw_line()
 
     def _out_of_range(self, offset: QueueOffset) -> str:
         return (
             f"{self.key}: queue offset {offset} is not within {self.min_offset}..{self.max_offset}"
         )
+
+
+def units_to_keep(queue_count: int, resident_max: int, keep_max: int) -> int:
+    """Return how many units each queue may keep in memory, of which it holds twice as many at most."""
+    return min(keep_max, resident_max // (2 * max(1, queue_count)))
 
 
 class UnitReading:
@@ -532,7 +549,7 @@ class ConsumeQueues:
         self._unreleased: list[ConsumeQueue] = []
         self._readings: WeakSet[UnitReading] = WeakSet()
         self._sorted: list[ConsumeQueue] = []
-        self._is_sorted = True
+        self._change_count = self._sorted_at = 0
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
         self._store = store
         self._is_special = is_special
@@ -573,29 +590,27 @@ class ConsumeQueues:
         queue = self.get(topic, queue_id, without_waiting=without_waiting)
         return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
+    def max_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """Return the max offset; 0 before the first message."""
+        return self.min_max(topic, queue_id)[1]
+
     def create(self, key: QueueKey) -> ConsumeQueue:
         """Begin a queue at offset 0."""
         assert key not in self.by_key, f"{key} exists"
         queue = ConsumeQueue(key, self._store, special=self._is_special(key[0]))
         self.by_key[key] = queue
         self._sorted.append(queue)
-        self._is_sorted = False
+        self._change_count += 1
         self._by_topic.setdefault(key[0], []).append(queue)
         return queue
 
-    def clear(self) -> None:
-        """Forget all queues."""
-        for queue in self.by_key.values():
-            self._store.drop(queue.key)
-        self.beginning = Position(0)
-        self.hidden.clear()
-        self._unswept.clear()
-        self._cold.clear()
-        self._unlooked.clear()
-        self._unreleased.clear()
-        self._sorted.clear()
-        self.by_key.clear()
-        self._by_topic.clear()
+    def giving_up(self) -> Iterator[None]:
+        """Forget all queues, in short steps; the units of the store are not looked at."""
+        for held in (self._unswept, self._cold, self._unlooked, self._unreleased, self._sorted):
+            held.clear()
+            yield
+        yield from emptied(self._by_topic)
+        yield from emptied(self.by_key)
 
     def seal(
         self, queue: ConsumeQueue, first: QueueOffset, stored: StoredPart | None
@@ -638,20 +653,13 @@ class ConsumeQueues:
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
             self._store.drop(queue.key)
-            self._is_sorted = False
-
-    def spill(self, resident_max: int, keep_max: int) -> None:
-        """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
-
-        A queue is left alone until it holds twice what it may keep, so that writes are not tiny.
-        """
-        keep = self._keep(resident_max, keep_max)
-        for queue in self.by_key.values():
-            if queue.max_offset - queue.tail_first > 2 * keep:
-                queue.spill(keep)
+            self._change_count += 1
 
     def spill_some(self, resident_max: int, keep_max: int, *, records: int, interval: int) -> None:
-        """Do a share of what `spill` does: many queues may come to hold too much at once, each a file to be written.
+        """Bring the number of units in memory back under `resident_max`, evenly, newest units first.
+
+        A queue is left alone until it holds twice what it may keep, so that writes are not tiny. And only a share is
+        done at a time: many queues may come to hold too much at once, each a file to be written.
 
         Args:
             resident_max: units of all queues in memory.
@@ -659,7 +667,7 @@ class ConsumeQueues:
             records: that came since the last call.
             interval: records in which each queue is looked at once.
         """
-        keep = self._keep(resident_max, keep_max)
+        keep = units_to_keep(len(self.by_key), resident_max, keep_max)
         if not self._unlooked:
             self._unlooked = list(self.by_key.values())
         # A queue that spills gives up more than `keep` units: twice as many leave memory as came, if need be.
@@ -673,9 +681,6 @@ class ConsumeQueues:
                 spills_left -= 1
                 if not spills_left:
                     return
-
-    def _keep(self, resident_max: int, keep_max: int) -> int:
-        return min(keep_max, resident_max // (2 * max(1, len(self.by_key))))
 
     def forget(self, beginning: Position) -> None:
         """Forget the messages that stand before a position; `sweep` brings back the room that their units take."""
@@ -739,22 +744,47 @@ class ConsumeQueues:
 
     def sort(self) -> None:
         """Sort the queues by key, for `digest`, if some are new or gone."""
-        if self._is_sorted:
+        if self._sorted_at == self._change_count:
             return
         # What was dropped is no longer there, and what is new stands behind the rest, which is sorted.
         self._sorted = [each for each in self._sorted if self.by_key.get(each.key) is each]
         self._sorted.sort(key=_key_of)
-        self._is_sorted = True
+        self._sorted_at = self._change_count
+
+    def sort_steps(self) -> Iterator[None]:
+        """Do the same in short steps; what comes or goes between them the next `sort` has little to do with."""
+        began, count = self._sorted, self._change_count
+        if self._sorted_at == count:
+            return
+        runs = [began[first : first + SORT_QUEUES] for first in range(0, len(began), SORT_QUEUES)]
+        for run in runs:
+            run.sort(key=_key_of)
+            yield
+        merged: list[ConsumeQueue] = []
+        queues = merge(*runs, key=_key_of)
+        while step := list(islice(queues, SORT_QUEUES)):
+            merged += step
+            yield
+        if self._sorted is began:  # else somebody has sorted them meanwhile
+            self._sorted = merged + began[len(merged) :]
+            self._sorted_at = count
 
     def digest(self) -> int:
         """Return the CRC32C over all queues, sorted by key. Only those that grew since the last one cost a call."""
+        return [0, *self.running_digest()][-1]
+
+    def running_digest(self) -> Iterator[int]:
+        """Yield the CRC32C over more and more queues, in short steps; the last is `digest`. No queue may change."""
         self.sort()
-        total: int = crc32c(
-            b"".join(
-                [
-                    each.line if each.line_offset == each.max_offset else each.draw_line()
-                    for each in self._sorted
-                ]
+        total = 0
+        for first in range(0, len(self._sorted), DIGEST_QUEUES):
+            total = crc32c(
+                b"".join(
+                    [
+                        each.line if each.line_offset == each.max_offset else each.draw_line()
+                        for each in self._sorted[first : first + DIGEST_QUEUES]
+                    ]
+                ),
+                total,
             )
-        )
-        return total
+            yield total

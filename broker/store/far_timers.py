@@ -12,12 +12,13 @@ from typing import Final, Protocol
 from sortedcontainers import SortedList
 
 from broker.store.errors import NoRoomError
+from broker.store.places import MemoryPlace, Place
 
 FAR_WRITE_UNITS: Final = 4096
 """Far units gather up to this count and are then written together."""
 
 
-class FarTimers(Protocol):
+class FarTimers(Place, Protocol):
     """Keeps units sorted outside memory. It may lose everything at a restart."""
 
     def add(self, units: Sequence[bytes]) -> None:
@@ -49,7 +50,7 @@ class FarTimers(Protocol):
         ...
 
 
-class MemoryFarTimers:
+class MemoryFarTimers(MemoryPlace):
     """A `FarTimers` for tests and for brokers that keep everything in memory."""
 
     def __init__(self) -> None:

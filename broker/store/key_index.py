@@ -31,6 +31,7 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.not_in_memory import FilesNotLoadedError
+from broker.store.places import MemoryPlace, Place
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow, unsealed
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -42,6 +43,9 @@ from dledger.state_machine import (
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
+
+STEP_UNITS: Final = 8192
+"""Units that are taken in from a snapshot in one step: a millisecond."""
 
 _UNIT: Final = struct.Struct(">Iqq")
 
@@ -73,7 +77,7 @@ STEPS_WALKED: Final = 1024
 """Units of each that it looks at then."""
 
 
-class SegmentStore(Protocol):
+class SegmentStore(Place, Protocol):
     """The place for full segments. It may lose everything at a restart."""
 
     def write(self, number: int, segment: bytes) -> None:
@@ -109,7 +113,7 @@ class SegmentStore(Protocol):
         ...
 
 
-class MemorySegmentStore:
+class MemorySegmentStore(MemoryPlace):
     """A `SegmentStore` for tests and for brokers that keep everything in memory."""
 
     def __init__(self) -> None:
@@ -196,8 +200,23 @@ class _Walk:
             self._next, steps = older, steps - 1
 
 
-Walks = dict[int, _Walk]
-"""The ways of one query through full segments, by their numbers, which no other segment ever gets."""
+class Walks:
+    """The ways of one query through the full segments of an index."""
+
+    __slots__ = ("_index", "_ways")
+
+    def __init__(self) -> None:
+        self._index: object = None
+        self._ways: dict[int, _Walk] = {}
+
+    def through(self, index: KeyIndex) -> dict[int, _Walk]:
+        """Return those through an index, by the numbers of segments, which none of its segments gets again.
+
+        They begin anew if it is another one: the state was taken in from another member.
+        """
+        if self._index is not index:
+            self._index, self._ways = index, {}
+        return self._ways
 
 
 class _NotResidentError(Exception):
@@ -205,14 +224,7 @@ class _NotResidentError(Exception):
 
 
 class _Reading:
-    """A snapshot whose segments are still being read; it lives as long as its reader.
-
-    Attributes:
-        cleared_count: how often the index had been cleared when it began.
-    """
-
-    def __init__(self, cleared_count: int) -> None:
-        self.cleared_count = cleared_count
+    """A snapshot whose segments are still being read; it lives as long as its reader."""
 
 
 class KeyIndex:
@@ -236,7 +248,7 @@ class KeyIndex:
         self._sealed: list[_Sealed] = []
         self._trimmed: list[int] = []
         self._readings: WeakSet[_Reading] = WeakSet()
-        self._cleared_count = 0
+        self._is_given_up = False
         self._unwritten: dict[int, bytes] = {}
         self._next_number = 0
         self._digest = 0
@@ -319,11 +331,10 @@ class KeyIndex:
         hashed = key_hash(topic, key)
         yield from self._walk_active(hashed, begin_ms, end_ms)
         wanted = [each for each in reversed(self._sealed) if each.has_from(begin_ms, end_ms)]
+        ways = {} if walks is None else walks.through(self)
         for place, sealed in enumerate(wanted):
-            if walks is None:
-                walk, read = _Walk(sealed, hashed), self._read
-            else:
-                walk, read = walks.setdefault(sealed.number, _Walk(sealed, hashed)), self._resident
+            walk = ways.setdefault(sealed.number, _Walk(sealed, hashed))
+            read = self._read if walks is None else self._resident
             given = 0
             while given < len(walk.found) or not walk.has_ended:
                 for physical_offset, store_ms in walk.found[given:]:
@@ -334,12 +345,14 @@ class KeyIndex:
                     walk.go_on(partial(read, sealed.number), steps=1)
                 except _NotResidentError:
                     assert walks is not None, "what may be waited for is read"
-                    work = self._walking(wanted[place : place + SEGMENTS_WALKED], walks, hashed)
+                    work = self._walking(wanted[place : place + SEGMENTS_WALKED], ways, hashed)
                     raise FilesNotLoadedError(work) from None
 
-    def _walking(self, wanted: list[_Sealed], walks: Walks, hashed: int) -> Callable[[], None]:
+    def _walking(
+        self, wanted: list[_Sealed], ways: dict[int, _Walk], hashed: int
+    ) -> Callable[[], None]:
         """Return work for any thread that goes on with the walks through some segments."""
-        going = [walks.setdefault(each.number, _Walk(each, hashed)) for each in wanted]
+        going = [ways.setdefault(each.number, _Walk(each, hashed)) for each in wanted]
         store = self._store
 
         def walk_all() -> None:
@@ -403,7 +416,7 @@ class KeyIndex:
         """Return what belongs to `row`, taken at the same moment: segments, then the newest one's units.
 
         Raises:
-            SnapshotOvertakenError: the index was cleared since.
+            SnapshotOvertakenError: the index was given up since.
         """
         return unsealed(self.sealed_units())
 
@@ -411,50 +424,39 @@ class KeyIndex:
         """Return the same, each segment as a part.
 
         Raises:
-            SnapshotOvertakenError: the index was cleared since.
+            SnapshotOvertakenError: the index was given up since.
         """
-        reading = _Reading(self._cleared_count)
+        reading = _Reading()
         self._readings.add(reading)
         return self._read_units(self._sealed[:], self._units, len(self._units), reading)
 
     def _read_units(
-        self, sealed: list[_Sealed], units: bytearray, size: int, reading: _Reading
+        self, sealed: list[_Sealed], units: bytearray, size: int, _reading: _Reading
     ) -> Iterator[bytes | SealedPart]:
         """Yield segments and units; as long as this is there, so is the reading, and nothing is dropped."""
         for each in sealed:
-            if self._cleared_count != reading.cleared_count:
-                raise SnapshotOvertakenError(f"segment {each.number} of the key index is gone")
             yield each.part
         for start in range(0, size, CHUNK_BYTES):
             yield bytes(units[start : min(start + CHUNK_BYTES, size)])
 
-    def _segment_chunks(self, number: int, size: int, cleared_count: int) -> Iterator[bytes]:
+    def _segment_chunks(self, number: int, size: int) -> Iterator[bytes]:
         """Yield the bytes of a full segment."""
         for start in range(0, size, CHUNK_BYTES):
-            if self._cleared_count != cleared_count:
+            if self._is_given_up:
                 raise SnapshotOvertakenError(f"segment {number} of the key index is gone")
             yield self._read(number, start, min(CHUNK_BYTES, size - start))
 
     def _part(self, capacity: int, stored: StoredPart | None = None) -> SealedPart:
         """Return the part of the segment that gets the next number."""
         size = capacity * _CAPACITY_BYTES
-        return SealedPart(
-            partial(self._segment_chunks, self._next_number, size, self._cleared_count), stored
-        )
+        return SealedPart(partial(self._segment_chunks, self._next_number, size), stored)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._cleared_count += 1
-        for number in (*self._trimmed, *(each.number for each in self._sealed)):
-            self._drop(number)
-        self._trimmed.clear()
-        self._sealed.clear()
-        self.last_store_ms, self.last_physical_offset = StoreTimeMs(0), PhysicalOffset(0)
-        self._digest = 0
-        self._begin()
+    def give_up(self) -> None:
+        """Have whoever still reads segments for a snapshot told that they are gone."""
+        self._is_given_up = True
 
-    def load(self, row: KeyIndexRow, source: ByteSource) -> None:
-        """Take in an index from a snapshot; this one is empty.
+    def load_steps(self, row: KeyIndexRow, source: ByteSource) -> Iterator[None]:
+        """Take in an index from a snapshot, in short steps; this one is empty.
 
         Segments stay as large as they were made; only new ones have this index's own size.
 
@@ -464,6 +466,7 @@ class KeyIndex:
         assert not self._sealed, f"the index has {len(self._sealed)} segments"
         assert not self._units, f"the index has {len(self._units)} bytes of units"
         for segment in row.segments:
+            yield
             size = segment.capacity * _CAPACITY_BYTES
             part = self._part(segment.capacity, source.stored_part(size))
             self._write(self._next_number, source.read(size))
@@ -481,7 +484,8 @@ class KeyIndex:
         self._digest = row.digest
         left, last_unit = row.active_count, b""
         while left:
-            count = min(left, self._capacity - len(self._links))
+            yield
+            count = min(left, self._capacity - len(self._links), STEP_UNITS)
             data = source.read(count * _UNIT_BYTES)
             self._digested_bytes += len(data)  # the row's digest counts it
             self._add_to_segment([hashed for hashed, _, _ in _UNIT.iter_unpack(data)], data)

@@ -12,17 +12,25 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
+from typing import Final
 
 import msgspec
 from crc32c import crc32c
 
+from broker.store.emptying import emptied
 from broker.store.packing import STEP_ROWS, array_head, pack, packed_rows
 from dledger_mq.message.numbers import QueueId, QueueOffset
 
 _SET = struct.Struct(">iq")
 
+STEP_GROUPS: Final = STEP_ROWS // 4
+"""Groups of a topic, each with a few queues, that are written or read in one step."""
+
 _SavedRow = tuple[str, str, list[tuple[QueueId, QueueOffset]], int | None]
 """Topic, group, offsets by queue id, how far they moved forward."""
+
+_decode_table: Final = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], int, int, int]).decode
+_decode_row: Final = msgspec.msgpack.Decoder(_SavedRow).decode
 
 
 class ConsumerOffsets:
@@ -118,7 +126,7 @@ class ConsumerOffsets:
                 (topic, group, list(queues.items()), self._consumed.get((topic, group)))
                 for (topic, group), queues in self._table.items()
             ),
-            STEP_ROWS // 4,  # each of a few queues
+            STEP_GROUPS,
         )
         yield pack(self.change_count, self.ignored_count, self.digest)
 
@@ -126,15 +134,28 @@ class ConsumerOffsets:
         """Replace the table by a dumped one.
 
         Raises:
-            msgspec.DecodeError: it is none; nothing has changed.
+            msgspec.DecodeError: it is none; a part of it may be there.
         """
-        rows, self.change_count, self.ignored_count, self.digest = msgspec.msgpack.decode(
-            data, type=tuple[list[_SavedRow], int, int, int]
-        )
-        self._table = {(topic, group): dict(queues) for topic, group, queues, _ in rows}
-        self._consumed = {
-            (topic, group): count for topic, group, _, count in rows if count is not None
-        }
+        for _ in self.load_steps(data):
+            pass
+
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        """Do the same, some groups at a time."""
+        rows, self.change_count, self.ignored_count, self.digest = _decode_table(data)
+        self._table.clear()
+        self._consumed.clear()
+        for first in range(0, len(rows), STEP_GROUPS):
+            yield
+            for raw in rows[first : first + STEP_GROUPS]:
+                topic, group, queues, consumed = _decode_row(raw)
+                self._table[topic, group] = dict(queues)
+                if consumed is not None:
+                    self._consumed[topic, group] = consumed
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, in short steps; this table is not used any more."""
+        yield from emptied(self._table)
+        yield from emptied(self._consumed)
 
     def _forget(self, key: tuple[str, str]) -> None:
         assert key in self._table, f"there are no offsets of {key}"

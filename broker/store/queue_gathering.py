@@ -46,8 +46,7 @@ class QueueGathering:
         for _ in range(0, len(self._all.by_key), SWEEP_QUEUES):
             self._all.sweep()  # what is forgotten need not be written down
             yield
-        self._all.sort()
-        yield
+        yield from self._all.sort_steps()
         yield from self._add(list(self._all.by_key.values()))
 
     def at_the_moment(self) -> Iterator[None]:

@@ -18,11 +18,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import repeat
-from typing import Final
+from typing import Final, Self
 
 import msgspec
 from crc32c import crc32c
 
+from broker.store.emptying import emptied
 from broker.store.packing import array_head, pack, packed_rows
 from broker.store.sealed_sends import SealedSends
 from broker.store.send_marks import SendMarks
@@ -66,8 +67,13 @@ class _SavedSends(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     term: Term
     term_start: Position
     digest: int
-    entries: list[tuple[StoreTimeMs, list[bytes], list[PhysicalOffset]]]
+    entries: list[msgspec.Raw]
     marks: SendMarks = msgspec.field(default_factory=SendMarks)
+
+
+_decode_entry: Final = msgspec.msgpack.Decoder(
+    tuple[StoreTimeMs, list[bytes], list[PhysicalOffset]]
+).decode
 
 
 class RecentSends:
@@ -95,6 +101,10 @@ class RecentSends:
         self._marks = SendMarks()
         self._entries: deque[RememberedEntry] = deque()
         self._count = 0
+
+    def beside(self) -> Self:
+        """Return an empty window of the same age."""
+        return type(self)(self._age_max_ms)
 
     def __len__(self) -> int:
         """Return the number of keys; sealed ones may be older than AGE_MAX_MS."""
@@ -209,18 +219,34 @@ class RecentSends:
         """Replace the table by a dumped one.
 
         Raises:
-            msgspec.DecodeError: it is none; nothing has changed.
+            msgspec.DecodeError: it is none; a part of it may be there.
         """
+        for _ in self.load_steps(data):
+            pass
+
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        """Do the same, some entries at a time."""
         saved = msgspec.msgpack.decode(data, type=_SavedSends)
         self.sealed = SealedSends()
         self._marks = saved.marks
         self.term, self.term_start, self.digest = saved.term, saved.term_start, saved.digest
-        entries = saved.entries
         self.by_key = {}
-        self._entries = deque(RememberedEntry(*entry) for entry in entries)
-        for entry in self._entries:
-            self._add_all(entry.keys, entry.offsets)
-        self._count = sum(len(entry.keys) for entry in self._entries)
+        self._entries.clear()
+        self._count = 0
+        for first in range(0, len(saved.entries), STEP_ENTRIES):
+            yield
+            for raw in saved.entries[first : first + STEP_ENTRIES]:
+                entry = RememberedEntry(*_decode_entry(raw))
+                self._add_all(entry.keys, entry.offsets)
+                self._entries.append(entry)
+                self._count += len(entry.keys)
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, in short steps; this window is not used any more."""
+        self.sealed.clear()
+        yield
+        yield from emptied(self._entries)
+        yield from emptied(self.by_key)
 
     def _add_all(self, keys: Sequence[bytes], offsets: Sequence[PhysicalOffset]) -> None:
         """Add where the records of an entry stand."""

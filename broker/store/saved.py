@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import chain
-from typing import Annotated, Final, Protocol, runtime_checkable
+from typing import Annotated, Final, NoReturn, Protocol, runtime_checkable
 
 import msgspec
 from msgspec import Meta
@@ -65,6 +66,10 @@ class LargeTable(SavedTable, Protocol):
         """Yield what `dump` returns, part by part; the component may not change between them."""
         ...
 
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        """Do what `load` does, step by step; before the last one the component is neither empty nor whole."""
+        ...
+
 
 class QueueRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One consume queue."""
@@ -97,14 +102,19 @@ class KeyIndexRow(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
 
 class StateHead(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Everything but the units. `tables`: what each small component wrote of itself, by its name."""
+    """Everything but the units, so that whoever reads it can decode the parts one by one.
+
+    Attributes:
+        queues: the rows of all queues, for `split_rows`.
+        tables: what each small component wrote of itself, by its name.
+    """
 
     v: int
     applied_index: Annotated[Index, NOT_NEGATIVE]
     last_store_ms: StoreTimeMs
     put_count: Count
     put_bytes: Count
-    queues: list[QueueRow]
+    queues: msgspec.Raw
     key_index: KeyIndexRow
     tables: dict[str, msgspec.Raw]
 
@@ -115,6 +125,10 @@ class _Version(msgspec.Struct):
 
 _decoder: Final = msgspec.msgpack.Decoder(StateHead)
 _version_decoder: Final = msgspec.msgpack.Decoder(_Version)
+split_rows: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+"""Finds where each of the head's rows is; msgspec.DecodeError when they are none."""
+decode_row: Final = msgspec.msgpack.Decoder(QueueRow).decode
+"""Reads one of them; msgspec.DecodeError when it is none."""
 
 
 def head_parts(
@@ -148,14 +162,31 @@ def decode_head(data: bytes) -> StateHead:
         SnapshotRefusedError: it is none, or of another version.
     """
     try:
+        head = _decoder.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        _check_version(data)
+        raise SnapshotRefusedError(f"the state's head: {error}") from error
+    if head.v not in (VERSION_BEFORE, VERSION):
+        _refuse_version(head.v)
+    return head
+
+
+def _check_version(data: bytes) -> None:
+    """Refuse what is no head for the reason that it is of another version, if it says so.
+
+    Raises:
+        SnapshotRefusedError: it is.
+    """
+    with suppress(msgspec.DecodeError, UnicodeDecodeError):
         version = _version_decoder.decode(data).v
         if version not in (VERSION_BEFORE, VERSION):
-            raise SnapshotRefusedError(
-                f"the state has version {version}, known are {VERSION_BEFORE} and {VERSION}"
-            )
-        return _decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise SnapshotRefusedError(f"the state's head: {error}") from error
+            _refuse_version(version)
+
+
+def _refuse_version(version: int) -> NoReturn:
+    raise SnapshotRefusedError(
+        f"the state has version {version}, known are {VERSION_BEFORE} and {VERSION}"
+    )
 
 
 def in_chunks(parts: Iterable[bytes | SealedPart]) -> Iterator[bytes | SealedPart]:

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from itertools import chain
+from typing import Final, NamedTuple, Self
 
 import msgspec
 from crc32c import crc32c
@@ -33,7 +34,7 @@ from broker.store.control import MalformedControlError, MarkDigests, decode_cont
 from broker.store.digest_marks import DigestMarks
 from broker.store.entry_keys import EntryKeys
 from broker.store.errors import OutOfOrderError
-from broker.store.far_timers import FarTimers
+from broker.store.far_timers import FarTimers, MemoryFarTimers
 from broker.store.group_settings import GroupSettings
 from broker.store.groups import Groups
 from broker.store.key_index import (
@@ -83,12 +84,10 @@ class PreparedState(NamedTuple):
 
     Attributes:
         applied_index: that entry.
-        digest: over all components.
         parts: the bytes; see `saved.in_chunks`.
     """
 
     applied_index: Index
-    digest: int
     parts: Iterator[bytes | SealedPart]
 
 
@@ -136,22 +135,21 @@ class BrokerState:
         self._limits = limits
         self._unlooked_records = 0
         self._known: dict[EntryId, list[ParsedRecord]] = {}
+        self._units = unit_store or MemoryUnitStore()
+        self._segments = segment_store or MemorySegmentStore()
+        self._far_timers = far_timers or MemoryFarTimers()
         self.queues = ConsumeQueues(
-            unit_store or MemoryUnitStore(),
-            _SPECIAL_KEYS.__contains__,
-            sealed_units=limits.sealed_units,
+            self._units, _SPECIAL_KEYS.__contains__, sealed_units=limits.sealed_units
         )
-        self.key_index = KeyIndex(segment_store or MemorySegmentStore(), limits.index_segment_units)
+        self.key_index = KeyIndex(self._segments, limits.index_segment_units)
         self.topics = Topics()
         self.groups = Groups()
-        self.offsets = ConsumerOffsets(
-            lambda topic, queue_id: self.queues.min_max(topic, queue_id)[1]
-        )
+        self.offsets = ConsumerOffsets(self.queues.max_offset)
         self.locks = QueueLockTable()
         self.schedule = Schedule(self.queues)
         self.recent_sends = RecentSends()
         self.transactions = Transactions()
-        self.timers = Timers(far_timers, limits.near_timers_max)
+        self.timers = Timers(self._far_timers, limits.near_timers_max)
         self.sinks = Sinks()
         self.retention = Retention()
         self.settings = GroupSettings()
@@ -159,6 +157,7 @@ class BrokerState:
         self.marks = DigestMarks()
         self._is_marked = False
         self._prepared: PreparedState | None = None
+        self._drawn: tuple[Index, int] | None = None
         self.last_store_ms = StoreTimeMs(0)
         self.put_count = 0
         self.put_bytes = 0
@@ -219,9 +218,12 @@ class BrokerState:
         Pins came later: they have none as long as there never was one, so that the state has the digest with which
         older versions wrote it down.
         """
+        return self._digests_with(self.queues.digest())
+
+    def _digests_with(self, queues: int) -> dict[str, int]:
         pins = self.retention.pins.digest
         return {
-            "queues": self.queues.digest(),
+            "queues": queues,
             "key_index": self.key_index.digest(),
             "topics": self.topics.digest,
             "groups": self.groups.digest,
@@ -240,33 +242,44 @@ class BrokerState:
 
     def digest(self) -> int:
         """Return one CRC32C over all components and the applied index."""
-        prepared = self._prepared
-        if prepared is not None and prepared.applied_index == self.applied_index:
-            return prepared.digest
-        return self._digest_now()
+        if self._drawn is not None and self._drawn[0] == self.applied_index:
+            return self._drawn[1]
+        return self._digest_with(self.queues.digest())
 
-    def _digest_now(self) -> int:
-        total: int = crc32c(repr((self.applied_index, self.digests())).encode())
+    def _digest_with(self, queues: int) -> int:
+        total: int = crc32c(repr((self.applied_index, self._digests_with(queues))).encode())
         return total
+
+    def _draw_digest(self) -> Iterator[None]:
+        """Draw the digest in short steps, so that the next `digest` costs nothing, unless something is folded."""
+        index, queues = self.applied_index, 0
+        for counted in self.queues.running_digest():
+            queues = counted
+            yield
+            if self.applied_index != index:
+                return
+        self._drawn = (index, self._digest_with(queues))
 
     def prepare_snapshot(self) -> Iterator[bool]:
         """Gather what the next `snapshot` and `digest` give; see `dledger.PreparingMachine`."""
-        self._prepared = None
+        self._prepared = self._drawn = None
         if self.marks.divergences:
             return  # `snapshot` says so
-        gathering = state_snapshot.Gathering(self)
+        gathering, queues = state_snapshot.Gathering(self), self.queues
         for _ in gathering.beforehand():
             yield False
+            if self.queues is not queues:
+                raise SnapshotOvertakenError("the state of another member has come")
         index = self.applied_index
         yield True
-        for _ in gathering.at_the_moment():
+        for _ in chain(gathering.at_the_moment(), self._draw_digest()):
             yield True
-            if self.applied_index != index:
-                return  # the state of another member has come
+            if self.queues is not queues:
+                raise SnapshotOvertakenError("the state of another member has come")
         parts = gathering.parts()
         yield True
         if self.applied_index == index:
-            self._prepared = PreparedState(index, self._digest_now(), parts)
+            self._prepared = PreparedState(index, parts)
 
     def snapshot(self) -> Iterator[bytes]:
         """Return the state as it is now, in bounded chunks; see `dledger.SnapshotMachine`.
@@ -310,31 +323,67 @@ class BrokerState:
             SnapshotRefusedError: the bytes are no state of this version; this one is empty now.
             Exception: what `chunks` raised; this state is empty now.
         """
-        empty = BrokerState()
-        self._clear(empty)
-        is_whole = False
+        taken_in = self.beside()
         try:
-            state_snapshot.load(self, ByteSource(chunks), self._limits.keep_units_max)
-            self.queues.spill(self._limits.resident_units_max, self._limits.keep_units_max)
-            self.restored_index = self.applied_index
-            is_whole = True
+            for _ in taken_in.load_steps(chunks):
+                pass
+        except BaseException:
+            self.swap(self.beside())
+            raise
+        self.swap(taken_in)
+        for _ in taken_in.giving_up():
+            pass
+
+    def beside(self) -> Self:
+        """Return an empty state; see `dledger.SwappingMachine`."""
+        places = (self._units.beside(), self._segments.beside())
+        made = type(self)(*places, limits=self._limits, far_timers=self._far_timers.beside())
+        made.recent_sends = self.recent_sends.beside()
+        return made
+
+    def load_steps(self, chunks: Iterator[bytes | StoredPart]) -> Iterator[None]:
+        """Take in a snapshot, step by step; see `dledger.SwappingMachine`.
+
+        Raises:
+            SnapshotRefusedError: the bytes are no state of this version; a part of them may be there.
+        """
+        limits, source = self._limits, ByteSource(chunks)
+        try:
+            yield from state_snapshot.load_steps(
+                self,
+                source,
+                resident_units_max=limits.resident_units_max,
+                keep_units_max=limits.keep_units_max,
+            )
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SnapshotRefusedError(f"a table of the state: {error}") from error
-        finally:
-            if not is_whole:
-                self._clear(empty)
+        self.restored_index = self.applied_index
+        yield from self._draw_digest()
 
-    def _clear(self, empty: BrokerState) -> None:
-        """Reset every component to that of an empty state."""
-        self.queues.clear()
-        self.key_index.clear()
-        self._known.clear()
-        self._prepared = None
-        self.applied_index = self.restored_index = NO_INDEX
-        self.last_store_ms = StoreTimeMs(0)
-        self.put_count = self.put_bytes = 0
-        for name, table in self.tables().items():
-            table.load(empty.tables()[name].dump())
+    def swap(self, other: Self) -> None:
+        """Be what the other one is, and the other way round; see `dledger.SwappingMachine`.
+
+        Raises:
+            OSError: the files of one could not be named as those of the other; nothing has changed.
+        """
+        other._units.take_place_of(self._units)  # it is one of these
+        other._segments.take_place_of(self._segments)
+        other._far_timers.take_place_of(self._far_timers)
+        self.__dict__, other.__dict__ = other.__dict__, self.__dict__
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, step by step; see `dledger.SwappingMachine`."""
+        self.close()
+        self.key_index.give_up()
+        for component in (self.queues, self.recent_sends, self.offsets):
+            yield from component.giving_up()
+        for place in (self._units, self._segments, self._far_timers):
+            yield from place.removing()
+
+    def close(self) -> None:
+        """Close the files, when nothing is folded or asked any more."""
+        for place in (self._units, self._segments, self._far_timers):
+            place.close()
 
     def tables(self) -> dict[str, SavedTable]:
         """Return the components that a snapshot keeps whole, by the names of its format."""

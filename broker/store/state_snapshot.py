@@ -10,8 +10,10 @@ from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Protocol
 
+import msgspec
+
 from broker.store import saved
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues
+from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues, units_to_keep
 from broker.store.key_index import KeyIndex
 from broker.store.queue_gathering import QueueGathering, ranges_of
 from broker.store.retention import Retention
@@ -69,7 +71,7 @@ class Gathering:
             state.last_store_ms,
             state.put_count,
             state.put_bytes,
-            [],
+            msgspec.Raw(),
             state.key_index.row(),
             {},
         )
@@ -81,8 +83,10 @@ class Gathering:
         )
 
 
-def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
-    """Fill an empty state; of each queue, all but the newest units may leave memory on the way.
+def load_steps(
+    state: SavedState, source: ByteSource, *, resident_units_max: int, keep_units_max: int
+) -> Iterator[None]:
+    """Fill an empty state, in short steps; of each queue, all but the newest units may leave memory on the way.
 
     Raises:
         SnapshotRefusedError: the bytes are no state of this version; a part of them may be loaded.
@@ -92,34 +96,55 @@ def load(state: SavedState, source: ByteSource, keep_units_max: int) -> None:
     (head_bytes,) = saved.LENGTH.unpack(source.read(saved.LENGTH.size))
     if head_bytes > saved.HEAD_BYTES_MAX:
         raise SnapshotRefusedError(f"the state's head has {head_bytes} bytes")
-    head = saved.decode_head(source.read(head_bytes))
+    parts = []
+    for part in source.stream(head_bytes):
+        parts.append(part)
+        yield
+    head_data = b"".join(parts)
+    del parts
+    yield
+    head = saved.decode_head(head_data)
+    yield
     tables = dict(state.tables())
     if head.v == saved.VERSION_BEFORE:
         del tables["settings"]  # an empty state has none
     if tables.keys() != head.tables.keys():
         raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
     for name, table in tables.items():
-        table.load(bytes(head.tables[name]))
-    for row in head.queues:
-        _load_queue(state, row, source, keep_units_max)
+        data = bytes(head.tables[name])
+        if isinstance(table, LargeTable):
+            yield from table.load_steps(data)
+        else:
+            table.load(data)
+        yield
+    rows = saved.split_rows(head.queues)
+    yield
+    keep = units_to_keep(len(rows), resident_units_max, keep_units_max)
+    for row in rows:
+        yield from _load_queue(state, saved.decode_row(row), source, keep)
+    yield from state.queues.sort_steps()
     state.queues.forget(state.retention.position)
     for name, position in state.retention.topics.items():
         state.queues.hide(name, position)
-    state.key_index.load(head.key_index, source)
-    state.timers.load_units(source)
+    yield from state.key_index.load_steps(head.key_index, source)
+    yield from state.timers.load_unit_steps(source)
     source.check_end()
     state.last_store_ms = head.last_store_ms
     state.put_count, state.put_bytes = head.put_count, head.put_bytes
     state.applied_index = head.applied_index
 
 
-def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep_units_max: int) -> None:
-    """Read the units of one queue."""
+def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep: int) -> Iterator[None]:
+    """Begin a queue, and return the reading of its units.
+
+    Raises:
+        SnapshotRefusedError: there cannot be such a queue.
+    """
     key = (row.topic, row.queue_id)
     if key in state.queues.by_key or row.min_offset > row.max_offset:
         raise SnapshotRefusedError(f"queue {row.topic!r}, {row.queue_id} cannot be")
     queue = state.queues.create(key)
-    queue.load(row, _units_of(state.queues, queue, row, source), keep_units_max)
+    return queue.load_steps(row, _units_of(state.queues, queue, row, source), keep)
 
 
 def _units_of(

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from broker.store.errors import NoRoomError
+from broker.store.file_places import folder_beside, folder_removal
 from dledger.storage.read_errors import is_shortage
 
 _T = TypeVar("_T")
@@ -53,9 +54,22 @@ def free_bytes(path: Path) -> int:
 class TimerFiles:
     """A `FarTimers` in a file. Errors of the file are OSErrors that name it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "timers" / "pending.sqlite"
+    def __init__(self, folder: Path, name: str = "timers") -> None:
+        self._path = folder / name / "pending.sqlite"
         self._database: sqlite3.Connection | None = None
+
+    def beside(self) -> TimerFiles:
+        """Return an empty one; see `Place`."""
+        folder = folder_beside(self._path.parent)
+        return TimerFiles(folder.parent, folder.name)
+
+    def take_place_of(self, other: TimerFiles) -> None:
+        """Stay where it is, since nobody looks for the file; see `Place`."""
+
+    def removing(self) -> Iterator[None]:
+        """Remove the file; see `Place`."""
+        self.close()
+        return folder_removal(self._path.parent)
 
     def add(self, units: Sequence[bytes]) -> None:
         """Keep units; see `FarTimers`. Without a descriptor to open the file with there is no room, either."""

@@ -198,7 +198,7 @@ class Timers:
         return _joined(self.units())
 
     def load(self, data: bytes) -> None:
-        """Replace the table by a dumped one, whose units `load_units` brings.
+        """Replace the table by a dumped one, whose units `load_unit_steps` brings.
 
         Raises:
             msgspec.DecodeError: it is none; nothing has changed.
@@ -212,14 +212,15 @@ class Timers:
         self._boundary = None
         self._places.clear()
 
-    def load_units(self, source: ByteSource) -> None:
-        """Read the units that the loaded head counts.
+    def load_unit_steps(self, source: ByteSource) -> Iterator[None]:
+        """Read the units that the loaded head counts, in short steps.
 
         Raises:
             SnapshotRefusedError: they are too few, or not in order.
         """
         last, left, size = b"", self.count, TIMER_UNIT.size
         while left:
+            yield
             count = min(left, FAR_WRITE_UNITS)
             data = source.read(count * size)
             units = [data[start : start + size] for start in range(0, len(data), size)]

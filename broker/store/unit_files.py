@@ -18,7 +18,6 @@ import errno
 import os
 import re
 import shutil
-from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
@@ -27,6 +26,7 @@ from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
+from broker.store.file_places import FilePlace, OpenFiles, folder_beside
 from broker.store.key_index import ReadPart
 from dledger.errors import EntryDamagedError
 from dledger.storage.read_errors import is_shortage
@@ -54,44 +54,6 @@ def folder_name(topic: bytes) -> str:
     if not name or len(name) > NAME_BYTES_MAX:
         name = b"=#" + blake2b(topic, digest_size=24).hexdigest().encode()
     return name.decode()
-
-
-class _OpenFiles:
-    """The files used last, by path; the others are closed, and as many as it takes where descriptors are short."""
-
-    def __init__(self) -> None:
-        self._open: OrderedDict[Path, int] = OrderedDict()
-
-    def get(self, path: Path, *, create: bool = False) -> int:
-        """Return a descriptor for reading and writing."""
-        descriptor = self._open.get(path)
-        if descriptor is None:
-            if create:
-                path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = self._open[path] = self._opened(path, create=create)
-            if len(self._open) > OPEN_FILES_MAX:
-                self._close_oldest()
-        else:
-            self._open.move_to_end(path)
-        return descriptor
-
-    def _opened(self, path: Path, *, create: bool) -> int:
-        flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        while True:
-            try:
-                return os.open(path, flags, 0o644)
-            except OSError as error:
-                if not (is_shortage(error) and self._open):
-                    raise
-                self._close_oldest()
-
-    def _close_oldest(self) -> None:
-        os.close(self._open.popitem(last=False)[1])
-
-    def close_under(self, folder: Path) -> None:
-        """Close what lies in a folder, before it is removed."""
-        for path in [path for path in self._open if path.is_relative_to(folder)]:
-            os.close(self._open.pop(path))
 
 
 @contextmanager
@@ -135,7 +97,7 @@ def _read_all(descriptor: int, size: int, offset: int, path: Path) -> bytes:
     return data
 
 
-def _read_resident(files: _OpenFiles, path: Path, size: int, offset: int) -> bytes | None:
+def _read_resident(files: OpenFiles, path: Path, size: int, offset: int) -> bytes | None:
     """Return bytes that the system has in memory; None if not, if it cannot tell, or if no descriptor is left."""
     data = bytearray(size)
     try:
@@ -145,17 +107,21 @@ def _read_resident(files: _OpenFiles, path: Path, size: int, offset: int) -> byt
     return bytes(data) if got == size else None
 
 
-class UnitFiles:
+class UnitFiles(FilePlace):
     """A `UnitStore` in files: `consumequeue/` under a folder, which is wiped when this is made."""
 
-    def __init__(self, folder: Path, file_bytes: int = QUEUE_FILE_BYTES) -> None:
+    def __init__(
+        self, folder: Path, file_bytes: int = QUEUE_FILE_BYTES, name: str = "consumequeue"
+    ) -> None:
         assert file_bytes % UNIT_BYTES == 0, f"a unit would lie in two files of {file_bytes} bytes"
-        self._root = folder / "consumequeue"
+        super().__init__(folder / name)
         self._file_bytes = file_bytes
-        self._files = _OpenFiles()
         self._firsts: dict[QueueKey, int] = {}
-        shutil.rmtree(self._root, ignore_errors=True)
-        self._root.mkdir(parents=True)
+
+    def beside(self) -> UnitFiles:
+        """Return an empty one; see `Place`."""
+        root = folder_beside(self._root)
+        return UnitFiles(root.parent, self._file_bytes, root.name)
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep units; see `UnitStore`."""
@@ -225,10 +191,6 @@ class UnitFiles:
         self._files.close_under(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
-    def close(self) -> None:
-        """Close all files. They may stay on disk: the next start wipes them."""
-        self._files.close_under(self._root)
-
     def _folder(self, key: QueueKey) -> Path:
         return self._root / folder_name(key[0]) / str(key[1])
 
@@ -248,14 +210,16 @@ class UnitFiles:
         return self._folder(key) / f"{byte - offset:020}", offset
 
 
-class SegmentFiles:
+class SegmentFiles(FilePlace):
     """A `SegmentStore` in files: `keyindex/` under a folder, which is wiped when this is made."""
 
-    def __init__(self, folder: Path) -> None:
-        self._root = folder / "keyindex"
-        self._files = _OpenFiles()
-        shutil.rmtree(self._root, ignore_errors=True)
-        self._root.mkdir(parents=True)
+    def __init__(self, folder: Path, name: str = "keyindex") -> None:
+        super().__init__(folder / name)
+
+    def beside(self) -> SegmentFiles:
+        """Return an empty one; see `Place`."""
+        root = folder_beside(self._root)
+        return SegmentFiles(root.parent, root.name)
 
     def write(self, number: int, segment: bytes) -> None:
         """Keep a segment; see `SegmentStore`."""
@@ -283,10 +247,6 @@ class SegmentFiles:
         path = self._path(number)
         self._files.close_under(path)
         path.unlink()
-
-    def close(self) -> None:
-        """Close all files. They may stay on disk: the next start wipes them."""
-        self._files.close_under(self._root)
 
     def _path(self, number: int) -> Path:
         return self._root / f"{number:020}"

@@ -20,6 +20,7 @@ from broker.testing.answers import Answers
 from broker.testing.model import LIMITS, BrokerModel
 from broker.testing.settings import REPEAT_AGE_MS, BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
+from broker.testing.taking_in import TakingIn
 from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
@@ -83,6 +84,12 @@ class BrokerCluster(SimCluster):
         self._newest: dict[NodeId, SnapshotFile | None] = {}
         self._older: dict[NodeId, SnapshotFile | None] = {}
         self._stores: dict[NodeId, SnapshotStore] = {}
+        self._taking_in = TakingIn(
+            self,
+            self._taken_in,
+            Random(f"taking in/{settings.seed}"),
+            settings.snapshot_step_ms_max,
+        )
 
     # What the brokers ask.
 
@@ -340,10 +347,15 @@ class BrokerCluster(SimCluster):
             return
         assert leader_id is not None, "it is known"
         if source.meta.index > applied_index:
-            try:
-                self._take_in(node, self._copy(leader_id, source, node))
-            except (OSError, CorruptionError, SnapshotRefusedError) as error:
-                self.trace_line(node, f"no snapshot fetched: {error}")
+            self._fetch_from(node, leader_id, source)
+
+    def _fetch_from(self, node: SimNode, source: NodeId, snapshot: SnapshotFile) -> None:
+        """Copy a snapshot, and begin to take it in."""
+        broker, store = self.brokers[node.node_id], self._stores[node.node_id]
+        try:
+            self._taking_in.begin(node, broker, store, self._copy(source, snapshot, node))
+        except (OSError, CorruptionError) as error:
+            self.trace_line(node, f"no snapshot fetched: {error}")
 
     def _copy(self, source: NodeId, snapshot: SnapshotFile, target: SimNode) -> SnapshotFile:
         given, taken = self._stores[source], self._stores[target.node_id]
@@ -356,10 +368,9 @@ class BrokerCluster(SimCluster):
             raise Violation(f"{target.node_id} took {snapshot.path} of {source}, which is damaged")
         return finished
 
-    def _take_in(self, node: SimNode, snapshot: SnapshotFile) -> None:
+    def _taken_in(self, node: SimNode, snapshot: SnapshotFile) -> None:
+        """Judge a state that a member has taken over, and let it go on after it."""
         broker = self.brokers[node.node_id]
-        broker.state.restore(self._stores[node.node_id].chunks(snapshot))
-        check_restored(snapshot, broker.state)
         self.counts["snapshot-fetched"] += 1
         self.model.compare_with_replay(broker.state)
         self.checker.restored(node.node_id, snapshot.meta.index)

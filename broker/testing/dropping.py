@@ -11,10 +11,9 @@ from random import Random
 
 from broker.testing.broker_cluster import BrokerCluster
 from dledger.engine import Engine
-from dledger.errors import CorruptionError, DiskFullError
+from dledger.errors import DiskFullError
 from dledger.forgetting import ForgettingBounds, covered_index, first_to_keep, may_begin_after
 from dledger.raft.ids import Index, NodeId
-from dledger.state_machine import SnapshotRefusedError
 from dledger.storage.log_start import FrontDrop
 from dledger.storage.snapshots import SnapshotFile
 from dledger.testing.sim_node import SimNode
@@ -117,14 +116,15 @@ class DroppingBrokers(BrokerCluster):
         applied_index = self.brokers[node.node_id].driver.applied_index
         if snapshot is None or snapshot.meta.index <= applied_index:
             return
-        try:
-            self._take_in(node, self._copy(leader_id, snapshot, node))
-        except (OSError, CorruptionError, SnapshotRefusedError) as error:
-            self.trace_line(node, f"no snapshot fetched: {error}")
-            if self.brokers[node.node_id].state.applied_index != applied_index:
-                raise OSError(5, f"the state could not be replaced: {error}") from error
-            return
-        self._begin_anew(node, engine)
+        self._fetch_from(node, leader_id, snapshot)
+
+    def _taken_in(self, node: SimNode, snapshot: SnapshotFile) -> None:
+        """See `BrokerCluster`; now the log can be begun anew."""
+        super()._taken_in(node, snapshot)
+        engine = node.engine
+        assert engine is not None, f"{node.node_id} is down"
+        if engine.may_begin_anew:
+            self._begin_anew(node, engine)
 
     def _reachable_snapshot(self, node: SimNode, leader_id: NodeId) -> SnapshotFile | None:
         """Return the leader's newest snapshot, if the member can ask for it."""

@@ -85,7 +85,7 @@ class SimDriver(Driver):
     def settle(self) -> None:
         """Do what the end of a pass does: answers, roles, the fold."""
         self._settle()
-        while self.engine.has_committed:
+        while self._can_fold:
             self._settle()
         waiting, self._waiting = self._waiting, []
         for index, resume in waiting:

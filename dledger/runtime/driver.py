@@ -93,7 +93,6 @@ class Driver:
         applied_watchers: called after entries were applied and their proposers were answered.
         pass_end_watchers: called at the end of every pass.
         stall_count, stall_longest_ms: how often, and how long at most, the loop stood still.
-        is_fold_held: nothing is folded, since the state is being written down; for some milliseconds.
         store_is_old: another member remembers what this store does not know of, and it gave up its vote.
     """
 
@@ -126,7 +125,7 @@ class Driver:
         self._links = links
         self._vote_given_up: Callable[[], bool] | None = None
         self.store_is_old = False
-        self.is_fold_held = False
+        self._fold_holds = 0
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
@@ -513,12 +512,18 @@ class Driver:
 
     def hold_fold(self) -> None:
         """Fold nothing until `release_fold`; who waits for an entry to be applied waits so much longer."""
-        self.is_fold_held = True
+        self._fold_holds += 1
 
     def release_fold(self) -> None:
-        """Fold again what is committed."""
-        self.is_fold_held = False
+        """Fold again what is committed, unless somebody else still holds it up."""
+        assert self._fold_holds > 0, "nobody holds the fold up"
+        self._fold_holds -= 1
         self.wake()
+
+    @property
+    def is_fold_held(self) -> bool:
+        """True while nothing is folded, since the state is being written down or replaced; for a short time."""
+        return self._fold_holds > 0
 
     def _apply(self) -> None:
         """Apply one chunk of committed entries to the state machine."""

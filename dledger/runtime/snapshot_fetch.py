@@ -2,7 +2,8 @@
 
 It is fetched in parts over a connection of its own, one part at a time and no faster than the settings allow, so that
 nothing of the group waits for it. A broken connection goes on where it stopped; another leader, whose file is
-another, begins anew.
+another, begins anew. A large state is then built beside the one that is shown, in short steps, while nothing is folded;
+only to show it is one step (docs/adr/0205).
 
 - *Behind the leader's start* (docs/adr/0180). What the member needs next is no longer in the leader's log. Once the
   snapshot is durable here, the state is replaced and the log is begun anew where the leader's begins.
@@ -16,7 +17,7 @@ so a state of another log stops the node (docs/adr/0062).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import trio
@@ -33,8 +34,14 @@ from dledger.runtime.handshake import Identity
 from dledger.runtime.member_connection import MemberConnection, open_member_connection
 from dledger.runtime.snapshotting import Snapshotter
 from dledger.runtime.task_group import open_task_group
-from dledger.starting_state import BRING_BACK, check_restored, restore_from
-from dledger.state_machine import SnapshotMachine, SnapshotRefusedError
+from dledger.starting_state import (
+    BRING_BACK,
+    check_restored,
+    load_steps,
+    made_to_stay,
+    restore_from,
+)
+from dledger.state_machine import SnapshotMachine, SnapshotRefusedError, SwappingMachine
 from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
 from dledger.storage.whole_snapshot import GIVEN_BYTES_MAX
 
@@ -48,6 +55,19 @@ RETRY_S: Final = 5.0
 ASK_TIMEOUT_S: Final = 5.0
 WAITING_LINE_S: Final = 10.0
 """Between two lines that say that no leader gives a state."""
+
+
+TURN_S: Final = 0.002
+"""A state is taken in for so long, and then everybody else has a turn."""
+
+
+async def in_turns(steps: Iterator[None]) -> None:
+    """Carry out short steps, with a turn of the loop for everybody else now and then."""
+    is_left = True
+    while is_left:
+        end_s = now_s() + TURN_S
+        is_left = any(now_s() >= end_s for _ in steps)
+        await trio.lowlevel.checkpoint()
 
 
 class TransferPace:
@@ -88,6 +108,7 @@ class SnapshotFetch:
         self._copy: SnapshotCopy | None = None
         self._source: NodeId | None = None
         self._asked_count = 0
+        self._unshown: SwappingMachine | None = None
 
     async def run(self, *, is_new: bool) -> None:
         """Fetch whenever this member needs a snapshot, until cancelled; first for a store that began empty."""
@@ -183,8 +204,15 @@ class SnapshotFetch:
             finally:
                 connection.close("fetched")
                 tasks.stop()
-        if snapshot is not None and self._take_in(snapshot):
-            self._begin_anew()
+        if snapshot is None:
+            return
+        try:
+            if await self._take_in(snapshot):
+                self._begin_anew()
+        finally:
+            if self._unshown is not None:
+                unshown, self._unshown = self._unshown, None
+                await in_turns(unshown.giving_up())
 
     async def _copy_all(self, connection: MemberConnection) -> SnapshotFile | None:
         """Return the file, whole and verified; None when the leader has none that is worth it."""
@@ -241,28 +269,50 @@ class SnapshotFetch:
             self._copy.abandon()
         self._copy = None
 
-    def _take_in(self, snapshot: SnapshotFile) -> bool:
-        """Replace the state, between two passes, if it is still behind; return whether it is that of the snapshot now.
+    async def _take_in(self, snapshot: SnapshotFile) -> bool:
+        """Replace the state, if it is still behind; return whether it is that of the snapshot now.
 
         Raises:
-            CorruptionError: it was refused, and there is no state at all: it is folded again, or fetched again later
-                where the log does not reach back far enough.
+            CorruptionError: it was refused. A machine that takes it in at once has no state then: it is folded again,
+                or fetched again later where the log does not reach back far enough.
         """
         driver, machine = self._driver, self._machine
         if snapshot.meta.index <= driver.applied_index:
             return False
+        driver.hold_fold()
         try:
-            restore_from(self._store, snapshot, machine)
-            check_restored(snapshot, machine)
+            if isinstance(machine, SwappingMachine):
+                await self._swap_in(snapshot, machine)
+            else:
+                restore_from(self._store, snapshot, machine)
+                check_restored(snapshot, machine)
+                self._replaced_by(snapshot)
         except (CorruptionError, SnapshotRefusedError, OSError) as error:
             self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
-            driver.state_replaced(machine.applied_index, None)  # empty
+            if machine.applied_index < driver.applied_index:
+                driver.state_replaced(machine.applied_index, None)  # empty
             # Whoever gave it has no other one yet: it is not fetched again at once.
             raise CorruptionError(snapshot.path, 0, f"it was refused: {error}") from error
-        driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)
+        finally:
+            driver.release_fold()
+        return True
+
+    async def _swap_in(self, snapshot: SnapshotFile, machine: SwappingMachine) -> None:
+        """Take the state in beside the one that the machine shows, which is that of the snapshot then, at once.
+
+        Raises:
+            CorruptionError, SnapshotRefusedError, OSError: it failed; the machine is what it was.
+        """
+        taken_in = self._unshown = machine.beside()
+        with made_to_stay():
+            await in_turns(load_steps(self._store, snapshot, taken_in))
+            machine.swap(taken_in)
+        self._replaced_by(snapshot)
+
+    def _replaced_by(self, snapshot: SnapshotFile) -> None:
+        self._driver.state_replaced(snapshot.meta.index, snapshot.meta.chain_crc)
         self._snapshotter.fetched(snapshot)
         self._log(logging.INFO, "snapshot-fetched", index=snapshot.meta.index, peer=self._source)
-        return True
 
     def _begin_anew(self) -> bool:
         """Begin the log anew where the leader's begins, if this one ends before and the state is there; return whether.

@@ -111,6 +111,7 @@ class Snapshotter:
         self.pause_ms = 0.0
         self.held_ms = 0.0
         self.fold: Fold | None = None
+        self._holds_fold = False
         self._config = config
         self._machine = machine
         self._engine = engine
@@ -203,7 +204,8 @@ class Snapshotter:
             meta = self._meta(digest)
             self._note_pause(step_s)
         finally:
-            if self.fold is not None:
+            if self._holds_fold and self.fold is not None:
+                self._holds_fold = False
                 self.fold.release_fold()
         return meta, chunks
 
@@ -219,6 +221,7 @@ class Snapshotter:
                 break
             if must_hold and held_s is None and self.fold is not None:
                 held_s = now_s()
+                self._holds_fold = True
                 self.fold.hold_fold()
             await trio.lowlevel.checkpoint()
         if held_s is not None:

@@ -172,7 +172,7 @@ PURE = {
 }
 
 # Where what leaves memory lies: behind interfaces, which the server fills (adr/0020, adr/0031).
-SPILLS = {"broker.store.timer_files", "broker.store.unit_files"}
+SPILLS = {"broker.store.file_places", "broker.store.timer_files", "broker.store.unit_files"}
 
 # The machine's own disk: what is pure has a `Disk` (dledger/storage/api.py), and is given this one or a simulated one.
 OF_THE_MACHINE = {"dledger.storage.lock", "dledger.storage.posix", "dledger.storage.restored"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any
@@ -91,8 +92,8 @@ def first_finding(seeds: range, *, jumps: bool = False, **broken: Any) -> str:
 class ShortWindow(RecentSends):
     """A restored window of recent sends lacks its last entry."""
 
-    def load(self, data: bytes) -> None:
-        super().load(data)
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        yield from super().load_steps(data)
         if self._entries:
             self._entries.pop()
 
@@ -100,8 +101,8 @@ class ShortWindow(RecentSends):
 class RewoundOffsets(ConsumerOffsets):
     """A restored table of offsets is one behind."""
 
-    def load(self, data: bytes) -> None:
-        super().load(data)
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        yield from super().load_steps(data)
         self._table = {
             key: {queue: QueueOffset(max(0, offset - 1)) for queue, offset in queues.items()}
             for key, queues in self._table.items()

@@ -419,7 +419,7 @@ class AdminHandlers:
         topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
         count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
         begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
-        walks: Walks = {}
+        walks = Walks()
 
         def look() -> _Found | Refusal:
             records = query_by_key(

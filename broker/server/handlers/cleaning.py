@@ -33,7 +33,7 @@ class Cleaning:
         commits: Commits,
         router: Router,
         catalog: Catalog,
-        queues: ConsumeQueues,
+        queues: Callable[[], ConsumeQueues],
         *,
         ask_retention: Callable[[], str],
     ) -> None:
@@ -61,7 +61,7 @@ class Cleaning:
 
     def clean_queues(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out CLEAN_EXPIRED_CONSUMEQUEUE: forgotten units of this node go, as they do by themselves."""
-        self._queues.sweep()
+        self._queues().sweep()
         request.answer(ResponseCode.SUCCESS)
 
     def delete_log(self, request: PendingRequest, command: RemotingCommand) -> None:
@@ -83,7 +83,7 @@ class Cleaning:
         """
         unused = [
             name
-            for name in self._queues.topics()
+            for name in self._queues().topics()
             if self._catalog.visible_topic(name) is None and is_deletable(name)
         ]
         if not unused:

@@ -22,7 +22,7 @@ class Committers:
 
     def __init__(
         self,
-        locks: QueueLockTable,
+        locks: Callable[[], QueueLockTable],
         members: Callable[[str], Mapping[str, ConsumerClient]],
     ) -> None:
         """Look clients up with `members`, which returns the live members of a group by client id."""
@@ -43,7 +43,7 @@ class Committers:
         Returns:
             "" when nobody ever locked the queue, so that nobody is kept out, and when it is not known.
         """
-        owner = self._locks.owner(group, topic, queue_id)
+        owner = self._locks().owner(group, topic, queue_id)
         if owner is None:
             return ""
         if given_id:

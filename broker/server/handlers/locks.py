@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 from broker.server.handlers.committers import Committers
@@ -24,7 +25,11 @@ class Locks:
     """Takes lock requests while this node leads."""
 
     def __init__(
-        self, commits: Commits, router: Router, locks: QueueLockTable, committers: Committers
+        self,
+        commits: Commits,
+        router: Router,
+        locks: Callable[[], QueueLockTable],
+        committers: Committers,
     ) -> None:
         self._commits = commits
         self._router = router
@@ -77,7 +82,7 @@ class Locks:
         self, request: PendingRequest, wanted: LockRequest, staged: StagedEntry, place: int
     ) -> None:
         """Answer with the granted queues, spelled as the client spelled them."""
-        granted = set(self._locks.granted_at(staged.physical_offset(place)) or ())
+        granted = set(self._locks().granted_at(staged.physical_offset(place)) or ())
         held = [queue for queue in wanted.mq_set if (queue.topic, queue.queue_id) in granted]
         request.answer(ResponseCode.SUCCESS, body=encode_lock_reply(held))
 

@@ -7,6 +7,7 @@ for that entry: no answer says that a row is there before it is committed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -58,7 +59,7 @@ class RowSends:
         self,
         commits: Commits,
         router: Router,
-        sinks: Sinks,
+        sinks: Callable[[], Sinks],
         ids: OffsetIdMaker,
         *,
         new_topics: NewTopics,
@@ -81,12 +82,12 @@ class RowSends:
         if ahead is not None:
             ahead.waiting.append(request)
             return
-        wanted = new_rows(rows, self._sinks)
+        wanted = new_rows(rows, self._sinks())
         fresh = [key for key, is_new in zip(rows.keys, wanted, strict=True) if is_new]
         if not fresh:
             self._answer(request, plan, wanted)
             return
-        problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks)
+        problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks())
         if problem is not None:
             request.refuse(problem.code, problem.remark)
             return

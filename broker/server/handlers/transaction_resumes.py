@@ -53,7 +53,7 @@ class TransactionResumes:
         self,
         commits: Commits,
         router: Router,
-        transactions: Transactions,
+        transactions: Callable[[], Transactions],
         ends: TransactionEnds,
         *,
         load: Callable[[PhysicalOffset], StoredMessage | None],
@@ -114,7 +114,7 @@ class TransactionResumes:
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         if message.topic == HALF_TOPIC:
             queue_offset = QueueOffset(message.queue_offset)
-            verdict = self._transactions.verdict(queue_offset)
+            verdict = self._transactions().verdict(queue_offset)
             if verdict is TransactionVerdict.OPEN:
                 return _CountAnew(queue_offset)
             if verdict is not TransactionVerdict.GIVEN_UP:
@@ -132,7 +132,7 @@ class TransactionResumes:
 
     def _open_copy(self, key: TransactionKey, asked: RequestedMessage) -> OpenHalf | None:
         """Find the same half message among the open ones with that transaction id."""
-        for half in self._transactions.newest(key, COPIES_MAX):
+        for half in self._transactions().newest(key, COPIES_MAX):
             record = self._load(half.physical_offset)
             if record is not None and requested_by_record(record) == asked:
                 return half

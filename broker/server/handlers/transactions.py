@@ -69,7 +69,7 @@ class TransactionEnds:
         log: LogServer,
         commits: Commits,
         router: Router,
-        transactions: Transactions,
+        transactions: Callable[[], Transactions],
         *,
         rules: EndRules,
         answers: SendAnswers,
@@ -139,7 +139,7 @@ class TransactionEnds:
             self._answer_half(half, known)
         elif repeats is not None and self._is_ahead(half):
             self._router.when_staged_committed(request, partial(self.begin, request, plan, born_ms))
-        elif len(self._transactions) + self._beginning_count >= self._open_max:
+        elif len(self._transactions()) + self._beginning_count >= self._open_max:
             request.refuse(
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {self._open_max} transactions are open; nothing was stored",
@@ -150,7 +150,7 @@ class TransactionEnds:
     def _earlier(self, repeats: Repeats, half: _HalfSend) -> EarlierSend | None:
         """Find where this half message was stored before: among the open ones, or the recent sends."""
         key, any_queue = half.key, half.plan.any_queue
-        open_ones = self._transactions.newest(key, COPIES_MAX)
+        open_ones = self._transactions().newest(key, COPIES_MAX)
         offsets = [each.physical_offset for each in open_ones]
         known = repeats.find_among(offsets, half.asked, any_queue=any_queue)
         if known is None and key[1] in repeats.recent_keys:
@@ -298,7 +298,7 @@ class TransactionEnds:
         self, request: PendingRequest, ending: Ending, _staged: StagedEntry, _place: int
     ) -> None:
         """Answer with the verdict that the fold recorded, since an end is applied."""
-        verdict = self._transactions.verdict(ending.queue_offset)
+        verdict = self._transactions().verdict(ending.queue_offset)
         recorded = ending.wanted if verdict is None else verdict
         _answer_end(request, wanted=ending.wanted, recorded=recorded)
 

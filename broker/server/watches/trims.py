@@ -16,18 +16,22 @@ from dledger.runtime.log_reader import LogReader
 class Trims:
     """Trims queues. Invariant: one read at a time is under way."""
 
-    def __init__(self, reader: LogReader, queues: ConsumeQueues) -> None:
-        """Begin with nothing forgotten; `reader` has the row of those who read beside the loop."""
+    def __init__(self, reader: LogReader, queues: Callable[[], ConsumeQueues]) -> None:
+        """Begin with nothing forgotten; `reader` has the row of those who read beside the loop.
+
+        The queues are asked for at each look: those of a state that was taken in are other ones.
+        """
         self._reader = reader
         self._queues = queues
         self._is_reading = False
 
     def tick(self) -> None:
         """Trim the next queues, and let a thread look for the beginnings of those whose units are on the disk."""
-        self._queues.sweep()
+        queues = self._queues()
+        queues.sweep()
         if self._is_reading:
             return
-        looks = self._queues.looks()
+        looks = queues.looks()
         if looks is not None:
             self._is_reading = True
             look, looked = looks

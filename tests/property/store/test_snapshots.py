@@ -201,8 +201,8 @@ def test_a_deleted_topic_ends_a_snapshot_that_still_needed_it() -> None:
         exhaust(chunks)
 
 
-def exhaust(chunks: Iterator[bytes]) -> None:
-    for _ in chunks:
+def exhaust(steps: Iterator[object]) -> None:
+    for _ in steps:
         pass
 
 

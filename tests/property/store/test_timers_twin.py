@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -113,7 +114,7 @@ def test_timers_for_which_there_is_no_room_wait_in_memory(
     assert full.digest == roomy.digest
     restored = Timers(FullAtTimes([True] * 5), near_max)
     restored.load(full.dump())
-    restored.load_units(ByteSource(full.saved_units()))
+    deque(restored.load_unit_steps(ByteSource(full.saved_units())), maxlen=0)
     assert list(restored.units()) == list(full.units())
 
 

@@ -145,9 +145,9 @@ class Node:
             cast("Any", self),
             self.commits,
             self.router,
-            self.state.transactions,
+            lambda: self.state.transactions,
             rules=EndRules(
-                self.state.transactions,
+                lambda: self.state.transactions,
                 timeout_ms=6000,
                 delay_level_max=18,
                 timers=None,

@@ -44,6 +44,7 @@ class FakeDriver:
     applied_index: Index = NO_INDEX
     replaced: list[tuple[int, int | None]] = field(default_factory=list)
     is_voter: bool = False
+    is_fold_held: bool = False
 
     @property
     def engine(self) -> Any:
@@ -52,7 +53,16 @@ class FakeDriver:
 
     leader_id = NodeId("n0")
 
+    def hold_fold(self) -> None:
+        assert not self.is_fold_held
+        self.is_fold_held = True
+
+    def release_fold(self) -> None:
+        assert self.is_fold_held
+        self.is_fold_held = False
+
     def state_replaced(self, index: Index, chain_crc: int | None) -> None:
+        assert self.is_fold_held
         self.applied_index = index
         self.replaced.append((index, chain_crc))
 

@@ -147,7 +147,7 @@ class Adopted:
         self.group = GroupSettings()
         self.node: dict[str, str] = {}
         self.configs: list[BrokerConfig] = []
-        self.live = LiveSettings(BASE, self.group, lambda: self.node, self.configs.append)
+        self.live = LiveSettings(BASE, lambda: self.group, lambda: self.node, self.configs.append)
 
     def change(self, **values: str) -> None:
         self.group.put(values, "1.2.3.4:5", StoreTimeMs(1))

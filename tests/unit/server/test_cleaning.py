@@ -32,7 +32,7 @@ class Bench:
             leader.commits,
             leader.router,
             leader.commits._catalog,
-            leader.state.queues,
+            lambda: leader.state.queues,
             ask_retention=self._ask,
         )
 

@@ -96,7 +96,7 @@ class ColdUnits(ColdFiles, MemoryUnitStore):
 
 
 class ColdSegments(ColdFiles, MemorySegmentStore):
-    beside = 0
+    walked = 0
 
     def read(self, number: int, offset: int, size: int) -> bytes:
         self.note()
@@ -106,7 +106,7 @@ class ColdSegments(ColdFiles, MemorySegmentStore):
         return None
 
     def read_beside(self, number: int, work: Callable[[ReadPart], None]) -> None:
-        self.beside += 1
+        self.walked += 1
         if number not in self._segments:
             raise OSError(f"there is no segment {number}")
         super().read_beside(number, work)
@@ -402,7 +402,7 @@ def test_a_long_way_through_a_segment_is_gone_in_parts(
     monkeypatch.setattr(key_index, "SEGMENTS_WALKED", 2)
     asker = bench.by_key("k3")
     assert numbers_of(bench.answered(asker)) == [*range(3, MESSAGES, 4)]
-    assert bench.segments.beside == 10
+    assert bench.segments.walked == 10
     assert bench.waits_on_the_loop == 0
 
 
@@ -450,7 +450,7 @@ def test_a_segment_that_a_thread_cannot_read_is_read_as_ever(bench: Bench) -> No
 
 
 def test_where_a_queue_begins_is_looked_for_beside_the_loop(bench: Bench) -> None:
-    trims = Trims(bench.reader, bench.state.queues)
+    trims = Trims(bench.reader, lambda: bench.state.queues)
     bench.forget(17)
     queue = bench.state.queues.by_key[b"T", QueueId(0)]
     trims.tick()
@@ -469,7 +469,7 @@ def test_where_a_queue_begins_is_looked_for_beside_the_loop(bench: Bench) -> Non
 
 
 def test_one_look_for_beginnings_is_under_way_at_a_time(bench: Bench) -> None:
-    trims = Trims(bench.reader, bench.state.queues)
+    trims = Trims(bench.reader, lambda: bench.state.queues)
     for first in (10, 20, 30):
         bench.forget(first)
         trims.tick()
@@ -487,7 +487,7 @@ def test_it_is_found_wherever_it_is(bench: Bench, first: int, in_memory: int) ->
     queue.tail = bytearray(bench.units._kept[queue.key][(MESSAGES - in_memory) * UNIT_BYTES :])
     queue.tail_first = QueueOffset(MESSAGES - in_memory)
     queue._digested_bytes = len(queue.tail)
-    trims = Trims(bench.reader, bench.state.queues)
+    trims = Trims(bench.reader, lambda: bench.state.queues)
     bench.forget(first)
     for _ in range(3):
         trims.tick()
@@ -518,7 +518,7 @@ def test_a_thread_that_cannot_read_units_leaves_a_queue_to_who_asks_for_it(bench
         raise OSError("no descriptor is left")
 
     bench.units.read_beside = refuse  # type: ignore[method-assign]
-    trims = Trims(bench.reader, bench.state.queues)
+    trims = Trims(bench.reader, lambda: bench.state.queues)
     bench.forget(17)
     trims.tick()
     bench.run_all()

@@ -14,7 +14,7 @@ def make(*members: ConsumerClient, holder: str | None = "a") -> Committers:
     locks = QueueLockTable()
     if holder is not None:
         locks.lock("g", holder, [("T", 0)], now_ms=1, physical_offset=0)
-    return Committers(locks, lambda group: {each.client_id: each for each in members})
+    return Committers(lambda: locks, lambda group: {each.client_id: each for each in members})
 
 
 def who(found: Committers, said: str = "", address: str = HERE) -> str:

@@ -127,7 +127,9 @@ class Bench:
             rules,
             SendAnswers(SendReplies(), ids, "broker-a"),
             ends=cast("Any", None),
-            rows=RowSends(self.commits, self.router, self.state.sinks, ids, new_topics=new_topics),
+            rows=RowSends(
+                self.commits, self.router, lambda: self.state.sinks, ids, new_topics=new_topics
+            ),
             repeats=repeats if is_on else None,
             new_topics=new_topics,
         )

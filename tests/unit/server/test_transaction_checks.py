@@ -49,7 +49,7 @@ class Bench:
             none,
             self.commits,
             none,
-            self.state.transactions,
+            lambda: self.state.transactions,
             rules=none,
             answers=none,
             repeats=None,

@@ -104,7 +104,7 @@ def decide(
     if recorded is not None:
         table.end(op(message.queue_offset, recorded))
     rules = EndRules(
-        table,
+        lambda: table,
         timeout_ms=6000,
         delay_level_max=18,
         timers=TimerRules(1_000_000, lambda: BORN_MS + age_ms),
@@ -205,7 +205,7 @@ def test_o8_header_and_half_message_agree(
 def test_o8_the_physical_offset_too() -> None:
     message = half_message()
     rules = EndRules(
-        Transactions(), timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
+        Transactions, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
     )
     refusal = rules.decide(ending(physical_offset=501), BORN_MS)
     assert isinstance(refusal, Refusal)
@@ -217,7 +217,9 @@ def test_o8_what_looks_like_the_half_message_is_none() -> None:
     table = Transactions()
     table.begin(half_message())
     forged = msgspec.structs.replace(half_message(), physical_offset=700, body=b"forged")
-    rules = EndRules(table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: forged)
+    rules = EndRules(
+        lambda: table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: forged
+    )
     refusal = rules.decide(ending(physical_offset=700), BORN_MS)
     assert isinstance(refusal, Refusal)
     assert "none at 700" in refusal.remark
@@ -272,7 +274,9 @@ def test_o9_a_due_time_while_the_timer_is_switched_off_leaves_it_open() -> None:
     half = half_message(TIMER_DELAY_MS="500")
     table = Transactions()
     table.begin(half)
-    rules = EndRules(table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: half)
+    rules = EndRules(
+        lambda: table, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: half
+    )
     refusal = rules.decide(ending(), BORN_MS)
     assert isinstance(refusal, Refusal)
     assert refusal.code == R.SYSTEM_ERROR
@@ -314,7 +318,7 @@ def test_a_repeated_or_contradictory_end_is_told_the_recorded_one(
 def test_beyond_the_memory_of_verdicts_it_is_refused_clearly() -> None:
     message = half_message()
     rules = EndRules(
-        Transactions(), timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
+        Transactions, timeout_ms=1, delay_level_max=18, timers=None, load=lambda _: message
     )
     refusal = rules.decide(ending(), BORN_MS)
     assert isinstance(refusal, Refusal)
