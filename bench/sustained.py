@@ -33,7 +33,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One part of a run. Memory is that at its end, without mapped files; the page cache is counted from its beginning."""
+    """One part of a run. Memory is that at its end, without mapped files; of the page cache, what the run has added."""
 
     messages: int
     per_second: float

@@ -87,6 +87,16 @@ def test_what_is_old_is_not_known_whatever_shares_its_table_and_is_not_forgotten
     window.add([b"newer"], [5100], AGE_MAX_MS + 11)
     assert known(window, 14) == []
     assert (len(window.sealed), window.sealed.forgotten_early) == (0, 0)
+    assert window.sealed.size_bytes == 0, "cells are for busy times"
+
+
+@pytest.mark.usefixtures("small")
+def test_what_goes_at_its_last_moment_goes_early() -> None:
+    window = RecentSends()
+    fill(window, 1)
+    fill(window, 17, first=1, at_ms=1)
+    fill(window, 1, first=18, at_ms=AGE_MAX_MS + 1)
+    assert window.sealed.forgotten_early == 3, "the first of the table was too old"
 
 
 @pytest.mark.usefixtures("small")
@@ -198,7 +208,9 @@ def test_marks_show_how_far_back_the_log_is_needed_to_a_second_and_go_with_time(
 def test_what_stands_before_the_beginning_of_the_log_is_forgotten() -> None:
     window = RecentSends()
     fill(window, 18)
-    window.forget_before(500)
-    assert len(window.sealed) == 4
+    window.forget_before(399)
+    assert len(window.sealed) == 8
+    window.forget_before(400)
+    assert len(window.sealed) == 4, "a table ends there"
     window.forget_before(10_000)
     assert (len(window), known(window, 18), window.oldest(0, NEAR)) == (0, [], None)
