@@ -9,7 +9,7 @@ import msgspec
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Resident memory of a process, in MiB.
+    """Resident memory of a process, in MiB. What is compared is its own: whoever maps its log has that in the other.
 
     Attributes:
         resident_mib: all of it, pages of mapped files among them.
@@ -18,6 +18,11 @@ class Memory(msgspec.Struct, frozen=True):
 
     resident_mib: float
     own_mib: float
+
+    @property
+    def mapped_mib(self) -> float:
+        """Pages of mapped files: the program, its libraries, and a log that is written through mappings."""
+        return self.resident_mib - self.own_mib
 
 
 def memory_of(pid: int) -> Memory:
@@ -28,4 +33,4 @@ def memory_of(pid: int) -> Memory:
     """
     status = Path(f"/proc/{pid}/status").read_text()
     kib = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB$", status, re.M)}
-    return Memory(kib["VmRSS"] / 1024, kib["RssAnon"] / 1024)
+    return Memory(kib["VmRSS"] / 1024, (kib["RssAnon"] + kib["RssShmem"]) / 1024)

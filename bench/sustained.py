@@ -22,6 +22,7 @@ from rich.table import Table
 
 from bench.cpu import process_cpu_seconds
 from bench.loadgen import run_load, send_template
+from bench.memory import memory_of
 from bench.real_group import BODY_BYTES, QUEUE_COUNT, broker_group
 from jepsen.processes import Process
 
@@ -32,7 +33,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """One part of a run. Memory is that at its end; the page cache's is counted from the beginning of the run."""
+    """One part of a run. Memory is that at its end, without mapped files; of the page cache, what the run has added."""
 
     messages: int
     per_second: float
@@ -77,8 +78,8 @@ def measure(folder: Path, *, messages: int, slices: int, in_flight: int) -> list
                     result.p99_us,
                     leader_us,
                     sum(followers_us) / len(followers_us),
-                    _resident_mib(leader),
-                    max(map(_resident_mib, followers)),
+                    _own_mib(leader),
+                    max(map(_own_mib, followers)),
                     _page_cache_mib() - cached_mib,
                 )
             )
@@ -90,17 +91,14 @@ def _cpu_seconds(process: Process) -> float:
     return process_cpu_seconds(process.pid)
 
 
-def _resident_mib(process: Process) -> float:
-    return _kib_of(Path(f"/proc/{process.pid}/status"), "VmRSS:") / 1024
+def _own_mib(process: Process) -> float:
+    assert process.pid is not None, f"{process.name} does not run"
+    return memory_of(process.pid).own_mib
 
 
 def _page_cache_mib() -> float:
-    return _kib_of(Path("/proc/meminfo"), "Cached:") / 1024
-
-
-def _kib_of(path: Path, name: str) -> int:
-    lines = path.read_text(encoding="ascii").splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(name))
+    lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("Cached:")) / 1024
 
 
 def show(found: list[Slice], console: Console) -> None:

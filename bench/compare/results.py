@@ -14,6 +14,7 @@ class BenchRowResult(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         row, label: its name, and what the table calls it.
+        memory: of the leader, just after.
         skipped: the machine or the system lacks something for it.
         failed: it was tried, and did not come to its end.
     """
@@ -70,7 +71,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
         rate: above 1: more messages a second.
         p50: of the latency; below 1: sooner.
         leader: processor time of the leader for each message; below 1: less.
-        memory: of the leader; below 1: less.
+        memory: of the leader, without mapped files; below 1: less.
     """
 
     row: str
@@ -130,20 +131,19 @@ def _ratio(mine: BenchRowResult, theirs: BenchRowResult, system: str) -> Ratio |
     """Return a ratio where both were measured, and are to be believed."""
     if mine.problem or theirs.problem:
         return None  # what is not to be believed is not held against anything
+    memory = mine.memory.own_mib / theirs.memory.own_mib if mine.memory and theirs.memory else None
     if mine.measured and theirs.measured:
         return Ratio(
             row=mine.row,
             system=system,
+            memory=memory,
             rate=_divided(mine.measured.per_second, theirs.measured.per_second),
             leader=_divided(mine.measured.leader_us, theirs.measured.leader_us),
             p50=_divided(
                 *(each.over(lambda one: one.p50_us) for each in (mine.measured, theirs.measured))
             ),
         )
-    if mine.memory and theirs.memory:
-        memory = mine.memory.resident_mib / theirs.memory.resident_mib
-        return Ratio(row=mine.row, system=system, memory=memory)
-    return None
+    return Ratio(row=mine.row, system=system, memory=memory) if memory is not None else None
 
 
 def _divided(mine: Spread | None, theirs: Spread | None) -> float | None:
@@ -160,5 +160,7 @@ def line_of(result: BenchRowResult) -> str:
             text += f", leader {figures.leader_us.median:.1f} us/msg"
         return text if figures.problem is None else f"{text}; {figures.problem}"
     if result.memory is not None:
-        return f"{result.memory.resident_mib:,.0f} MiB"
+        return (
+            f"{result.memory.own_mib:,.0f} MiB, and {result.memory.mapped_mib:,.0f} of mapped files"
+        )
     return f"skipped: {result.skipped}" if result.skipped else f"failed: {result.failed}"

@@ -140,9 +140,11 @@ def _row_of(runner: RowRunner, row: BenchRow, plan: Plan) -> BenchRowResult:
     try:
         if row.kind is RowKind.MEMORY:
             return BenchRowResult(row=row.name, label=row.label, memory=runner.leader_memory())
-        return BenchRowResult(
-            row=row.name, label=row.label, measured=runner.run(row, plan.pace_of(row))
-        )
+        measured = runner.run(row, plan.pace_of(row))
+        memory = (
+            None if row.is_fault else runner.leader_memory()
+        )  # a new process has not worked yet
+        return BenchRowResult(row=row.name, label=row.label, measured=measured, memory=memory)
     except LackingError as error:
         return BenchRowResult(row=row.name, label=row.label, skipped=str(error))
     except ProcessDiedError:

@@ -23,6 +23,7 @@ COLUMNS: Final = (
     ("p99 us", False),
     ("leader us", False),
     ("follower us", False),
+    ("leader MiB", False),
     ("rate x", False),
     ("p50 x", False),
     ("leader x", False),
@@ -73,16 +74,16 @@ def _cells(system: SystemResult, name: str, ratios: Mapping[tuple[str, str], Rat
                 NOTHING if each is None else f"{each.median:.1f}"
                 for each in (figures.leader_us, figures.follower_us)
             ),
+            NOTHING if row.memory is None else f"{row.memory.own_mib:,.0f}",
             ratio_text(ratio.rate if ratio else None),
             ratio_text(ratio.p50 if ratio else None),
             ratio_text(ratio.leader if ratio else None),
         ]
     if row is not None and row.memory is not None:
-        text = f"{row.memory.resident_mib:,.0f} MiB"
-        own = f"own {row.memory.own_mib:,.0f}"
+        text, mapped = f"{row.memory.own_mib:,.0f} MiB", f"mapped {row.memory.mapped_mib:,.0f}"
         against = ratio_text(ratio.memory if ratio else None)
-        return [text, own, *[NOTHING] * 4, against, NOTHING, NOTHING]
-    return [_reason(row), *[NOTHING] * 8]
+        return [text, mapped, *[NOTHING] * 5, against, NOTHING, NOTHING]
+    return [_reason(row), *[NOTHING] * 9]
 
 
 def _rate_cells(figures: Measured) -> list[str]:

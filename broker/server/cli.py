@@ -38,6 +38,7 @@ from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.server.dev import DevOptions, run_dev
 from broker.settings.judging import join_mistakes
 from dledger import ConfigError, DiskFailedError
+from dledger.runtime.allocator import use_one_arena
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
@@ -291,6 +292,7 @@ def _ipv4(host: str) -> str:
 async def _serve(config: BrokerConfig, console: Console) -> None:
     """Run one node until a signal; it is announced as ready once the log is recovered and clients are accepted."""
     raise_limit()
+    use_one_arena()
     try:
         broker = Broker(config)
     except OSError as error:

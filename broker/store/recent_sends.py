@@ -113,21 +113,15 @@ class RecentSends:
     def __contains__(self, key: object) -> bool:
         if key in self.by_key:
             return True
-        return isinstance(key, bytes) and bool(self._sealed_offsets(key))
+        return isinstance(key, bytes) and bool(self.sealed.find(key, 1))
 
     def offsets(self, key: bytes) -> tuple[PhysicalOffset, ...]:
         """Return where records with this key begin, oldest first; empty when none is remembered.
 
         Some may have another key with the same hash.
         """
-        newest, older = self._newest(key), self._sealed_offsets(key)
+        newest, older = self._newest(key), self.sealed.find(key, COPIES_MAX)
         return (*older, *newest)[-COPIES_MAX:] if older else newest
-
-    def _sealed_offsets(self, key: bytes) -> list[PhysicalOffset]:
-        """Return where the older records with this key's hash begin, oldest first."""
-        if not self.sealed or not self._entries:
-            return []
-        return self.sealed.find(key, StoreTimeMs(self._entries[-1].store_ms - self._age_max_ms))
 
     def _newest(self, key: bytes) -> tuple[PhysicalOffset, ...]:
         found = self.by_key.get(key, ())

@@ -12,7 +12,7 @@ from dledger_mq.message.numbers import PhysicalOffset
 from tests.property.store.scripts import History, committed, histories
 
 KEYS_MAX, AGE_MAX_MS, KEY_BYTES_MAX, COPIES_MAX = 6, 100, 3, 2
-TABLE_KEYS, TABLES_MAX = 4, 2
+TABLE_KEYS, TABLES_MAX, CELLS, NUMBERS, FIRST_NUMBER = 4, 2, 2, 15, 12
 
 NEAR = PhysicalOffset(0)
 """The end of a log in which no send is far away."""
@@ -80,6 +80,9 @@ def small_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent_sends, "COPIES_MAX", COPIES_MAX)
     monkeypatch.setattr(sealed_sends, "TABLE_KEYS", TABLE_KEYS)
     monkeypatch.setattr(sealed_sends, "TABLES_MAX", TABLES_MAX)
+    monkeypatch.setattr(sealed_sends, "CELLS", CELLS)
+    monkeypatch.setattr(sealed_sends, "NUMBERS", NUMBERS)
+    monkeypatch.setattr(sealed_sends, "_FIRST_NUMBER", FIRST_NUMBER)
 
 
 @given(entries)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
+import os
+
 import pytest
 
 from bench.compare.results import BenchRowResult, SystemResult, line_of, ratios_of
 from bench.load.results import Measured, Spread
-from bench.memory import Memory
+from bench.memory import Memory, memory_of
 from tests.unit.bench.rounds import measured, round_with
 
 
@@ -43,10 +46,12 @@ def test_ratios_are_those_of_the_first_to_the_others_row_by_row() -> None:
     fast = BenchRowResult(row="sync-1", label="sync-1", measured=measured(300, leader_us=10.0))
     slow = BenchRowResult(row="sync-1", label="sync-1", measured=measured(100, leader_us=40.0))
     small = BenchRowResult(row="memory", label="memory", memory=Memory(100, 80))
-    large = BenchRowResult(row="memory", label="memory", memory=Memory(400, 300))
+    large = BenchRowResult(row="memory", label="memory", memory=Memory(900, 400))
     (rate, memory) = ratios_of([system("a", fast, small), system("b", slow, large)])
     assert (rate.system, rate.rate, rate.leader) == ("b", 3.0, 0.25)
-    assert (memory.row, memory.memory, memory.rate) == ("memory", 0.25, None)
+    assert (memory.row, memory.memory, memory.rate) == ("memory", 0.2, None), (
+        "mapped files are not compared"
+    )
 
 
 def test_what_was_not_measured_on_both_sides_has_no_ratio() -> None:
@@ -62,6 +67,15 @@ def test_the_line_of_a_row_says_figures_or_the_reason() -> None:
     )
     once = measured(0.5, 0.5, requests=1, p50_us=2_000_000.0, leader_us=None)
     assert line_of(BenchRowResult(row="r", label="r", measured=once)) == "p50 2,000,000 us"
-    assert line_of(BenchRowResult(row="r", label="r", memory=Memory(96.4, 80))) == "96 MiB"
+    memory = BenchRowResult(row="r", label="r", memory=Memory(96.4, 80))
+    assert line_of(memory) == "80 MiB, and 16 of mapped files"
     assert line_of(BenchRowResult(row="r", label="r", skipped="no Java")) == "skipped: no Java"
     assert line_of(BenchRowResult(row="r", label="r", failed="it hung")) == "failed: it hung"
+
+
+def test_memory_that_processes_share_is_a_process_s_own_and_mapped_files_are_not() -> None:
+    before = memory_of(os.getpid())
+    assert before.mapped_mib > 1, "this program is a mapped file"
+    with mmap.mmap(-1, 32 << 20) as shared:
+        shared.write(b"x" * len(shared))
+        assert memory_of(os.getpid()).own_mib > before.own_mib + 24

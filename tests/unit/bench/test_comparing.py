@@ -110,11 +110,12 @@ def test_the_table_has_each_row_of_each_system_and_the_ratios() -> None:
         "300",
         "80.0",
         "8.0",
+        "150",
         "3.00x",
         "1.00x",
         "0.25x",
     ]
-    assert lines[1][:4] == ["theirs", "200", "MiB", "own"]
+    assert lines[1][:4] == ["theirs", "150", "MiB", "mapped"]
     assert exit_code(result) == 0
 
 
