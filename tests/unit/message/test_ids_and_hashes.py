@@ -88,6 +88,12 @@ def test_offset_ids_are_read_as_they_were_made(address: object, port: int, offse
     assert parse_offset_msg_id(text.lower()) == (*unpack_host(host), offset)
 
 
+@given(st.ip_addresses(), st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
+def test_ids_made_together_are_those_made_one_by_one(address: object, offsets: list[int]) -> None:
+    ids = OffsetIdMaker(pack_host(str(address), 10_911))
+    assert ids.join(offsets) == ",".join(map(ids, offsets))
+
+
 @pytest.mark.parametrize(
     "text",
     ["", "0", "g" * 32, "7F" * 15 + " 1", "7F" * 8 + "F" * 16, chr(0xFF17) * 32, "0x" + "1" * 30],
