@@ -10,13 +10,13 @@ the entry again. Nothing here knows what is staged, proposed or withdrawn (broke
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
 from broker.store.consume_queue import QueueKey
 from broker.store.parse import ParsedRecord, folded_properties
 from broker.store.record_shapes import FoldedProperties
 from dledger_mq.message import compiled
+from dledger_mq.message.hashes import crc32
 from dledger_mq.message.hosts import HOST_V4_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, encode_record
@@ -82,7 +82,7 @@ def encode_messages(
         The body, and what the fold needs of each record.
     """
     encoded = compiled.encode_records(
-        messages, physical_offset, store_ms, store_host, zlib.crc32, folded_properties
+        messages, physical_offset, store_ms, store_host, crc32, folded_properties
     )
     if encoded is None:
         encoded = _encode_mixed(messages, physical_offset, store_ms=store_ms, store_host=store_host)
@@ -99,7 +99,7 @@ def _encode_mixed(
     """Encode messages of which some may be of an unusual shape."""
     pieces: list[bytes] = []
     records: list[ParsedRecord] = []
-    pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
+    pack, pack_short = _HEAD.pack, _SHORT.pack
     for message in messages:
         queue_end, body, properties, sys_flag, born_ms, host, flag, times, prepared, folded = (
             message

@@ -289,9 +289,7 @@ def dev_command(store: Path) -> tuple[list[str], int]:
     return [program("dledger-broker"), "--dev", "--store", str(store), *ports], first
 
 
-BATCH = encode_batch(
-    BatchItem(0, body, b"UNIQ_KEY\x01%b\x02" % body) for body in (b"one", b"two")
-)
+BATCH = encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%b\x02" % body) for body in (b"one", b"two"))
 
 
 @pytest.mark.parametrize(
