@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
+import sysconfig
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from dledger_mq.message import compiled
 
+PYTHON_H = Path(sysconfig.get_paths()["include"]) / "Python.h"
+
+needs_compiler = pytest.mark.skipif(
+    shutil.which("cc") is None or not PYTHON_H.exists(), reason="no C compiler, or no Python.h"
+)
 needs_compiled = pytest.mark.skipif(not compiled.is_built, reason="nothing was compiled here")
 
 EACH = [pytest.param(True, id="compiled", marks=needs_compiled), pytest.param(False, id="python")]

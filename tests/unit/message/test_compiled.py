@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import sysconfig
 import zlib
 from pathlib import Path
 from typing import Any
@@ -15,22 +13,17 @@ import pytest
 from broker.store.entry_bodies import QueueEnd
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
-from tests.stages import needs_compiled, stage
+from tests.stages import PYTHON_H, needs_compiled, needs_compiler, stage
 from tests.unit.store.lone_broker import BORN, HOST
 
 ROOT = Path(__file__).resolve().parents[3]
 SOURCE = ROOT / "dledger_mq/message/_compiled.c"
-PYTHON_H = Path(sysconfig.get_paths()["include"]) / "Python.h"
 TWINS = (
     "tests/property/service/test_batches_twin.py",
     "tests/property/store/test_encoded_entries_twin.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
 )
 TIMEOUT_S = 300.0
-
-needs_compiler = pytest.mark.skipif(
-    shutil.which("cc") is None or not PYTHON_H.exists(), reason="no C compiler, or no Python.h"
-)
 
 RUN_TWINS = """
 import importlib.util, sys
