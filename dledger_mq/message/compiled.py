@@ -10,15 +10,10 @@ Nothing here knows what asks; whoever runs a process says by `choose` if the sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-try:
-    from dledger_mq.message import _compiled
-except ImportError:
-    _compiled = None  # type: ignore[assignment]  # the stub describes the module that may be missing
+from typing import Any, Final
 
 ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
-"""What stands before the key of plain properties in the record, what stands after it; tag hash; KEYS."""
+"""The bytes before the key of plain properties in the record, and those after it; tag hash; KEYS."""
 
 BatchColumns = tuple[
     list[int], list[bytes], list[bytes], list[bytes], list[tuple[int, bytes, "bytes | None"]]
@@ -44,7 +39,17 @@ def _decline(*_arguments: object) -> None:
     """Do nothing: the Python code beside the call does it."""
 
 
-is_built = _compiled is not None
+def _find() -> tuple[ReadBatch, EncodeRecords] | None:
+    """Return the functions of the stage; None: it was not built."""
+    try:
+        from dledger_mq.message import _compiled
+    except ImportError:
+        return None
+    return _compiled.read_batch, _compiled.encode_records
+
+
+_FOUND: Final = _find()
+is_built = _FOUND is not None
 is_used = False
 read_batch: ReadBatch = _decline
 encode_records: EncodeRecords = _decline
@@ -54,8 +59,7 @@ def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     global is_used, read_batch, encode_records  # a choice of the process, looked up by each call
     is_used = is_wanted and is_built
-    read_batch = _compiled.read_batch if is_used else _decline
-    encode_records = _compiled.encode_records if is_used else _decline
+    read_batch, encode_records = _FOUND if is_used and _FOUND else (_decline, _decline)
 
 
 def describe() -> str:

@@ -41,7 +41,7 @@ FIELDS = SendFields(
 
 keys = st.sampled_from([b"k1", b"k2", b"key-3", b"", b"a\x01b", b"KEYS", b"DELAY\x01", b"\xff"])
 pieces = st.sampled_from(
-    [b"TAGS\x01red\x02", b"TAGS\x01blue\x02", b"WAIT\x01true\x02", b"a\x01b\x02"]
+    [b"U\x01UNIQ\x02", b"TAGS\x01red\x02", b"TAGS\x01blue\x02", b"WAIT\x01true\x02", b"a\x01b\x02"]
 )
 odd_pieces = st.sampled_from(
     [
@@ -215,6 +215,14 @@ def test_every_flipped_bit_is_seen_alike() -> None:
         broken[bit // 8] ^= 1 << bit % 8
         flipped.append(bytes(broken))
     agree(*flipped)
+
+
+def test_a_mark_that_is_cut_off_at_the_end_of_all_is_none() -> None:
+    mark = b"UNIQ_KEY\x01"
+    ends = [b"some\x01other\x02" + mark[:length] for length in range(len(mark) + 1)]
+    ends += [b"U\x01b\x02" + end for end in ends]
+    agree(*(encode_batch([BatchItem(0, b"x", end)]) for end in ends))
+    assert not any(is_plain(encode_batch([BatchItem(0, b"x", end)])) for end in ends)
 
 
 def with_key(key_bytes: int, *, rest: bytes = b"") -> bytes:

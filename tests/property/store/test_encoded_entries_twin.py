@@ -217,6 +217,7 @@ def test_what_is_no_staged_message_is_left_to_python(other: Any) -> None:
         ("key", (b"T", "1")),
         ("topic_field", "T"),
         ("topic_field", b""),
+        ("topic_field", b"t" * 129),
     ],
 )
 def test_a_queue_end_that_is_none_is_left_to_python(name: str, value: Any) -> None:
@@ -258,6 +259,11 @@ def test_a_queue_that_changes_meanwhile_overruns_nothing() -> None:
             end.topic_field = b"t" * 128
         return zlib.crc32(body)
 
+    def shrink(body: bytes) -> int:
+        for end in ends.values():
+            end.topic_field = b"t"
+        return zlib.crc32(body)
+
     def spoil(body: bytes) -> int:
         for end in ends.values():
             end.topic_field = None  # type: ignore[assignment]
@@ -265,7 +271,7 @@ def test_a_queue_that_changes_meanwhile_overruns_nothing() -> None:
         return zlib.crc32(body)
 
     with stage(is_compiled=True):
-        for meddle in (grow, spoil):
+        for meddle in (grow, shrink, spoil):
             with pytest.raises(RuntimeError, match="changed while it was encoded"):
                 compiled.encode_records(list(messages), 0, 7, HOST, meddle, folded_properties)
 

@@ -33,7 +33,7 @@ spec.loader.exec_module(module)
 sys.modules[spec.name] = module
 import pytest
 from dledger_mq.message import compiled
-assert compiled._compiled is module
+assert compiled._FOUND == (module.read_batch, module.encode_records)
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
@@ -84,7 +84,9 @@ def test_no_reference_is_kept_or_given_away() -> None:
     """On all ways out: done, declined, and failed at each place."""
     body, ends = b"x" * 600, [queue_end(b"T"), queue_end(b"t" * 128)]
     fine, broken = ITEM, BatchItem(0, b"", b"no key")
-    batches = [encode_batch(some) for some in ([fine] * 3, [fine, broken], [fine, fine])]
+    other = BatchItem(0, b"", b"UNIQ_KEY\x01other shape\x02")
+    some_batches = ([fine] * 3, [fine, broken], [fine, fine], [fine, other, fine])
+    batches = [encode_batch(some) for some in some_batches]
     batches.append(batches[0][:-1])
 
     def fail(*_arguments: Any) -> Any:
@@ -92,7 +94,7 @@ def test_no_reference_is_kept_or_given_away() -> None:
 
     properties, answer = b"p\x01v\x02" * 9, b"folded" * 9
     watched: list[Any] = [body, properties, answer, *ends, *batches, SHAPE, *SHAPE, FOLDED, HOST]
-    watched += [BORN, None, shape_of, fail, *(end.key for end in ends)]
+    watched += [BORN, None, shape_of, fail, *(end.key for end in ends), ends[0].topic_field]
 
     def use_all() -> None:
         for data in batches:
