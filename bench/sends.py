@@ -1,12 +1,13 @@
 """What does a send cost the processor of a leader? In one process, without network, disk and followers.
 
-    python -m bench.sends [--messages 4096] [--rounds 5] [--only "1 x 64"] [--ordinary] [--profile 0] [--json]
+    python -m bench.sends [--messages 4096] [--rounds 5] [--only "1 x 64"] [--ordinary] [--pure] [--profile 0] [--json]
 
 One broker, alone in its group, with a simulated clock, disk and client, as in `bench.calls`; the code is the shipped
 one, from the bytes of a connection to the bytes of its answers. Each load is so many connections times so many sends
 in one piece, and batches of 100. A figure is processor time of this process per message, the median of some rounds
 and the least of them. What the simulator takes is in it, what the client takes to make its frames is not: so the ratio
-of two figures says less than what was saved. `--ordinary` keeps bursts out of their lane.
+of two figures says less than what was saved. `--ordinary` keeps bursts out of their lane, `--pure` does without
+compiled code.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rich.table import Table
 from bench.calls import BODY_BYTES, QUEUE_COUNT, TOPIC, Alone, make_group, on_bytes
 from bench.loadgen import FrameTemplate, batch_template, send_template
 from broker.testing.wires import SimConnection
+from dledger_mq.message import compiled
 
 BATCH_COUNT: Final = 100
 WAIT_MS: Final = 60_000
@@ -128,9 +130,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", action="append", help="a load by its name; may come again")
     parser.add_argument("--ordinary", action="store_true", help="keep bursts out of their lane")
+    parser.add_argument("--pure", action="store_true", help="without compiled code")
     parser.add_argument("--profile", type=int, default=0, help="show so many functions of each")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
+    compiled.choose(is_wanted=not options.pure)
     figures: dict[str, list[float]] = {}
     for load in LOADS:
         if options.only and load.name not in options.only:

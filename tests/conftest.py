@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from xdist.scheduler import LoadFileScheduling
+
+from tests.stages import EACH, stage
 
 ONE_SESSION = "tests/integration/pipeline/"
 """These share one Spark session; a second worker would start a second Java."""
@@ -75,6 +78,13 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def anyio_backend(request: pytest.FixtureRequest) -> str:
     """What tests marked `anyio` run on: one after the other."""
     return str(request.param)
+
+
+@pytest.fixture(params=EACH, scope="module")
+def each_stage(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The tests of a module go one of the ways after the other; of a module, so that it goes with `@given`."""
+    with stage(is_compiled=request.param):
+        yield
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -42,10 +43,15 @@ from dledger.runtime.allocator import use_one_arena
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
+from dledger_mq.message import compiled
 from dledger_mq.net.address import parse_address
 
 _PROGRAM = "dledger-broker"
 _LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+_WITHOUT_COMPILED = "DLEDGER_PURE"
+"""The environment variable that switches compiled code off, if it is not empty."""
+
+_log = logging.getLogger(__name__)
 
 _EPILOG = (
     """\
@@ -76,6 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
+    compiled.choose(is_wanted=not os.environ.get(_WITHOUT_COMPILED))
     return run_command(console, _PROGRAM, lambda: _run(options, console))
 
 
@@ -98,6 +105,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         )
     for warning in reading.warnings:
         print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+    _log.info("messages are put into the log by %s", compiled.describe())
     trio.run(_serve, reading.config, console)
     return EXIT_OK
 

@@ -321,6 +321,23 @@ class SendRules:
             )
         if not 0 < len(body) <= self.settings.message_bytes_max:
             return self._size_refusal(len(body))
+        columns = self._shapes.read_batch(body)
+        messages = self._items(body) if columns is None else tuple(map(MessagePlan, *columns))
+        if isinstance(messages, Refusal):
+            return messages
+        return SendPlan(
+            name,
+            target.queue_id,
+            target.sys_flag,
+            0,
+            0,
+            messages,
+            target.creation,
+            any_queue=target.any_queue,
+        )
+
+    def _items(self, body: bytes) -> tuple[MessagePlan, ...] | Refusal:
+        """Plan the messages of a batch one by one."""
         try:
             items = split_batch(body)
         except BatchError as error:
@@ -340,16 +357,7 @@ class SendRules:
             if isinstance(message, Refusal):
                 return message
             messages.append(message)
-        return SendPlan(
-            name,
-            target.queue_id,
-            target.sys_flag,
-            0,
-            0,
-            tuple(messages),
-            target.creation,
-            any_queue=target.any_queue,
-        )
+        return tuple(messages)
 
     def _retry_target(self, target: _Target, fields: SendFields, version: int) -> _Target | Refusal:
         """Find the target of a message that a consumer gives back by sending it (L13): its group decides (L14, L15)."""

@@ -10,12 +10,13 @@ Pure; a table of results, which may be forgotten at any time.
 
 from __future__ import annotations
 
-from typing import Final
-
-import msgspec
+from typing import Final, NamedTuple
 
 from broker.store.parse import folded_properties
 from broker.store.record_shapes import FoldedProperties
+from dledger_mq.message import compiled
+from dledger_mq.message.batch import BATCH_ITEMS_MAX
+from dledger_mq.message.compiled import BatchColumns
 from dledger_mq.message.properties import (
     PAIR_SEPARATOR,
     PROPERTIES_BYTES_MAX,
@@ -40,7 +41,7 @@ _KEYS: Final = b"KEYS\x01"
 _PAIR_END: Final = 2
 
 
-class _Shape(msgspec.Struct, frozen=True, gc=False):
+class _Shape(NamedTuple):
     """The properties that begin and end in one plain way, apart from their key.
 
     Attributes:
@@ -80,7 +81,7 @@ class Shapes:
         try:
             shape = self._known[before, rest]
         except KeyError:
-            shape = self._look(properties, before, rest)
+            shape = self._look(before, rest)
         if shape is None or b"\x01" in uniq_key:
             return None
         stored = shape.beginning + uniq_key + shape.ending
@@ -88,11 +89,22 @@ class Shapes:
             return None
         return uniq_key, stored, (shape.tag_hash, uniq_key, shape.keys)
 
-    def _look(self, properties: bytes, before: bytes, rest: bytes) -> _Shape | None:
+    def read_batch(self, data: bytes) -> BatchColumns | None:
+        """Read a batch as a client gave it in one go; None: it has to be taken apart item by item."""
+        return compiled.read_batch(data, BATCH_ITEMS_MAX, self._find)
+
+    def _find(self, before: bytes, rest: bytes) -> _Shape | None:
+        """Return the shape of properties by what stands before and behind their key; None: it is not plain."""
+        try:
+            return self._known[before, rest]
+        except KeyError:
+            return self._look(before, rest)
+
+    def _look(self, before: bytes, rest: bytes) -> _Shape | None:
         """Work out a shape, and remember it unless it will hardly come again."""
         shape = self._work_out(before + _KEY, PAIR_SEPARATOR + rest)
-        is_common = _KEYS not in properties and len(properties) <= SHAPE_BYTES_MAX
-        if is_common:
+        is_short = len(before) + len(rest) <= SHAPE_BYTES_MAX
+        if is_short and _KEYS not in before and _KEYS not in rest:
             if len(self._known) >= SHAPES_MAX:
                 self._known.clear()
             self._known[before, rest] = shape

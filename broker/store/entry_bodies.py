@@ -1,7 +1,8 @@
 """Bodies of entries: the staged messages encoded as records, with queue and physical offsets assigned.
 
-Here the leader spends most of its time per message, so the common record (V1, IPv4 hosts) is packed with
-one struct, without a call but C ones; tests hold it against `encode_record`, which writes every other shape.
+Here the leader spends much of its time per message. So records of which all are common (V1, IPv4 hosts) are written by
+compiled code, where there is any, and else each common one is packed with one struct, without a call but C ones; tests
+hold one against the other, and that against `encode_record`, which writes every other shape.
 What the fold needs of each record is known here already and comes along, so that the fold does not parse
 the entry again. Nothing here knows what is staged, proposed or withdrawn (broker/store/staging.py).
 """
@@ -9,12 +10,13 @@ the entry again. Nothing here knows what is staged, proposed or withdrawn (broke
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
 from broker.store.consume_queue import QueueKey
 from broker.store.parse import ParsedRecord, folded_properties
 from broker.store.record_shapes import FoldedProperties
+from dledger_mq.message import compiled
+from dledger_mq.message.hashes import crc32
 from dledger_mq.message.hosts import HOST_V4_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, encode_record
@@ -71,17 +73,33 @@ def encode_messages(
     *,
     store_ms: StoreTimeMs,
     store_host: bytes,
-) -> tuple[list[bytes], list[ParsedRecord]]:
+) -> tuple[bytes, list[ParsedRecord]]:
     """Encode messages back to back from a physical offset on; each takes its queue's next offset.
 
     The store host is an IPv4 one: for others, `encode_unusual` encodes each.
 
     Returns:
-        The pieces of the body, and what the fold needs of each record.
+        The body, and what the fold needs of each record.
     """
+    encoded = compiled.encode_records(
+        messages, physical_offset, store_ms, store_host, crc32, folded_properties
+    )
+    if encoded is None:
+        encoded = _encode_mixed(messages, physical_offset, store_ms=store_ms, store_host=store_host)
+    return encoded
+
+
+def _encode_mixed(
+    messages: list[StagedMessage],
+    physical_offset: PhysicalOffset,
+    *,
+    store_ms: StoreTimeMs,
+    store_host: bytes,
+) -> tuple[bytes, list[ParsedRecord]]:
+    """Encode messages of which some may be of an unusual shape."""
     pieces: list[bytes] = []
     records: list[ParsedRecord] = []
-    pack, pack_short, crc32 = _HEAD.pack, _SHORT.pack, zlib.crc32
+    pack, pack_short = _HEAD.pack, _SHORT.pack
     for message in messages:
         queue_end, body, properties, sys_flag, born_ms, host, flag, times, prepared, folded = (
             message
@@ -134,7 +152,7 @@ def encode_messages(
         # An offset moved on is an offset, but to say so would cost a call per message.
         queue_end.next_offset = queue_offset + 1  # type: ignore[assignment]
         physical_offset += size  # type: ignore[assignment]
-    return pieces, records
+    return b"".join(pieces), records
 
 
 def encode_unusual(

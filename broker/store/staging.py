@@ -78,6 +78,10 @@ class StagedEntry:
         """Return the physical offset of the message that was staged at a place."""
         return self.records[place][PHYSICAL_OFFSET]
 
+    def physical_offsets(self, place: int, count: int) -> list[PhysicalOffset]:
+        """Return the physical offsets of so many messages from a place on."""
+        return [record[PHYSICAL_OFFSET] for record in self.records[place : place + count]]
+
 
 class Staging:
     """Collects messages and builds entries while this node leads.
@@ -229,12 +233,11 @@ class Staging:
         self._last_store_ms = store_ms
         first_offset = PhysicalOffset(position + ENTRY_HEADER_BYTES)
         if deletes or len(self._store_host) != HOST_V4_BYTES:
-            pieces, records = self._encode_one_by_one(messages, deletes, first_offset, store_ms)
+            body, records = self._encode_one_by_one(messages, deletes, first_offset, store_ms)
         else:
-            pieces, records = encode_messages(
+            body, records = encode_messages(
                 messages, first_offset, store_ms=store_ms, store_host=self._store_host
             )
-        body = b"".join(pieces)
         if records:
             end = records[-1][PHYSICAL_OFFSET] + records[-1][SIZE_BYTES]
             assert end == first_offset + len(body), (
@@ -315,7 +318,7 @@ class Staging:
         deletes: dict[int, str],
         physical_offset: PhysicalOffset,
         store_ms: StoreTimeMs,
-    ) -> tuple[list[bytes], list[ParsedRecord]]:
+    ) -> tuple[bytes, list[ParsedRecord]]:
         """Encode messages when hosts are IPv6 or a topic is deleted on the way."""
         pieces: list[bytes] = []
         records: list[ParsedRecord] = []
@@ -328,7 +331,7 @@ class Staging:
             physical_offset = PhysicalOffset(physical_offset + len(piece))
             if place in deletes:
                 self._restart_topic(deletes[place])
-        return pieces, records
+        return b"".join(pieces), records
 
     def _restart_topic(self, topic: str) -> None:
         """Begin a topic's queues again at offset 0: the record just built deletes it."""

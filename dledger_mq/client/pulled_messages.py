@@ -11,13 +11,13 @@ from __future__ import annotations
 import struct
 from functools import lru_cache
 from typing import Final
-from zlib import crc32
 
 from dledger_mq.client.errors import ConnectionLostError
 from dledger_mq.client.messages import ReceivedMessage, received
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.errors import MessageFormatError
+from dledger_mq.message.hashes import crc32
 from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import MAGIC_V1, TOPIC_BYTES_MAX_V1, decode_records

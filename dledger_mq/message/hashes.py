@@ -6,11 +6,17 @@ outside the BMP counts as its two surrogates.
 
 from __future__ import annotations
 
-import zlib
 from functools import lru_cache
 from operator import mul
 from struct import unpack
 from typing import Final
+
+try:  # the same function, at a quarter of the time for a body of 1 KiB (adr/0208)
+    from isal.isal_zlib import crc32 as _crc32
+except ImportError:
+    from zlib import crc32 as _crc32
+
+crc32: Final = _crc32
 
 _MASK: Final = 0xFFFF_FFFF
 _SIGN: Final = 0x8000_0000
@@ -71,4 +77,4 @@ def index_hash(topic: str, key: str) -> int:
 
 def body_crc(body: bytes | memoryview) -> int:
     """Return the CRC-32 (zlib polynomial) of a body with the sign bit cleared; 0 for an empty body."""
-    return zlib.crc32(body) & 0x7FFF_FFFF
+    return crc32(body) & 0x7FFF_FFFF

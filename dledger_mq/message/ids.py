@@ -10,13 +10,16 @@ everyone but its maker it is an opaque, case-sensitive text.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from struct import pack
 from typing import Final
 
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES, unpack_host
 from dledger_mq.message.numbers import PhysicalOffset
 
-_OFFSET_HEX_CHARS: Final = 16
+_OFFSET_BYTES: Final = 8
+_OFFSET_HEX_CHARS: Final = 2 * _OFFSET_BYTES
 _ID_CHARS_V4: Final = 2 * HOST_V4_BYTES + _OFFSET_HEX_CHARS
 _ID_CHARS_V6: Final = 2 * HOST_V6_BYTES + _OFFSET_HEX_CHARS
 
@@ -40,6 +43,11 @@ class OffsetIdMaker:
     def __call__(self, physical_offset: int) -> str:
         """Return the id of the message at `physical_offset` (not negative)."""
         return f"{self.prefix}{physical_offset:016X}"
+
+    def join(self, physical_offsets: Sequence[int]) -> str:
+        """Return the ids of one or more messages (offsets not negative), with commas between them."""
+        digits = pack(f">{len(physical_offsets)}q", *physical_offsets).hex(",", _OFFSET_BYTES)
+        return self.prefix + digits.upper().replace(",", f",{self.prefix}")
 
 
 def offset_msg_id(store_host: bytes, physical_offset: int) -> str:

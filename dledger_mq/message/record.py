@@ -26,13 +26,13 @@ Source: RocketMQ common/message/MessageDecoder.java; bytes in docs/formats/messa
 from __future__ import annotations
 
 import struct
-import zlib
 from functools import lru_cache
 from typing import Final
 
 import msgspec
 
 from dledger_mq.message.errors import RecordError
+from dledger_mq.message.hashes import body_crc
 from dledger_mq.message.hosts import HOST_V4_BYTES, HOST_V6_BYTES
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, find_property
@@ -150,7 +150,7 @@ def encode_record(
         packed = head.pack(
             size,
             magic,
-            zlib.crc32(body) & 0x7FFF_FFFF,
+            body_crc(body),
             queue_id,
             flag,
             queue_offset,
@@ -232,9 +232,9 @@ def decode_record(data: bytes, position: int = 0, *, check_crc: bool = True) -> 
     if len(properties) != int.from_bytes(data[properties_at : properties_at + 2], "big"):
         raise RecordError(f"lengths inside do not add up to the record size {size}", position)
     body = data[body_start:topic_at]
-    if check_crc and zlib.crc32(body) & 0x7FFF_FFFF != crc:
+    if check_crc and body_crc(body) != crc:
         raise RecordError(
-            f"body crc is 0x{zlib.crc32(body) & 0x7FFF_FFFF:08X}, the record says 0x{crc:08X}",
+            f"body crc is 0x{body_crc(body):08X}, the record says 0x{crc:08X}",
             position,
         )
     return StoredMessage(

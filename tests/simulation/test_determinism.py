@@ -8,8 +8,10 @@ import sys
 
 import pytest
 
+from broker.testing.broker_simulation import run_broker_seed
 from dledger.testing.sim_trace import Trace
 from dledger.testing.simulation import run_seed
+from tests.stages import needs_compiled, stage
 
 SEED = 12  # five members and many kinds of faults
 RUN_LOG = ("run_seed", "dledger.testing.simulation")
@@ -41,6 +43,18 @@ def test_a_seed_gives_one_trace_under_any_hash_seed(run: str, module: str) -> No
             check=True,
         )
         digests.add(done.stdout.strip())
+    assert len(digests) == 1
+
+
+@pytest.mark.slow
+@needs_compiled
+@pytest.mark.parametrize("seed", [SEED, 3])
+def test_a_seed_gives_one_trace_with_and_without_compiled_code(seed: int) -> None:
+    digests = set()
+    for is_compiled in (True, False):
+        with stage(is_compiled=is_compiled):
+            result = run_broker_seed(seed, trace=Trace())
+            digests.add((result.digest, tuple(sorted(result.work.items()))))
     assert len(digests) == 1
 
 

@@ -178,9 +178,7 @@ class Sends:
 
     def _answer_late(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send to a new topic; until then its messages stand, and their client has no answer."""
-        stored = [
-            staged.physical_offset(each) for each in range(place, place + len(send.plan.messages))
-        ]
+        stored = staged.physical_offsets(place, len(send.plan.messages))
         notes = None if send.is_oneway else self._repeats
         if notes is not None:
             notes.not_answered(stored)
@@ -201,8 +199,7 @@ class Sends:
         if count == 1:
             ids = self._ids(staged.physical_offset(place))
         else:
-            offsets = range(place, place + count)
-            ids = ",".join(self._ids(staged.physical_offset(each)) for each in offsets)
+            ids = self._ids.join(staged.physical_offsets(place, count))
         due_ms = plan.due_ms
         send.reply(
             self._replies.encode(
@@ -216,7 +213,7 @@ class Sends:
         if self._repeats is not None:
             is_there = send.is_received
             if not is_there or send.was_held:
-                stored = [staged.physical_offset(each) for each in range(place, place + count)]
+                stored = staged.physical_offsets(place, count)
                 self._repeats.note_answer(stored, is_received=is_there, link=send.link)
                 self._repeats.note_asked(stored, self._router.waited_until_ms(send, send.born_ms))
 

@@ -21,6 +21,8 @@ import pytest
 from broker.processes.identity import process_of
 from dledger import NodeId
 from dledger.storage.restored import mark_restored
+from dledger_mq.message.batch import BatchItem, encode_batch
+from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
@@ -28,6 +30,7 @@ from dledger_mq.remoting.route import decode_route
 from jepsen.ports import LOWEST, free_ports, is_free
 from jepsen.processes import Group, Process, is_running, poll, program
 from tests.integration.broker.conftest import pull_ext, send_ext
+from tests.stages import needs_compiled
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -284,6 +287,32 @@ def dev_command(store: Path) -> tuple[list[str], int]:
     first = next(port for port in choices if all(is_free(port + more) for more in derived))
     ports = ("--port", str(first), "--namesrv-port", str(free_ports(1)[0]))
     return [program("dledger-broker"), "--dev", "--store", str(store), *ports], first
+
+
+BATCH = encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%b\x02" % body) for body in (b"one", b"two"))
+
+
+@pytest.mark.parametrize(
+    ("switch", "told"),
+    [
+        pytest.param("", "compiled code", marks=needs_compiled),
+        pytest.param("1", "Python (the compiled code is switched off)", marks=needs_compiled),
+    ],
+)
+def test_a_broker_does_without_compiled_code_if_it_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, switch: str, told: str
+) -> None:
+    monkeypatch.setenv("DLEDGER_PURE", switch)
+    with Group(tmp_path, nodes=1) as alone:
+        alone.start()
+        alone.wait_listening()
+        port = alone.nodes[0].port
+        answer = ask(port, 320, {**send_ext("T"), "m": "true"}, BATCH)
+        assert (answer.code, len(answer.ext["msgId"].split(","))) == (0, 2)
+        assert ask(port, 310, send_ext("T"), b"three").code == 0
+        pulled = decode_records(ask(port, 11, pull_ext("T")).body)
+    assert [record.body for record in pulled] == [b"one", b"two", b"three"]
+    assert f"messages are put into the log by {told}\n" in (tmp_path / "n0.log").read_text()
 
 
 def test_a_whole_group_to_try(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from tests.integration.broker.conftest import (
     send_ext,
 )
 
+pytestmark = pytest.mark.usefixtures("each_stage")
+
 SENDS = [
     "cpp-send-message",
     "cpp-send-message-oneway",

@@ -19,6 +19,7 @@ import pytest
 
 from dledger.version import __version__
 from jepsen.ports import free_ports
+from tests.stages import needs_compiler
 
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -53,12 +54,13 @@ trio.run(main, sys.argv[1])
 """
 
 
-def run(*arguments: str | Path, cwd: Path) -> str:
-    """Run a program as somebody would who has no clone; its standard output."""
+def run(*arguments: str | Path, cwd: Path, **variables: str) -> str:
+    """Run a program as somebody would who has no clone, with more variables; its standard output."""
     done = subprocess.run(
         [str(argument) for argument in arguments],
         cwd=cwd,
-        env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")},
+        env={key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+        | variables,
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
@@ -74,6 +76,11 @@ def tracked_files() -> list[str]:
     return [name for name in listed.stdout.split("\0") if name and (ROOT / name).exists()]
 
 
+BUILD = (sys.executable, "-m", "build", "--no-isolation")
+COMPILED = "dledger_mq/message/_compiled.abi3.so"
+WHICH = "from dledger_mq.message import compiled; print(compiled.describe())"
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the sdist, made from the files of the clone, and the wheel, made from the sdist."""
@@ -81,14 +88,18 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in tracked_files():
         (clone / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(ROOT / name, clone / name)
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", out, clone, cwd=out)
+    run(*BUILD, "--outdir", out, clone, cwd=out)
     return out
 
 
 @pytest.fixture(scope="module")
 def installed(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The `bin` of a new environment: the wheel, and of this one only what the wheel depends on."""
-    environment = tmp_path_factory.mktemp("environment")
+    return install(built, tmp_path_factory.mktemp("environment"))
+
+
+def install(built: Path, environment: Path) -> Path:
+    """Install the wheel of a folder into a new environment; its `bin`."""
     run(sys.executable, "-m", "venv", "--without-pip", environment, cwd=environment)
     (wheel,) = built.glob("*.whl")
     python = environment / "bin" / "python"
@@ -122,6 +133,37 @@ def test_the_wheel_has_the_packages_and_nothing_beside_them(built: Path) -> None
     assert [name for name in ours if name not in names] == []
     assert "License-Expression: Apache-2.0\n" in metadata
     assert "Classifier: Typing :: Typed\n" in metadata
+
+
+def inside(wheel: Path) -> list[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+@needs_compiler
+def test_the_wheel_has_compiled_code_for_every_python_from_3_11_on(
+    built: Path, installed: Path, tmp_path: Path
+) -> None:
+    (wheel,) = built.glob("*.whl")
+    assert COMPILED in inside(wheel)
+    assert f"-{__version__}-cp311-abi3-linux_" in wheel.name
+    assert run(installed / "python", "-c", WHICH, cwd=tmp_path) == "compiled code\n"
+
+
+def test_a_wheel_that_was_made_without_a_compiler_works_without_compiled_code(
+    built: Path, tmp_path: Path
+) -> None:
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (unpacked,) = tmp_path.iterdir()
+    out, environment = tmp_path / "out", tmp_path / "environment"
+    environment.mkdir()
+    run(*BUILD, "--wheel", "--outdir", out, unpacked, cwd=tmp_path, CC="/bin/false")
+    (wheel,) = out.glob("*.whl")
+    assert COMPILED not in inside(wheel)
+    python = install(out, environment) / "python"
+    assert run(python, "-c", WHICH, cwd=tmp_path) == "Python (not compiled)\n"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

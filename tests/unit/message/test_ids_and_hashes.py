@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import datetime
+import zlib
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_mq.message.errors import MessageFormatError, MessageIdError
-from dledger_mq.message.hashes import body_crc, index_hash, java_hash, tags_code, tags_code_of_bytes
+from dledger_mq.message.hashes import (
+    body_crc,
+    crc32,
+    index_hash,
+    java_hash,
+    tags_code,
+    tags_code_of_bytes,
+)
 from dledger_mq.message.hosts import pack_host, unpack_host
 from dledger_mq.message.ids import (
     OffsetIdMaker,
@@ -32,6 +40,12 @@ from dledger_mq.message.ids import (
 )
 def test_published_checksums(text: str, expected: int) -> None:
     assert body_crc(text.encode()) == expected
+
+
+@given(st.binary(max_size=300), st.integers(1, 40))
+def test_bodies_are_summed_up_as_zlib_does(data: bytes, times: int) -> None:
+    assert crc32(data * times) == zlib.crc32(data * times)
+    assert crc32(memoryview(data)[1:]) == zlib.crc32(data[1:])
 
 
 @pytest.mark.parametrize(
@@ -86,6 +100,12 @@ def test_offset_ids_are_read_as_they_were_made(address: object, port: int, offse
     text = OffsetIdMaker(host)(offset)
     assert parse_offset_msg_id(text) == (*unpack_host(host), offset)
     assert parse_offset_msg_id(text.lower()) == (*unpack_host(host), offset)
+
+
+@given(st.ip_addresses(), st.lists(st.integers(0, 2**63 - 1), min_size=1, max_size=5))
+def test_ids_made_together_are_those_made_one_by_one(address: object, offsets: list[int]) -> None:
+    ids = OffsetIdMaker(pack_host(str(address), 10_911))
+    assert ids.join(offsets) == ",".join(map(ids, offsets))
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,8 @@ from dledger_mq.remoting.requests import SendFields, SendRequest
 from tests.unit.server.pending import ParkingRouter, pending
 from tests.unit.store.lone_broker import HOST, FakeLog
 
+pytestmark = pytest.mark.usefixtures("each_stage")
+
 
 class Log(FakeLog):
     """A log of the leader: what is proposed is appended at once and decided when the test says so."""

@@ -19,6 +19,8 @@ from dledger_mq.message.sys_flags import MULTI_TAGS
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.requests import SendFields
 
+pytestmark = pytest.mark.usefixtures("each_stage")
+
 TOPICS = {
     "TBW102": TopicConfig("TBW102", 8, 8, 7),
     "NoModel": TopicConfig("NoModel", 8, 8, 6),

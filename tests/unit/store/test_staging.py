@@ -16,6 +16,8 @@ from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.record import decode_records
 from tests.unit.store.lone_broker import BORN, HOST, START_MS, LoneBroker
 
+pytestmark = pytest.mark.usefixtures("each_stage")
+
 V6 = pack_host("2001:db8::1", 10911)
 
 

@@ -1,0 +1,72 @@
+"""The compiled stage, or none: what a leader does for each message with nothing but its bytes, in C (_compiled.c).
+
+It is optional: where it was not built, or is not wanted, each of its functions declines everything, and Python code
+does the same work (adr/0208). Everybody who uses it asks here, each time, and has that Python code beside the call:
+it is the reference, and takes over whatever a function declines. A function that declines has changed nothing.
+
+Nothing here knows what asks; whoever runs a process says by `choose` if the stage is not wanted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
+"""The bytes before the key of plain properties in the record, and those after it; tag hash; KEYS."""
+
+BatchColumns = tuple[
+    list[int], list[bytes], list[bytes], list[bytes], list[tuple[int, bytes, "bytes | None"]]
+]
+"""Of all items of a batch: flags, bodies, properties as they stand in the record, unique keys, what the fold needs."""
+
+ReadBatch = Callable[
+    [bytes, int, Callable[[bytes, bytes], ShapeParts | None]], "BatchColumns | None"
+]
+"""Takes a batch body, how many items it may have, and what knows the shapes of properties by the bytes before and
+behind their key. Declines a batch that is malformed, or in which anything is not plain."""
+
+EncodeRecords = Callable[
+    [list[Any], int, int, bytes, Callable[[bytes], int], Callable[[bytes], Any]],
+    "tuple[bytes, list[Any]] | None",
+]
+"""Takes staged messages, the physical offset of the first, the store time in ms, the host field of the store, what
+sums up a body, and what folds properties. Returns the body of the entry and the fold's view of its records; the ends of
+the queues have moved on. Declines all, if one is no V1 record with IPv4 hosts in a queue, or does not fit one."""
+
+
+def _decline(*_arguments: object) -> None:
+    """Do nothing: the Python code beside the call does it."""
+
+
+def _find() -> tuple[ReadBatch, EncodeRecords] | None:
+    """Return the functions of the stage; None: it was not built."""
+    try:
+        from dledger_mq.message import _compiled
+    except ImportError:
+        return None
+    return _compiled.read_batch, _compiled.encode_records
+
+
+_FOUND: Final = _find()
+is_built = _FOUND is not None
+is_used = False
+read_batch: ReadBatch = _decline
+encode_records: EncodeRecords = _decline
+
+
+def choose(*, is_wanted: bool) -> None:
+    """Use the stage from now on, if it is wanted and was built; for all of the process."""
+    global is_used, read_batch, encode_records  # a choice of the process, looked up by each call
+    is_used = is_wanted and is_built
+    read_batch, encode_records = _FOUND if is_used and _FOUND else (_decline, _decline)
+
+
+def describe() -> str:
+    """Return which way is in use, in words."""
+    if is_used:
+        return "compiled code"
+    return "Python (the compiled code is switched off)" if is_built else "Python (not compiled)"
+
+
+choose(is_wanted=True)

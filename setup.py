@@ -1,0 +1,15 @@
+"""The one module in C: all else is in pyproject.toml, whose tables for this are experimental.
+
+It is built once for CPython 3.11 and later. Where there is no compiler the package has none, and Python does its work.
+"""
+
+from setuptools import Extension, setup
+
+COMPILED = Extension(
+    "dledger_mq.message._compiled",
+    ["dledger_mq/message/_compiled.c"],
+    py_limited_api=True,
+    optional=True,
+)
+
+setup(ext_modules=[COMPILED], options={"bdist_wheel": {"py_limited_api": "cp311"}})

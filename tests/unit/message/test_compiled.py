@@ -1,0 +1,184 @@
+"""The compiled stage as a module of C: it is built where it can be, keeps its counts, and may be switched off."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.store.entry_bodies import QueueEnd
+from dledger_mq.message import compiled
+from dledger_mq.message.batch import BatchItem, encode_batch
+from tests.stages import PYTHON_H, needs_compiled, needs_compiler, stage
+from tests.unit.store.lone_broker import BORN, HOST
+
+ROOT = Path(__file__).resolve().parents[3]
+SOURCE = ROOT / "dledger_mq/message/_compiled.c"
+TWINS = (
+    "tests/property/service/test_batches_twin.py",
+    "tests/property/store/test_encoded_entries_twin.py",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
+)
+TIMEOUT_S = 300.0
+
+RUN_TWINS = """
+import importlib.util, sys
+spec = importlib.util.spec_from_file_location("dledger_mq.message._compiled", sys.argv[1])
+module = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(module)
+sys.modules[spec.name] = module
+import pytest
+from dledger_mq.message import compiled
+assert compiled._FOUND == (module.read_batch, module.encode_records)
+sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
+"""
+
+
+@needs_compiler
+def test_it_is_built_where_there_is_a_compiler() -> None:
+    assert compiled.is_built, "make setup"
+    assert compiled.is_used
+
+
+@needs_compiled
+def test_either_way_can_be_chosen_and_says_so() -> None:
+    with stage(is_compiled=True):
+        assert compiled.describe() == "compiled code"
+        with stage(is_compiled=False):
+            assert compiled.describe() == "Python (the compiled code is switched off)"
+            assert compiled.read_batch(encode_batch([ITEM]), 1, shape_of) is None
+        assert compiled.read_batch(encode_batch([ITEM]), 1, shape_of) is not None
+
+
+def test_where_it_was_not_built_python_does_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    was_used = compiled.is_used
+    with monkeypatch.context() as patched:
+        patched.setattr(compiled, "is_built", False)
+        compiled.choose(is_wanted=True)
+        assert compiled.describe() == "Python (not compiled)"
+        assert compiled.encode_records([], 0, 0, HOST, zlib.crc32, bytes) is None
+    compiled.choose(is_wanted=was_used)
+
+
+ITEM = BatchItem(3, b"body", b"UNIQ_KEY\x01key\x02TAGS\x01red\x02")
+
+
+def shape_of(_before: bytes, _rest: bytes) -> compiled.ShapeParts | None:
+    return SHAPE
+
+
+SHAPE = (b"before that is no constant"[:6], b"ending"[:6], 12_345_678, b"some keys"[:9])
+FOLDED = (23_456_789, b"key", None)
+
+
+def queue_end(topic: bytes) -> QueueEnd:
+    return QueueEnd((topic, 1), 0)  # type: ignore[arg-type]
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away() -> None:
+    """On all ways out: done, declined, and failed at each place."""
+    body, ends = b"x" * 600, [queue_end(b"T"), queue_end(b"t" * 128)]
+    fine, broken = ITEM, BatchItem(0, b"", b"no key")
+    other = BatchItem(0, b"", b"UNIQ_KEY\x01other shape\x02")
+    some_batches = ([fine] * 3, [fine, broken], [fine, fine], [fine, other, fine])
+    batches = [encode_batch(some) for some in some_batches]
+    batches.append(batches[0][:-1])
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    properties, answer = b"p\x01v\x02" * 9, b"folded" * 9
+    watched: list[Any] = [body, properties, answer, *ends, *batches, SHAPE, *SHAPE, FOLDED, HOST]
+    watched += [BORN, None, shape_of, fail, *(end.key for end in ends), ends[0].topic_field]
+
+    def use_all() -> None:
+        for data in batches:
+            for ask in (shape_of, lambda *_cut: None, lambda *_cut: (), fail):
+                _outcome(compiled.read_batch, data, 3, ask)
+                _outcome(compiled.read_batch, data, 2, ask)
+        for end in (*ends, None):
+            for folded in (FOLDED, None):
+                message = (end, body, properties, 0, 1, BORN, 0, 0, 0, folded)
+                for some in (
+                    [message] * 3,
+                    [message, 5],
+                    [message, (*message[:3], 4, *message[4:])],
+                ):
+                    for crc32 in (zlib.crc32, fail, lambda _body: None):
+                        for fold in (lambda _properties: answer, fail):
+                            _outcome(compiled.encode_records, some, 0, 7, HOST, crc32, fold)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched if each is not None]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+def _outcome(function: Any, *arguments: Any) -> Any:
+    """Call it, whatever it raises."""
+    try:
+        return function(*arguments)
+    except (AttributeError, TypeError, ZeroDivisionError, RuntimeError) as error:
+        return type(error)
+
+
+def compile_with(*options: str, out: Path) -> None:
+    command = ["cc", "-std=c11", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
+    command += [*options, "-I", str(PYTHON_H.parent), str(SOURCE), "-o", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@needs_compiler
+@pytest.mark.parametrize("optimized", ["-O0", "-O2", "-O3"])
+def test_it_compiles_without_a_warning(tmp_path: Path, optimized: str) -> None:
+    out = tmp_path / "_compiled.abi3.so"
+    compile_with(optimized, out=out)
+    assert out.stat().st_size > 0
+
+
+def sanitizers() -> list[str]:
+    """The libraries to load before Python; empty: the compiler has none."""
+    found = []
+    for name in ("libasan.so", "libubsan.so"):
+        asked = subprocess.run(
+            ["cc", f"-print-file-name={name}"], capture_output=True, text=True, timeout=TIMEOUT_S
+        )
+        found.append(asked.stdout.strip())
+    return found if all(Path(name).is_absolute() for name in found) else []
+
+
+@needs_compiler
+@pytest.mark.slow
+def test_sanitizers_find_nothing_in_all_that_the_twins_do(tmp_path: Path) -> None:
+    """With Python's objects allocated one by one, so that a byte beyond one of them is seen."""
+    preloaded = sanitizers()
+    if not preloaded:
+        pytest.skip("this compiler has no sanitizers")
+    out = tmp_path / "_compiled.abi3.so"
+    compile_with("-fsanitize=address,undefined", "-fno-sanitize-recover=all", out=out)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN_TWINS, str(out), *TWINS],
+        cwd=ROOT,
+        env={
+            "PATH": "/usr/bin:/bin",
+            "LD_PRELOAD": ":".join(preloaded),
+            "ASAN_OPTIONS": "detect_leaks=0",
+            "PYTHONMALLOC": "malloc",
+        },
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
+    assert " passed" in done.stdout
+    assert "skipped" not in done.stdout
