@@ -24,8 +24,8 @@ from typing import Final
 import trio
 
 from bench.lone_log import lone_log
+from broker.store.not_in_memory import NotLoadedError
 from broker.store.reading import GetResult, get_messages
-from broker.store.record_reader import NotLoadedError
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from dledger import LogConfig, LogServer

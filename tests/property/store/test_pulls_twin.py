@@ -7,8 +7,8 @@ from random import Random
 
 import pytest
 
+from broker.store.not_in_memory import NotLoadedError
 from broker.store.reading import GetLimits, GetResult, get_messages
-from broker.store.record_reader import NotLoadedError
 from dledger import EntryDamagedError
 from dledger.raft.entry import BodySpan
 from dledger.raft.ids import Position
