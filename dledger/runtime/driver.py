@@ -22,6 +22,7 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+import outcome
 import trio
 
 from dledger.catch_up import EntriesLoad
@@ -130,7 +131,7 @@ class Driver:
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
-        self._failure: Exception | None = None
+        self._failed: outcome.Error | None = None
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
@@ -277,10 +278,9 @@ class Driver:
         if not self._is_running:
             self.wake()
             return
-        try:
-            self._gather_and_pass()
-        except Exception as error:  # noqa: BLE001  # raised where all failures of a pass are
-            self._failure = error
+        ended = outcome.capture(self._gather_and_pass)
+        if isinstance(ended, outcome.Error):
+            self._failed = ended
             self.wake()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
@@ -375,8 +375,8 @@ class Driver:
             DLedgerError: the engine has failed; the node stops.
             Exception: the state machine or a callback has failed; the node stops.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._failed is not None:
+            self._failed.unwrap()
         engine = self.engine
         watch = self._watch
         self.pass_count += 1

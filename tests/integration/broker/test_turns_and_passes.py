@@ -38,4 +38,6 @@ async def test_sends_of_one_turn_are_proposed_in_it_together(
         calls.clear()
         offset = {"consumerGroup": "G", "topic": "T", "queueId": "0", "commitOffset": "1"}
         assert (await wire.ask(15, offset)).code == 0
-        assert set(calls) == {"gather_soon"}, "offsets gather for a while, whose end is nobody's turn"
+        assert set(calls) == {"gather_soon"}, (
+            "offsets gather for a while, whose end is nobody's turn"
+        )
