@@ -22,8 +22,8 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
-import outcome
 import trio
+from outcome import Error, capture
 
 from dledger.catch_up import EntriesLoad
 from dledger.config import RaftConfig
@@ -131,7 +131,7 @@ class Driver:
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
-        self._failed: outcome.Error | None = None
+        self._failed: Error | None = None
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
@@ -278,8 +278,8 @@ class Driver:
         if not self._is_running:
             self.wake()
             return
-        ended = outcome.capture(self._gather_and_pass)
-        if isinstance(ended, outcome.Error):
+        ended = capture(self._gather_and_pass)
+        if isinstance(ended, Error):
             self._failed = ended
             self.wake()
 
