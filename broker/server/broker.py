@@ -119,11 +119,7 @@ class Broker:
                 unsent_bytes_max=config.limits.output_bytes_max,
             ),
         )
-        self._is_leading = False
-        self._is_turn = (
-            False  # frames of the connections are handed over, and the turn has not ended
-        )
-        self._has_staged = False  # by them
+        self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
 
     def _log_config(self) -> LogConfig:
@@ -335,7 +331,7 @@ class Broker:
             connection.close("internal error")
 
     def _staged(self) -> None:
-        """Let what is staged be proposed: at the end of this turn of the connections, or soon."""
+        """Let what is staged be proposed: at the end of this turn of the connections while there is one, else soon."""
         if self._is_turn:
             self._has_staged = True
         else:

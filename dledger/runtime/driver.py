@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final
 
 import trio
+from outcome import Error, capture
 
 from dledger.catch_up import EntriesLoad
 from dledger.config import RaftConfig
@@ -129,7 +130,7 @@ class Driver:
         self._alarm = Alarm()
         self._is_gathering = False
         self._is_running = False
-        self._failure: Exception | None = None
+        self._failed: Error | None = None
         self._mended = trio.Event()
         self._announced_mended_count = 0
         self._announced_pulse_count = 0
@@ -276,10 +277,9 @@ class Driver:
         if not self._is_running:
             self.wake()
             return
-        try:
-            self._gather_and_pass()
-        except Exception as error:  # noqa: BLE001  # raised where all failures of a pass are
-            self._failure = error
+        ended = capture(self._gather_and_pass)
+        if isinstance(ended, Error):
+            self._failed = ended
             self.wake()
 
     def give_up_vote(self, reason: str, saved: Callable[[], bool]) -> None:
@@ -374,8 +374,8 @@ class Driver:
             DLedgerError: the engine has failed; the node stops.
             Exception: the state machine or a callback has failed; the node stops.
         """
-        if self._failure is not None:
-            raise self._failure
+        if self._failed is not None:
+            self._failed.unwrap()
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
