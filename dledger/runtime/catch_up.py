@@ -1,9 +1,9 @@
 """Old entries are read for members that lack them, beside the loop and no faster than the settings allow.
 
 What is read, and what becomes of it, is the core's business (docs/adr/0187). While somebody sends it is half the rate:
-that leaves processors and disk to the sends (docs/adr/0205). A member for which the group waits is held down by nothing;
-nor is one below the rate at which it would come nearer to the log's end. All of that is looked at again while a read
-waits: the group may come to wait for its member meanwhile.
+that leaves processors and disk to the sends (docs/adr/0205). A member for which the group waits is held down by
+nothing; nor is one below the rate at which it would come nearer to the log's end. All of that is looked at again while
+a read waits: the group may come to wait for its member meanwhile.
 """
 
 from __future__ import annotations
