@@ -193,8 +193,9 @@ class LogConfig:
         snapshot_interval_s: after this time a sixteenth of that growth is enough.
         catch_up_bytes_max: a leader keeps what a connected follower lacks, though the group has forgotten it, up to so
             much behind the log's end; one that lacks more gets a snapshot.
-        catch_up_bytes_per_s: how fast a leader reads from its disk what a member lacks, for each such member; at least
-            twice as fast as the log grows, and without a bound where the group waits for it. 0: without one.
+        catch_up_bytes_per_s: how fast a leader reads from its disk what a member lacks, for each such member; half as
+            fast while the log grows, but at least twice as fast as it does, and without a bound where the group waits
+            for it. 0: without one.
         snapshot_fetch_bytes_per_s: how fast another member's snapshot is fetched; 0: as fast as it comes.
         scrub_bytes_per_s: how much of the log is read in the background to find silent damage; 0: nothing.
         service_attributes: facts about this node that the other members learn (`service_address`, ...).

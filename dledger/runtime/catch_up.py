@@ -1,8 +1,9 @@
 """Old entries are read for members that lack them, beside the loop and no faster than the settings allow.
 
-What is read, and what becomes of it, is the core's business (docs/adr/0187). A member for which the group waits is
-held down by nothing; nor is one below the rate at which it would come nearer to the log's end. Both are looked at
-again while a read waits: the group may come to wait for its member meanwhile.
+What is read, and what becomes of it, is the core's business (docs/adr/0187). While somebody sends it is half the rate:
+that leaves processors and disk to the sends (docs/adr/0205). A member for which the group waits is held down by
+nothing; nor is one below the rate at which it would come nearer to the log's end. All of that is looked at again while
+a read waits: the group may come to wait for its member meanwhile.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ GROWTH_WINDOW_S: Final = 1.0
 
 GROWTH_FACTOR: Final = 2
 """A member is sent at least so much more than the log grows by: else it would never arrive."""
+
+SHARE_BESIDE_SENDS: Final = 0.5
+"""Of the rate, while the log grows."""
 
 LOOK_S: Final = 0.1
 """Between two looks at whether a read still has to wait."""
@@ -50,7 +54,7 @@ class CatchUpReads:
 
     Attributes:
         tasks: of the member that leads; set before anything is begun.
-        bytes_per_s: read from the disk for one member in a second, at most; 0: there is no bound.
+        bytes_per_s: read from the disk for one member in a second, at most, while nobody sends; 0: there is no bound.
         load_count, load_bytes: reads since the start.
     """
 
@@ -99,7 +103,8 @@ class CatchUpReads:
         """Return for how long a read has to wait, as things are; what was not used of the rate before is lost."""
         growth, to = self._growth.bytes_per_s(self._layout.end_position, at_s), load.want.to
         since_s, owed_bytes = self._owed.get(to, (at_s, 0.0))
-        bytes_per_s = max(self.bytes_per_s, GROWTH_FACTOR * growth)
+        share = SHARE_BESIDE_SENDS if growth else 1.0
+        bytes_per_s = max(self.bytes_per_s * share, GROWTH_FACTOR * growth)
         owed_bytes = max(0.0, owed_bytes - (at_s - since_s) * bytes_per_s)
         if not self.bytes_per_s or self._is_waited_for(to):
             owed_bytes = 0.0

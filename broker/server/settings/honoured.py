@@ -201,8 +201,9 @@ _OF_THE_LOG: Final = (
     ),
     HonouredKey(
         number("catchUpBytesPerSecond"),
-        "how fast this node, leading, reads from its disk what a member lacks, for each such member; at least twice as "
-        "fast as the log grows, and without a bound where the group can commit nothing before; 0: as fast as it can",
+        "how fast this node, leading, reads from its disk what a member lacks, for each such member; half as fast "
+        "while the log grows, but at least twice as fast as it does, and without a bound where the group can commit "
+        "nothing before; 0: as fast as it can",
         unit="bytes",
     ),
     HonouredKey(

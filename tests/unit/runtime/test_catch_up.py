@@ -63,6 +63,16 @@ def test_a_member_gets_no_more_than_the_rate_and_what_was_not_used_is_lost() -> 
     assert wait_of(made, load_of(MIB), 20.0) == 0.25
 
 
+def test_it_is_half_the_rate_while_somebody_sends_and_all_of_it_once_nobody_does() -> None:
+    """Whoever sends shares processors and disk with the member that catches up; once nobody does, it may hurry."""
+    made, layout = catch_up(4 * MIB)
+    layout.end_position = 1024
+    waits = [wait_of(made, load_of(MIB), 10.0) for _ in range(4)]
+    assert waits == [0.0, 0.5, 1.0, 1.5], "the log grew in the second before"
+    assert made._wait_s(load_of(MIB), 10.5) == 1.5
+    assert made._wait_s(load_of(MIB), 11.0) == 0.25, "it has not grown since"
+
+
 def test_each_member_has_a_rate_of_its_own() -> None:
     made, _ = catch_up(4 * MIB)
     wait_of(made, load_of(MIB, "n1"), 10.0)
@@ -85,7 +95,7 @@ def test_a_member_is_sent_twice_as_much_as_the_log_grows_by_or_it_would_never_ar
     assert wait_of(made, load_of(MIB), 10.0) == 1 / 16, "the log grew by 8 MiB/s"
     layout.end_position = 81 * MIB
     wait_of(made, load_of(MIB), 12.0)
-    assert wait_of(made, load_of(MIB), 12.0) == 0.25, "and then by half of one"
+    assert wait_of(made, load_of(MIB), 12.0) == 0.5, "and then by half of one"
 
 
 def test_the_wait_ends_when_the_log_grows_or_the_group_waits_for_the_member() -> None:
