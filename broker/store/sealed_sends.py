@@ -146,7 +146,7 @@ class SealedSends:
             end = start + TABLE_KEYS - len(table.tags)
             table.starts.append(len(table.tags))
             table.firsts.append(offsets[start])
-            table.times.append(max(store_ms, table.times[-1]) if table.times else store_ms)
+            table.times.append(store_ms)
             table.tags.frombytes(tags[start:end].tobytes())
             table.before.extend(before[start:end])
             table.lows.frombytes(lows[start:end].tobytes())

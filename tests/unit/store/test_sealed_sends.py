@@ -160,6 +160,31 @@ def test_keys_are_found_where_their_numbers_begin_anew(monkeypatch: pytest.Monke
     assert [sends.find(key, 1) for key in keys] == [[number * 100] for number in range(8)]
 
 
+@pytest.mark.usefixtures("small")
+def test_a_cell_that_nobody_touched_while_numbers_went_round_names_no_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sealed_sends, "NUMBERS", 9)
+    monkeypatch.setattr(sealed_sends, "hash", lambda key: key[0] << 32 | key[0], raising=False)
+    sends = SealedSends()
+    sends.add([b"\1"], [0], 0, oldest_ms=0)
+    for number in range(1, 24):
+        sends.add([b"\2"], [number], 0, oldest_ms=0)
+        assert sends.find(b"\1", 8) == [0] * (len(sends) > number)
+        assert sends.find(b"\2", 1) == [number]
+
+
+@pytest.mark.usefixtures("small")
+def test_an_entry_may_stand_in_several_tables() -> None:
+    sends, keys = SealedSends(), [b"k%d" % number for number in range(6)]
+    sends.add(keys, range(0, 600, 100), 0, oldest_ms=0)
+    assert [sends.find(key, 1) for key in keys] == [[number * 100] for number in range(6)]
+    sends.forget_before(300)
+    assert sends.find(b"k3", 1) == [300]
+    sends.forget_before(400)
+    assert [sends.find(b"k3", 1), sends.find(b"k4", 1)] == [[], [400]]
+
+
 def test_records_of_one_entry_and_of_neighbours_may_stand_on_both_sides_of_4_gib() -> None:
     sends, edge = SealedSends(), 3 << 32
     offsets = [edge - 200, edge - 100, edge, edge + 100]
