@@ -30,8 +30,8 @@ TABLE_KEYS: Final = 16_384
 TABLES_MAX: Final = 384
 """6 291 456 keys, 60 s of 100 000 messages/s, in 72 MiB beside the cells."""
 
-CELLS: Final = 1 << 22
-"""Chains, a power of two. 16 MiB, while there are keys."""
+CELLS: Final = 1 << 21
+"""Chains, a power of two. 8 MiB, while there are keys."""
 
 CHAIN_MAX: Final = 4096
 """Keys of a chain that are looked at, in about a millisecond. Only a key that is sent over and over makes a longer one:

@@ -60,7 +60,7 @@ def test_a_minute_of_a_hundred_thousand_messages_a_second_fits() -> None:
     assert sends.size_bytes == 0
     sends.add([b"k"] * TABLE_KEYS, range(TABLE_KEYS), 0, oldest_ms=0)
     table_bytes = sends.size_bytes - 4 * CELLS
-    assert table_bytes * TABLES_MAX + 4 * CELLS == 88 << 20
+    assert table_bytes * TABLES_MAX + 4 * CELLS == 80 << 20
 
 
 @pytest.mark.usefixtures("small")
