@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,7 +79,8 @@ def test_a_history_with_too_little_work_is_unknown_and_says_how_much_there_was(
     assert main(["check", str(folder)]) == 2
     results = json.loads((folder / "results.json").read_text())
     assert results["verdict"] == "unknown"
-    assert results["work"].startswith("5 of 0 operations that were asked for were done")
+    # What was asked for follows from how long the run took: nearly no time here, a second on a busy machine.
+    assert re.match(r"5 of \d+ operations that were asked for were done", results["work"])
     assert "too little was done to prove anything" in results["why"]
     assert results["work"] in (folder / "report.html").read_text()
 
