@@ -31,7 +31,7 @@ from broker.store.emptying import emptied
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
 from broker.store.not_in_memory import FilesNotLoadedError
-from broker.store.places import MemoryPlace, Place
+from broker.store.places import MemoryPlace, PartPlace
 from broker.store.queue_search import Search, TrimSearch
 from broker.store.saved import CHUNK_BYTES, QueueRow
 from dledger.raft.ids import Position
@@ -82,7 +82,7 @@ class ConsumeQueueUnit(NamedTuple):
     tag_hash: int
 
 
-class UnitStore(Place, Protocol):
+class UnitStore(PartPlace, Protocol):
     """The place for units that no longer stay in memory. It may lose everything at a restart."""
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:

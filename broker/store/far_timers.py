@@ -12,13 +12,13 @@ from typing import Final, Protocol
 from sortedcontainers import SortedList
 
 from broker.store.errors import NoRoomError
-from broker.store.places import MemoryPlace, Place
+from broker.store.places import MemoryPlace, PartPlace
 
 FAR_WRITE_UNITS: Final = 4096
 """Far units gather up to this count and are then written together."""
 
 
-class FarTimers(Place, Protocol):
+class FarTimers(PartPlace, Protocol):
     """Keeps units sorted outside memory. It may lose everything at a restart."""
 
     def add(self, units: Sequence[bytes]) -> None:

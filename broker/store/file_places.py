@@ -88,8 +88,8 @@ class OpenFiles:
             os.close(self._open.pop(path))
 
 
-class FilePlace:
-    """A `Place` that is a folder, which is wiped when this is made."""
+class FolderPlace:
+    """A `PartPlace` that is a folder, which is wiped when this is made."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -98,7 +98,7 @@ class FilePlace:
         root.mkdir(parents=True)
 
     def take_place_of(self, other: Self) -> None:
-        """Change names with another one; see `Place`."""
+        """Change names with another one; see `PartPlace`."""
         place, aside = other._root, folder_beside(self._root)  # it is one of these
         self.close()
         other.close()
@@ -108,10 +108,10 @@ class FilePlace:
         self._root = place
 
     def close(self) -> None:
-        """Close all files; see `Place`."""
+        """Close all files; see `PartPlace`."""
         self._files.close_under(self._root)
 
     def removing(self) -> Iterator[None]:
-        """Remove all files; see `Place`."""
+        """Remove all files; see `PartPlace`."""
         self.close()
         return folder_removal(self._root)

@@ -31,7 +31,7 @@ from crc32c import crc32c
 
 from broker.store.errors import NoRoomError
 from broker.store.not_in_memory import FilesNotLoadedError
-from broker.store.places import MemoryPlace, Place
+from broker.store.places import MemoryPlace, PartPlace
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow, unsealed
 from dledger.raft.ids import Position
 from dledger.state_machine import (
@@ -77,7 +77,7 @@ STEPS_WALKED: Final = 1024
 """Units of each that it looks at then."""
 
 
-class SegmentStore(Place, Protocol):
+class SegmentStore(PartPlace, Protocol):
     """The place for full segments. It may lose everything at a restart."""
 
     def write(self, number: int, segment: bytes) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Protocol, Self
 
 
-class Place(Protocol):
+class PartPlace(Protocol):
     """The place of one component. It may lose everything at a restart."""
 
     def beside(self) -> Self:
@@ -38,15 +38,15 @@ class MemoryPlace:
     """A place in memory."""
 
     def beside(self) -> Self:
-        """Return an empty one; see `Place`."""
+        """Return an empty one; see `PartPlace`."""
         return type(self)()
 
     def take_place_of(self, other: Self) -> None:
-        """Do nothing: it stands nowhere; see `Place`."""
+        """Do nothing: it stands nowhere; see `PartPlace`."""
 
     def close(self) -> None:
-        """Do nothing; see `Place`."""
+        """Do nothing; see `PartPlace`."""
 
     def removing(self) -> Iterator[None]:
-        """Do nothing; see `Place`."""
+        """Do nothing; see `PartPlace`."""
         return iter(())

@@ -38,7 +38,7 @@ CHAIN_MAX: Final = 4096
 what shares its chain may be missed, and is then stored twice."""
 
 NUMBERS: Final = 1 << 32
-"""Where the numbers of keys begin anew, which a cell has four bytes for."""
+"""Those of keys begin anew there: a cell has four bytes for one."""
 
 _FIRST_NUMBER: Final = 1
 """Not 0, which untouched cells have; whoever takes it for a number finds no key there."""

@@ -221,6 +221,7 @@ class BrokerState:
         return self._digests_with(self.queues.digest())
 
     def _digests_with(self, queues: int) -> dict[str, int]:
+        """Return the digests of all components, given that of the queues, which takes long to draw."""
         pins = self.retention.pins.digest
         return {
             "queues": queues,

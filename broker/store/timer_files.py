@@ -59,15 +59,15 @@ class TimerFiles:
         self._database: sqlite3.Connection | None = None
 
     def beside(self) -> TimerFiles:
-        """Return an empty one; see `Place`."""
+        """Return an empty one; see `PartPlace`."""
         folder = folder_beside(self._path.parent)
         return TimerFiles(folder.parent, folder.name)
 
     def take_place_of(self, other: TimerFiles) -> None:
-        """Stay where it is, since nobody looks for the file; see `Place`."""
+        """Stay where it is, since nobody looks for the file; see `PartPlace`."""
 
     def removing(self) -> Iterator[None]:
-        """Remove the file; see `Place`."""
+        """Remove the file; see `PartPlace`."""
         self.close()
         return folder_removal(self._path.parent)
 

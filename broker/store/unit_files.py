@@ -26,7 +26,7 @@ from typing import Final
 
 from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
-from broker.store.file_places import FilePlace, OpenFiles, folder_beside
+from broker.store.file_places import FolderPlace, OpenFiles, folder_beside
 from broker.store.key_index import ReadPart
 from dledger.errors import EntryDamagedError
 from dledger.storage.read_errors import is_shortage
@@ -107,7 +107,7 @@ def _read_resident(files: OpenFiles, path: Path, size: int, offset: int) -> byte
     return bytes(data) if got == size else None
 
 
-class UnitFiles(FilePlace):
+class UnitFiles(FolderPlace):
     """A `UnitStore` in files: `consumequeue/` under a folder, which is wiped when this is made."""
 
     def __init__(
@@ -119,7 +119,7 @@ class UnitFiles(FilePlace):
         self._firsts: dict[QueueKey, int] = {}
 
     def beside(self) -> UnitFiles:
-        """Return an empty one; see `Place`."""
+        """Return an empty one; see `PartPlace`."""
         root = folder_beside(self._root)
         return UnitFiles(root.parent, self._file_bytes, root.name)
 
@@ -210,14 +210,14 @@ class UnitFiles(FilePlace):
         return self._folder(key) / f"{byte - offset:020}", offset
 
 
-class SegmentFiles(FilePlace):
+class SegmentFiles(FolderPlace):
     """A `SegmentStore` in files: `keyindex/` under a folder, which is wiped when this is made."""
 
     def __init__(self, folder: Path, name: str = "keyindex") -> None:
         super().__init__(folder / name)
 
     def beside(self) -> SegmentFiles:
-        """Return an empty one; see `Place`."""
+        """Return an empty one; see `PartPlace`."""
         root = folder_beside(self._root)
         return SegmentFiles(root.parent, root.name)
 

@@ -122,14 +122,13 @@ class RetentionWatch:
         self._wall_ms = wall_ms
         self._local_hour = local_hour
         self._now_ms = self._next_look_ms = self._next_round_ms = 0
-        self._next_complaint_ms = self._next_hand_over_ms = 0
-        self._asked_rounds = 0
-        self._is_reading = self._may_wait = False
+        self._next_complaint_ms = self._next_hand_over_ms = self._asked_rounds = 0
         self._overrun, self._full_learners = set[str](), frozenset[str]()
         self._topics = TopicRetention(log, state, commits)
         self._pace = LogPace()
         self._doubt, self._first = ClockDoubt(), FirstForgetting()
         self._is_leading = self._is_waiting = self._is_refusing = False
+        self._is_reading = self._may_wait = False
         self._starts: dict[Position, SegmentStart] = {}
         """By the beginning of a segment: where the next one begins."""
 
