@@ -106,7 +106,7 @@ def test_a_setting_that_is_acknowledged_and_not_kept_is_found(
     def put_sometimes(
         self: GroupSettings, values: Mapping[str, str], by: str, now_ms: StoreTimeMs
     ) -> RefusalKind | None:
-        kept = {key: value for key, value in values.items() if now_ms % 3}
+        kept = {key: value for key, value in values.items() if now_ms % 2}
         return put(self, kept, by, now_ms)
 
     monkeypatch.setattr(GroupSettings, "put", put_sometimes)
