@@ -105,7 +105,6 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         )
     for warning in reading.warnings:
         print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
-    _log.info("messages are put into the log by %s", compiled.describe())
     trio.run(_serve, reading.config, console)
     return EXIT_OK
 
@@ -327,6 +326,7 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
             f"clients at {where}, members at {config.own_peer.host}:{config.own_peer.port}, "
             f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}",
         )
+        _log.info("messages are put into the log by %s", compiled.describe())
 
 
 if __name__ == "__main__":

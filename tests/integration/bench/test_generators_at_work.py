@@ -28,7 +28,9 @@ pytestmark = [
     pytest.mark.skipif(lacking_generator() is not None, reason=str(lacking_generator())),
 ]
 
-PACE = RoundPlan(0.05, 0.15, 2)
+PACE = RoundPlan(0.05, 0.5, 2)
+"""Long enough for a server of threads to answer something, whoever else wants the processor."""
+
 Runner = Callable[[FakeServer, RequestLoad], list[Round]]
 
 
