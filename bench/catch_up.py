@@ -44,13 +44,19 @@ class CatchUpResult(HotResult):
         return f"log of {self.log_mib:,.0f} MiB: caught up in {self.seconds:.1f} s, {self.mib_per_s:.1f} MiB/s"
 
 
-def applied_index(node: Process) -> int:
-    """Return the last entry that a node has applied; 0 while it does not answer."""
+def runtime_table(node: Process) -> dict[str, str]:
+    """Return what a node says of itself (28); nothing while it does not answer."""
     with contextlib.suppress(OSError, LookupError, ValueError):
         header, body = call(("127.0.0.1", node.port), FrameTemplate(28, {}))
         if header["code"] == 0:
-            return int(json.loads(body)["table"]["raftAppliedIndex"])
-    return 0
+            table: dict[str, str] = json.loads(body)["table"]
+            return table
+    return {}
+
+
+def applied_index(node: Process) -> int:
+    """Return the last entry that a node has applied; 0 while it does not answer."""
+    return int(runtime_table(node).get("raftAppliedIndex", "0"))
 
 
 def is_level(node: Process, leader: Process) -> bool:

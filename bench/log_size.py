@@ -11,6 +11,7 @@ disk has to have room for three times the last size. Each figure is of this one 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import re
 import shutil
@@ -27,14 +28,14 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.catch_up import applied_index, is_level
+from bench.catch_up import applied_index, is_level, runtime_table
 from bench.cold_readers import ColdReading, felt_with_readers
 from bench.filling import fill, mib_of
 from bench.hot_sends import Felt, HotSends
 from bench.hot_traffic import sends_beside
 from bench.memory import memory_of
 from bench.progress import StageBar, Stages
-from bench.real_group import QUEUE_COUNT, made_topic
+from bench.real_group import QUEUE_COUNT, find_leader, made_topic
 from jepsen.processes import Group, Process, poll
 
 TOPIC: Final = "LogSize"
@@ -120,8 +121,8 @@ class GrowingGroup:
             self._messages += fill(self.leader, TOPIC, wanted_mib)
         return (self.log_mib - before_mib) / (time.monotonic() - began_s)
 
-    def reopen(self) -> float:
-        """End the follower with SIGKILL and start it again; return how long that took until it is level.
+    def reopen(self) -> tuple[float, float]:
+        """End the follower with SIGKILL and start it again; return the seconds until it is level, and its MiB then.
 
         Raises:
             TimeoutError: it does not get there.
@@ -131,7 +132,21 @@ class GrowingGroup:
         self.follower.start()
         if not poll(partial(is_level, self.follower, self.leader), OPEN_PATIENCE_S):
             raise TimeoutError(f"{self.follower.name} did not open: {self.follower.log_tail(3)}")
-        return time.monotonic() - began_s
+        opened_s, own_mib = time.monotonic() - began_s, _own_mib(self.follower)
+        if not poll(self._has_leader, OPEN_PATIENCE_S):
+            raise TimeoutError("the two members did not agree on a leader")
+        return opened_s, own_mib
+
+    def _has_leader(self) -> bool:
+        """Take note who leads: there was no majority meanwhile, so it may be the one that was opened again."""
+        told = {leader_told_by(node) for node in (self.leader, self.follower)}
+        with contextlib.suppress(LookupError, OSError):
+            leader = find_leader(self._group, TOPIC)
+            if told == {leader.name}:
+                if leader is self.follower:
+                    self.leader, self.follower = self.follower, self.leader
+                return True
+        return False
 
     def read_old(self, load: SizeLoad) -> tuple[Felt, Felt, float]:
         """Return what sends felt without readers and beside them, and the MiB a second that these got."""
@@ -167,6 +182,11 @@ class GrowingGroup:
         )
 
 
+def leader_told_by(node: Process) -> str:
+    """Return who leads by a node's own word; empty while it does not say."""
+    return runtime_table(node).get("raftLeader", "")
+
+
 def last_snapshot(node: Process) -> dict[str, float]:
     """Return what a node's log says of its last snapshot: bytes, part_bytes, seconds, pause_ms, held_ms."""
     found: dict[str, float] = {}
@@ -196,8 +216,7 @@ def measure(
             stages.stage(f"filling up to {size_mib:,} MiB", more_mib / FILL_MIB_PER_S)
             rate = growing.grow(size_mib)
             stages.stage("opening", 10)
-            opened_s = growing.reopen()
-            opened_mib = _own_mib(growing.follower)
+            opened_s, opened_mib = growing.reopen()
             stages.stage("readers of old messages", 2 * load.seconds)
             without, beside, read = growing.read_old(load)
             row = SizeFigures(
