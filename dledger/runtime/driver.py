@@ -375,7 +375,7 @@ class Driver:
             Exception: the state machine or a callback has failed; the node stops.
         """
         if self._failed is not None:
-            self._failed.unwrap()
+            raise self._failed.error  # once more for each task that still runs a pass
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
