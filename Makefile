@@ -14,7 +14,7 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.ready: pyproject.toml setup.py scripts/setup dledger_mq/message/_compiled.c
+$(VENV)/.ready: pyproject.toml setup.py scripts/setup $(wildcard dledger_mq/message/*.[ch])
 	@scripts/setup $(PYTHON) $(VENV)
 	@touch $@
 

@@ -1,11 +1,12 @@
 """What does the fold cost each replica for a message? In one process, without a log, a network or a disk.
 
-    python -m bench.folds [--messages 20000] [--rounds 7] [--only "512 of an entry"] [--profile 0] [--json]
+    python -m bench.folds [--messages 20000] [--rounds 7] [--only "512 of an entry"] [--pure] [--profile 0] [--json]
 
 Entries of messages of 1 KiB are built by a leader's staging and folded by an empty state: as a follower or a start does
 it, which reads them from their bytes (*follower*), and as the leader itself does, which knows them already (*leader*).
 What a leader's staging costs is shown beside it (*staging*: from staged messages to an entry's body). Figures are
-microseconds of processor time of a message, the median of some rounds and the least of them.
+microseconds of processor time of a message, the median of some rounds and the least of them. `--pure` does without
+compiled code.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import EntryId, Index, Position, Term
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import QueueId
 
 BODY: Final = b"x" * 1024
@@ -134,9 +136,11 @@ def main() -> int:
     parser.add_argument("--messages", type=int, default=4_096, help="of a round (default 4096)")
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--only", action="append", help="a load by its name; may come again")
+    parser.add_argument("--pure", action="store_true", help="without compiled code")
     parser.add_argument("--profile", type=int, default=0, help="show so many functions of each")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
+    compiled.choose(is_wanted=not options.pure)
     figures: dict[str, dict[str, list[float]]] = {}
     for load in LOADS:
         if options.only and load.name not in options.only:

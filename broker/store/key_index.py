@@ -40,6 +40,7 @@ from dledger.state_machine import (
     SnapshotRefusedError,
     StoredPart,
 )
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 SEGMENT_UNITS_DEFAULT: Final = 1 << 18
@@ -302,11 +303,16 @@ class KeyIndex:
 
     def _add_to_segment(self, hashes: list[int], units: bytes) -> None:
         """Add units, for which the newest segment has room, and seal it when it is full."""
-        mask, slots, link = self._capacity - 1, self._slots, self._links.append
-        for number, hashed in enumerate(hashes, len(self._links) + 1):
-            slot = hashed & mask
-            link(slots[slot])
-            slots[slot] = number
+        mask, slots, links = self._capacity - 1, self._slots, self._links
+        linked = compiled.chain(slots, len(links) + 1, hashes)
+        if linked is not None:
+            links.frombytes(linked)
+        else:
+            link = links.append
+            for number, hashed in enumerate(hashes, len(links) + 1):
+                slot = hashed & mask
+                link(slots[slot])
+                slots[slot] = number
         self._units += units
         if len(self._links) == self._capacity:
             self._seal()

@@ -2,7 +2,7 @@
 
 `decode_record` (dledger_mq/message/record.py) takes a record apart completely; the fold runs once per
 message on every replica and needs eight numbers and three properties, so the common shape (V1, IPv4
-hosts) is read here with one unpack. Everything else, and everything that looks wrong, goes through
+hosts) is read here with one unpack, or by compiled code. Everything else, and everything that looks wrong, goes through
 `decode_record`, which knows every shape and names every fault. The body's own CRC-32 is not computed:
 the entry's CRC32C covered it when the log accepted the entry.
 
@@ -17,6 +17,7 @@ from typing import Final
 from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
 from broker.store.record_shapes import KEY_END, KEY_MARK, FoldedProperties, RecordShapes
+from dledger_mq.message import compiled
 from dledger_mq.message.hashes import tags_code_of_bytes
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.properties import KEYS, TAGS, UNIQ_KEY, find_property
@@ -66,6 +67,9 @@ def parse_records(body: bytes, first_offset: PhysicalOffset) -> list[ParsedRecor
         RecordError: the bytes are not records from the first to the last.
         MisplacedRecordError: a record claims another physical offset than the one it stands at.
     """
+    found = compiled.parse_records(body, first_offset, _SHAPES.find)
+    if found is not None:
+        return found
     records: list[ParsedRecord] = []
     add, unpack = records.append, _HEAD.unpack_from
     known, find_with_keys = _SHAPES.known, _SHAPES.find_with_keys

@@ -47,6 +47,10 @@ class RecordShapes:
         self.known: dict[tuple[bytes, bytes], Shape] = {}
         self._with_keys: dict[_Left, tuple[bytes, int, int]] = {}
 
+    def find(self, before: bytes, behind: bytes) -> Shape | None:
+        """Return the shape of a record; None: it is not known."""
+        return self.known.get((before, behind)) or self.find_with_keys(before, behind)
+
     def find_with_keys(self, before: bytes, behind: bytes) -> Shape | None:
         """Return the shape of a record with KEYS, the value of which is cut out, too; None: it is not known."""
         cut = _cut_keys(before, behind)

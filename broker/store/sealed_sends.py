@@ -22,6 +22,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dledger.raft.ids import Position
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 
 TABLE_KEYS: Final = 16_384
@@ -158,6 +159,9 @@ class SealedSends:
         if not self._heads:
             self._heads = array("I", (0,)) * CELLS
         start = (self._first + self._count) % NUMBERS
+        linked = compiled.chain(self._heads, start, hashes)
+        if linked is not None:
+            return array("I", linked)
         numbers: Iterable[int] = range(start, start + len(hashes))
         if start + len(hashes) > NUMBERS:
             numbers = [number % NUMBERS for number in numbers]

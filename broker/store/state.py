@@ -69,6 +69,7 @@ from dledger.state_machine import (
     SnapshotRefusedError,
     StoredPart,
 )
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
 from dledger_mq.message.record import StoredMessage, decode_record
 
@@ -410,19 +411,46 @@ class BrokerState:
         return sum(q.max_offset for q in queues), sum(q.put_bytes for q in queues)
 
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
-        """Fold the records of one entry. Runs per message on every replica: no calls but C ones."""
+        """Fold the records of one entry."""
         if not records:
             return
-        by_key, pack_unit = self.queues.by_key, UNIT.pack
         keys, before_ms = EntryKeys([], [], [], [], []), self.last_store_ms
+        if self.locks.awaits_time:
+            self.locks.resume(records[0][STORE_MS], before_ms)
+        latest_ms = max(before_ms, records[0][STORE_MS])
+        folded = compiled.fold_usual(
+            records,
+            self.queues.by_key,
+            latest_ms,
+            keys.texts,
+            keys.seeds,
+            keys.offsets,
+            keys.add_others,
+        )
+        if folded != len(records):
+            latest_ms = self._fold_in_python(entry, records[folded or 0 :], keys, latest_ms)
+        keys.fill_times(latest_ms)
+        self.key_index.add(keys.texts, keys.seeds, keys.offsets, keys.times)
+        self.recent_sends.add(*keys.unique(), latest_ms)
+        self.last_store_ms = latest_ms
+        if latest_ms - before_ms > JUMP_MS and before_ms:
+            self.retention.note_jump(before_ms, latest_ms, entry.position)
+        self._count(entry, records)
+
+    def _fold_in_python(
+        self,
+        entry: Entry,
+        records: list[ParsedRecord],
+        keys: EntryKeys,
+        latest_ms: StoreTimeMs,
+    ) -> StoreTimeMs:
+        """Fold records of any kind; return the latest store time. Runs per message: no calls but C ones."""
+        by_key, pack_unit = self.queues.by_key, UNIT.pack
         add_text, add_seed, add_offset = (
             keys.texts.append,
             keys.seeds.append,
             keys.offsets.append,
         )
-        if self.locks.awaits_time:
-            self.locks.resume(records[0][STORE_MS], before_ms)
-        latest_ms = max(before_ms, records[0][STORE_MS])
         for record in records:
             key, queue_offset, physical_offset, size, store_ms, is_hidden, properties = record
             tag_hash, uniq_key, more = properties
@@ -446,13 +474,7 @@ class BrokerState:
                 add_offset(physical_offset)
             if more is not None:
                 keys.add_others(more, queue.key_seed, physical_offset)
-        keys.fill_times(latest_ms)
-        self.key_index.add(keys.texts, keys.seeds, keys.offsets, keys.times)
-        self.recent_sends.add(*keys.unique(), latest_ms)
-        self.last_store_ms = latest_ms
-        if latest_ms - before_ms > JUMP_MS and before_ms:
-            self.retention.note_jump(before_ms, latest_ms, entry.position)
-        self._count(entry, records)
+        return latest_ms
 
     def _count(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Count what was folded, and let units leave memory now and then."""

@@ -1,4 +1,7 @@
-from dledger_mq.message.compiled import EncodeRecords, ReadBatch
+from dledger_mq.message.compiled import Chain, EncodeRecords, FoldUsual, ParseRecords, ReadBatch
 
 read_batch: ReadBatch
 encode_records: EncodeRecords
+parse_records: ParseRecords
+fold_usual: FoldUsual
+chain: Chain

@@ -1,4 +1,4 @@
-"""The compiled stage, or none: what a leader does for each message with nothing but its bytes, in C (_compiled.c).
+"""The compiled stage, or none: what is done for each message with nothing but its bytes and some numbers, in C.
 
 It is optional: where it was not built, or is not wanted, each of its functions declines everything, and Python code
 does the same work (adr/0208). Everybody who uses it asks here, each time, and has that Python code beside the call:
@@ -10,7 +10,7 @@ Nothing here knows what asks; whoever runs a process says by `choose` if the sta
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
 """The bytes before the key of plain properties in the record, and those after it; tag hash; KEYS."""
@@ -35,31 +35,80 @@ sums up a body, and what folds properties. Returns the body of the entry and the
 the queues have moved on. Declines all, if one is no V1 record with IPv4 hosts in a queue, or does not fit one."""
 
 
+ParseRecords = Callable[
+    [bytes, int, Callable[[bytes, bytes], "tuple[bytes, int, int, bytes | None] | None"]],
+    "list[Any] | None",
+]
+"""Takes the body of an entry, the physical offset of its first byte, and what knows the shapes of records by the bytes
+before and behind their key. Returns the fold's view of its records. Declines a body that is malformed, or in which a
+record has no known shape."""
+
+FoldUsual = Callable[
+    [
+        list[Any],
+        dict[Any, Any],
+        int,
+        list[bytes],
+        list[int],
+        list[Any],
+        Callable[[bytes, int, Any], None],
+    ],
+    "int | None",
+]
+"""Takes the fold's view of records, all queues, the store time in ms that none exceeds, the columns of unique keys and
+what takes KEYS. Folds records in order up to the first that is not usual; returns how many. A usual one comes next
+in a queue that is there and is not special, and is not hidden."""
+
+Chain = Callable[[Any, int, list[int]], "bytes | None"]
+"""Takes the newest numbers of chains, as `array("I")` of a power of two, the number of the first of some hashes, and
+these. Makes each one's number the newest of its chain; returns those before them, as such an array's bytes. Declines
+numbers beyond four bytes."""
+
+
+class _Functions(NamedTuple):
+    """The functions of the stage."""
+
+    read_batch: ReadBatch
+    encode_records: EncodeRecords
+    parse_records: ParseRecords
+    fold_usual: FoldUsual
+    chain: Chain
+
+
 def _decline(*_arguments: object) -> None:
     """Do nothing: the Python code beside the call does it."""
 
 
-def _find() -> tuple[ReadBatch, EncodeRecords] | None:
+def _find() -> _Functions | None:
     """Return the functions of the stage; None: it was not built."""
     try:
         from dledger_mq.message import _compiled
     except ImportError:
         return None
-    return _compiled.read_batch, _compiled.encode_records
+    return _Functions(
+        _compiled.read_batch,
+        _compiled.encode_records,
+        _compiled.parse_records,
+        _compiled.fold_usual,
+        _compiled.chain,
+    )
 
 
+_NONE: Final = _Functions(_decline, _decline, _decline, _decline, _decline)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch: ReadBatch = _decline
-encode_records: EncodeRecords = _decline
+read_batch, encode_records, parse_records, fold_usual, chain = _NONE
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
-    global is_used, read_batch, encode_records  # a choice of the process, looked up by each call
+    # A choice of the process, looked up by each call.
+    global is_used, read_batch, encode_records, parse_records, fold_usual, chain
     is_used = is_wanted and is_built
-    read_batch, encode_records = _FOUND if is_used and _FOUND else (_decline, _decline)
+    read_batch, encode_records, parse_records, fold_usual, chain = (
+        _FOUND if is_used and _FOUND else _NONE
+    )
 
 
 def describe() -> str:

@@ -13,8 +13,10 @@ from broker.store import parse
 from broker.store.errors import MisplacedRecordError
 from broker.store.parse import ParsedRecord, parse_records, parsed
 from broker.store.record_shapes import SHAPES_MAX
+from dledger_mq.message import compiled
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.record import decode_record, encode_record
+from tests.stages import stage
 from tests.unit.store.lone_broker import BORN, HOST
 
 pytestmark = pytest.mark.slow
@@ -86,14 +88,16 @@ def by_the_codec(body: bytes) -> list[ParsedRecord]:
 
 
 def agree(body: bytes) -> None:
-    """Demand the same records, or the same refusal."""
-    try:
-        expected = by_the_codec(body)
-    except (RecordError, MisplacedRecordError) as error:
-        with pytest.raises(type(error)):
-            parse_records(body, FIRST)
-    else:
-        assert parse_records(body, FIRST) == expected
+    """Demand the same records, or the same refusal, by compiled code as well if there is some."""
+    for is_compiled in (False, True) if compiled.is_built else (False,):
+        with stage(is_compiled=is_compiled):
+            try:
+                expected = by_the_codec(body)
+            except (RecordError, MisplacedRecordError) as error:
+                with pytest.raises(type(error)):
+                    parse_records(body, FIRST)
+            else:
+                assert parse_records(body, FIRST) == expected
 
 
 @settings(max_examples=300)

@@ -5,23 +5,29 @@ from __future__ import annotations
 import subprocess
 import sys
 import zlib
+from array import array
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker.store.consume_queue import ConsumeQueue, MemoryUnitStore
 from broker.store.entry_bodies import QueueEnd
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
+from tests.property.store.test_record_shapes_twin import record_of
 from tests.stages import PYTHON_H, needs_compiled, needs_compiler, stage
 from tests.unit.store.lone_broker import BORN, HOST
 
 ROOT = Path(__file__).resolve().parents[3]
-SOURCE = ROOT / "dledger_mq/message/_compiled.c"
+SOURCES = sorted((ROOT / "dledger_mq/message").glob("_*.c"))
 TWINS = (
     "tests/property/service/test_batches_twin.py",
     "tests/property/store/test_encoded_entries_twin.py",
+    "tests/property/store/test_compiled_fold_twin.py",
+    "tests/property/store/test_record_shapes_twin.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
 )
 TIMEOUT_S = 300.0
 
@@ -33,7 +39,7 @@ spec.loader.exec_module(module)
 sys.modules[spec.name] = module
 import pytest
 from dledger_mq.message import compiled
-assert compiled._FOUND == (module.read_batch, module.encode_records)
+assert all(getattr(module, name) is each for name, each in compiled._FOUND._asdict().items())
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", *sys.argv[2:]]))
 """
 
@@ -123,17 +129,88 @@ def test_no_reference_is_kept_or_given_away() -> None:
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
+    """On all ways out, as before."""
+    sound = record_of(b"UNIQ_KEY\x01k1\x02a\x01b\x02")
+    two = sound + record_of(b"UNIQ_KEY\x01k2\x02a\x01c\x02", len(sound), topic=b"Other")
+    bodies = [sound, two, two[:-1], sound + b"x" * 95, b""]
+    shape = (b"the topic"[:5], 2, 12_345_678, b"some keys"[:9])
+    queue = ConsumeQueue((b"T", 1), MemoryUnitStore())  # type: ignore[arg-type]
+    special = ConsumeQueue((b"S", 1), MemoryUnitStore(), special=True)  # type: ignore[arg-type]
+    by_key = {queue.key: queue, special.key: special}
+    uniq_key, others, seed = b"unique"[:6], b"a b"[:3], 987_654_321
+    queue.key_seed = seed
+    record = (queue.key, 0, 5_000_000, 91, 3, False, (7, uniq_key, others))
+    odd: list[Any] = [
+        (special.key, *record[1:]),
+        (([], 1), *record[1:]),
+        (queue.key, 5, *record[2:]),
+        5,
+    ]
+    cells, hashes = array("I", [0] * 4), [2**40, 2**41]
+
+    def fail(*_arguments: Any) -> Any:
+        raise ZeroDivisionError
+
+    watched: list[Any] = [
+        *bodies,
+        shape,
+        *shape,
+        queue,
+        special,
+        queue.key,
+        queue.tail,
+        by_key,
+        cells,
+    ]
+    watched += [
+        uniq_key,
+        others,
+        seed,
+        record,
+        record[2],
+        hashes,
+        *hashes,
+        fail,
+        *odd[:3],
+        shape_of,
+    ]
+
+    def use_all() -> None:
+        for body in bodies:
+            for find in (lambda *_cut: shape, lambda *_cut: None, lambda *_cut: (1, 2, 3, 4), fail):
+                _outcome(compiled.parse_records, body, 5048, find)
+        for after in ([], [record], *([each] for each in odd)):
+            for take in (lambda *_others: None, fail):
+                queue.max_offset, queue.put_bytes = 0, 0  # type: ignore[assignment]
+                queue.tail.clear()
+                _outcome(compiled.fold_usual, [record, *after], by_key, 3, [], [], [], take)
+        for numbers in (hashes, [*hashes, None]):
+            for some in (cells, cells[:3], b"four"):
+                _outcome(compiled.chain, some, 1, numbers)
+
+    with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
 def _outcome(function: Any, *arguments: Any) -> Any:
     """Call it, whatever it raises."""
     try:
         return function(*arguments)
-    except (AttributeError, TypeError, ZeroDivisionError, RuntimeError) as error:
+    except (AttributeError, TypeError, ZeroDivisionError, RuntimeError, BufferError) as error:
         return type(error)
 
 
 def compile_with(*options: str, out: Path) -> None:
     command = ["cc", "-std=c11", "-O1", "-g", "-fPIC", "-shared", "-Wall", "-Wextra", "-Werror"]
-    command += [*options, "-I", str(PYTHON_H.parent), str(SOURCE), "-o", str(out)]
+    command += [*options, "-I", str(PYTHON_H.parent), *map(str, SOURCES), "-o", str(out)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert (done.returncode, done.stderr) == (0, "")
 
