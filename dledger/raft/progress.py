@@ -68,6 +68,7 @@ class Progress:
             the last of them.
         saving: how long it takes until it confirms entries.
         is_loading: entries are being read that are to be sent to it next. There is one such read at a time.
+        is_far_behind: what it was sent last had to be read, and it lacks much since.
         admission: whether it is counted.
         may_lead: whether it would campaign if it was asked to, as its last answer says.
     """
@@ -83,6 +84,7 @@ class Progress:
     rejects_after_round: int = 0
     inflight_bytes: int = 0
     is_loading: bool = False
+    is_far_behind: bool = False
     inflight: deque[tuple[Index, int, int]] = field(default_factory=deque)
     admission: Admission = field(default_factory=Admission)
     may_lead: bool = True

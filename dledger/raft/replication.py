@@ -6,7 +6,8 @@ one heartbeat later, and a lost answer is repaired by the heartbeat's own. Sourc
 thesis 10.2.1.
 
 Entries that are not in memory are asked for, one request after the other for each member, and sent when they were read
-(`LoadEntries`, docs/adr/0187); until then the member gets heartbeats, as one that has everything does.
+(`LoadEntries`, docs/adr/0187); until then the member gets heartbeats, as one that has everything does. So does it get
+all that follows until it is nearly there (docs/adr/0212).
 """
 
 from __future__ import annotations
@@ -28,6 +29,13 @@ SLICE_REQUESTS: Final = 2
 
 With one a window would never fill; with two it doubles from answer to answer.
 """
+
+LOAD_BYTES_MAX: Final = 128 * 1024
+"""Of old entries at a time, unless one has more. A member writes and folds what it gets in one go: short turns leave
+the processor to others in between."""
+
+NEAR_BYTES: Final = 1024 * 1024
+"""A member that lacks no more than that is nearly there."""
 
 
 class Replication:
@@ -189,17 +197,30 @@ class Replication:
         self.fill(peer)
 
     def _is_old(self, peer: Progress) -> bool:
-        """Return whether what a member needs next is not in memory. What is not durable always is."""
+        """Return whether what a member needs next is to be loaded. What is not durable is in memory.
+
+        Who was sent what was loaded gets the rest so, too, though memory has the newest: or all of that would come at
+        once, at no rate. Only what others get by now goes out as it does to them.
+        """
         core, first = self._core, peer.next_index
-        return first <= core.durable_index and first < core.first_in_memory()
+        if first > core.durable_index:
+            return False
+        if first < core.first_in_memory():
+            return True
+        log = core.log
+        if log.position_of(Index(log.last_index + 1)) - log.position_of(first) <= NEAR_BYTES:
+            peer.is_far_behind = False
+        return peer.is_far_behind
 
     def _load(self, peer: Progress) -> None:
         """Ask for the entries of a member's next request, unless they are being read."""
         if peer.is_loading:
             return
         core = self._core
-        end = min(self._end_of_request(peer), core.first_in_memory())
-        peer.is_loading = True
+        in_memory = core.first_in_memory()
+        end_max = in_memory if peer.next_index < in_memory else Index(core.durable_index + 1)
+        end = min(self._end_of_request(peer, LOAD_BYTES_MAX), end_max)
+        peer.is_loading = peer.is_far_behind = True
         core.emit(LoadEntries(peer.node_id, core.term, peer.next_index, end))
 
     def is_waited_for(self, member: NodeId) -> bool:
@@ -304,18 +325,18 @@ class Replication:
                 next_index = Index(last + 1)
         return Index(max(1, min(next_index, log.last_index + 1)))
 
-    def _end_of_request(self, peer: Progress) -> Index:
+    def _end_of_request(self, peer: Progress, bytes_max: int) -> Index:
         """Return where the next request ends: it fits the bytes of one request, and of what is in flight."""
         config = self._core.config
         room = config.inflight_bytes_max - peer.inflight_bytes
         return self._core.log.end_within(
             peer.next_index,
-            bytes_max=min(config.entries_bytes_max, room),
+            bytes_max=min(config.entries_bytes_max, bytes_max, room),
             count_max=config.entries_count_max,
         )
 
     def _send_entries(self, peer: Progress) -> None:
-        self._send_up_to(peer, self._end_of_request(peer))
+        self._send_up_to(peer, self._end_of_request(peer, self._core.config.entries_bytes_max))
 
     def _send_up_to(self, peer: Progress, end: Index) -> None:
         """Send one request with the entries that a member needs next, up to `end`."""

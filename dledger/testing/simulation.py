@@ -12,6 +12,7 @@ every log must hold the same bytes.
 
 from __future__ import annotations
 
+import math
 import traceback
 from collections import Counter
 from collections.abc import Iterable
@@ -212,8 +213,12 @@ class Simulation:
         self._is_core_alone = self._faults.draws_even()
         cluster.calm_down(members, is_cut_off=self._is_core_alone)
         self._clients.probe()
-        if not cluster.run_until(cluster.now_ms + self._settle_ms_max(), self._is_settled):
-            raise StuckError(f"{phase}: {self._why_not_settled()}")
+        lacked: float = math.inf
+        while not cluster.run_until(cluster.now_ms + self._settle_ms_max(), self._is_settled):
+            lacks = self._lacks()
+            if not 0 < lacks < lacked:
+                raise StuckError(f"{phase}: {self._why_not_settled()}")
+            lacked = lacks  # a long way, on which they come on
 
     def _settle_ms_max(self) -> int:
         """Return the time, in ms, within which a healed group must settle."""
@@ -280,6 +285,16 @@ class Simulation:
             if engine is None or engine.node.commit_index < wanted or not engine.node.is_voter:
                 return False
         return True
+
+    def _lacks(self) -> int:
+        """Return how many entries calm members lack, all together; 0: it is not, or not only, entries."""
+        if not self._clients.is_probe_acknowledged or self._clients.unanswered():
+            return 0
+        engines = [node.engine for node in self._calm_members() if node.engine is not None]
+        if len(engines) < len(self._calm_members()):
+            return 0
+        wanted = self._cluster.checker.committed_count
+        return sum(max(0, wanted - engine.node.commit_index) for engine in engines)
 
     def _why_not_settled(self) -> str:
         """Describe what is missing after all that time."""

@@ -16,8 +16,9 @@ from rich.console import Console
 
 from broker.testing.settings import draw_broker_settings
 from dledger.engine import Engine
-from dledger.raft.events import Event, Propose, Tick
+from dledger.raft.events import Event, Propose, Received, Tick
 from dledger.raft.ids import NodeId
+from dledger.raft.messages import AppendRequest
 from dledger.testing import sim, sim_command
 from dledger.testing.cluster import STATES, SimCluster
 from dledger.testing.sim_clients import SimClients
@@ -85,6 +86,20 @@ def test_a_call_that_is_never_answered_is_stuck() -> None:
     result = Simulation(SimSettings(seed=1, settle_ms_max=3000), engine_type=Deaf).run()
     assert result.verdict is SimVerdict.STUCK
     assert "never answered: call 1" in result.problem
+
+
+def test_a_member_that_does_not_come_on_is_stuck() -> None:
+    class Halting(Engine):
+        def step(self, event: Event, now_ms: int) -> None:
+            message = event.message if isinstance(event, Received) else None
+            is_n2 = self.node._core.config.node_id == N2
+            if not (is_n2 and isinstance(message, AppendRequest) and message.entries):
+                super().step(event, now_ms)
+
+    result = Simulation(SimSettings(seed=1, settle_ms_max=3000), engine_type=Halting).run()
+    assert result.verdict is SimVerdict.STUCK
+    assert "all: members did not catch up" in result.problem
+    assert result.virtual_ms < 30_000, "one more calm shows that it does not"
 
 
 def test_an_exception_of_a_member_is_a_crash_with_its_traceback() -> None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SHARE: Final = 0.25
+SHARE: Final = 0.125
 """Of the time, for backlogs, while messages come."""
 
 COMING_S: Final = 0.1

@@ -8,8 +8,9 @@ import pytest
 
 from dledger.config import RaftConfig
 from dledger.raft.effects import Effect, Role, SendEntries
-from dledger.raft.events import Propose, Tick
-from dledger.raft.replication import SLICE_REQUESTS
+from dledger.raft.events import EntriesLoaded, Propose, Tick
+from dledger.raft.ids import Index
+from dledger.raft.replication import LOAD_BYTES_MAX, NEAR_BYTES, SLICE_REQUESTS
 from dledger.testing.core_group import CoreGroup, CoreMember
 from dledger.testing.make_roles import N0, N1, N2, make_role, receive, requests, success
 
@@ -86,3 +87,68 @@ def test_a_member_behind_that_lost_everything_goes_on_after_a_heartbeat(
         if member.node.progress()[N1].inflight_count == 0:
             found = to(receive(member, success(member, N1, 1, round_=heartbeats[-1].round)), N1)
     assert found
+
+
+def test_who_was_far_behind_gets_what_memory_has_at_the_same_rate_until_it_is_nearly_there(
+    leading: tuple[CoreGroup, CoreMember],
+) -> None:
+    _, member = leading
+    member.node._core.config = RaftConfig(N0, (N0, N1, N2))
+    log, big = member.node.log, b"x" * (LOAD_BYTES_MAX // 2)
+    in_memory = log.last_index + 1
+    for token in range(COUNT, COUNT + 3 * NEAR_BYTES // len(big)):
+        member.step(Propose((big,), token))
+        member.sync()
+        receive(member, success(member, N2, log.last_index))
+    member.first_in_memory = Index(in_memory)
+    end_position = log.position_of(log.last_index) + len(big)
+    receive(member, success(member, N1, 1))
+    loaded_to: int = 1
+    while member.loads:
+        load = member.loads.pop()
+        assert load.first == loaded_to + 1
+        lacks_bytes = end_position - log.position_of(load.first)
+        assert load.first < in_memory or lacks_bytes > NEAR_BYTES
+        loaded_to = load.end - 1
+        sent = to(member.step(EntriesLoaded(load.to, load.term, load.first, load.end)), N1)
+        if not member.loads and len(sent) == 1:  # the window is full
+            sent = to(receive(member, success(member, N1, loaded_to)), N1)
+    assert end_position - log.position_of(loaded_to) < NEAR_BYTES + 3 * LOAD_BYTES_MAX
+    assert [each.first for each in sent][-1:] > [loaded_to], "the rest goes out at once"
+
+
+def test_who_missed_only_what_memory_has_gets_it_at_once(
+    leading: tuple[CoreGroup, CoreMember],
+) -> None:
+    _, member = leading
+    assert to(receive(member, success(member, N1, 1)), N1)
+    assert not member.loads
+
+
+def test_old_entries_are_asked_for_in_smaller_pieces_than_new_ones_are_sent_in(
+    leading: tuple[CoreGroup, CoreMember],
+) -> None:
+    _, member = leading
+    member.node._core.config = RaftConfig(N0, (N0, N1, N2))
+    log, last = member.node.log, member.node.log.last_index
+    big = b"x" * (LOAD_BYTES_MAX // 2)
+    for token in range(COUNT, COUNT + 9):
+        member.step(Propose((big,), token))
+        member.sync()
+        receive(member, success(member, N2, log.last_index))
+    member.first_in_memory = log.last_index
+    match, sizes = 1, []
+    while match < log.last_index - 1:
+        loads = member.loads[-1:] if member.loads else []
+        if not loads:
+            receive(member, success(member, N1, match))
+            loads = member.loads[-1:]
+        (load,) = loads
+        sizes.append(log.position_of(load.end) - log.position_of(load.first))
+        member.loads.clear()
+        sent = to(member.step(EntriesLoaded(load.to, load.term, load.first, load.end)), N1)
+        assert [(each.first, each.end) for each in sent[:1]] == [(load.first, load.end)]
+        match = load.end - 1
+    assert last < match
+    assert max(sizes) <= LOAD_BYTES_MAX
+    assert len([size for size in sizes if size > LOAD_BYTES_MAX // 2]) >= 9

@@ -6,6 +6,7 @@ import os
 import resource
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 
 @contextmanager
@@ -14,7 +15,9 @@ def no_descriptors() -> Iterator[list[int]]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     taken = [os.open(os.devnull, os.O_RDONLY)]
     try:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        # Beyond every one that is open: whoever closes one of those may open another.
+        beyond = 1 + max(int(each.name) for each in Path("/proc/self/fd").iterdir())
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, max(256, beyond)), hard))
         with suppress(OSError):
             while True:
                 taken.append(os.open(os.devnull, os.O_RDONLY))

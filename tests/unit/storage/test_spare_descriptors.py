@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,16 @@ def test_votes_are_kept(tmp_path: Path) -> None:
     log.close()
 
 
+@pytest.fixture(params=[0, 300])
+def _open_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    """So many descriptors that the process has open already."""
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(request.param)]
+    yield
+    for descriptor in opened:
+        os.close(descriptor)
+
+
+@pytest.mark.usefixtures("_open_before")
 def test_what_is_only_read_takes_none_of_them_and_they_come_back(tmp_path: Path) -> None:
     disk = PosixDisk(tmp_path, spare_count=2)
     disk.open("x", create=True).close()
