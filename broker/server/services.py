@@ -22,6 +22,7 @@ from broker.server.handlers.locks import Locks
 from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.members import Members
 from broker.server.handlers.new_topics import NewTopics
+from broker.server.handlers.offset_tools import OffsetTools
 from broker.server.handlers.offsets import Offsets
 from broker.server.handlers.pins import PinRequests
 from broker.server.handlers.pull_advice import PullAdvice
@@ -32,6 +33,8 @@ from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
 from broker.server.handlers.settings_admin import SettingsHandlers
+from broker.server.handlers.table_changes import TableChanges
+from broker.server.handlers.tool_reads import ToolReads
 from broker.server.handlers.transaction_resumes import TransactionResumes
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
@@ -277,13 +280,11 @@ class Services:
         return AdminHandlers(
             self._log,
             self._state,
-            self.commits,
             self.router,
             members=self.members,
             broker_name=self._config.broker_name,
             runtime=self.runtime.table,
             made=self._environment.made,
-            when_routed=self._environment.when_routed,
         )
 
     def _register(self) -> None:
@@ -299,6 +300,22 @@ class Services:
             self._make_resumes(),
             self.timers,
             self._make_admin(),
+            TableChanges(
+                self._state,
+                self.commits,
+                self.router,
+                when_routed=self._environment.when_routed,
+            ),
+            OffsetTools(self._state, self.commits, self.router, members=self.members),
+            ToolReads(
+                self._log,
+                self._state,
+                self.router,
+                members=self.members,
+                broker_name=self._config.broker_name,
+                service_address=str(self._environment.service_address),
+                wall_ms=self._environment.wall_ms,
+            ),
             SettingsHandlers(
                 self._log,
                 self._state,

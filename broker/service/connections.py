@@ -1,4 +1,4 @@
-"""Bodies with which tools see who is connected (203, 204). Pure.
+"""Bodies with which tools see who is connected, and who subscribes to what (203, 204, 345). Pure.
 
 It must not know to which node a client is connected.
 """
@@ -23,7 +23,7 @@ def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:
     for topic in topics:
         wanted = newest_subscription(clients, topic)
         if wanted is not None:
-            table[topic] = _subscription(wanted)
+            table[topic] = wire_subscription(wanted)
     return write_json(
         {
             "connectionSet": [_connection(client) for client in clients],
@@ -40,6 +40,14 @@ def producer_connections(clients: Iterable[ProducerClient]) -> bytes:
     return write_json({"connectionSet": [_connection(client) for client in clients]})
 
 
+def subscription_answer(group: str, topic: str, wanted: Subscription | None) -> bytes:
+    """Encode the body of QUERY_SUBSCRIPTION_BY_CONSUMER (345); None: nobody of the group subscribes to the topic."""
+    body: dict[str, object] = {"group": group, "topic": topic}
+    if wanted is not None:
+        body["subscriptionData"] = wire_subscription(wanted)
+    return write_json(body)
+
+
 def _connection(client: ConsumerClient | ProducerClient) -> dict[str, object]:
     return {
         "clientAddr": client.address,
@@ -49,7 +57,8 @@ def _connection(client: ConsumerClient | ProducerClient) -> dict[str, object]:
     }
 
 
-def _subscription(wanted: Subscription) -> dict[str, object]:
+def wire_subscription(wanted: Subscription) -> dict[str, object]:
+    """Return a subscription in the protocol's words."""
     tags = list(wanted.tags) if wanted.expression_type == EXPRESSION_TAG else []
     return {
         "classFilterMode": wanted.is_class_filter,

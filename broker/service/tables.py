@@ -13,7 +13,7 @@ from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import DataVersion, TopicConfig, Topics
-from dledger_mq.message.numbers import QueueId, StoreTimeMs
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.message_queue import WireQueue
@@ -47,6 +47,42 @@ def all_topics(topics: Topics) -> bytes:
             "topicConfigTable": {config.name: wire_topic(config) for config in topics},
         }
     )
+
+
+class _TopicList(msgspec.Struct, rename="camel"):
+    """The body of UPDATE_AND_CREATE_TOPIC_LIST."""
+
+    topic_config_list: list[WireTopicConfig]
+
+
+def read_topics(body: bytes) -> list[WireTopicConfig]:
+    """Decode the body of UPDATE_AND_CREATE_TOPIC_LIST (18).
+
+    Raises:
+        BodyError: it is no list of topics.
+    """
+    try:
+        return msgspec.json.decode(body, type=_TopicList, strict=False).topic_config_list
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BodyError(f"not a list of topics: {error}") from error
+
+
+def attributes_text(topic: WireTopicConfig) -> str:
+    """Return the change of a topic's attributes as one text, as UPDATE_AND_CREATE_TOPIC carries it."""
+    attributes = topic.attributes or {}
+    return ",".join(
+        f"{key}={value}" if key.startswith("+") else key for key, value in attributes.items()
+    )
+
+
+def one_topic(config: TopicConfig) -> bytes:
+    """Encode the body of GET_TOPIC_CONFIG (351)."""
+    return write_json(wire_topic(config))
+
+
+def topic_list(topics: Iterable[str], broker_address: str) -> bytes:
+    """Encode a TopicList (305, 343)."""
+    return write_json({"brokerAddr": broker_address, "topicList": sorted(topics)})
 
 
 class _Group(msgspec.Struct, rename="camel"):
@@ -90,6 +126,29 @@ def read_group(body: bytes) -> SubscriptionGroupConfig:
         group = msgspec.json.decode(body, type=_Group, strict=False)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BodyError(f"not a group configuration: {error}") from error
+    return _group(group)
+
+
+class _GroupList(msgspec.Struct, rename="camel"):
+    """The body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST."""
+
+    group_config_list: list[_Group]
+
+
+def read_groups(body: bytes) -> list[SubscriptionGroupConfig]:
+    """Decode the body of UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST (225).
+
+    Raises:
+        BodyError: it is no list of group configurations.
+    """
+    try:
+        groups = msgspec.json.decode(body, type=_GroupList, strict=False).group_config_list
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise BodyError(f"not a list of group configurations: {error}") from error
+    return [_group(group) for group in groups]
+
+
+def _group(group: _Group) -> SubscriptionGroupConfig:
     return SubscriptionGroupConfig(
         name=group.group_name,
         consume_enable=group.consume_enable,
@@ -112,6 +171,11 @@ def all_groups(groups: Groups) -> bytes:
             "subscriptionGroupTable": {config.name: _wire_group(config) for config in groups},
         }
     )
+
+
+def one_group(config: SubscriptionGroupConfig) -> bytes:
+    """Encode the body of GET_SUBSCRIPTIONGROUP_CONFIG (352)."""
+    return write_json(_wire_group(config))
 
 
 def all_offsets(offsets: ConsumerOffsets) -> bytes:
@@ -153,24 +217,46 @@ def topic_stats(
     return write_json({"offsetTable": table})
 
 
-def consume_stats(
+class QueueProgress(msgspec.Struct, rename="camel"):
+    """The place of a group in one queue.
+
+    Attributes:
+        broker_offset: the max offset.
+        consumer_offset: what is committed; -1: nothing is.
+        last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
+    """
+
+    broker_offset: QueueOffset
+    consumer_offset: int
+    last_timestamp: int = 0
+
+    @property
+    def lag(self) -> int:
+        """Messages that are still to be consumed."""
+        return self.broker_offset - max(0, self.consumer_offset)
+
+
+def consume_table(
     topics: Iterable[TopicConfig],
     *,
     group: str,
     broker_name: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
-) -> bytes:
-    """Encode the body of GET_CONSUME_STATS (208): how far a group is in the topics."""
+) -> dict[WireQueue, QueueProgress]:
+    """Return how far a group is in all queues of these topics."""
     table = {}
     for topic in topics:
         for queue_id in map(QueueId, range(topic.read_queue_count)):
             consumed = offsets.get(group, topic.name, queue_id)
-            table[WireQueue(broker_name, queue_id, topic.name)] = {
-                "brokerOffset": queues.min_max(topic.name, queue_id)[1],
-                "consumerOffset": -1 if consumed is None else consumed,
-                "lastTimestamp": 0,
-            }
+            table[WireQueue(broker_name, queue_id, topic.name)] = QueueProgress(
+                queues.min_max(topic.name, queue_id)[1], -1 if consumed is None else consumed
+            )
+    return table
+
+
+def consume_stats(table: Mapping[WireQueue, QueueProgress]) -> bytes:
+    """Encode the body of GET_CONSUME_STATS (208)."""
     return write_json({"consumeTps": 0.0, "offsetTable": table})
 
 

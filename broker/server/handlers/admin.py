@@ -1,4 +1,8 @@
-"""Answers to tools and name servers: topics, groups, statistics, messages by id and key, registrations."""
+"""Answers to tools and name servers: topics, groups, statistics, messages by id and key, registrations.
+
+What tools change is carried out elsewhere (table_changes.py, offset_tools.py), and what they look at one by one is
+answered in tool_reads.py.
+"""
 
 from __future__ import annotations
 
@@ -8,29 +12,22 @@ from typing import NamedTuple
 
 from broker.server.handlers.members import Members
 from broker.server.links.private_codes import SERVICE_ADDRESS
-from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
 from broker.service import tables
 from broker.service.conclusions import RequestKind
 from broker.service.connections import consumer_connections, producer_connections
 from broker.service.refusal import Refusal
-from broker.service.topic_attributes import TopicAttributeError, alter
-from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.kept_log import KeptLog
 from broker.store.key_index import Walks
 from broker.store.lookups import query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
-from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
-from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
-from dledger import DLedgerError, Index, LogServer
-from dledger_mq.message import names
+from dledger import Index, LogServer
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import decode_record
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.registrant import (
@@ -44,61 +41,48 @@ from dledger_mq.remoting.registrant import (
 
 _UNIQUE_COUNT_MAX = 32
 
-_CHANGES_WAITING_MAX = 256
-"""Changes of one topic that wait for another one; more are refused as busy."""
+_TIMES_MAX = 512
+"""Queues of which GET_CONSUME_STATS looks up times, some 10 ms of the loop; where there are more it gives none."""
 
 
 class AdminHandlers:
-    """Answers tools. Changes go through the log; `handlers` says what is read at the leader and what here."""
+    """Answers tools; `handlers` says what is read at the leader and what here."""
 
     def __init__(
         self,
         log: LogServer,
         state: BrokerState,
-        commits: Commits,
         router: Router,
         *,
         members: Members,
         broker_name: str,
         runtime: Callable[[], Mapping[str, str]],
         made: Callable[[str], bool],
-        when_routed: Callable[[Callable[[], None]], None],
     ) -> None:
         """Set up the answers.
 
         Args:
             log: who leads, and what is committed.
             state: the fold that is asked.
-            commits: changes are staged here.
-            router: waits for their commit.
+            router: waits for the disk, and for confirmations.
             members: the live clients of all nodes.
             broker_name: of the group in routes.
             runtime: returns the figures of this process.
             made: returns True if this node registers somewhere with a token.
-            when_routed: calls back once the name servers know the topics of now.
         """
         self._log = log
         self._state = state
-        self._commits = commits
         self._router = router
         self._members = members
         self._broker_name = broker_name
         self._runtime = runtime
         self._made = made
-        self._when_routed = when_routed
-        self._topic_changes: dict[str, list[PendingRequest]] = {}
-        """By the topic that is being changed: what is to be changed next, in the order in which it came."""
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
-        code, admin, read, here = RequestCode, RequestKind.ADMIN, RequestKind.READ, Where.HERE
-        group_code = code.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+        code, read, here = RequestCode, RequestKind.READ, Where.HERE
         return (
             Handler(ASK_REGISTRANT, self.confirm_registration, read, here),
-            Handler(code.UPDATE_AND_CREATE_TOPIC, self.put_topic, admin),
-            Handler(code.DELETE_TOPIC_IN_BROKER, self.delete_topic, admin, is_confirmed=True),
-            Handler(group_code, self.put_group, admin),
-            Handler(code.DELETE_SUBSCRIPTIONGROUP, self.delete_group, admin, is_confirmed=True),
             Handler(code.GET_ALL_CONSUMER_OFFSET, self.all_offsets, read, is_confirmed=True),
             Handler(code.GET_TOPIC_STATS_INFO, self.topic_stats, read, is_confirmed=True),
             Handler(code.GET_CONSUME_STATS, self.consume_stats, read, is_confirmed=True),
@@ -140,141 +124,6 @@ class AdminHandlers:
         """Return True if a member serves clients at this address; a node that was never heard has none."""
         ids = self._log.roster.in_force.members
         return address in [self._log.status.attributes(each).get(SERVICE_ADDRESS) for each in ids]
-
-    # Changes.
-
-    def put_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out UPDATE_AND_CREATE_TOPIC.
-
-        Raises:
-            FieldError: a field is missing or impossible.
-        """
-        ext = command.ext
-        if self._waits_for_topic(request, fields.text(ext, "topic")):
-            return
-        config = TopicConfig(
-            fields.text(ext, "topic"),
-            fields.int32(ext, "readQueueNums"),
-            fields.int32(ext, "writeQueueNums"),
-            fields.int32(ext, "perm"),
-            fields.boolean(ext, "order", default=False),
-            ext.get("topicFilterType") or "SINGLE_TAG",
-            fields.int32(ext, "topicSysFlag", 0),
-            self._attributes(ext),
-        )
-        problem = names.topic_problem(config.name) or names.system_topic_problem(config.name)
-        counts = (config.read_queue_count, config.write_queue_count)
-        if problem is None and not all(0 < count <= QUEUE_COUNT_MAX for count in counts):
-            problem = f"{counts[0]} read and {counts[1]} write queues: both must be from 1 to {QUEUE_COUNT_MAX}"
-        if problem is None and not 0 <= config.perm <= 7:
-            problem = f"perm {config.perm} is not from 0 to 7"
-        self._change(request, problem, PutTopic(config), topic=config.name)
-
-    def _attributes(self, ext: Mapping[str, str]) -> dict[str, str]:
-        """Return a topic's attributes after a change, which a request may lack.
-
-        Raises:
-            FieldError: the change makes no sense.
-        """
-        topic = self._state.topics.get(fields.text(ext, "topic"))
-        current = {} if topic is None else topic.attributes
-        try:
-            return alter(ext.get("attributes") or "", current, is_new=topic is None)
-        except TopicAttributeError as error:
-            raise FieldError("attributes", f"cannot be: {error}") from error
-
-    def delete_topic(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out DELETE_TOPIC_IN_BROKER; a topic that does not exist is a success.
-
-        Raises:
-            FieldError: the topic is missing.
-        """
-        topic = fields.text(command.ext, "topic")
-        if self._waits_for_topic(request, topic):
-            return
-        problem = names.topic_problem(topic) or names.system_topic_problem(topic)
-        if problem is None and topic not in self._state.topics:
-            request.answer(ResponseCode.SUCCESS)
-            return
-        self._change(request, problem, DeleteTopic(topic), topic=topic)
-
-    def _waits_for_topic(self, request: PendingRequest, topic: str) -> bool:
-        """Let a request wait while the topic is being changed: what it makes of it depends on what there is then."""
-        waiting = self._topic_changes.get(topic)
-        if waiting is None:
-            return False
-        if len(waiting) >= _CHANGES_WAITING_MAX:
-            request.refuse_as_busy()
-        else:
-            waiting.append(request)
-        return True
-
-    def _topic_changed(self, topic: str, error: DLedgerError | None) -> None:
-        """Go on with what has waited, whatever became of the change."""
-        for request in self._topic_changes.pop(topic):
-            self._router.route(request)
-
-    def put_group(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out UPDATE_AND_CREATE_SUBSCRIPTIONGROUP.
-
-        Raises:
-            BodyError: the body is no group configuration.
-        """
-        config = tables.read_group(command.body)
-        self._change(request, names.group_problem(config.name), PutGroup(config))
-
-    def delete_group(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out DELETE_SUBSCRIPTIONGROUP; a group that does not exist is a success.
-
-        Raises:
-            FieldError: the group is missing.
-        """
-        ext = command.ext
-        name = fields.text(ext, "groupName")
-        cleans = any(
-            fields.boolean(ext, key, default=False) for key in ("cleanOffset", "removeOffset")
-        )
-        problem = "a system group" if names.is_system_group(name) else None
-        if problem is None and name not in self._state.groups:
-            request.answer(ResponseCode.SUCCESS)
-            return
-        self._change(request, problem, DeleteGroup(name, clean_offsets=cleans))
-
-    def _change(
-        self,
-        request: PendingRequest,
-        problem: str | None,
-        change: Command,
-        *,
-        topic: str | None = None,
-    ) -> None:
-        """Write a change, or answer the problem; other changes of the same topic wait for it."""
-        if problem is not None:
-            request.answer(ResponseCode.SYSTEM_ERROR, problem)
-            return
-        if self._commits.is_full:
-            request.refuse_as_busy()
-            return
-        place = self._commits.stage_control(change)
-        ended = None
-        if topic is not None:
-            assert topic not in self._topic_changes, f"two changes of {topic} at once"
-            self._topic_changes[topic] = []
-            ended = partial(self._topic_changed, topic)
-        changed = partial(self._changed, request)
-        self._router.when_committed(request, place, changed, ended=ended)
-
-    def _changed(self, request: PendingRequest, staged: StagedEntry, place: int) -> None:
-        """Answer a change that is committed; the fold may have refused it."""
-        refusal = self._state.refusals.at(staged.physical_offset(place))
-        if refusal is None and request.handler.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
-            # Whoever is told that there is a topic looks for its route next.
-            self._when_routed(partial(request.answer, ResponseCode.SUCCESS))
-        elif refusal is None:
-            request.answer(ResponseCode.SUCCESS)
-        else:
-            text = f"refused: {refusal.kind.name.lower()} {refusal.detail}"
-            request.answer(ResponseCode.SYSTEM_ERROR, text[:1024])
 
     # Reads.
 
@@ -335,14 +184,25 @@ class AdminHandlers:
         wanted = command.ext.get("topic")
         named = [wanted] if wanted else self._state.offsets.topics_of(group)
         topics = [topic for name in named if (topic := self._state.topics.get(name)) is not None]
-        body = tables.consume_stats(
+        table = tables.consume_table(
             topics,
             group=group,
             broker_name=self._broker_name,
             queues=self._state.queues,
             offsets=self._state.offsets,
         )
-        _body(request, body)
+        if len(table) <= _TIMES_MAX:
+            for queue, progress in table.items():
+                stored_ms = store_time_at(
+                    self._state,
+                    self._log.reader,
+                    queue.topic,
+                    QueueId(queue.queue_id),
+                    offset=QueueOffset(progress.consumer_offset - 1),
+                    may_wait=self._router.may_wait_for_disk(request),
+                )
+                progress.last_timestamp = stored_ms or 0
+        _body(request, tables.consume_stats(table))
 
     def consumer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_CONSUMER_CONNECTION_LIST.

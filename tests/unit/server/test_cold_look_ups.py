@@ -191,13 +191,11 @@ class Bench:
             AdminHandlers(
                 log,
                 self.state,
-                cast("Any", None),
                 self.router,
                 members=cast("Any", None),
                 broker_name="broker-a",
                 runtime=dict,
                 made=lambda token: False,
-                when_routed=lambda then: then(),
             ).handlers()
         )
 

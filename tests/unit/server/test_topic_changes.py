@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any, cast
 
 import pytest
 
-from broker.server.handlers import admin
-from broker.server.handlers.admin import AdminHandlers
+from broker.server.handlers import table_changes
+from broker.server.handlers.table_changes import TableChanges
 from broker.server.requests.request import PendingRequest
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.server.pending import ParkingRouter, pending
 
+CREATE_ALL = RequestCode.UPDATE_AND_CREATE_TOPIC_LIST
+GROUPS = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST
 CREATE, DELETE = RequestCode.UPDATE_AND_CREATE_TOPIC, RequestCode.DELETE_TOPIC_IN_BROKER
 
 
@@ -37,23 +41,18 @@ class Bench:
     def __init__(self) -> None:
         self.leader = LoneLeader()
         self.router = LeadersRouter(self.leader.commits)
-        unused = cast("Any", None)
-        handlers = AdminHandlers(
-            cast("Any", self.leader.log),
+        handlers = TableChanges(
             self.leader.state,
             self.leader.commits,
             self.router,
-            members=unused,
-            broker_name="broker-a",
-            runtime=unused,
-            made=unused,
             when_routed=lambda then: then(),
         ).handlers()
         self._by_code = {handler.code: handler for handler in handlers}
 
-    def ask(self, code: int, topic: str = "T", **ext: str) -> Asker:
+    def ask(self, code: int, topic: str = "T", *, body: bytes = b"", **ext: str) -> Asker:
         asker = Asker()
-        command = RemotingCommand(code=code, opaque=9, ext={"topic": topic, **ext}, version=409)
+        fields = {"topic": topic, **ext}
+        command = RemotingCommand(code=code, opaque=9, ext=fields, version=409, body=body)
         serve = cast("Any", self._by_code[code].serve)
         request = pending(asker, code, command=command, serve=serve)
         self.router.carry_out(request)
@@ -69,11 +68,19 @@ class Bench:
         return topic
 
 
+def remark_of(asker: Asker) -> str | None:
+    return answer_of(asker).remark
+
+
 def code_of(asker: Asker) -> int:
+    return answer_of(asker).code
+
+
+def answer_of(asker: Asker) -> RemotingCommand:
     decoder = FrameDecoder()
     decoder.feed(b"".join(asker.frames))
     (frame,) = decoder.frames()
-    return decode_command(frame).code
+    return decode_command(frame)
 
 
 def test_attributes_set_at_once_are_all_there() -> None:
@@ -143,10 +150,83 @@ def test_a_wrong_change_that_has_waited_is_answered() -> None:
 
 
 def test_changes_that_wait_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admin, "_CHANGES_WAITING_MAX", 2)
+    monkeypatch.setattr(table_changes, "_CHANGES_WAITING_MAX", 2)
     bench = Bench()
     askers = [bench.put("+reserve.time=24") for _ in range(4)]
     assert [len(each.frames) for each in askers] == [0, 0, 0, 1]
     assert code_of(askers[3]) == ResponseCode.SYSTEM_BUSY
     bench.leader.commit()
     assert [code_of(each) for each in askers[:3]] == [ResponseCode.SUCCESS] * 3
+
+
+def put_all(bench: Bench, *topics: dict[str, Any]) -> Asker:
+    body = json.dumps({"topicConfigList": list(topics)}).encode()
+    return bench.ask(CREATE_ALL, body=body)
+
+
+def test_topics_of_a_list_wait_for_one_another_and_for_single_ones() -> None:
+    bench = Bench()
+    first = bench.put("+message.type=FIFO")
+    both = put_all(
+        bench,
+        {
+            "topicName": "T",
+            "readQueueNums": 3,
+            "writeQueueNums": 3,
+            "attributes": {"-message.type": ""},
+        },
+        {"topicName": "U", "attributes": {"+message.type": "DELAY"}, "perm": 4},
+    )
+    assert not both.frames, "it waits for the first"
+    other = bench.put("+message.type=NORMAL", topic="U", queues=9)
+    bench.leader.commit()
+    assert [code_of(each) for each in (first, other, both)] == [ResponseCode.SUCCESS] * 3
+    assert (bench.topic().read_queue_count, bench.topic().attributes) == (3, {})
+    made = bench.topic("U")
+    assert (made.perm, made.attributes) == (4, {"message.type": "DELAY"})
+    later = put_all(bench, {"topicName": "T"}, {"topicName": "U"})
+    last = bench.put("+message.type=FIFO", topic="U", queues=9)
+    bench.leader.commit()
+    assert [code_of(each) for each in (later, last)] == [ResponseCode.SUCCESS] * 2
+    assert bench.topic("U").read_queue_count == 9, "it waited for the list"
+
+
+def test_no_topic_of_a_list_is_made_if_one_cannot_be() -> None:
+    bench = Bench()
+    refused = put_all(bench, {"topicName": "U"}, {"topicName": "a/b"})
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    bench.leader.commit()
+    assert bench.leader.state.topics.get("U") is None
+
+
+def test_the_last_of_a_name_counts_and_an_empty_list_is_done() -> None:
+    bench = Bench()
+    done = put_all(bench, {"topicName": "U", "perm": 4}, {"topicName": "U", "perm": 2})
+    bench.leader.commit()
+    assert code_of(done) == ResponseCode.SUCCESS
+    assert bench.topic("U").perm == 2
+    assert code_of(put_all(bench)) == ResponseCode.SUCCESS
+
+
+def test_groups_of_a_list_are_made_together_or_not_at_all() -> None:
+    bench = Bench()
+    groups = [{"groupName": "G", "retryMaxTimes": 2}, {"groupName": "H"}]
+    done = bench.ask(GROUPS, body=json.dumps({"groupConfigList": groups}).encode())
+    bench.leader.commit()
+    assert code_of(done) == ResponseCode.SUCCESS
+    made = bench.leader.state.groups.get("G")
+    assert made is not None
+    assert made.retry_times_max == 2
+    assert "H" in bench.leader.state.groups
+    broken = [{"groupName": "I"}, {"groupName": "no group"}]
+    refused = bench.ask(GROUPS, body=json.dumps({"groupConfigList": broken}).encode())
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    assert "I" not in bench.leader.state.groups
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"topicConfigList":5}', b"\xff"])
+def test_what_is_no_list_is_told_so(body: bytes) -> None:
+    for code in (CREATE_ALL, GROUPS):
+        asker = Bench().ask(code, body=body)
+        assert code_of(asker) == ResponseCode.SYSTEM_ERROR
+        assert "not a list of" in (remark_of(asker) or "")

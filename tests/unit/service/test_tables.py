@@ -86,10 +86,11 @@ def test_202_topic_stats(state: BrokerState) -> None:
 def test_208_consume_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
-    body = tables.consume_stats(
+    found = tables.consume_table(
         [topic], group="g", broker_name="broker-a", queues=state.queues, offsets=state.offsets
     )
-    table = read_object(body)["offsetTable"]
+    assert [progress.lag for progress in found.values()] == [0, 0]
+    table = read_object(tables.consume_stats(found))["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [
         {"brokerOffset": 0, "consumerOffset": -1, "lastTimestamp": 0},

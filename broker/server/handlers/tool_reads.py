@@ -1,0 +1,241 @@
+"""Answers to tools that look at one topic or group: settings, who subscribes, how far they are, since when, units.
+
+What a tool asks about all of them at once, and all changes, is answered elsewhere (admin.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from broker.server.handlers.members import Members
+from broker.server.requests.request import Handler, PendingRequest, Where
+from broker.server.requests.router import Router
+from broker.service import consumption, tables
+from broker.service.conclusions import RequestKind
+from broker.service.connections import subscription_answer
+from broker.service.consumption import TimeSpan
+from broker.store.lookups import earliest_store_time, store_time_at
+from broker.store.state import BrokerState
+from broker.store.topics import TopicConfig
+from dledger import LogServer
+from dledger_mq.message import names
+from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.remoting import fields
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+
+UNITS_MAX: Final = 1024
+"""Units of one answer to QUERY_CONSUME_QUEUE."""
+
+GROUP_SEPARATOR: Final = ","
+
+
+class ToolReads:
+    """Reads for tools; `handlers` says what is read at the leader and what here."""
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        router: Router,
+        *,
+        members: Members,
+        broker_name: str,
+        service_address: str,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """Set up the answers.
+
+        Args:
+            log: from which store times are read.
+            state: the fold that is asked.
+            router: waits for the disk.
+            members: the live clients of all nodes.
+            broker_name: of the group in routes.
+            service_address: of this node.
+            wall_ms: the time that a delay is counted to.
+        """
+        self._log = log
+        self._state = state
+        self._router = router
+        self._members = members
+        self._broker_name = broker_name
+        self._service_address = service_address
+        self._wall_ms = wall_ms
+
+    def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
+        """Return the handlers of its codes."""
+        code, read, here = RequestCode, RequestKind.READ, Where.HERE
+        return (
+            Handler(code.GET_TOPIC_CONFIG, self.topic, read, here),
+            Handler(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, read, here),
+            Handler(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, read, here),
+            Handler(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, read, here),
+            Handler(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, read, is_confirmed=True),
+            Handler(code.QUERY_CONSUME_TIME_SPAN, self.time_spans, read, is_confirmed=True),
+            Handler(code.QUERY_CORRECTION_OFFSET, self.corrections, read, is_confirmed=True),
+            Handler(code.GET_BROKER_CONSUME_STATS, self.all_consume_stats, read, is_confirmed=True),
+            Handler(code.QUERY_CONSUME_QUEUE, self.units, read, is_confirmed=True),
+        )
+
+    # Settings.
+
+    def topic(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_TOPIC_CONFIG.
+
+        Raises:
+            FieldError: the topic is missing.
+        """
+        topic = self._topic(request, command.ext)
+        if topic is not None:
+            request.answer(ResponseCode.SUCCESS, body=tables.one_topic(topic))
+
+    def group(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_SUBSCRIPTIONGROUP_CONFIG.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        name = fields.text(command.ext, "group")
+        group = self._state.groups.get(name)
+        if group is None:
+            text = f"the consumer group[{name}] not exist"
+            request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        else:
+            request.answer(ResponseCode.SUCCESS, body=tables.one_group(group))
+
+    def system_topics(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
+        found = [
+            topic.name for topic in self._state.topics if names.system_topic_problem(topic.name)
+        ]
+        request.answer(ResponseCode.SUCCESS, body=tables.topic_list(found, self._service_address))
+
+    # Who consumes what.
+
+    def subscription(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_SUBSCRIPTION_BY_CONSUMER: the newest one among the live members of a group, or none.
+
+        Raises:
+            FieldError: a field is missing.
+        """
+        group, topic = fields.text(command.ext, "group"), fields.text(command.ext, "topic")
+        found = self._members.exchange.union.subscription(group, topic)
+        request.answer(ResponseCode.SUCCESS, body=subscription_answer(group, topic, found))
+
+    def topics_of_group(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_TOPICS_BY_CONSUMER: the topics in which a group has committed an offset.
+
+        Raises:
+            FieldError: the group is missing.
+        """
+        found = self._state.offsets.topics_of(fields.text(command.ext, "group"))
+        request.answer(ResponseCode.SUCCESS, body=tables.topic_list(found, self._service_address))
+
+    # How far.
+
+    def time_spans(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_CONSUME_TIME_SPAN: when each queue's first and last messages came, and those at a group's place.
+
+        Raises:
+            FieldError: a field is missing.
+        """
+        group, topic = fields.text(command.ext, "group"), self._topic(request, command.ext)
+        if topic is None:
+            return
+        may_wait, now_ms = self._router.may_wait_for_disk(request), self._wall_ms()
+        stored = partial(
+            store_time_at, self._state, self._log.reader, topic.name, may_wait=may_wait
+        )
+        earliest = partial(
+            earliest_store_time, self._state, self._log.reader, topic.name, may_wait=may_wait
+        )
+        spans = []
+        for queue_id in map(QueueId, range(topic.write_queue_count)):
+            _, end = self._state.queues.min_max(topic.name, queue_id)
+            consumed = self._state.offsets.get(group, topic.name, queue_id) or QueueOffset(0)
+            spans.append(
+                TimeSpan(
+                    queue_id,
+                    first_ms=earliest(queue_id),
+                    last_ms=stored(queue_id, offset=QueueOffset(end - 1)),
+                    consumed_ms=stored(queue_id, offset=QueueOffset(consumed - 1)),
+                    next_ms=stored(queue_id, offset=consumed),
+                )
+            )
+        body = consumption.time_spans(topic.name, self._broker_name, spans, now_ms=now_ms)
+        request.answer(ResponseCode.SUCCESS, body=body)
+
+    def corrections(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_CORRECTION_OFFSET: up to where all groups but some have consumed a topic.
+
+        Raises:
+            FieldError: a field is missing.
+        """
+        ext = command.ext
+        topic, group = fields.text(ext, "topic"), fields.text(ext, "compareGroup")
+        left_out = (ext.get("filterGroups") or "").split(GROUP_SEPARATOR)
+        body = consumption.correction_offsets(
+            self._state.offsets,
+            self._state.queues,
+            topic,
+            compared_group=group,
+            left_out=frozenset(left_out),
+        )
+        request.answer(ResponseCode.SUCCESS, body=body)
+
+    def all_consume_stats(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_BROKER_CONSUME_STATS: how far all groups are, in all topics or in the ordered ones.
+
+        Raises:
+            FieldError: a field is missing, or no truth value.
+        """
+        is_order = fields.boolean(command.ext, "isOrder")
+        state = self._state
+        found = consumption.all_consume_stats(
+            state.groups,
+            [topic for topic in state.topics if topic.is_order or not is_order],
+            broker_name=self._broker_name,
+            broker_address=self._service_address,
+            queues=state.queues,
+            offsets=state.offsets,
+        )
+        request.answer(ResponseCode.SUCCESS, body=found)
+
+    def units(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer QUERY_CONSUME_QUEUE: units of one queue, from an offset on.
+
+        Raises:
+            FieldError: a field is missing or impossible.
+        """
+        ext = command.ext
+        topic, queue_id = fields.text(ext, "topic"), QueueId(fields.int32(ext, "queueId"))
+        first, count = fields.int64(ext, "index"), fields.int32(ext, "count")
+        may_wait = self._router.may_wait_for_disk(request)
+        queue = self._state.queues.get(topic, queue_id, without_waiting=may_wait)
+        if queue is None:
+            text = f"{queue_id}@{topic} is not exist!"
+            request.answer(ResponseCode.SYSTEM_ERROR, text)
+            return
+        group = ext.get("consumerGroup")
+        wanted = self._members.exchange.union.subscription(group, topic) if group else None
+        begin = QueueOffset(min(max(first, queue.min_offset), queue.max_offset))
+        units = queue.units(begin, max(0, min(count, UNITS_MAX)), without_waiting=may_wait)
+        body = consumption.units(
+            units, wanted, min_offset=queue.min_offset, max_offset=queue.max_offset
+        )
+        request.answer(ResponseCode.SUCCESS, body=body)
+
+    def _topic(self, request: PendingRequest, ext: Mapping[str, str]) -> TopicConfig | None:
+        """Return the topic that is asked for; None: there is none, and the request was answered.
+
+        Raises:
+            FieldError: the topic is missing.
+        """
+        name = fields.text(ext, "topic")
+        topic = self._state.topics.get(name)
+        if topic is None:
+            request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+        return topic
