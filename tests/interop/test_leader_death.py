@@ -18,6 +18,8 @@ from tests.interop.conftest import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+KEEP_THE_QUEUE = ("node", "ours")
+
 
 @pytest.mark.parametrize(
     ("client", "more"),
@@ -38,8 +40,9 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
 ) -> None:
     """The client's route still names the dead node; once that is back it forwards.
 
-    Who keeps the key of a send that is made again (Java, and Node, which makes none) has nothing stored twice,
-    and each acknowledgement names the place where the message stands.
+    Who keeps the key of a send that is made again (Java, Go, and Node, which makes none) has nothing stored twice in
+    one queue, and each acknowledgement names the place where the message stands. Java and Go try another queue, which
+    makes it another message (docs/guarantees.md).
     """
     topic = group.create_topic(name)
     fast = ("--fast-timers",) if client.kind == "node" else ()
@@ -67,7 +70,10 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
     acknowledged = set(sent(lines))
     if client.kind != "cpp":
         there = stored(group.namesrv, topic)
-        assert len(there) == len(set(there.values())), "stored twice"
+        of_queues = {(queue, body) for (queue, _), body in there.items()}
+        assert len(there) == len(of_queues), "stored twice in one queue"
+        if client.kind in KEEP_THE_QUEUE:
+            assert len(there) == len(set(there.values())), "stored twice"
         for line in lines:
             if line.get("status", "ERROR") != "ERROR":
                 assert there[line["queue_id"], line["queue_offset"]] == line["body_sha1"]

@@ -8,7 +8,8 @@ import pytest
 
 from dledger_mq import Message, TransactionState
 from dledger_mq.blocking import TransactionProducer
-from tests.interop.conftest import ForeignClient, RunningGroup, received
+from jepsen.processes import poll
+from tests.interop.conftest import ForeignClient, Listener, RunningGroup, received
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -41,19 +42,26 @@ def test_only_what_was_committed_is_consumed(
 def test_what_a_foreign_producer_commits_or_is_asked_about(
     group: RunningGroup, name: str, client: ForeignClient
 ) -> None:
-    """One is committed, the next rolled back, of the third it says nothing before it is asked."""
+    """One is committed, the next rolled back, of the third it says nothing before it is asked.
+
+    It stays until all is consumed: its library sends what it answers to a check after it has asked the program.
+    """
     topic = group.create_topic(name)
-    produced = client.run(
-        "produce", "--topic", topic, "--count", "9", "--transaction", "--group", name
+    producer = client.start(
+        *("produce", "--topic", topic, "--count", "9", "--transaction", "--group", name),
+        "--steered",
     )
+    with Listener(producer) as said:
+        assert poll(lambda: any(line.get("summary") for line in said.lines), 120), said.lines
+        produced = list(said.lines)
+        lines = client.run(
+            *("consume", "--topic", topic, "--group", name, "--count", "6"),
+            *("--timeout", "60", "--linger", "1"),
+        )
     visible = [
         line["body_sha1"]
         for line in produced
         if line.get("transaction", "ROLLBACK_MESSAGE") != "ROLLBACK_MESSAGE"
     ]
-    lines = client.run(
-        *("consume", "--topic", topic, "--group", name, "--count", "6"),
-        *("--timeout", "60", "--linger", "1"),
-    )
     assert len(visible) == 6
     assert sorted(received(lines)) == sorted(visible)

@@ -50,6 +50,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   produce --transaction  halves: one is committed, the next rolled back, the third left to the check, which
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
+ *   produce --steered      it stays until the end of stdin
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
@@ -155,6 +156,9 @@ public final class JavaClient {
         emit(row("summary", true, "client", name(), "op", "produce", "topic", options.get("topic"), "asked", count,
             "elapsed_ms", millis(began), "ok", tally.ok.get(), "not_ok_status", tally.notOk.get(),
             "failed", tally.failed.get()));
+        while (has("steered") && System.in.read() >= 0) {
+            // what follows a check is sent behind our back: who steers us knows when it is there
+        }
         producer.shutdown();
         return tally.ok.get() == count ? 0 : 1;
     }

@@ -12,7 +12,6 @@ from broker.server.handlers.table_changes import TableChanges
 from broker.server.requests.request import PendingRequest
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader

@@ -5,7 +5,7 @@
 //
 // One JSON object per line on stdout; exactly one has "summary": true (an "event" line may follow it).
 // Exit status: 0 all done, 1 short or failed, 2 bad usage, 3 the hard deadline fired.
-// The options are those of JavaClient.java without --steered and --log-dir, and:
+// The options are those of JavaClient.java without `consume --steered` and --log-dir, and:
 //
 //	consume --pull   the library's PullConsumer, with Poll and ACK
 //
@@ -39,7 +39,7 @@ type options struct {
 	count, bodySize, delayLevel, batch, shards                    int
 	sendTimeoutMs, intervalMs, reconsumeFirst                     int
 	timeout, linger                                               float64
-	orderly, oneway, async, transaction, keepGoing, pull          bool
+	orderly, oneway, async, transaction, keepGoing, pull, steered bool
 }
 
 func read(args []string) (string, *options) {
@@ -65,6 +65,7 @@ func read(args []string) (string, *options) {
 		flags.IntVar(&o.intervalMs, "interval-ms", 0, "pause between sends")
 		flags.BoolVar(&o.orderly, "orderly", false, "the library's hash selector over sharding keys")
 		flags.BoolVar(&o.oneway, "oneway", false, "")
+		flags.BoolVar(&o.steered, "steered", false, "stay until the end of stdin")
 		flags.BoolVar(&o.async, "async", false, "")
 		flags.BoolVar(&o.transaction, "transaction", false, "commit, roll back, leave to the check, in turn")
 		flags.BoolVar(&o.keepGoing, "keep-going", false, "go on after a failed send")

@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,6 +56,10 @@ func produce(o *options) (bool, func() error, error) {
 	emit(row{"summary": true, "client": client, "op": "produce", "topic": o.topic, "asked": o.count,
 		"elapsed_ms": time.Since(began).Milliseconds(), "ok": s.ok.Load(), "not_ok_status": s.notOkStatus.Load(),
 		"failed": s.fail.Load()})
+	if o.steered {
+		// What follows a check is sent behind our back: who steers us knows when it is there.
+		io.Copy(io.Discard, os.Stdin)
+	}
 	return s.ok.Load() == int64(o.count), running.Shutdown, nil
 }
 
