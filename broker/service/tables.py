@@ -149,6 +149,7 @@ def read_groups(body: bytes) -> list[SubscriptionGroupConfig]:
 
 
 def _group(group: _Group) -> SubscriptionGroupConfig:
+    """Convert the JSON of the tools to the settings of a group; the names differ where ours say what is counted."""
     return SubscriptionGroupConfig(
         name=group.group_name,
         consume_enable=group.consume_enable,
