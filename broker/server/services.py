@@ -315,6 +315,7 @@ class Services:
                 broker_name=self._config.broker_name,
                 service_address=str(self._environment.service_address),
                 wall_ms=self._environment.wall_ms,
+                monotonic_ms=self._environment.monotonic_ms,
             ),
             SettingsHandlers(
                 self._log,

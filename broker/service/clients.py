@@ -190,6 +190,14 @@ class _Table(Generic[_C]):
         groups = self._groups.values() if group is None else [self._groups.get(group, {})]
         return [live.client for members in groups for live in members.values()]
 
+    def seen(self) -> list[tuple[_C, int]]:
+        """Return all clients, by group, and when each was last heard of."""
+        return [
+            (live.client, live.seen_ms)
+            for _, members in sorted(self._groups.items())
+            for live in members.values()
+        ]
+
     def connections(self, group: str) -> list[int]:
         """Return the connections of a group, in the order of their numbers."""
         return sorted({live.connection for live in self._groups.get(group, {}).values()})
@@ -247,6 +255,10 @@ class LocalClients:
     def producers(self, group: str) -> list[ProducerClient]:
         """Return the live producers of a group."""
         return self._producers.clients(group)
+
+    def producers_seen(self) -> list[tuple[ProducerClient, int]]:
+        """Return all live producers, by group, and when each was last heard of, in ms of the clock of `heartbeat`."""
+        return self._producers.seen()
 
     def producer_connections(self, group: str) -> list[int]:
         """Return the connections with a producer of the group, to ask about a transaction."""

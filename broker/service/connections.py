@@ -1,4 +1,4 @@
-"""Bodies with which tools see who is connected, and who subscribes to what (203, 204, 345). Pure.
+"""Bodies with which tools see who is connected, and who subscribes to what (203, 204, 328, 345). Pure.
 
 It must not know to which node a client is connected.
 """
@@ -38,6 +38,26 @@ def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:
 def producer_connections(clients: Iterable[ProducerClient]) -> bytes:
     """Encode the body of GET_PRODUCER_CONNECTION_LIST (204)."""
     return write_json({"connectionSet": [_connection(client) for client in clients]})
+
+
+def all_producers(seen: Iterable[tuple[ProducerClient, int]]) -> bytes:
+    """Encode the body of GET_ALL_PRODUCER_INFO (328).
+
+    Args:
+        seen: producers, and when each was last heard of, in ms since 1970.
+    """
+    groups: dict[str, list[object]] = {}
+    for client, seen_ms in seen:
+        groups.setdefault(client.group, []).append(
+            {
+                "clientId": client.client_id,
+                "language": client.language,
+                "lastUpdateTimestamp": seen_ms,
+                "remoteIP": client.address,
+                "version": client.version,
+            }
+        )
+    return write_json({"data": groups})
 
 
 def subscription_answer(group: str, topic: str, wanted: Subscription | None) -> bytes:

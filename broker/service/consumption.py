@@ -5,7 +5,7 @@ Their forms: docs/formats/remoting.md, "Tables for tools". It must not know wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.service.connections import wire_subscription
@@ -101,31 +101,38 @@ def correction_offsets(
     return write_json({"correctionOffsets": dict(sorted(least.items()))})
 
 
+def consumed_topics(
+    groups: Groups, topics: Iterable[TopicConfig], offsets: ConsumerOffsets
+) -> dict[str, list[TopicConfig]]:
+    """Return which of these topics each group consumes: it has committed an offset there."""
+    shown = {topic.name: topic for topic in topics}
+    found: dict[str, list[TopicConfig]] = {}
+    for name, group, _ in offsets.items():
+        if name in shown and group in groups:
+            found.setdefault(group, []).append(shown[name])
+    return found
+
+
 def all_consume_stats(
-    groups: Groups,
-    topics: Iterable[TopicConfig],
+    consumed: Mapping[str, Iterable[TopicConfig]],
     *,
     broker_name: str,
     broker_address: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
 ) -> bytes:
-    """Encode the body of GET_BROKER_CONSUME_STATS (317): all groups in these topics, and how much they lack."""
-    shown = {topic.name: topic for topic in topics}
-    found, lacking = [], 0
-    for group in groups:
+    """Encode the body of GET_BROKER_CONSUME_STATS (317): groups in their topics, and how much they lack together."""
+    found: list[object] = []
+    lacking = 0
+    for group, topics in sorted(consumed.items()):
         tables: list[object] = []
-        for name in offsets.topics_of(group.name):
-            topic = shown.get(name)
-            if topic is None:
-                continue
+        for topic in topics:
             table = consume_table(
-                [topic], group=group.name, broker_name=broker_name, queues=queues, offsets=offsets
+                [topic], group=group, broker_name=broker_name, queues=queues, offsets=offsets
             )
             lacking += sum(row.lag for row in table.values())
             tables.append({"consumeTps": 0.0, "offsetTable": table})
-        if tables:
-            found.append({group.name: tables})
+        found.append({group: tables})
     return write_json(
         {"brokerAddr": broker_address, "consumeStatsList": found, "totalDiff": lacking}
     )

@@ -26,6 +26,9 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
 
+LIST_MAX: Final = 1024
+"""Topics or groups of one request: some 20 ms of the loop."""
+
 _CHANGES_WAITING_MAX: Final = 256
 """Changes of one topic that wait for another one; more are refused as busy."""
 
@@ -255,6 +258,10 @@ class TableChanges:
             return
         if not changes:
             request.answer(ResponseCode.SUCCESS)
+            return
+        if len(changes) > LIST_MAX:
+            text = f"a list of {len(changes)}: at most {LIST_MAX} may be changed together"
+            request.answer(ResponseCode.SYSTEM_ERROR, text)
             return
         if self._commits.is_full:
             request.refuse_as_busy()

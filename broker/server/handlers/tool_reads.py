@@ -14,7 +14,7 @@ from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
 from broker.service import consumption, tables
 from broker.service.conclusions import RequestKind
-from broker.service.connections import subscription_answer
+from broker.service.connections import all_producers, subscription_answer
 from broker.service.consumption import TimeSpan
 from broker.store.lookups import earliest_store_time, store_time_at
 from broker.store.state import BrokerState
@@ -28,6 +28,9 @@ from dledger_mq.remoting.header import RemotingCommand
 
 UNITS_MAX: Final = 1024
 """Units of one answer to QUERY_CONSUME_QUEUE."""
+
+QUEUES_MAX: Final = 8192
+"""Queues of one answer to GET_BROKER_CONSUME_STATS: some 40 ms of the loop."""
 
 GROUP_SEPARATOR: Final = ","
 
@@ -45,6 +48,7 @@ class ToolReads:
         broker_name: str,
         service_address: str,
         wall_ms: Callable[[], int],
+        monotonic_ms: Callable[[], int],
     ) -> None:
         """Set up the answers.
 
@@ -56,6 +60,7 @@ class ToolReads:
             broker_name: of the group in routes.
             service_address: of this node.
             wall_ms: the time that a delay is counted to.
+            monotonic_ms: the clock by which clients are heard of.
         """
         self._log = log
         self._state = state
@@ -64,6 +69,7 @@ class ToolReads:
         self._broker_name = broker_name
         self._service_address = service_address
         self._wall_ms = wall_ms
+        self._monotonic_ms = monotonic_ms
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -72,6 +78,7 @@ class ToolReads:
             Handler(code.GET_TOPIC_CONFIG, self.topic, read, here),
             Handler(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, read, here),
             Handler(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, read, here),
+            Handler(code.GET_ALL_PRODUCER_INFO, self.producers, read, here),
             Handler(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, read, here),
             Handler(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, read, is_confirmed=True),
             Handler(code.QUERY_CONSUME_TIME_SPAN, self.time_spans, read, is_confirmed=True),
@@ -113,7 +120,15 @@ class ToolReads:
         ]
         request.answer(ResponseCode.SUCCESS, body=tables.topic_list(found, self._service_address))
 
-    # Who consumes what.
+    # Who produces, who consumes what.
+
+    def producers(self, request: PendingRequest, command: RemotingCommand) -> None:
+        """Answer GET_ALL_PRODUCER_INFO; producers of this node only."""
+        ahead_ms = self._wall_ms() - self._monotonic_ms()
+        seen = [
+            (client, seen_ms + ahead_ms) for client, seen_ms in self._members.local.producers_seen()
+        ]
+        request.answer(ResponseCode.SUCCESS, body=all_producers(seen))
 
     def subscription(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer QUERY_SUBSCRIPTION_BY_CONSUMER: the newest one among the live members of a group, or none.
@@ -194,15 +209,21 @@ class ToolReads:
         """
         is_order = fields.boolean(command.ext, "isOrder")
         state = self._state
-        found = consumption.all_consume_stats(
-            state.groups,
-            [topic for topic in state.topics if topic.is_order or not is_order],
+        topics = [topic for topic in state.topics if topic.is_order or not is_order]
+        consumed = consumption.consumed_topics(state.groups, topics, state.offsets)
+        count = sum(topic.read_queue_count for found in consumed.values() for topic in found)
+        if count > QUEUES_MAX:
+            text = f"the groups consume {count} queues, more than {QUEUES_MAX}: ask for one group at a time (208)"
+            request.answer(ResponseCode.SYSTEM_ERROR, text)
+            return
+        body = consumption.all_consume_stats(
+            consumed,
             broker_name=self._broker_name,
             broker_address=self._service_address,
             queues=state.queues,
             offsets=state.offsets,
         )
-        request.answer(ResponseCode.SUCCESS, body=found)
+        request.answer(ResponseCode.SUCCESS, body=body)
 
     def units(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer QUERY_CONSUME_QUEUE: units of one queue, from an offset on.

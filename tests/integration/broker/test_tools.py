@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.server.handlers import tool_reads
 from dledger_mq.message.hashes import tags_code
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import read_json
@@ -153,6 +154,19 @@ async def test_317_and_208_how_far_groups_are_and_when_they_were_there(one: Wire
     assert table[1]["lastTimestamp"] == 0
 
 
+async def test_317_refuses_more_queues_than_it_can_tell_of_at_once(
+    one: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await one.send("T")
+    assert (await one.ask(200, {}, json.dumps({"groupName": "G"}).encode())).code == 0
+    await commit(one, "G", 0, 1)
+    monkeypatch.setattr(tool_reads, "QUEUES_MAX", 4)
+    assert (await one.ask(317, {"isOrder": "false"})).code == 0
+    monkeypatch.setattr(tool_reads, "QUEUES_MAX", 3)
+    refused = await one.ask(317, {"isOrder": "false"})
+    assert (refused.code, "4 queues, more than 3" in (refused.remark or "")) == (1, True)
+
+
 async def test_321_units_of_a_queue(one: Wire) -> None:
     for tag in ("red", "blue", "green"):
         await one.send("T", b"body", properties=f"TAGS\x01{tag}\x02")
@@ -206,3 +220,19 @@ async def test_314_a_group_gets_another_ones_offsets_and_no_others(one: Wire) ->
     assert (await clone("nobody's group", topic="T")).code == 1
     assert (await clone("source")).code == 0
     assert await offsets("source") == {0: 1}
+
+
+async def test_328_who_produces_here(one: Wire) -> None:
+    assert json.loads((await one.ask(328)).body) == {"data": {}}
+    body = {
+        "clientID": "c1",
+        "consumerDataSet": [],
+        "producerDataSet": [{"groupName": "P"}, {"groupName": "Q"}],
+    }
+    assert (await one.ask(34, {}, json.dumps(body).encode())).code == 0
+    found = json.loads((await one.ask(328)).body)["data"]
+    assert list(found) == ["P", "Q"]
+    (producer,) = found["P"]
+    assert producer["clientId"] == "c1"
+    assert producer["remoteIP"].startswith("127.0.0.1:")
+    assert abs(producer["lastUpdateTimestamp"] - time.time() * 1000) < TOLERANCE_MS

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from broker.server.handlers import table_changes
-from broker.server.handlers.table_changes import TableChanges
+from broker.server.handlers.table_changes import LIST_MAX, TableChanges
 from broker.server.requests.request import PendingRequest
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -221,6 +221,18 @@ def test_groups_of_a_list_are_made_together_or_not_at_all() -> None:
     refused = bench.ask(GROUPS, body=json.dumps({"groupConfigList": broken}).encode())
     assert code_of(refused) == ResponseCode.SYSTEM_ERROR
     assert "I" not in bench.leader.state.groups
+
+
+def test_a_list_that_is_too_long_is_refused_as_a_whole() -> None:
+    bench = Bench()
+    refused = put_all(bench, *({"topicName": f"U{n}"} for n in range(LIST_MAX + 1)))
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    assert "at most 1024" in (remark_of(refused) or "")
+    bench.leader.commit()
+    assert bench.leader.state.topics.get("U0") is None
+    made = bench.put("", topic="U0")
+    bench.leader.commit()
+    assert code_of(made) == ResponseCode.SUCCESS, "nothing is left that it would wait for"
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"topicConfigList":5}', b"\xff"])
