@@ -287,6 +287,27 @@ class Services:
             made=self._environment.made,
         )
 
+    def _make_tools(self) -> tuple[AdminHandlers, TableChanges, OffsetTools, ToolReads]:
+        """Build what tools ask for, as `_make_admin` does."""
+        environment = self._environment
+        return (
+            self._make_admin(),
+            TableChanges(
+                self._state, self.commits, self.router, when_routed=environment.when_routed
+            ),
+            OffsetTools(self._state, self.commits, self.router, members=self.members),
+            ToolReads(
+                self._log,
+                self._state,
+                self.router,
+                members=self.members,
+                broker_name=self._config.broker_name,
+                service_address=str(environment.service_address),
+                wall_ms=environment.wall_ms,
+                monotonic_ms=environment.monotonic_ms,
+            ),
+        )
+
     def _register(self) -> None:
         """Register the handlers of all services."""
         for service in (
@@ -299,24 +320,7 @@ class Services:
             self.ends,
             self._make_resumes(),
             self.timers,
-            self._make_admin(),
-            TableChanges(
-                self._state,
-                self.commits,
-                self.router,
-                when_routed=self._environment.when_routed,
-            ),
-            OffsetTools(self._state, self.commits, self.router, members=self.members),
-            ToolReads(
-                self._log,
-                self._state,
-                self.router,
-                members=self.members,
-                broker_name=self._config.broker_name,
-                service_address=str(self._environment.service_address),
-                wall_ms=self._environment.wall_ms,
-                monotonic_ms=self._environment.monotonic_ms,
-            ),
+            *self._make_tools(),
             SettingsHandlers(
                 self._log,
                 self._state,

@@ -270,22 +270,34 @@ class TableChanges:
         for topic in topics:
             assert topic not in self._topic_changes, f"two changes of {topic} at once"
             self._topic_changes[topic] = []
+        self._router.when_committed(
+            request,
+            places[-1],
+            partial(self._all_changed, request, refused, topics),
+            ended=partial(self._topics_changed, topics),
+        )
 
-        def ended(error: DLedgerError | None) -> None:
-            for topic in topics:
-                self._topic_changed(topic, error)
+    def _all_changed(
+        self,
+        request: PendingRequest,
+        refused: Callable[[], list[str]],
+        topics: tuple[str, ...],
+        _staged: StagedEntry,
+        _place: int,
+    ) -> None:
+        """Answer changes that are committed together; the fold may have refused some."""
+        left = refused()
+        if left:
+            text = f"refused, or changed by somebody else since: {', '.join(left)}"
+            request.answer(ResponseCode.SYSTEM_ERROR, text[:1024])
+        elif topics:
+            self._when_routed(partial(request.answer, ResponseCode.SUCCESS))
+        else:
+            request.answer(ResponseCode.SUCCESS)
 
-        def changed(_staged: StagedEntry, _place: int) -> None:
-            left = refused()
-            if left:
-                text = f"refused: {', '.join(left)}"
-                request.answer(ResponseCode.SYSTEM_ERROR, text[:1024])
-            elif topics:
-                self._when_routed(partial(request.answer, ResponseCode.SUCCESS))
-            else:
-                request.answer(ResponseCode.SUCCESS)
-
-        self._router.when_committed(request, places[-1], changed, ended=ended)
+    def _topics_changed(self, topics: tuple[str, ...], error: DLedgerError | None) -> None:
+        for topic in topics:
+            self._topic_changed(topic, error)
 
     def _changed(self, request: PendingRequest, staged: StagedEntry, place: int) -> None:
         """Answer a change that is committed; the fold may have refused it."""

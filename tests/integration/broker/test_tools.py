@@ -154,7 +154,7 @@ async def test_317_and_208_how_far_groups_are_and_when_they_were_there(one: Wire
     assert table[1]["lastTimestamp"] == 0
 
 
-async def test_317_refuses_more_queues_than_it_can_tell_of_at_once(
+async def test_317_refuses_more_queues_than_fit_one_answer(
     one: Wire, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await one.send("T")
