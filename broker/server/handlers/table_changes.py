@@ -273,17 +273,18 @@ class TableChanges:
         self._router.when_committed(
             request,
             places[-1],
-            partial(self._all_changed, request, refused, topics),
+            partial(self._all_changed, request, refused=refused, topics=topics),
             ended=partial(self._topics_changed, topics),
         )
 
     def _all_changed(
         self,
         request: PendingRequest,
-        refused: Callable[[], list[str]],
-        topics: tuple[str, ...],
         _staged: StagedEntry,
         _place: int,
+        *,
+        refused: Callable[[], list[str]],
+        topics: tuple[str, ...],
     ) -> None:
         """Answer changes that are committed together; the fold may have refused some."""
         left = refused()
