@@ -29,6 +29,7 @@ from broker.importing.tallies import (
 )
 from broker.store.consume_queue import QueueKey
 from broker.store.control import (
+    COMMITS_PER_COMMAND,
     Command,
     CommitOffsets,
     ForbidTopic,
@@ -56,7 +57,6 @@ ENTRY_BYTES: Final = 1024 * 1024
 """Of an entry's body, unless one record has more."""
 
 COMMANDS_PER_ENTRY: Final = 500
-COMMITS_PER_COMMAND: Final = 1000
 ASIDE_SUFFIX: Final = ".importing"
 
 _NO_HOST: Final = bytes(8)

@@ -101,6 +101,10 @@ class OffsetCommit(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     client_id: str = ""
 
 
+COMMITS_PER_COMMAND: Final = 1000
+"""Offsets that tools put into one record; there may be many more to set."""
+
+
 class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
     """Store consumer offsets, many in one record; `is_forced` for resets, which may rewind."""
 

@@ -6,22 +6,25 @@ What consumers commit themselves, and ask for, is answered elsewhere (offsets.py
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from broker.server.handlers.members import Members
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
-from broker.store.control import Command, CommitOffsets, OffsetCommit, RemoveOffsets
+from broker.store.control import (
+    COMMITS_PER_COMMAND,
+    Command,
+    CommitOffsets,
+    OffsetCommit,
+    RemoveOffsets,
+)
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from dledger_mq.message import names
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-
-COMMITS_PER_COMMAND: Final = 1000
 
 
 class OffsetTools:
@@ -84,19 +87,17 @@ class OffsetTools:
 
     def _copy(self, source: str, target: str, topic: str) -> list[Command]:
         """Return what gives a group the offsets of another one in a topic; nothing if that has none."""
-        commits = [
-            OffsetCommit(target, topic, queue_id, offset)
-            for queue_id, offset in self._state.offsets.of(source, topic).items()
-        ]
-        if not commits:
+        wanted, there = (self._state.offsets.of(group, topic) for group in (source, target))
+        if not wanted:
             return []
-        parts = range(0, len(commits), COMMITS_PER_COMMAND)
-        return [
-            RemoveOffsets(target, topic),
-            *(
-                CommitOffsets(commits[at : at + COMMITS_PER_COMMAND], is_forced=True)
-                for at in parts
-            ),
+        commits = [OffsetCommit(target, topic, *place) for place in wanted.items()]
+        # Only if it must be: should the leader be lost in between, the target has no offsets there.
+        removal: list[Command] = (
+            [] if there.keys() <= wanted.keys() else [RemoveOffsets(target, topic)]
+        )
+        return removal + [
+            CommitOffsets(commits[at : at + COMMITS_PER_COMMAND], is_forced=True)
+            for at in range(0, len(commits), COMMITS_PER_COMMAND)
         ]
 
 

@@ -1,6 +1,6 @@
 """Answers to tools that look at one topic or group: settings, who subscribes, how far they are, since when, units.
 
-What a tool asks about all of them at once, and all changes, is answered elsewhere (admin.py).
+Whole tables, messages and connections are shown elsewhere (admin.py), and so are changes (table_changes.py).
 """
 
 from __future__ import annotations
