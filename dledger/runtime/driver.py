@@ -368,14 +368,21 @@ class Driver:
             self.run_pass()
 
     def run_pass(self) -> None:
-        """Run one pass.
+        """Run one pass; after one that has failed there is no other.
 
         Raises:
             DLedgerError: the engine has failed; the node stops.
             Exception: the state machine or a callback has failed; the node stops.
         """
-        if self._failed is not None:
-            raise self._failed.error  # once more for each task that still runs a pass
+        if self._failed is None:
+            ended = capture(self._pass)
+            if not isinstance(ended, Error):
+                return
+            self._failed = ended
+        raise self._failed.error  # once more for each task that still runs a pass
+
+    def _pass(self) -> None:
+        """Run one pass; see `run_pass`."""
         engine = self.engine
         watch = self._watch
         self.pass_count += 1
