@@ -37,6 +37,7 @@ class NameServerConfig:
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         log_level: one of `LOG_LEVELS`.
+        metrics: where figures are given over HTTP; None: nowhere.
         warnings: settings of namesrv.conf that are not used or passed over, and why.
     """
 
@@ -46,6 +47,7 @@ class NameServerConfig:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
     log_level: str = "warning"
+    metrics: Address | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -86,6 +88,12 @@ def argument_parser() -> argparse.ArgumentParser:
         "names must be signed with it",
     )
     add(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="give figures for Prometheus (/metrics), /healthz and /readyz there; a bare port is on "
+        f"{DEFAULT_HOST}",
+    )
+    add(
         "--log-level",
         default="warning",
         type=log_level,
@@ -114,6 +122,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
         log_level=options.log_level,
+        metrics=_address("--metrics", options.metrics) if options.metrics else None,
         warnings=tuple(warnings),
     )
 

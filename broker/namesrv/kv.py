@@ -31,6 +31,10 @@ _TABLE_MEMBER: Final = "configTable"
 class KvStore(Protocol):
     """Reads are local and at once; changes wait until they are durable."""
 
+    @property
+    def is_ready(self) -> bool:
+        """True while values can change."""
+
     def get(self, namespace: str, key: str) -> str | None:
         """Return one value, or None."""
 
@@ -98,6 +102,11 @@ class LocalKv:
         self._disk = disk
         self._lock = trio.Lock()
         self._table = {} if disk is None else _load(disk)
+
+    @property
+    def is_ready(self) -> bool:
+        """True: nobody else is asked."""
+        return True
 
     def get(self, namespace: str, key: str) -> str | None:
         """Return one value, or None."""

@@ -22,7 +22,7 @@ proven one comes. The table must not know how anything is proven, nor ask anybod
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -138,6 +138,14 @@ class _BrokerName(msgspec.Struct):
 
     def leader(self) -> _Live | None:
         return self.heard.get(self.addrs.get(LEADER_ID, ""))
+
+
+class RegisteredGroup(NamedTuple):
+    """What is registered of a group: how many nodes, and whether its leader is one of them."""
+
+    broker_name: str
+    node_count: int
+    has_leader: bool
 
 
 class RouteTable:
@@ -371,6 +379,13 @@ class RouteTable:
             brokers={name: entry.data() for name, entry in self._names.items()},
             clusters={cluster: tuple(names) for cluster, names in clusters.items()},
         )
+
+    def registered_groups(self) -> list[RegisteredGroup]:
+        """Return what is registered of each group."""
+        return [
+            RegisteredGroup(entry.name, len(entry.heard), entry.leader() is not None)
+            for entry in self._names.values()
+        ]
 
     def member_group(self, broker_name: str) -> BrokerData | None:
         """Return the addresses of one broker name, or None."""

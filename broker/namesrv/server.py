@@ -16,6 +16,7 @@ import trio
 from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
+from broker.namesrv.figures import NameServerParts, RequestCounts, make_endpoint
 from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import KvStore, LocalKv
 from broker.namesrv.registrants import Registrants
@@ -45,18 +46,28 @@ EXPIRY_INTERVAL_S = 5.0
 DEAD_AFTER_S = 15
 """A broker whose machine died, or is cut off, is taken out after about so long."""
 
+CODES_MAX = 256
+"""Codes that are counted each by itself; whoever makes more up has them counted together."""
+
+OTHER_CODE = -1
+
 SLOW_REQUESTS_MAX = 1000
 """Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
 
 
 class NameServer:
-    """One name server. `run` does everything; it may run in a nursery next to brokers (--dev)."""
+    """One name server. `run` does everything; it may run in a nursery next to brokers (--dev).
+
+    Attributes:
+        metrics_address: where figures are given, once it runs; None: nowhere.
+    """
 
     def __init__(self, config: NameServerConfig, *, limits: ListenerLimits | None = None) -> None:
         """Take the configuration; `run` opens the sockets."""
         self._config = config
         self._limits = limits
         self.routes = RouteTable()
+        self.metrics_address: Address | None = None
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -72,6 +83,18 @@ class NameServer:
             async with trio.open_nursery() as nursery:
                 service = _Service(self._config, self.routes, kv, nursery)
                 listener = Listener(service.handle, closed=service.closed, limits=self._limits)
+                if self._config.metrics is not None:
+                    parts = NameServerParts(
+                        node_id=str(bound_address(sock)),
+                        routes=self.routes,
+                        kv=kv,
+                        requests=service.counts,
+                        connection_count=lambda: len(listener.connections),
+                        turned_away_count=lambda: listener.refused_count,
+                    )
+                    figures = _bind(self._config.metrics, "--metrics")
+                    self.metrics_address = bound_address(figures)
+                    await nursery.start(make_endpoint(figures, parts).run)
                 nursery.start_soon(service.expire)
                 await nursery.start(listener.run, [sock])
                 task_status.started(bound_address(sock))
@@ -89,6 +112,7 @@ class _Service:
         self._routes = routes
         self._nursery = nursery
         self._slow_count = 0
+        self.counts = RequestCounts({})
         self._registrants = Registrants(
             routes,
             ask_broker,
@@ -137,9 +161,13 @@ class _Service:
         """Return the answer, or None when it comes later or never."""
         if request.is_response:
             return None  # the name server asks nobody
+        by_code = self.counts.by_code
+        code = request.code if request.code in by_code or len(by_code) < CODES_MAX else OTHER_CODE
+        by_code[code] = by_code.get(code, 0) + 1
         if not self._handlers.is_slow(request, asker):
             return self._handlers.answer(request, asker)
         if self._slow_count >= SLOW_REQUESTS_MAX:
+            self.counts.busy += 1
             return make_response(
                 request.opaque,
                 ResponseCode.SYSTEM_BUSY,
@@ -181,6 +209,7 @@ class _Service:
         while True:
             await trio.sleep(EXPIRY_INTERVAL_S)
             for identity in self._routes.expire(_now_ms()):
+                self.counts.silent += 1
                 _log.warning(
                     "broker %s at %s is silent: taken out",
                     identity.broker_name,
@@ -218,7 +247,7 @@ def _encoded(answer: RemotingCommand) -> bytes:
         return encode_command(refusal)
 
 
-def _bind(address: Address) -> socket.socket:
+def _bind(address: Address, option: str = "--listen") -> socket.socket:
     """Bind the port; what connects there is noticed when its machine dies.
 
     Raises:
@@ -228,7 +257,7 @@ def _bind(address: Address) -> socket.socket:
         sock = bind(address)
     except OSError as error:
         raise NameServerConfigError(
-            f"--listen {address}: cannot listen there: {error.strerror or error}"
+            f"{option} {address}: cannot listen there: {error.strerror or error}"
         ) from error
     notice_dead_peer(sock, after_s=DEAD_AFTER_S)
     return sock

@@ -13,11 +13,14 @@ from pathlib import Path
 
 import trio
 
+from broker.metrics.endpoint import Endpoint
 from broker.net.listener import Listener, ListenerLimits
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
 from broker.server.deliveries.deliveries import DeliveryAlarm
 from broker.server.environment import Environment
+from broker.server.figures.observed import Observed
+from broker.server.figures.registry import make_endpoint
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
 from broker.server.node_keeper import NodeKeeper
@@ -70,6 +73,7 @@ class Broker:
         log: the member of the Raft group.
         state: what follows from its committed entries.
         addresses: where clients connect, once bound.
+        metrics_address: where figures are given; None: nowhere.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -95,6 +99,11 @@ class Broker:
         except OSError as error:
             self._lock.release()
             raise _cannot_listen(config, error) from error
+        self.metrics_address = None
+        self._metrics_socket = None
+        if config.metrics.listen is not None:
+            self._metrics_socket = self._bind_metrics(config.metrics.listen)
+            self.metrics_address = bound_address(self._metrics_socket)
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
@@ -121,6 +130,24 @@ class Broker:
         )
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
+
+    def _bind_metrics(self, address: Address) -> socket.socket:
+        """Take the port of the figures.
+
+        Raises:
+            ListenError: it is taken, or the host is unknown.
+        """
+        try:
+            return bind(address)
+        except OSError as error:
+            for sock in self._sockets:
+                sock.close()
+            self._lock.release()
+            why = error.strerror or error
+            raise ListenError(
+                f"{address}, the port of the figures, cannot be listened on: {why} (--metrics, or "
+                "metricsPromExporterPort)"
+            ) from error
 
     def _log_config(self) -> LogConfig:
         """Derive the log's settings; by the attributes other members find this node's client port and its links."""
@@ -156,6 +183,10 @@ class Broker:
         try:
             async with trio.open_nursery() as nursery:
                 controller = self._join(nursery)
+                if (
+                    self._metrics_socket is not None
+                ):  # before the log: who asks learns that it is opened
+                    await nursery.start(self._make_endpoint(self._metrics_socket, controller).run)
                 await nursery.start(self.log.run)
                 nursery.start_soon(controller.link.run)
                 nursery.start_soon(controller.members.exchange.run)
@@ -175,6 +206,8 @@ class Broker:
         finally:
             for sock in self._sockets:
                 sock.close()
+            if self._metrics_socket is not None:
+                self._metrics_socket.close()
             self.state.close()
             self._lock.release()
 
@@ -263,6 +296,23 @@ class Broker:
         self._controller.services.live.look()
         self._watch_log(self._controller)
         return self._controller
+
+    def _make_endpoint(self, sock: socket.socket, controller: BrokerController) -> Endpoint:
+        return make_endpoint(
+            sock,
+            Observed(
+                log=self.log,
+                state=self.state,
+                services=controller.services,
+                config=lambda: self.config,
+                room=lambda: _disk_room(self.config.store_path),
+                connection_count=self._client_count,
+                turned_away_count=lambda: self._listener.refused_count,
+                stop_stage=lambda: self._orderly_stop.stage,
+                wall_ms=self._clock,
+                clock_ahead_ms=lambda: self._clock.ahead_ms,
+            ),
+        )
 
     def _watch_log(self, controller: BrokerController) -> None:
         """Let the log have what is staged, and learn what becomes of it and of this node."""

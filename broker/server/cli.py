@@ -94,6 +94,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     """
     if options.json and not options.check:
         raise ConfigError("--json goes with --check")
+    if options.metrics_port is not None and not options.dev:
+        raise ConfigError("--metrics-port goes with --dev; a node has --metrics")
     if options.dev:
         return trio.run(run_dev, _dev_options(options), console)
     reading = _configure(options)
@@ -145,6 +147,11 @@ def _parser() -> argparse.ArgumentParser:
         "--secret-file", metavar="FILE", help="its first line is the group's secret"
     )
     parser.add_argument(
+        "--metrics",
+        metavar="[HOST:]PORT",
+        help="give figures for Prometheus (/metrics), /healthz and /readyz there; a bare port is on 127.0.0.1",
+    )
+    parser.add_argument(
         "--check",
         action="store_true",
         help="show what would hold, from where, and every mistake; start nothing (exit status 2: there are mistakes)",
@@ -185,11 +192,18 @@ def _add_dev(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="port of the name server (default: 9876)",
     )
+    dev.add_argument(
+        "--metrics-port",
+        type=port,
+        metavar="PORT",
+        help="give figures (/metrics, /healthz, /readyz) of the nodes on this port and the next two, of the name "
+        "server on the one behind",
+    )
 
 
 def _dev_options(options: argparse.Namespace) -> DevOptions:
     """Read the options of --dev, and refuse those that it chooses itself: they would silently do nothing."""
-    for name in ("config", "group", "id", "peers", "listen", "namesrv", "secret_file"):
+    for name in ("config", "group", "id", "peers", "listen", "namesrv", "secret_file", "metrics"):
         if getattr(options, name) is not None:
             raise ConfigError(
                 f"--dev chooses --{name.replace('_', '-')} itself: leave one of the two out"
@@ -203,6 +217,7 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
         store=Path(options.store or "data/dev").resolve(),
         first_port=options.port,
         namesrv_port=options.namesrv_port,
+        metrics_port=options.metrics_port,
         cluster=options.cluster or "DefaultCluster",
         log_level=options.log_level,
     )
@@ -269,9 +284,28 @@ def _flags(options: argparse.Namespace) -> dict[str, str]:
             raise ConfigError(f"--listen: {error}") from error
         flags["listenPort"] = str(listen.port)
         flags["bindAddress"] = listen.host or None
+    if options.metrics:
+        flags |= _metrics_flags(options.metrics)
     if options.secret_file:
         flags["secret"] = read_secret(options.secret_file, "--secret-file")
     return {key: value for key, value in flags.items() if value is not None}
+
+
+def _metrics_flags(text: str) -> dict[str, str]:
+    """Return what --metrics sets.
+
+    Raises:
+        ConfigError: it is no address.
+    """
+    try:
+        address = parse_address(text)
+    except ValueError as error:
+        raise ConfigError(f"--metrics: {error}") from error
+    return {
+        "metricsExporterType": "PROM",
+        "metricsPromExporterHost": address.host,
+        "metricsPromExporterPort": str(address.port),
+    }
 
 
 def _repeated(found: Sequence[Property]) -> list[str]:
@@ -324,7 +358,8 @@ async def _serve(config: BrokerConfig, console: Console) -> None:
             console,
             f"[green]broker {escape(config.broker_name)}, node {escape(config.node_id)}, is ready[/green]: "
             f"clients at {where}, members at {config.own_peer.host}:{config.own_peer.port}, "
-            f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}",
+            f"name servers {escape('; '.join(map(str, config.namesrvs)) or 'none')}"
+            + (f", figures at {broker.metrics_address}" if broker.metrics_address else ""),
         )
         _log.info("messages are put into the log by %s", compiled.describe())
 

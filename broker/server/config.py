@@ -37,6 +37,9 @@ from dledger_mq.net.address import Address
 STOP_FORWARD_S: Final = 35
 """RocketMQ's clients ask for routes every 30 s."""
 
+METRICS_PORT: Final = 5557
+"""RocketMQ's port for figures."""
+
 MEMORY_PERCENT: Final = 40
 """RocketMQ's share of memory for the end of the log."""
 
@@ -74,6 +77,19 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class MetricsSettings:
+    """Where figures are given, and how many.
+
+    Attributes:
+        listen: the address of the HTTP port; None: there is none. Port 0 picks a free one.
+        series_max: series of one figure.
+    """
+
+    listen: Address | None = None
+    series_max: int = 50_000
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerConfig:
     """One broker node. Times in milliseconds.
 
@@ -100,6 +116,7 @@ class BrokerConfig:
         times: of heartbeats, lease and elections.
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
         retention: what is deleted when.
+        metrics: figures over HTTP.
     """
 
     group: str
@@ -148,6 +165,7 @@ class BrokerConfig:
     times: RaftTimes = field(default_factory=RaftTimes)
     retention: RetentionRules = RetentionRules()
     limits: Limits = field(default_factory=Limits)
+    metrics: MetricsSettings = MetricsSettings()
     unchangeable: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -458,7 +476,17 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
             if key.strip()
         ),
         limits=_read_limits(values),
+        metrics=_read_metrics(values),
     )
+
+
+def _read_metrics(values: Values) -> MetricsSettings:
+    """Read where figures are given; nobody but this machine gets them unless a host is named."""
+    kind = values.choice("metricsExporterType", ("DISABLE", "PROM", "0", "2"), "DISABLE")
+    host = values.text("metricsPromExporterHost", "127.0.0.1")
+    port = values.number("metricsPromExporterPort", METRICS_PORT, high=65535)
+    series_max = values.number("metricsOtelCardinalityLimit", 50_000, low=1, high=10_000_000)
+    return MetricsSettings(Address(host, port) if kind in ("PROM", "2") else None, series_max)
 
 
 def _read_limits(values: Values) -> Limits:
@@ -494,6 +522,12 @@ def _risks(config: BrokerConfig) -> list[str]:
         for node in config.preferred_leaders
         if node not in names
     ]
+    figures = config.metrics.listen
+    if figures is not None and not is_loopback(figures.host):
+        found.append(
+            f"metricsPromExporterHost={figures.host}: everybody who reaches port {figures.port} can read the figures, "
+            "with the names of topics and groups; nobody is asked who he is"
+        )
     if not config.fsync:
         found.append(
             "flushDiskType=ASYNC_FLUSH: sends are acknowledged before fsync; a power cut on a majority of "
@@ -509,6 +543,11 @@ def _contradictions(config: BrokerConfig) -> list[str]:
     if config.listen.port == own.port and config.listen.port != 0:
         found.append(
             f"listenPort={config.listen.port} is also the port of {own} in dLegerPeers: clients and members need two"
+        )
+    figures = config.metrics.listen
+    if figures is not None and figures.port and figures.port in (config.listen.port, own.port):
+        found.append(
+            f"metricsPromExporterPort={figures.port} is also the port of clients or members: they need their own"
         )
     if config.vip_port and config.listen.port and config.listen.port - 2 == own.port:
         found.append(
@@ -543,6 +582,11 @@ def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:
         f"{config.listen} (brokerIP1, bindAddress and listenPort say otherwise)"
     )
     return [notice]
+
+
+def is_loopback(host: str) -> bool:
+    """Return True if nobody but this machine reaches what listens on a host."""
+    return host == "localhost" or host.startswith("127.") or host == "::1"
 
 
 def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:

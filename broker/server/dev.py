@@ -27,6 +27,7 @@ HOST = "127.0.0.1"
 NODES = ("n0", "n1", "n2")
 GROUP = "broker-a"
 PORT_STEP = 10
+PORT_MAX = 65_535
 _MEMBER_PORT_DISTANCE = 10_000
 _READY_S = 30.0
 _POLL_S = 0.2
@@ -44,6 +45,7 @@ class DevOptions:
 
     Attributes:
         store: folder of all data, an absolute path.
+        metrics_port: of the first node's figures; None: none are given.
     """
 
     store: Path
@@ -51,6 +53,7 @@ class DevOptions:
     namesrv_port: int
     cluster: str
     log_level: str
+    metrics_port: int | None = None
 
     @property
     def ports(self) -> list[int]:
@@ -61,6 +64,12 @@ class DevOptions:
     def member_ports(self) -> list[int]:
         """The ports of the three nodes for each other."""
         return [port + _MEMBER_PORT_DISTANCE for port in self.ports]
+
+    @property
+    def metrics_ports(self) -> list[int]:
+        """The ports of the figures: of the three nodes, then of the name server; none if there are no figures."""
+        first = self.metrics_port
+        return [] if first is None else [first + number for number in range(len(NODES) + 1)]
 
     @property
     def peers(self) -> str:
@@ -77,7 +86,7 @@ async def run_dev(options: DevOptions, console: Console) -> int:
         ConfigError: the ports do not fit.
         StoreLockedError: the store is another --dev's.
     """
-    port_max = 65_535 - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES)
+    port_max = PORT_MAX - _MEMBER_PORT_DISTANCE - PORT_STEP * len(NODES)
     if not 1 <= options.first_port <= port_max:
         raise ConfigError(
             f"--port {options.first_port} is not from 1 to {port_max}: the members of the group listen on ports "
@@ -88,10 +97,32 @@ async def run_dev(options: DevOptions, console: Console) -> int:
             raise ConfigError(
                 f"--namesrv-port {options.namesrv_port} is also the port of {users}: {ports} (--port)"
             )
+    _check_metrics_ports(options)
     group = _DevGroup(options, console)
     with StoreLock(options.store):
         await group.run()
     return group.exit_status
+
+
+def _check_metrics_ports(options: DevOptions) -> None:
+    """Refuse ports of figures that are no ports, or somebody else's.
+
+    Raises:
+        ConfigError: names both.
+    """
+    others = {
+        **dict.fromkeys(options.ports, "a broker"),
+        **dict.fromkeys(options.member_ports, "a member"),
+        options.namesrv_port: "the name server",
+    }
+    for port in options.metrics_ports:
+        if port > PORT_MAX or port in others:
+            why = (
+                f"{port} is the port of {others[port]}" if port in others else f"{port} is no port"
+            )
+            raise ConfigError(
+                f"--metrics-port {options.metrics_port}: {why}; it needs {len(NODES) + 1} ports"
+            )
 
 
 class _DevGroup:
@@ -142,27 +173,35 @@ class _DevGroup:
 
 def plan_dev(options: DevOptions) -> list[Program]:
     """Lay out the processes, the name server first. Each command names a folder in the store, so it is no other's."""
+    *of_nodes, of_name_server = [_metrics(port) for port in options.metrics_ports] or [()] * 4
     brokers = (
-        _broker(options, node, port) for node, port in zip(NODES, options.ports, strict=True)
+        _broker(options, node, port, metrics)
+        for node, port, metrics in zip(NODES, options.ports, of_nodes, strict=True)
     )
-    return [_name_server(options), *brokers]
+    return [_name_server(options, of_name_server), *brokers]
 
 
-def _name_server(options: DevOptions) -> Program:
+def _metrics(port: int) -> tuple[str, ...]:
+    return ("--metrics", f"{HOST}:{port}")
+
+
+def _name_server(options: DevOptions, metrics: tuple[str, ...]) -> Program:
     command = (
         *(sys.executable, "-m", "broker.namesrv.cli"),
         *("--listen", f"{HOST}:{options.namesrv_port}", "--store", str(options.store / "namesrv")),
+        *metrics,
     )
     return Program("name server", command, options.store / "namesrv.log")
 
 
-def _broker(options: DevOptions, node: str, port: int) -> Program:
+def _broker(options: DevOptions, node: str, port: int, metrics: tuple[str, ...]) -> Program:
     command = (
         *(sys.executable, "-m", "broker.server.cli"),
         *("--group", GROUP, "--id", node, "--peers", options.peers),
         *("--listen", f"{HOST}:{port}", "--namesrv", f"{HOST}:{options.namesrv_port}"),
         *("--store", str(options.store / node), "--cluster", options.cluster),
         *("--log-level", options.log_level),
+        *metrics,
     )
     return Program(f"broker {node}", command, options.store / f"{node}.log")
 
@@ -181,6 +220,9 @@ async def _announce(options: DevOptions, console: Console) -> None:
             console,
             f"[green]ready[/green]: name server [bold]{namesrv}[/bold], group {GROUP}: {brokers}",
         )
+        if options.metrics_ports:
+            figures = ", ".join(f"{HOST}:{port}" for port in options.metrics_ports)
+            print_line(console, f"figures for Prometheus (/metrics, /readyz): {figures}")
         print_line(console, f"data and logs in {escape(str(options.store))}")
         print_line(
             console, "point any RocketMQ client at the name server; docs/client.md shows ours"

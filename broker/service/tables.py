@@ -256,6 +256,15 @@ def consume_table(
     return table
 
 
+def consume_lag(
+    topic: TopicConfig, *, group: str, queues: ConsumeQueues, offsets: ConsumerOffsets
+) -> int:
+    """Return what a group lacks in all queues of a topic, as `consume_table` shows it; nothing is read for it."""
+    ends = (queues.end(topic.name, QueueId(number)) for number in range(topic.read_queue_count))
+    consumed = offsets.of(group, topic.name)
+    return sum(end - max(0, consumed.get(QueueId(number), 0)) for number, end in enumerate(ends))
+
+
 def consume_stats(table: Mapping[WireQueue, QueueProgress]) -> bytes:
     """Encode the body of GET_CONSUME_STATS (208)."""
     return write_json({"consumeTps": 0.0, "offsetTable": table})

@@ -15,8 +15,11 @@ RESERVE_TIME: Final = "reserve.time"
 HOURS_MAX: Final = 876_000
 """A hundred years: more would not fit times in milliseconds."""
 
+MESSAGE_TYPE: Final = "message.type"
+"""The kind of messages that a topic is for, which is shown and not enforced."""
+
 _CHOICES: Final[Mapping[str, tuple[frozenset[str], Mapping[str, str]]]] = {
-    "message.type": (
+    MESSAGE_TYPE: (
         frozenset({"UNSPECIFIED", "NORMAL", "FIFO", "DELAY", "TRANSACTION", "MIXED"}),
         {},
     ),

@@ -575,6 +575,16 @@ class ConsumeQueues:
         """Return the queues of a topic that have seen a message, in the order of their first one."""
         return list(map(self._trimmed, self._by_topic.get(topic.encode(), ())))
 
+    def end(self, topic: str, queue_id: QueueId) -> QueueOffset:
+        """Return the max offset; 0 before the first message. Unlike `min_max` it never reads anything."""
+        queue = self.by_key.get((topic.encode(), queue_id))
+        return QueueOffset(0) if queue is None else queue.max_offset
+
+    def put_totals(self, topic: str) -> tuple[int, int]:
+        """Return how many records were ever put in a topic, and their size in bytes; nothing is read for it."""
+        queues = self._by_topic.get(topic.encode(), ())
+        return sum(each.max_offset for each in queues), sum(each.put_bytes for each in queues)
+
     def topics(self) -> list[str]:
         """Return the topics that have a queue, in the order of their first message."""
         return [topic.decode() for topic in self._by_topic]

@@ -130,6 +130,13 @@ class Schedule:
         """Return the progress by level, of levels that have delivered something."""
         return self._progress
 
+    @property
+    def waiting_count(self) -> int:
+        """The count of messages that are not delivered, and still in the log."""
+        return sum(
+            queue.max_offset - self._start(level, queue, None) for level, queue in self._levels()
+        )
+
     def due(
         self, now_ms: int, limit: int, after: Mapping[int, QueueOffset] | None = None
     ) -> list[DueMessage]:

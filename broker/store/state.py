@@ -407,8 +407,7 @@ class BrokerState:
 
     def topic_put_totals(self, topic: str) -> tuple[int, int]:
         """Return how many records were ever put in a topic, and their size in bytes."""
-        queues = self.queues.of_topic(topic)
-        return sum(q.max_offset for q in queues), sum(q.put_bytes for q in queues)
+        return self.queues.put_totals(topic)
 
     def _fold(self, entry: Entry, records: list[ParsedRecord]) -> None:
         """Fold the records of one entry."""

@@ -43,11 +43,16 @@ class Announcer:
     Attributes:
         role_watchers: called with every new `RoleView`.
         members_watchers: called after the configuration has changed, or is known to be committed.
+        election_count, leadership_count: how often this node asked for votes, and how often it was elected, since the
+            start.
     """
 
     def __init__(self, node_id: NodeId, engine: Engine, obstacles: Obstacles) -> None:
         self.role_watchers: list[Callable[[RoleView], None]] = []
         self.members_watchers: list[Callable[[], None]] = []
+        self.election_count = 0
+        self.leadership_count = 0
+        self._counted = (Role.FOLLOWER, Term(0))
         self._node_id = node_id
         self._engine = engine
         self._obstacles = obstacles
@@ -94,7 +99,8 @@ class Announcer:
     def _log_news(self, news: News) -> None:
         """Log one piece of news; what an operator should look into is a warning."""
         match news:
-            case RoleChanged(role=role, leader_id=leader_id):
+            case RoleChanged(role=role, term=term, leader_id=leader_id):
+                self._count(role, term)
                 self.log(logging.INFO, "role-changed", role=role.value, leader=leader_id)
             case MembersChanged(configuration=configuration, index=index):
                 self.log(logging.WARNING, "members-changed", members=configuration, entry=index)
@@ -120,6 +126,13 @@ class Announcer:
                 )
             case _:
                 assert_never(news)
+
+    def _count(self, role: Role, term: Term) -> None:
+        """Count elections and leaderships; a change of the known leader alone is neither."""
+        if (role, term) != self._counted:
+            self.election_count += role is Role.CANDIDATE
+            self.leadership_count += role is Role.LEADER
+        self._counted = (role, term)
 
     def _view_now(self, *, is_serving: bool) -> RoleView:
         node = self._engine.node

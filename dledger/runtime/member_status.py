@@ -112,6 +112,13 @@ class MemberStatus:
             first_position=log.layout.first_position,
             catch_up_reads=driver.catch_up.load_count,
             catch_up_read_bytes=driver.catch_up.load_bytes,
+            election_count=driver.announcer.election_count,
+            leadership_count=driver.announcer.leadership_count,
+            stall_count=driver.stall_count,
+            stall_longest_ms=driver.stall_longest_ms,
+            repaired_count=driver.engine.live_repair.repaired_count,
+            missing_count=driver.engine.live_repair.missing_count,
+            sync_durations=driver.pace.durations,
         )
 
     def answer(self, token: int) -> StatusAnswer:

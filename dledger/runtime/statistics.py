@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from dledger.raft.effects import Role
 from dledger.raft.ids import NO_INDEX, NO_TERM, Index, NodeId, Position, Term
+from dledger.runtime.durations import Durations
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,10 @@ class Statistics:
         disk_trouble: what is wrong with the own disk, in words; empty when nothing is.
         sync_count, pass_count, applied_count: since the start.
         catch_up_reads, catch_up_read_bytes: reads of old entries for members that lack them, since the start.
+        election_count, leadership_count: see `Announcer`.
+        stall_count, stall_longest_ms: how often, and for how long at most, the loop stood still, since the start.
+        repaired_count, missing_count: damaged entries that other members gave back, and those still asked for.
+        sync_durations: of writes with their syncs, since the start; it goes on counting. None: none can be made yet.
     """
 
     node_id: NodeId
@@ -44,6 +49,13 @@ class Statistics:
     first_position: Position = Position(0)
     catch_up_reads: int = 0
     catch_up_read_bytes: int = 0
+    election_count: int = 0
+    leadership_count: int = 0
+    stall_count: int = 0
+    stall_longest_ms: int = 0
+    repaired_count: int = 0
+    missing_count: int = 0
+    sync_durations: Durations | None = None
 
 
 def nothing_yet(node_id: NodeId, peers_connected: tuple[NodeId, ...]) -> Statistics:

@@ -10,6 +10,7 @@ from collections import deque
 from typing import Final
 
 from dledger.raft.slow_disk import SLOW_COUNT, STUCK_TIMES
+from dledger.runtime.durations import Durations
 
 SLOW_MS: Final = 2.0
 FAST_MS: Final = 1.0
@@ -19,6 +20,9 @@ Both are far below the heartbeat interval."""
 
 WEIGHT: Final = 0.1
 """Of the newest sync in the moving average."""
+
+BOUNDS_MS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 50, 100, 250, 500, 1000)
+"""From a disk with a cache that outlives a power cut to one that is about to fail."""
 
 
 class SyncPace:
@@ -30,11 +34,20 @@ class SyncPace:
         slow_disk_ms: a sync that takes so long is one of a slow disk.
     """
 
-    __slots__ = ("_begun_ms", "_latest_ms", "_slow_disk_ms", "average_ms", "count", "is_slow")
+    __slots__ = (
+        "_begun_ms",
+        "_latest_ms",
+        "_slow_disk_ms",
+        "average_ms",
+        "count",
+        "durations",
+        "is_slow",
+    )
 
     def __init__(self, slow_disk_ms: int) -> None:
         self.average_ms = 0.0
         self.count = 0
+        self.durations = Durations(BOUNDS_MS)
         self.is_slow = False
         self._slow_disk_ms = slow_disk_ms
         self._latest_ms: deque[float] = deque(maxlen=SLOW_COUNT)
@@ -53,6 +66,7 @@ class SyncPace:
         self._begun_ms = None
         self._latest_ms.append(sync_ms)
         self.count += 1
+        self.durations.add(sync_ms)
         self.average_ms += WEIGHT * (sync_ms - self.average_ms)
         if self.average_ms > SLOW_MS:
             self.is_slow = True

@@ -84,6 +84,7 @@ LAYERS = {
     "dledger_mq.client": {"message", "net", "remoting"},
     "dledger_mq.blocking": {"client"},
     "dledger_mq.testing": {"client", "message", "net", "remoting"},
+    "broker.metrics": set(),
     "broker.net": set(),
     "broker.command_line": set(),
     "broker.processes": set(),
@@ -94,6 +95,7 @@ LAYERS = {
     "broker.settings": set(),
     "broker.server": {
         "command_line",
+        "metrics",
         "net",
         "processes",
         "properties",
@@ -103,7 +105,7 @@ LAYERS = {
         "times",
     },
     "broker.node": {"command_line", "processes", "server", "settings"},
-    "broker.namesrv": {"command_line", "net", "properties", "settings"},
+    "broker.namesrv": {"command_line", "metrics", "net", "properties", "settings"},
     "broker.importing": {"store"},
     "broker.admin": {"command_line", "importing", "store"},
     "broker.testing": {"server", "service", "store"},
@@ -113,6 +115,7 @@ LAYERS = {
     "broker.server.watches": {"requests"},
     "broker.server.handlers": {"changes", "config", "links", "requests", "settings", "watches"},
     "broker.server.deliveries": {"handlers", "requests"},
+    "broker.server.figures": {"config", "handlers", "services"},
 }
 
 # Of the log, what those parts of the others may use that know nothing of the world.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from broker.server.handlers.offset_overflows import OffsetOverflows
@@ -24,13 +24,42 @@ BACKLOG_BYTES: Final = 64 << 20
 """Messages farther from the log's end are a backlog; up to there entries are kept in memory, as a rule."""
 
 
+READERS_MAX: Final = 50_000
+"""Groups in topics of which what they were given is counted; as many series as RocketMQ's default allows."""
+
+
+@dataclass(slots=True)
+class GivenMessages:
+    """What one group was given of one topic by this node, since the start."""
+
+    messages: int = 0
+    size_bytes: int = 0
+
+
 @dataclass(slots=True)
 class PullCounts:
-    """Pulls that were answered since the start, with messages or without, and the messages."""
+    """Pulls that were answered since the start, with messages or without, and the messages.
+
+    Attributes:
+        by_reader: the messages by group and topic; those beyond READERS_MAX are in the sum only.
+    """
 
     found: int = 0
     missed: int = 0
     messages: int = 0
+    by_reader: dict[tuple[str, str], GivenMessages] = field(default_factory=dict)
+
+    def give(self, group: str, topic: str, count: int, size_bytes: int) -> None:
+        """Count an answer with messages."""
+        self.found += 1
+        self.messages += count
+        given = self.by_reader.get((group, topic))
+        if given is None:
+            if len(self.by_reader) >= READERS_MAX:
+                return
+            given = self.by_reader[group, topic] = GivenMessages()
+        given.messages += count
+        given.size_bytes += size_bytes
 
 
 class PullAnswers:
@@ -107,6 +136,7 @@ class PullAnswers:
         self._note_backlog(pull, is_backlog=result.bytes_behind > BACKLOG_BYTES)
         if result.not_loaded:
             self._loads.read_ahead(pull, result.not_loaded)
+        body_bytes = sum(map(len, result.records))
         is_cold = pull.is_confirmed and result.bytes_behind > self._advice.cold_bytes
         head = pull_reply_head(
             pull.opaque,
@@ -114,7 +144,7 @@ class PullAnswers:
             next_begin_offset=outcome.next_offset,
             min_offset=result.min_offset,
             max_offset=outcome.max_offset,
-            body_bytes=sum(map(len, result.records)),
+            body_bytes=body_bytes,
             suggested_broker_id=(
                 self._advice.for_cold_read(pull.fields.queue_id, result.bytes_behind)
                 if is_cold
@@ -122,13 +152,13 @@ class PullAnswers:
             ),
             remark=result.status.value.encode(),
         )
-        pull.reply_in_pieces((head, *result.records))
-        counts = self.counts
+        was_held = pull.held_until_ms > 0
+        pull.reply_in_pieces((head, *result.records), outcome.code, was_held=was_held)
         if result.count:
-            counts.found += 1
-            counts.messages += result.count
+            fields = pull.fields
+            self.counts.give(fields.consumer_group, fields.topic, result.count, body_bytes)
         else:
-            counts.missed += 1
+            self.counts.missed += 1
 
     def _note_backlog(self, pull: Pull, *, is_backlog: bool) -> None:
         """Note what a pull's client reads; it is expected to go on there."""

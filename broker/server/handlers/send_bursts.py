@@ -19,9 +19,10 @@ from broker.server.handlers.known_sends import KnownSends
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_operations import SendOperation
+from broker.server.requests.calls import Calls
 from broker.server.requests.commits import Commits, RecordRun
 from broker.server.requests.origin import Origin
-from broker.server.requests.request import Command
+from broker.server.requests.request import HOLD_MS, Command
 from broker.service.send import KEPT_FLAGS, SendRules
 from broker.store.entry_bodies import QueueEnd, StagedMessage
 from broker.store.parse import KEY, PHYSICAL_OFFSET, QUEUE_OFFSET
@@ -30,6 +31,7 @@ from dledger import DLedgerError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import BODY_BYTES_MAX
+from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.replies import join_frames
@@ -123,6 +125,7 @@ class SendLane:
         new_topics: NewTopics,
         is_open: Callable[[], bool],
         single_out: Callable[[Burst, int], SendOperation],
+        calls_of: Callable[[int], Calls],
     ) -> None:
         """Set up the lane.
 
@@ -134,6 +137,7 @@ class SendLane:
             new_topics: the topics whose sends are answered later.
             is_open: returns True while sends are taken here.
             single_out: makes a request of its own of the send at a place of a burst.
+            calls_of: returns what counts the answers to a code.
         """
         self._commits = commits
         self._rules = rules
@@ -141,6 +145,7 @@ class SendLane:
         self._new_topics = new_topics
         self._is_open = is_open
         self._make = single_out
+        self._calls_of = calls_of
         self._header = answers.replies.plain_template(answers.ids.prefix)
 
     # From frames to staged records.
@@ -239,6 +244,9 @@ class SendLane:
                 send.committed(staged, at)
             return
         self._known.leave_together(burst.keys)
+        # A client sends with one code; who mixes them has all of a burst counted as its first.
+        calls, arrived_ms = self._calls_of(burst.commands[0].code), burst.deadline_ms - HOLD_MS
+        calls.answered(ResponseCode.SUCCESS, arrived_ms, len(burst.keys))
         header, records = self._header, staged.records[place : place + len(burst.keys)]
         burst.origin.send(
             join_frames(

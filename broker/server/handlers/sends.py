@@ -18,7 +18,7 @@ from broker.server.handlers.send_bursts import Burst, SendLane
 from broker.server.handlers.send_operations import SendOperation
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.commits import Commits
-from broker.server.requests.request import Handler, PendingRequest
+from broker.server.requests.request import HOLD_MS, Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import NOTHING_NEW
 from broker.service.conclusions import RequestKind
@@ -78,6 +78,7 @@ class Sends:
                 new_topics=new_topics,
                 is_open=lambda: router.is_serving and not self.refused_because,
                 single_out=self._single_out,
+                calls_of=lambda code: self._by_code[code].calls,
             )
 
     def handlers(self) -> tuple[Handler[SendRequest], ...]:
@@ -156,6 +157,7 @@ class Sends:
             command.opaque,
             is_oneway=False,
             deadline_ms=burst.deadline_ms,
+            arrived_ms=burst.deadline_ms - HOLD_MS,
         )
         send.service, send.born_ms = self, fields.born_timestamp_ms
         send.plan = SendPlan(fields.topic, queue_end.key[1], sys_flag, 0, 0, (message,))

@@ -50,6 +50,7 @@ class Dispatch:
 
     Attributes:
         lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
+        unknown: the handler of every code that nobody has registered.
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
@@ -58,6 +59,8 @@ class Dispatch:
         self._now_ms = now_ms
         self._handlers: dict[int, AnyHandler] = {}
         self._questions = Questions()
+        self.unknown: AnyHandler = Handler(-1, _refuse_unknown, RequestKind.READ, Where.HERE)
+        self.unknown.calls.now_ms = now_ms
 
     @property
     def handlers(self) -> tuple[AnyHandler, ...]:
@@ -71,6 +74,7 @@ class Dispatch:
             assert handler.code not in self._handlers, f"two services handle {handler.code}"
             if handler.kind is RequestKind.QUESTION:
                 assert issubclass(handler.request_type, Question), f"{handler.code} asks a question"
+            handler.calls.now_ms = self._now_ms
             self._handlers[handler.code] = handler
 
     def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
@@ -104,8 +108,8 @@ class Dispatch:
 
     def _handle(self, origin: Origin, frame: Frame, command: Command, deadline_ms: int) -> None:
         """Carry out one request, where it must be."""
-        handler = self._handlers.get(command.code, _UNKNOWN)
-        assert handler.code == command.code or handler is _UNKNOWN, (
+        handler = self._handlers.get(command.code, self.unknown)
+        assert handler.code == command.code or handler is self.unknown, (
             f"a request of code {command.code} went to the handler of {handler.code}"
         )
         request = handler.request_type(
@@ -117,6 +121,7 @@ class Dispatch:
             command.flag & FLAG_ONEWAY != 0,
             deadline_ms,
         )
+        request.arrived_ms = deadline_ms - HOLD_MS
         if origin.is_forwarded:
             _note_forwarded(request)
         if handler.where is Where.LEADER:
@@ -156,7 +161,3 @@ def _serve_here(request: PendingRequest) -> None:
 
 def _refuse_unknown(request: PendingRequest, _command: object) -> None:
     request.refuse_as_unknown()
-
-
-_UNKNOWN: AnyHandler = Handler(-1, _refuse_unknown, RequestKind.READ, Where.HERE)
-"""The handler of every code that nobody has registered."""

@@ -12,12 +12,13 @@ How to add a code: docs/adding-a-code.md.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from broker.server.requests.calls import Calls
 from broker.server.requests.origin import Origin
 from broker.service.conclusions import RequestKind, refusal_after
 from dledger_mq.remoting.codes import ResponseCode, unsupported_remark
@@ -59,6 +60,7 @@ class PendingRequest(msgspec.Struct):
         waited_ms: its wait at that node. Invariant: 0 unless `was_held`.
         is_answered: True once its answer was given; nothing more is sent. Invariant: False while `is_oneway`.
         disk_waits: how often it has waited for the disk.
+        arrived_ms: when it came, by the monotonic clock.
     """
 
     origin: Origin
@@ -74,6 +76,7 @@ class PendingRequest(msgspec.Struct):
     waited_ms: int = 0
     is_answered: bool = False
     disk_waits: int = 0
+    arrived_ms: int = 0
 
     @property
     def kind(self) -> RequestKind:
@@ -108,17 +111,28 @@ class PendingRequest(msgspec.Struct):
 
     # Its answer.
 
-    def reply(self, frame: bytes) -> None:
-        """Answer with a whole frame, unless none is wanted or one was given."""
+    def reply(self, frame: bytes, code: int = ResponseCode.SUCCESS) -> None:
+        """Answer with a whole frame, whose code is `code`, unless none is wanted or one was given."""
         if not (self.is_oneway or self.is_answered):
             assert frame, f"an empty answer to code {self.handler.code}"
             self.is_answered = True
+            self.handler.calls.answered(code, self.arrived_ms)
             self.origin.send(frame)
 
-    def reply_in_pieces(self, pieces: Sequence[bytes | memoryview]) -> None:
+    def pass_on_reply(self, frame: bytes) -> None:
+        """Answer with the frame of another node, which carried it out and has counted it."""
+        assert not self.is_oneway, f"an answer to a oneway request of code {self.handler.code}"
+        if not self.is_answered:
+            self.is_answered = True
+            self.origin.send(frame)
+
+    def reply_in_pieces(
+        self, pieces: Sequence[bytes | memoryview], code: int, *, was_held: bool
+    ) -> None:
         """Answer with a whole frame, as `reply` does; the pieces must not change any more."""
         if not (self.is_oneway or self.is_answered):
             self.is_answered = True
+            self.handler.calls.answered(code, self.arrived_ms, was_held=was_held)
             self.origin.send_pieces(pieces)
 
     def answer(
@@ -130,7 +144,8 @@ class PendingRequest(msgspec.Struct):
     ) -> None:
         """Answer with these parts, unless none is wanted or one was given."""
         if not (self.is_oneway or self.is_answered):
-            self.reply(encode_command(make_response(self.opaque, code, remark, ext=ext, body=body)))
+            answer = make_response(self.opaque, code, remark, ext=ext, body=body)
+            self.reply(encode_command(answer), code)
 
     def refuse(self, code: ResponseCode, remark: str) -> None:
         """Answer that it was not done, or may not have been, and why."""
@@ -167,6 +182,7 @@ class Handler(Generic[C]):
             applied here and not from the outcome of an entry. What confirms its answers itself needs none.
             Invariant: only with `Where.LEADER`.
         request_type: the class of its requests, where they keep more than others.
+        calls: what was answered.
     """
 
     code: int
@@ -175,6 +191,7 @@ class Handler(Generic[C]):
     where: Where = Where.LEADER
     is_confirmed: bool = False
     request_type: type[PendingRequest] = PendingRequest
+    calls: Calls = field(default_factory=Calls, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         assert not self.is_confirmed or self.where is Where.LEADER, (

@@ -369,7 +369,7 @@ class Router:
         """Take the leader's answer to a request that was passed on."""
         assert not request.is_oneway, "an answer to a request that wants none"
         if response.code == 0:
-            request.reply(response.body)
+            request.pass_on_reply(response.body)
             msg_id = _msg_id(response.body) if request.kind is RequestKind.SEND else ""
             if msg_id and not request.origin.is_gone:
                 self._delivered.append(msg_id)

@@ -385,6 +385,32 @@ _OF_SERVICE: Final = (
     HonouredKey(flag("traceOn", "true"), "the same"),
 )
 
+_OF_FIGURES: Final = (
+    HonouredKey(
+        text("metricsExporterType", None, "DISABLE"),
+        "`PROM`: figures for Prometheus, and whether the node is ready, are given over HTTP "
+        "([operations.md](operations.md)); `DISABLE`: not; `2` and `0` are the same. RocketMQ's other exporters are "
+        "refused",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("metricsPromExporterHost", None, ""),
+        "address of that port. Nobody is asked who he is there: what it gives is for all who reach it",
+        shown_default="127.0.0.1; in RocketMQ it is `brokerIP1`",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("metricsPromExporterPort", None, "5557"),
+        "its port; 0: any that is free",
+        is_strict=True,
+    ),
+    HonouredKey(
+        number("metricsOtelCardinalityLimit", None, "50000"),
+        "series of one figure that are given, such as one for each topic; those beyond are counted "
+        "(`dledger_metrics_left_out_series`)",
+    ),
+)
+
 _OF_BOUNDS: Final = (
     HonouredKey(
         number("sendThreadPoolQueueCapacity", "10000"),
@@ -429,6 +455,7 @@ HONOURED: Final = {
     "Retention": _OF_RETENTION,
     "Topics and messages": _OF_TOPICS,
     "Service": _OF_SERVICE,
+    "Figures": _OF_FIGURES,
     "Bounds": _OF_BOUNDS,
 }
 """The keys by what they are about."""

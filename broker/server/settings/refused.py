@@ -102,11 +102,6 @@ REFUSED: Final = (
         ("",),
         "files of RocketMQ's commit log are not read; remove the line",
     ),
-    RefusedKey(
-        text("metricsExporterType", None, "DISABLE"),
-        ("DISABLE", "0"),
-        "metrics are not exported; read them with mqadmin brokerStatus or dledger-admin status --json",
-    ),
     RefusedKey(flag("fetchNamesrvAddrByAddressServer", "false"), _OFF, _NO_ADDRESS),
     RefusedKey(flag("fetchNameSrvAddrByDnsLookup", None, "false"), _OFF, _NO_ADDRESS),
 )

@@ -345,3 +345,44 @@ def test_members_whose_ids_have_the_same_number_are_told_apart_by_nobody() -> No
     assert reason.startswith(
         "b1 and n1 have the same number in their ids, so both would be broker 2"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "listen"),
+    [
+        ({}, None),
+        ({"metricsExporterType": "DISABLE", "metricsPromExporterPort": "1"}, None),
+        ({"metricsExporterType": "PROM"}, Address("127.0.0.1", 5557)),
+        ({"metricsExporterType": "2", "metricsPromExporterHost": ""}, Address("127.0.0.1", 5557)),
+        (
+            {
+                "metricsExporterType": "prom",
+                "metricsPromExporterHost": "10.0.0.2",
+                "metricsPromExporterPort": "9100",
+            },
+            Address("10.0.0.2", 9100),
+        ),
+    ],
+)
+def test_figures_are_given_where_it_is_asked_for_and_to_this_machine_only_if_not_told_otherwise(
+    changes: dict[str, str], listen: Address | None
+) -> None:
+    config, warnings = build(**changes)
+    assert config.metrics.listen == listen
+    told = [line for line in warnings if "everybody who reaches port" in line]
+    assert len(told) == (listen is not None and listen.host == "10.0.0.2")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"metricsExporterType": "OTLP_GRPC"},
+        {"metricsExporterType": "PROM", "metricsPromExporterPort": "10911"},
+        {"metricsExporterType": "PROM", "metricsPromExporterPort": "20911"},
+        {"metricsExporterType": "PROM", "metricsPromExporterPort": "65536"},
+        {"metricsOtelCardinalityLimit": "0"},
+    ],
+)
+def test_figures_that_cannot_be_given_are_refused(changes: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match="metrics"):
+        build(**changes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,12 @@ def test_no_process_has_the_command_of_one_with_another_store(tmp_path: Path) ->
     one = {program.command for program in plan_dev(options(tmp_path / "one"))}
     other = {program.command for program in plan_dev(options(tmp_path / "other", first_port=12911))}
     assert (len(one), one & other) == (4, set())
+
+
+def test_figures_of_all_four_processes_are_on_ports_of_their_own(tmp_path: Path) -> None:
+    asked = dataclasses.replace(options(tmp_path), metrics_port=5557)
+    told = [program.command[program.command.index("--metrics") + 1] for program in plan_dev(asked)]
+    assert told == [f"127.0.0.1:{port}" for port in (5560, 5557, 5558, 5559)]
 
 
 @pytest.mark.parametrize("store", [(), ("--store", "here")])

@@ -1,0 +1,231 @@
+"""A small HTTP port for people and programs that watch a server: a page for each path, and nothing to send there.
+
+h11 reads and writes HTTP; sockets, bounds and times are here. Whatever comes from the network is hostile: heads are
+bounded, bodies are refused, whoever is slow is cut off, and the connection that has been idle for longest makes room
+for the next one. It must not know what stands on a page.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Final
+
+import h11
+import trio
+
+from dledger.runtime import descriptors
+
+_log = logging.getLogger(__name__)
+
+CONNECTIONS_MAX: Final = 32
+HEAD_BYTES_MAX: Final = 8 * 1024
+"""The request line and the header fields."""
+
+READ_BYTES: Final = 4096
+IDLE_S: Final = 75.0
+"""Prometheus asks every 15 to 60 s over the same connection."""
+
+WRITE_S: Final = 10.0
+"""A page has to be taken by then."""
+
+LEAVE_S: Final = 1.0
+LEAVE_BYTES: Final = 64 * 1024
+"""So much of what a refused client still sends is read, and for so long: a reset would take its answer from it."""
+
+_ACCEPT_PAUSE_S: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What is answered to whoever asks for a path."""
+
+    body: bytes
+    content_type: str
+    status: int = 200
+
+
+MakePage = Callable[[], Awaitable[Page]]
+
+
+def plain(status: int, text: str) -> Page:
+    """Return a page with one line of text."""
+    return Page(f"{text}\n".encode(), "text/plain; charset=utf-8", status)
+
+
+class _Refused(Exception):  # noqa: N818  # it is an answer
+    """Raised for a request that gets a page of its own, after which the connection is closed."""
+
+    def __init__(self, page: Page) -> None:
+        super().__init__(page.status)
+        self.page = page
+
+
+class HttpPort:
+    """The port; `run` serves it.
+
+    Attributes:
+        open_count: connections that are open now.
+        refused_count: connections that were turned away, since all others were being answered.
+    """
+
+    def __init__(
+        self, sock: socket.socket, pages: Mapping[str, MakePage], *, idle_s: float = IDLE_S
+    ) -> None:
+        """Set up a port.
+
+        Args:
+            sock: listens.
+            pages: by path.
+            idle_s: a connection is closed that has sent no whole request for so long.
+        """
+        self.open_count = 0
+        self.refused_count = 0
+        self._socket = sock
+        self._pages = pages
+        self._idle_s = idle_s
+        self._idle: dict[trio.CancelScope, None] = {}
+        """Of the connections that wait for a request: those that began first come first."""
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Serve until cancelled; the socket is closed then."""
+        with self._socket:
+            async with trio.open_nursery() as nursery:
+                task_status.started()
+                while True:
+                    await trio.lowlevel.wait_readable(self._socket)
+                    try:
+                        sock, _ = self._socket.accept()
+                    except BlockingIOError:
+                        continue
+                    except OSError as error:
+                        _log.warning("a connection for figures could not be accepted: %s", error)
+                        await trio.sleep(_ACCEPT_PAUSE_S)
+                        continue
+                    if not self._has_room() or descriptors.is_kept(sock.fileno()):
+                        self.refused_count += 1
+                        sock.close()
+                        continue
+                    sock.setblocking(False)
+                    self.open_count += 1
+                    nursery.start_soon(self._serve, sock)
+
+    def _has_room(self) -> bool:
+        """Return True if one more connection may be served; the one that is idle for longest may have to go."""
+        if self.open_count < CONNECTIONS_MAX:
+            return True
+        if not self._idle:
+            return False
+        oldest = next(iter(self._idle))
+        del self._idle[oldest]
+        oldest.cancel()
+        return True
+
+    async def _serve(self, sock: socket.socket) -> None:
+        """Serve one connection to its end."""
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
+        try:
+            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+                await self._answer_all(stream)
+        finally:
+            self.open_count -= 1
+            sock.close()
+
+    async def _answer_all(self, stream: trio.SocketStream) -> None:
+        """Answer one request after the other."""
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        while True:
+            try:
+                request = await self._read_request(stream, http)
+                if request is None:
+                    return
+                page = await self._page(request)
+                is_head = request.method == b"HEAD"
+            except _Refused as refused:
+                page, is_head = refused.page, False
+            if not await _write(stream, http, page, is_head=is_head):
+                return
+            if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
+                await _leave(stream)
+                return
+            http.start_next_cycle()
+
+    async def _read_request(
+        self, stream: trio.SocketStream, http: h11.Connection
+    ) -> h11.Request | None:
+        """Return the next request, which has no body; None: the connection ends.
+
+        Raises:
+            _Refused: it is no such request.
+        """
+        request = None
+        with trio.move_on_after(self._idle_s) as scope:
+            self._idle[scope] = None
+            try:
+                while True:
+                    event = http.next_event()
+                    if event is h11.NEED_DATA:
+                        http.receive_data(await stream.receive_some(READ_BYTES))
+                    elif isinstance(event, h11.Request):
+                        request = event
+                    elif isinstance(event, h11.EndOfMessage):
+                        return request
+                    elif isinstance(event, h11.Data):
+                        raise _Refused(plain(413, "a request has no body here"))
+                    else:
+                        return None
+            except h11.RemoteProtocolError as error:
+                raise _Refused(plain(error.error_status_hint, str(error))) from None
+            finally:
+                self._idle.pop(scope, None)
+        return None
+
+    async def _page(self, request: h11.Request) -> Page:
+        """Make the page that is asked for; a mistake of ours ends no server."""
+        if request.method not in (b"GET", b"HEAD"):
+            raise _Refused(plain(405, "GET and HEAD only"))
+        make = self._pages.get(request.target.partition(b"?")[0].decode("ascii", "replace"))
+        if make is None:
+            return plain(404, f"there is {', '.join(self._pages)}")
+        try:
+            return await make()
+        except Exception:  # noqa: BLE001  # the root of a request's work
+            _log.exception("internal error while a page was made")
+            return plain(500, "internal error; the log says more")
+
+
+async def _leave(stream: trio.SocketStream) -> None:
+    """Say that nothing more comes, and let the other side read what came."""
+    with trio.move_on_after(LEAVE_S):
+        await stream.send_eof()
+        read_bytes = 0
+        while read_bytes < LEAVE_BYTES and (data := await stream.receive_some(READ_BYTES)):
+            read_bytes += len(data)
+
+
+async def _write(
+    stream: trio.SocketStream, http: h11.Connection, page: Page, *, is_head: bool
+) -> bool:
+    """Write a page; return False if it was not taken in time, or no answer can be given any more."""
+    if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        return False
+    headers = [
+        ("Content-Type", page.content_type),
+        ("Content-Length", str(len(page.body))),
+        ("Cache-Control", "no-store"),
+        ("X-Content-Type-Options", "nosniff"),
+    ]
+    if page.status == 405:
+        headers.append(("Allow", "GET, HEAD"))
+    if page.status in (400, 413, 431):
+        headers.append(("Connection", "close"))
+    events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
+    if not is_head:
+        events.append(h11.Data(data=page.body))
+    data = b"".join(http.send(event) or b"" for event in (*events, h11.EndOfMessage()))
+    with trio.move_on_after(WRITE_S) as scope:
+        await stream.send_all(data)
+    return not scope.cancelled_caught

@@ -1,0 +1,127 @@
+"""The figures of a name server, and whether it is ready. Gathered when somebody asks; it changes nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from broker.metrics.endpoint import Endpoint, Readiness
+from broker.metrics.families import Families
+from broker.namesrv.kv import KvStore
+from broker.namesrv.routes import RouteTable
+from dledger_mq.remoting.codes import RequestCode
+
+NODE_TYPE = "nameserver"
+SERIES_MAX = 10_000
+
+
+@dataclass(slots=True)
+class RequestCounts:
+    """Requests since the start, by code; how many were refused as busy; brokers that were silent and taken out."""
+
+    by_code: dict[int, int]
+    busy: int = 0
+    silent: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NameServerParts:
+    """The parts of a name server that figures are read from.
+
+    Attributes:
+        node_id: what it is called in the figures: its address.
+        connection_count, turned_away_count: return the connections now, and those that there was no room for.
+    """
+
+    node_id: str
+    routes: RouteTable
+    kv: KvStore
+    requests: RequestCounts
+    connection_count: Callable[[], int]
+    turned_away_count: Callable[[], int]
+
+
+class NameServerFigures(Collector):
+    """The collector of a name server's figures."""
+
+    def __init__(self, parts: NameServerParts) -> None:
+        self._parts = parts
+        labels = {"cluster": "", "node_type": NODE_TYPE, "node_id": parts.node_id}
+        self._families = Families(labels, series_max=SERIES_MAX)
+
+    def describe(self) -> Iterator[Metric]:
+        """Return nothing: names are not known before somebody asks."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the families; see `Families` for their parts."""
+        parts, families = self._parts, self._families
+        groups = parts.routes.registered_groups()
+        yield from families.gauges(
+            "dledger_namesrv_brokers",
+            "nodes of a group that are registered",
+            ["broker"],
+            [([each.broker_name], each.node_count) for each in groups],
+        )
+        yield from families.gauges(
+            "dledger_namesrv_leader_registered",
+            "1 while the leader of a group is registered, and no follower has to stand in for it",
+            ["broker"],
+            [([each.broker_name], each.has_leader) for each in groups],
+        )
+        yield families.gauge("dledger_namesrv_topics", "topics", len(parts.routes.topics()))
+        yield families.gauge(
+            "dledger_namesrv_kv_ready", "1 while values can change", parts.kv.is_ready
+        )
+        yield families.gauge("dledger_namesrv_connections", "connections", parts.connection_count())
+        yield families.counter(
+            "dledger_namesrv_connections_refused",
+            "connections that were turned away, since there were too many",
+            parts.turned_away_count(),
+        )
+        yield families.counter(
+            "dledger_namesrv_requests_busy", "requests refused as busy", parts.requests.busy
+        )
+        yield families.counter(
+            "dledger_namesrv_silent_brokers",
+            "registrations that ended by silence",
+            parts.requests.silent,
+        )
+        yield from families.counters(
+            "dledger_namesrv_requests",
+            "requests by code",
+            ["request_code"],
+            by_name(parts.requests.by_code).items(),
+        )
+
+
+def by_name(by_code: Mapping[int, int]) -> Mapping[tuple[str], int]:
+    """Return counts by the names of codes; those that nobody knows have one name together, whoever sends them."""
+    found: dict[tuple[str], int] = {}
+    for code, count in by_code.items():
+        try:
+            name = RequestCode(code).name.lower()
+        except ValueError:
+            name = "unknown"
+        found[name,] = found.get((name,), 0) + count
+    return found
+
+
+def make_endpoint(sock: socket.socket, parts: NameServerParts) -> Endpoint:
+    """Build the registry of a name server, and the endpoint that gives it on a socket."""
+    registry = CollectorRegistry()
+    registry.register(NameServerFigures(parts))
+    ProcessCollector(registry=registry)
+
+    def readiness() -> Readiness:
+        groups = parts.routes.registered_groups()
+        causes = () if parts.kv.is_ready else ("the name servers have no leader for their values",)
+        leaderless = sorted(each.broker_name for each in groups if not each.has_leader)
+        return Readiness(causes, {"groups": len(groups), "groupsWithoutLeader": leaderless})
+
+    return Endpoint(sock, registry, readiness)
