@@ -94,7 +94,7 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
     """One client of a producer group, as 328 names it."""
 
     client_id: str = ""
-    remote_i_p: str = msgspec.field(default="", name="remoteIP")
+    remote_ip: str = msgspec.field(default="", name="remoteIP")
     language: str = ""
     version: int = 0
     last_update_timestamp: int = 0

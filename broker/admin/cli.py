@@ -14,6 +14,8 @@ from typing import Final
 
 from broker.admin.ask import NobodyAnsweredError
 from broker.admin.command import PROGRAM, Row, add_rows, names_of_mqadmin
+from broker.admin.config import CONFIG
+from broker.admin.connections import CONNECTIONS
 from broker.admin.exit_codes import (
     EXIT_DIFFERENT,
     EXIT_OK,
@@ -33,6 +35,7 @@ from broker.admin.resend_dlq_command import RESEND_DLQ
 from broker.admin.retention import RETENTION
 from broker.admin.snapshots import SNAPSHOTS
 from broker.admin.status import STATUS
+from broker.admin.top import TOP
 from broker.admin.topics import TOPICS
 from broker.admin.upgrade_check import UPGRADE_CHECK
 from broker.admin.verify_command import VERIFY
@@ -42,11 +45,14 @@ from dledger_mq.client.errors import ClientError, ClientUsageError
 
 COMMANDS: Final[tuple[Row, ...]] = (
     STATUS,
+    TOP,
     LAG,
     TOPICS,
     GROUPS,
     OFFSETS,
     MESSAGES,
+    CONNECTIONS,
+    CONFIG,
     VERIFY,
     SNAPSHOTS,
     RETENTION,

@@ -18,6 +18,7 @@ from dledger_mq.client.inspector import Inspector
 from dledger_mq.client.session import raise_for
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.topic_config import WireTopicConfig
 
@@ -57,6 +58,14 @@ class ChangeOutcome:
     def state(self) -> str:
         """One word for it: done, refused or unknown."""
         return "unknown" if self.is_unknown else "refused" if self.problem else "done"
+
+
+def outcome_of_answer(broker: str, answer: RemotingCommand) -> ChangeOutcome:
+    """Return what an answer to a change says."""
+    if answer.code == ResponseCode.SUCCESS:
+        return ChangeOutcome(broker)
+    remark = answer.remark or f"response code {answer.code}"
+    return ChangeOutcome(broker, remark, remark.startswith(_UNKNOWN))
 
 
 class Cluster:
@@ -118,13 +127,9 @@ class Cluster:
     ) -> ChangeOutcome:
         """Ask for a change that may be carried out twice, and say what became of it."""
         try:
-            raise_for(await self.inspector.ask(broker, code, ext, body))
-        except RequestFailedError as error:
-            remark = error.remark or f"response code {error.code}"
-            return ChangeOutcome(broker, remark, remark.startswith(_UNKNOWN))
+            return outcome_of_answer(broker, await self.inspector.ask(broker, code, ext, body))
         except ClientError as error:
             return ChangeOutcome(broker, str(error), not error.definite)
-        return ChangeOutcome(broker)
 
     async def _find(
         self, broker: str, code: int, ext: Mapping[str, str], read: Callable[[bytes], _T]

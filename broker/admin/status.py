@@ -5,16 +5,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Final
 
 import trio
 from rich.console import Console
-from rich.live import Live
 
 from broker.admin.ask import NobodyAnsweredError
 from broker.admin.command import Command
@@ -25,6 +22,7 @@ from broker.admin.printing import console as new_console
 from broker.admin.status_json import health_json
 from broker.admin.status_table import StatusTable
 from broker.admin.survey import look_around
+from broker.admin.watching import keep_watching
 
 WATCH_S: Final = 2.0
 WATCH_S_MIN: Final = 0.2
@@ -111,36 +109,14 @@ async def _show_once(options: argparse.Namespace) -> int:
 async def _watch(options: argparse.Namespace) -> int:
     """Look again and again until a signal, every `options.watch` seconds, or less often where an answer is missing."""
     looks, console = _Looks(options), new_console()
-    with ExitStack() as stack:
-        signals = stack.enter_context(
-            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGWINCH)
-        )
-        live: Live | None = None
-        if console.is_terminal and not options.json:
-            live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
-        show = _printer(console, as_json=options.json, is_stream=True)
-        if live is not None:
-            show = _updater(live)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_keep_looking, looks, options.watch, show)
-            async for number in signals:
-                if number != signal.SIGWINCH:
-                    break
-                if live is not None:
-                    live.refresh()
-            nursery.cancel_scope.cancel()
+    await keep_watching(
+        looks.look,
+        _printer(console, as_json=options.json, is_stream=True),
+        interval_s=options.watch,
+        out=console,
+        is_live=not options.json,
+    )
     return looks.exit_code()
-
-
-async def _keep_looking(looks: _Looks, interval_s: float, show: Show) -> None:
-    while True:
-        next_s = trio.current_time() + interval_s
-        show(await looks.look())
-        await trio.sleep_until(next_s)
-
-
-def _updater(live: Live) -> Show:
-    return lambda table: live.update(table, refresh=True)
 
 
 def _printer(console: Console, *, as_json: bool, is_stream: bool = False) -> Show:
@@ -170,7 +146,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         type=watch_s,
         const=WATCH_S,
         metavar="SECONDS",
-        help=f"look again every so many seconds ({WATCH_S:g}) until Ctrl-C",
+        help=f"look again every so many seconds ({WATCH_S:g}) until Ctrl-C or q",
     )
     command.add_argument(
         "--expect",

@@ -29,10 +29,8 @@ async def test_a_message_is_found_by_its_id_with_all_that_it_has(capfd: Out) -> 
         code, found = await in_json(group, capfd, "messages", "id", "-i", wanted.lower())
         (one,) = found["messages"]
         record = group.fake.messages("Orders", 0)[2]
-        assert (code, found["total"]) == (0, 1)
-        assert (one["topic"], one["broker"], one["queue"], one["offset"]) == (
-            ("Orders", BROKER, 0, 2)
-        )
+        place = (one["topic"], one["broker"], one["queue"], one["offset"])
+        assert (code, found["total"], place) == (0, 1, ("Orders", BROKER, 0, 2))
         assert (one["message_id"], one["unique_key"]) == (wanted, "U2")
         assert (one["keys"], one["tags"]) == (["order-2", "all"], None)
         assert one["stored_ms"] == record.store_timestamp_ms
@@ -59,8 +57,8 @@ async def test_messages_are_found_by_keys(capfd: Out) -> None:
         found = await bodies(group, capfd, "key", "-t", "Orders", "-k", "all", "-c", "2")
         assert found == ["body 2", "body 3"], "the newest"
         assert await bodies(group, capfd, "unique-key", "-t", "Orders", "-i", "U3") == ["body 3"]
-        words = ("messages", "unique-key", "-t", "Orders", "-i", "order-1")
-        assert await dledger_admin(group, *words) == 1, "a key is no unique key"
+        unique = ("messages", "unique-key", "-t", "Orders", "-i", "order-1")
+        assert await dledger_admin(group, *unique) == 1, "a key is no unique key"
         words = ("messages", "key", "-t", "Orders", "-k", "all", "--end", "1h")
         assert await dledger_admin(group, *words) == 1
         assert "no message of Orders with the key all" in capfd.readouterr().err

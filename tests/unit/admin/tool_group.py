@@ -217,8 +217,8 @@ async def open_tool_group() -> AsyncIterator[ToolGroup]:
 
 
 async def dledger_admin(group: ToolGroup, *words: str) -> int:
-    """Run a command; return its exit code."""
-    whole = [*words, "-n", group.fake.namesrv]
+    """Run a command, with the group's name server unless it names nodes; return its exit code."""
+    whole = [*words, *(() if "-b" in words else ("-n", group.fake.namesrv))]
     with trio.fail_after(60):
         return await trio.to_thread.run_sync(main, whole)
 
