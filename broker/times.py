@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 
 
 def time_text(at_ms: int) -> str:
@@ -11,3 +11,21 @@ def time_text(at_ms: int) -> str:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
     except (OverflowError, ValueError, OSError):
         return f"{at_ms} ms"
+
+
+def local_and_utc(at_ms: int, zone: tzinfo | None = None) -> str:
+    """Return a time, in ms since 1970, in a zone and in UTC; where they are the same once.
+
+    Args:
+        at_ms: one that no calendar has is returned as it is.
+        zone: None: that of this machine.
+    """
+    try:
+        utc = datetime.fromtimestamp(at_ms // 1000, UTC)
+        local = utc.astimezone(zone)
+    except (OverflowError, ValueError, OSError):
+        return f"{at_ms} ms"
+    if not local.utcoffset():
+        return f"{utc:%Y-%m-%d %H:%M:%S} UTC"
+    in_utc = f"{utc:%H:%M:%S}" if utc.date() == local.date() else f"{utc:%Y-%m-%d %H:%M:%S}"
+    return f"{local.isoformat(sep=' ', timespec='seconds')} ({in_utc} UTC)"

@@ -21,6 +21,7 @@ from dledger_mq.remoting.json_body import read_object
 from dledger_mq.remoting.route import BrokerData, ClusterInfo, decode_cluster_info
 
 ASK_TIMEOUT_S: Final = 5.0
+ASKED_AT_ONCE: Final = 128
 
 _ERRNO: Final = re.compile(r"^\[Errno -?[0-9]+\] ")
 
@@ -49,15 +50,31 @@ class NodeAnswer:
         return self.table.get("raftNode") or self.address
 
 
-async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> list[str]:
-    """Return the client ports of the nodes that name servers know, in the order of their broker ids.
+@dataclass(frozen=True, slots=True)
+class NodeReply:
+    """What a node has answered to a request of any kind.
+
+    Attributes:
+        address: host:port of its client port.
+        answer: what it answered; None: nothing.
+        problem: why it did not answer; empty: it did, whatever it says.
+        may_be_done: without an answer: what was asked for may have been carried out.
+    """
+
+    address: str
+    answer: RemotingCommand | None = None
+    problem: str = ""
+    may_be_done: bool = False
+
+
+async def brokers_of(name_servers: Sequence[str]) -> Mapping[str, BrokerData]:
+    """Return the broker groups that name servers know, by broker name.
 
     Args:
         name_servers: asked in order until one answers.
-        group: broker name; None: the only one there is.
 
     Raises:
-        NobodyAnsweredError: no name server answers, or it does not know the group.
+        NobodyAnsweredError: none answers.
     """
     problems: list[str] = []
     async with trio.open_nursery() as nursery:
@@ -73,6 +90,20 @@ async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> 
         nursery.cancel_scope.cancel()
     if brokers is None:
         raise NobodyAnsweredError(f"no name server answers: {'; '.join(problems)}")
+    return brokers
+
+
+async def addresses_of_group(name_servers: Sequence[str], group: str | None) -> list[str]:
+    """Return the client ports of the nodes that name servers know, in the order of their broker ids.
+
+    Args:
+        name_servers: asked in order until one answers.
+        group: broker name; None: the only one there is.
+
+    Raises:
+        NobodyAnsweredError: no name server answers, or it does not know the group.
+    """
+    brokers = await brokers_of(name_servers)
     if group is None and len(brokers) == 1:
         (group,) = brokers
     if group is None or group not in brokers:
@@ -96,6 +127,33 @@ async def ask_all(addresses: Sequence[str]) -> list[NodeAnswer]:
                 asking.start_soon(ask, place, address)
         nursery.cancel_scope.cancel()
     return answers
+
+
+async def ask_each(
+    addresses: Sequence[str], code: int, ext: Mapping[str, str] | None = None, body: bytes = b""
+) -> list[NodeReply]:
+    """Ask every node for something, ASKED_AT_ONCE at a time; return what they answer in the given order."""
+    replies = [NodeReply(address) for address in addresses]
+    limiter = trio.CapacityLimiter(ASKED_AT_ONCE)
+    async with trio.open_nursery() as nursery:
+        links = make_links(nursery)
+
+        async def ask(place: int, address: str) -> None:
+            async with limiter:
+                try:
+                    link = links.get(address)
+                    answer = await link.call(code, ext or {}, body, timeout_s=ASK_TIMEOUT_S)
+                except ClientError as error:
+                    problem = _reason(address, error, ASK_TIMEOUT_S)
+                    replies[place] = NodeReply(address, None, problem, not error.definite)
+                else:
+                    replies[place] = NodeReply(address, answer)
+
+        async with trio.open_nursery() as asking:
+            for place, address in enumerate(addresses):
+                asking.start_soon(ask, place, address)
+        nursery.cancel_scope.cancel()
+    return replies
 
 
 def make_links(nursery: trio.Nursery) -> Links:

@@ -21,6 +21,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
 from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target, target_folder
@@ -39,10 +40,8 @@ Put copies of {target} in the store folders of all nodes of the new group, and s
 a group of one (docs/migration.md)."""
 
 
-def add_import(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `import`; without `--store` or with `--dry-run` it only says what would be imported."""
-    text = "take over a store of Apache RocketMQ 4.9 or 5.3 into a new group"
-    command = commands.add_parser("import", help=text, description=text)
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add its options; without `--store` or with `--dry-run` it only says what would be imported."""
     command.add_argument(
         "source",
         type=Path,
@@ -286,3 +285,12 @@ def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
 def _print_error(error: Exception | str, exit_code: int) -> int:
     sys.stderr.write(f"dledger-admin: {error}\n")
     return exit_code
+
+
+IMPORT = Command(
+    "import",
+    "take over a store of Apache RocketMQ 4.9 or 5.3 into a new group",
+    _add_options,
+    run_import,
+    "import /home/mq/store --store data/n0",
+)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer
+from broker.admin.command import Command
+from broker.admin.failures import UnchangedError
+from broker.admin.nodes import ask_nodes
+from broker.admin.options import add_nodes_of_group
 from broker.command_line import read_secret
 from dledger import Client, ConfigError, Peer, parse_peers
 from dledger.runtime.members_command import DESCRIPTION, describe_members, members
@@ -21,16 +25,10 @@ from dledger.runtime.members_command import DESCRIPTION, describe_members, membe
 TIMEOUT_S = 10.0
 
 
-def add_members(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser],
-    add_where: Callable[[argparse.ArgumentParser], None],
-) -> None:
-    """Add `members` and its verbs; `add_where` adds the options that say where brokers are."""
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add the verbs of `members`, and to each where brokers are."""
     options = argparse.ArgumentParser(add_help=False)
-    add_where(options)
-    options.add_argument(
-        "-g", "--group", help="broker name; needed when the name servers know several"
-    )
+    add_nodes_of_group(options)
     options.add_argument(
         "--secret-file", metavar="FILE", help="its first line is the group's secret, if it has one"
     )
@@ -41,12 +39,26 @@ def add_members(
         metavar="SECONDS",
         help="how long to try (%(default)g)",
     )
-    options.add_argument("--json", action="store_true", help="one JSON object for scripts")
-    text = "who the members of a group are, and changes of that"
-    describe_members(commands.add_parser("members", help=text, description=DESCRIPTION), [options])
+    describe_members(command, [options])
 
 
-def run_members(options: argparse.Namespace, answers: Sequence[NodeAnswer]) -> int:
+def _run(options: argparse.Namespace) -> int:
+    """Ask the brokers where the members are, and carry out one verb there.
+
+    Raises:
+        NobodyAnsweredError: of `list` only.
+        UnchangedError: nobody could be asked, so nothing was ordered.
+        DLedgerError: as `members`.
+    """
+    try:
+        return _carry_out(options, ask_nodes(options))
+    except NobodyAnsweredError as error:
+        if options.verb == "list":
+            raise
+        raise UnchangedError(f"{error}; nothing was changed") from error
+
+
+def _carry_out(options: argparse.Namespace, answers: Sequence[NodeAnswer]) -> int:
     """Carry out one verb; return the exit code.
 
     Args:
@@ -94,3 +106,13 @@ def members_in(answers: Sequence[NodeAnswer]) -> tuple[str, tuple[Peer, ...]]:
             f"no broker says where the group's members are{': ' + problems if problems else ''}"
         )
     return group, tuple(found.values())
+
+
+MEMBERS = Command(
+    "members",
+    "who the members of a group are, and changes of that",
+    _add_options,
+    _run,
+    "members list -n 127.0.0.1:9876",
+    details=DESCRIPTION,
+)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -17,8 +16,11 @@ from rich.filesize import decimal
 from rich.markup import escape
 from rich.table import Table
 
-from broker.admin.ask import NodeAnswer, addresses_of_group, ask_all
+from broker.admin.ask import NodeAnswer, ask_all
+from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED, EXIT_UNKNOWN
+from broker.admin.nodes import addresses_of
+from broker.admin.options import add_nodes_of_group
 from broker.admin.pins import PinRefusedError, unpin_log
 from dledger.runtime.commands import TABLE_WIDTH
 
@@ -34,6 +36,13 @@ _COLUMNS: Final = (
 _TEXT_SHOWN_MAX: Final = 300
 
 
+def _add_options(command: argparse.ArgumentParser) -> None:
+    add_nodes_of_group(command)
+    command.add_argument(
+        "--drop-pin", metavar="NAME", help="remove this pin first: retention goes on without it"
+    )
+
+
 def run_retention(options: argparse.Namespace) -> int:
     """Carry out the command; return its exit code.
 
@@ -41,7 +50,7 @@ def run_retention(options: argparse.Namespace) -> int:
         ClientUsageError: an address is none.
         NobodyAnsweredError: nobody could be asked, or could remove the pin.
     """
-    addresses = _addresses(options)
+    addresses = trio.run(addresses_of, options)
     if options.drop_pin is not None:
         try:
             trio.run(unpin_log, addresses, options.drop_pin)
@@ -50,13 +59,6 @@ def run_retention(options: argparse.Namespace) -> int:
             return EXIT_UNCHANGED if error.is_definite else EXIT_UNKNOWN
         sys.stderr.write(f"the pin {options.drop_pin!r} is removed\n")
     return _show(trio.run(ask_all, addresses), as_json=options.json)
-
-
-def _addresses(options: argparse.Namespace) -> Sequence[str]:
-    if options.brokers is not None:
-        found: Sequence[str] = options.brokers
-        return found
-    return trio.run(addresses_of_group, options.namesrv, options.group)
 
 
 def _show(answers: list[NodeAnswer], *, as_json: bool) -> int:
@@ -130,3 +132,12 @@ def _size(value: object) -> str:
 
 def _hours(value: object) -> str:
     return f"{value / 3_600_000:.1f} h" if isinstance(value, int) else "?"
+
+
+RETENTION = Command(
+    "retention",
+    "where each node's log begins, what keeps what is due, and the pins",
+    _add_options,
+    run_retention,
+    "retention -n 127.0.0.1:9876",
+)

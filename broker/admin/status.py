@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import signal
+import math
 import sys
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Final
 
 import trio
 from rich.console import Console
-from rich.live import Live
 
 from broker.admin.ask import NobodyAnsweredError
+from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, KnownMembers, Sight, judge
+from broker.admin.options import add_json, add_namesrv_or_brokers
+from broker.admin.printing import console as new_console
 from broker.admin.status_json import health_json
 from broker.admin.status_table import StatusTable
 from broker.admin.survey import look_around
-
-PIPE_WIDTH: Final = 120
-"""A pipe has no width; the table needs this much."""
+from broker.admin.watching import keep_watching
 
 WATCH_S: Final = 2.0
 WATCH_S_MIN: Final = 0.2
@@ -39,21 +37,7 @@ def run_status(options: argparse.Namespace) -> int:
     Raises:
         NobodyAnsweredError: without --watch: neither a name server nor a broker has answered.
     """
-    try:
-        return trio.run(_show_once if options.watch is None else _watch, options)
-    except (BrokenPipeError, BaseExceptionGroup) as error:
-        if not _is_broken_pipe(error):
-            raise
-        # Whoever read our output has seen enough; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_OK
-
-
-def _is_broken_pipe(error: BaseException) -> bool:
-    """Return whether an error, or all errors of a nursery, say that nobody reads our output any more."""
-    if isinstance(error, BaseExceptionGroup):
-        return all(map(_is_broken_pipe, error.exceptions))
-    return isinstance(error, BrokenPipeError)
+    return trio.run(_show_once if options.watch is None else _watch, options)
 
 
 class _Looks:
@@ -118,43 +102,21 @@ async def _show_once(options: argparse.Namespace) -> int:
     table = await looks.look()
     if looks.problem:
         raise NobodyAnsweredError(looks.problem)
-    _printer(_console(), as_json=options.json)(table)
+    _printer(new_console(), as_json=options.json)(table)
     return looks.exit_code()
 
 
 async def _watch(options: argparse.Namespace) -> int:
     """Look again and again until a signal, every `options.watch` seconds, or less often where an answer is missing."""
-    looks, console = _Looks(options), _console()
-    with ExitStack() as stack:
-        signals = stack.enter_context(
-            trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM, signal.SIGWINCH)
-        )
-        live: Live | None = None
-        if console.is_terminal and not options.json:
-            live = stack.enter_context(Live(console=console, screen=True, auto_refresh=False))
-        show = _printer(console, as_json=options.json, is_stream=True)
-        if live is not None:
-            show = _updater(live)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_keep_looking, looks, options.watch, show)
-            async for number in signals:
-                if number != signal.SIGWINCH:
-                    break
-                if live is not None:
-                    live.refresh()
-            nursery.cancel_scope.cancel()
+    looks, console = _Looks(options), new_console()
+    await keep_watching(
+        looks.look,
+        _printer(console, as_json=options.json, is_stream=True),
+        interval_s=options.watch,
+        out=console,
+        is_live=not options.json,
+    )
     return looks.exit_code()
-
-
-async def _keep_looking(looks: _Looks, interval_s: float, show: Show) -> None:
-    while True:
-        next_s = trio.current_time() + interval_s
-        show(await looks.look())
-        await trio.sleep_until(next_s)
-
-
-def _updater(live: Live) -> Show:
-    return lambda table: live.update(table, refresh=True)
 
 
 def _printer(console: Console, *, as_json: bool, is_stream: bool = False) -> Show:
@@ -175,5 +137,52 @@ def _printer(console: Console, *, as_json: bool, is_stream: bool = False) -> Sho
     return show
 
 
-def _console() -> Console:
-    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add its options; its exit code is about leaders by default, so that a restart of one member alarms nobody."""
+    add_namesrv_or_brokers(command)
+    command.add_argument(
+        "--watch",
+        nargs="?",
+        type=watch_s,
+        const=WATCH_S,
+        metavar="SECONDS",
+        help=f"look again every so many seconds ({WATCH_S:g}) until Ctrl-C or q",
+    )
+    command.add_argument(
+        "--expect",
+        action="append",
+        metavar="GROUP",
+        help="exit code 1 also if nothing is seen of this group; may be given several times",
+    )
+    command.add_argument(
+        "--strict",
+        action="store_true",
+        help="exit code 1 also if a member is away, behind, stopping or in trouble, or a name server is away",
+    )
+    add_json(command)
+
+
+def watch_s(text: str) -> float:
+    """Read the time between two looks.
+
+    Raises:
+        argparse.ArgumentTypeError: it is no number, too short, or too long.
+    """
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not WATCH_S_MIN <= seconds <= WATCH_S_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a number of seconds from {WATCH_S_MIN:g} to {WATCH_S_MAX:g}"
+        )
+    return seconds
+
+
+STATUS = Command(
+    "status",
+    "all groups: who leads and since when, who is away, behind or stopping, log, disk, clients",
+    _add_options,
+    run_status,
+    "status -n 127.0.0.1:9876 --strict",
+)

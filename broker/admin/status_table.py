@@ -23,6 +23,7 @@ from broker.admin.health import (
     MemberHealth,
     MemberState,
 )
+from broker.admin.printing import shown
 
 NAME_SHOWN_MAX: Final = 60
 REASON_SHOWN_MAX: Final = 300
@@ -97,9 +98,7 @@ class StatusTable:
 
 
 def _shown(text: str, length_max: int = NAME_SHOWN_MAX) -> str:
-    """Return text of others so that it stays on its line and in its place."""
-    cut = text if len(text) <= length_max else text[: length_max - 3] + "..."
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
+    return shown(text, length_max)
 
 
 def _group_line(group: GroupHealth) -> Text:

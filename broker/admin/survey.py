@@ -11,7 +11,7 @@ from typing import Final
 
 import trio
 
-from broker.admin.ask import NodeAnswer, ask_broker, ask_name_server, make_links
+from broker.admin.ask import ASKED_AT_ONCE, NodeAnswer, ask_broker, ask_name_server, make_links
 from broker.admin.facts import NAME_LENGTH_MAX, read_facts
 from broker.admin.health import UNKNOWN_GROUP, KnownMembers, MemberState, Sight, judge
 from dledger_mq.client.link import Links
@@ -22,7 +22,6 @@ ANSWER_S: Final = 2.0
 SECOND_LOOK_S: Final = 0.2
 """A follower that lacks entries now has them by then, unless it is behind: it hears the leader every 60 ms."""
 
-ASKED_AT_ONCE: Final = 128
 ADDRESSES_MAX: Final = 4096
 """More are not asked: whoever names so many is no name server of ours."""
 

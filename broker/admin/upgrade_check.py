@@ -17,13 +17,17 @@ from rich.markup import escape
 from rich.table import Table
 
 from broker.admin.ask import NodeAnswer
+from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
+from broker.admin.nodes import ask_nodes
+from broker.admin.options import add_nodes_of_group
 from broker.admin.upgrade import UNTOLD, MemberVersion, UpgradeVerdict, judge
 from dledger.runtime.commands import TABLE_WIDTH
 
 
-def add_upgrade_options(command: argparse.ArgumentParser) -> None:
-    """Add what `upgrade-check` asks for besides the group."""
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add the nodes of the group, and what `upgrade-check` asks for besides them."""
+    add_nodes_of_group(command)
     command.add_argument(
         "--node",
         action="append",
@@ -49,6 +53,11 @@ def _entries(text: str) -> int:
     if not text.isascii() or not text.isdigit() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of entries from 1 on")
     return int(text)
+
+
+def _run(options: argparse.Namespace) -> int:
+    answers = ask_nodes(options)
+    return show_upgrade_check(answers, options.node, options.entries, as_json=options.json)
 
 
 def show_upgrade_check(
@@ -121,3 +130,12 @@ def _row(member: MemberVersion, verdict: UpgradeVerdict) -> tuple[str, ...]:
         f"{began}..{index}" if index else UNTOLD,
         "DIFFER" if is_odd else "equal" if index else UNTOLD,
     )
+
+
+UPGRADE_CHECK = Command(
+    "upgrade-check",
+    "may members of a new version vote? digests and versions of all members",
+    _add_options,
+    _run,
+    "upgrade-check -n 127.0.0.1:9876 --node n2",
+)

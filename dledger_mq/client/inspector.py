@@ -34,7 +34,7 @@ from dledger_mq.remoting.route import decode_cluster_info
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
 """Every pull names a group; this one exists on every broker."""
 MATCHES_MAX: Final = 64
-_FOREVER_MS: Final = 2**62
+FOREVER_MS: Final = 2**62
 
 GroupOffsets = dict[str, dict[str, dict[int, QueueOffset]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
@@ -59,7 +59,7 @@ class Inspector(Lifetime):
 
     async def broker_names(self) -> tuple[str, ...]:
         """Return the names of all broker groups, sorted. Raises ClientError."""
-        return tuple(sorted(await self._addresses()))
+        return tuple(sorted(await self.addresses()))
 
     async def consumer_offsets(self, broker_name: str) -> GroupOffsets:
         """Return where every consumer group stands on a broker group. Raises ClientError."""
@@ -78,14 +78,31 @@ class Inspector(Lifetime):
             offsets.setdefault(group, {})[topic] = queues
         return offsets
 
-    async def find(self, broker_name: str, topic: str, key: str) -> list[StoredMessage]:
-        """Return the newest messages of a topic with a key or unique key, in log order. Raises ClientError."""
+    async def find(
+        self,
+        broker_name: str,
+        topic: str,
+        key: str,
+        *,
+        count_max: int = MATCHES_MAX,
+        begin_ms: int = 0,
+        end_ms: int = FOREVER_MS,
+    ) -> list[StoredMessage]:
+        """Return the newest messages of a topic with a key or unique key, in log order. Raises ClientError.
+
+        Args:
+            broker_name: the broker group.
+            topic: whose messages are looked at.
+            key: one of KEYS, or the UNIQ_KEY.
+            count_max: at most so many.
+            begin_ms, end_ms: stored from then on, and until then; ms since 1970.
+        """
         ext = {
             "topic": topic,
             "key": key,
-            "maxNum": str(MATCHES_MAX),
-            "beginTimestamp": "0",
-            "endTimestamp": str(_FOREVER_MS),
+            "maxNum": str(count_max),
+            "beginTimestamp": str(begin_ms),
+            "endTimestamp": str(end_ms),
         }
         answer = await self.ask(broker_name, RequestCode.QUERY_MESSAGE, ext)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
@@ -100,8 +117,8 @@ class Inspector(Lifetime):
             return None
         return _records(raise_for(answer))[0]
 
-    async def _addresses(self) -> Mapping[str, Mapping[int, str]]:
-        """Ask a name server for the nodes of all groups: broker id to address, by broker name."""
+    async def addresses(self) -> Mapping[str, Mapping[int, str]]:
+        """Ask a name server for the nodes of all groups: broker id to address, by broker name. Raises ClientError."""
         session = self.reader.live_session()
         answer = raise_for(
             await session.routes.when_there(
@@ -120,14 +137,18 @@ class Inspector(Lifetime):
     ) -> RemotingCommand:
         """Ask a group, its leader first, until there is an answer that stands or the time is over.
 
+        Only for requests that may be carried out twice.
+
         Raises:
-            NoRouteError, RequestFailedError: as the last try ended.
+            ConnectionLostError, RequestTimeoutError: no answer stands, and a try may have been carried out.
+            NoRouteError, RequestFailedError: as the last try ended; none was carried out.
             NameServersUnreachableError: no name server answers.
         """
         deadline = anyio.current_time() + self.timeout_s
         tries = 0
+        unknown: ConnectionLostError | RequestTimeoutError | None = None
         while True:
-            addresses = (await self._addresses()).get(broker_name, {})
+            addresses = (await self.addresses()).get(broker_name, {})
             failure: NoRouteError | RequestFailedError
             failure = NoRouteError(broker_name, "no node of this group is known")
             for _, address in sorted(addresses.items()):
@@ -135,6 +156,7 @@ class Inspector(Lifetime):
                 try:
                     answer = await link.call(code, ext, body, timeout_s=self.timeout_s)
                 except (ConnectionLostError, RequestTimeoutError) as error:
+                    unknown = unknown if error.definite else error
                     failure = RequestFailedError(ResponseCode.SERVICE_NOT_AVAILABLE, str(error))
                     continue
                 if not is_transient(answer.code):
@@ -142,7 +164,7 @@ class Inspector(Lifetime):
                 failure = RequestFailedError(answer.code, answer.remark or "")
             tries += 1
             if anyio.current_time() + backoff_s(tries) >= deadline:
-                raise failure
+                raise unknown or failure
             await anyio.sleep(backoff_s(tries))
 
 

@@ -107,7 +107,7 @@ LAYERS = {
     "broker.node": {"command_line", "processes", "server", "settings"},
     "broker.namesrv": {"command_line", "metrics", "net", "properties", "settings"},
     "broker.importing": {"store"},
-    "broker.admin": {"command_line", "importing", "store"},
+    "broker.admin": {"command_line", "importing", "store", "times"},
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
     "broker.server.links": set(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.admin import cli, status
+from broker.admin import cli, lag, nodes, status
 
 
 async def interrupted(*_: object, **__: object) -> None:
@@ -24,7 +24,7 @@ def test_an_interrupt_is_a_line_and_the_code_for_unknown(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(status, "look_around", interrupted)
-    monkeypatch.setattr(cli, "addresses_of_group", interrupted)
-    monkeypatch.setattr(cli, "consumer_lags", interrupted)
+    monkeypatch.setattr(nodes, "addresses_of_group", interrupted)
+    monkeypatch.setattr(lag, "consumer_lags", interrupted)
     assert cli.main([command, "-n", "127.0.0.1:1"]) == 3
     assert capsys.readouterr() == ("", "dledger-admin: interrupted\n")

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-from broker.admin import cli as admin_cli
 from broker.admin.cli import main as admin
 from broker.namesrv.cli import main as namesrv
 from broker.namesrv.config import read_config as read_namesrv_config
@@ -157,15 +155,6 @@ def test_nodes_that_do_not_answer_are_named_once(capsys: pytest.CaptureFixture[s
 def test_the_help_lists_the_exit_codes(main: Main, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(main, ["--help"]) == 0
     assert "exit codes:\n  0  " in capsys.readouterr().out
-
-
-def test_every_command_of_the_parser_is_carried_out_by_a_row_of_the_table() -> None:
-    (commands,) = (
-        action
-        for action in admin_cli._parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-    )
-    assert set(commands.choices) == set(admin_cli._COMMANDS)
 
 
 @pytest.mark.parametrize(("verb", "code"), [(["list"], 3), (["remove", "n1"], 1)])

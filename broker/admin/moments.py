@@ -1,0 +1,56 @@
+"""Times as operators write them: at a moment, or so long ago.
+
+now                          the moment of the call
+90s, 15min, 2h, 3d           so long before it
+2026-11-24T21:00:00          a local time; with +01:00 or Z one of that zone; without seconds, or the date alone
+2026-11-24#21:00:00:000      the same, as mqadmin writes it
+1795554000000                milliseconds since 1970
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import datetime
+from typing import Final
+
+_AGO: Final = re.compile(r"([0-9]{1,9})(s|min|h|d)")
+_UNITS_MS: Final = {"s": 1000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+_OF_MQADMIN: Final = re.compile(r"(\d{4}-\d\d-\d\d)#(\d\d:\d\d:\d\d):(\d{3})")
+_MS: Final = re.compile(r"[0-9]{12,15}")
+
+FORMS: Final = (
+    "now, 15min (so long ago; s, min, h, d), 2026-11-24T21:00:00 (local, or with +01:00 or Z), "
+    "or ms since 1970"
+)
+"""For help texts."""
+
+
+class MomentError(ValueError):
+    """The text is no time."""
+
+
+def parse_moment(text: str, now_ms: int | None = None) -> int:
+    """Read a time; return ms since 1970.
+
+    Args:
+        text: in one of the forms above.
+        now_ms: what `now` is; None: the clock's.
+
+    Raises:
+        MomentError: it has none of the forms.
+    """
+    text = text.strip()
+    now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
+    if text == "now":
+        return now
+    if found := _AGO.fullmatch(text):
+        return max(0, now - int(found[1]) * _UNITS_MS[found[2]])
+    if _MS.fullmatch(text):
+        return int(text)
+    if found := _OF_MQADMIN.fullmatch(text):
+        text = f"{found[1]}T{found[2]}.{found[3]}"
+    try:
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
+    except (ValueError, OverflowError, OSError) as error:
+        raise MomentError(f"{text[:60]!r} is no time: {FORMS}") from error
