@@ -18,11 +18,12 @@ from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import KvStore, LocalKv
-from broker.namesrv.registrants import Registrants
+from broker.namesrv.registrants import Ask, Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
 from broker.net.dead_peers import notice_dead_peer
 from broker.net.listener import Listener, ListenerLimits
+from broker.tls.keeper import TlsKeeper
 from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
 from dledger_mq.net.frame_socket import FrameSocket
@@ -53,10 +54,15 @@ class NameServer:
     """One name server. `run` does everything; it may run in a nursery next to brokers (--dev)."""
 
     def __init__(self, config: NameServerConfig, *, limits: ListenerLimits | None = None) -> None:
-        """Take the configuration; `run` opens the sockets."""
+        """Take the configuration; `run` opens the sockets.
+
+        Raises:
+            ConfigError: a certificate cannot be used.
+        """
         self._config = config
         self._limits = limits
         self.routes = RouteTable()
+        self._tls = TlsKeeper(config.tls)
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -70,9 +76,16 @@ class NameServer:
         try:
             sock = _bind(self._config.listen)
             async with trio.open_nursery() as nursery:
-                service = _Service(self._config, self.routes, kv, nursery)
-                listener = Listener(service.handle, closed=service.closed, limits=self._limits)
+                ask = partial(ask_broker, tls=self._tls.client)
+                service = _Service(self._config, self.routes, kv, nursery, ask)
+                listener = Listener(
+                    service.handle,
+                    closed=service.closed,
+                    limits=self._limits,
+                    door=self._tls.door,
+                )
                 nursery.start_soon(service.expire)
+                nursery.start_soon(self._tls.run)
                 await nursery.start(listener.run, [sock])
                 task_status.started(bound_address(sock))
         finally:
@@ -84,14 +97,19 @@ class _Service:
     """Joins the listener with the handlers."""
 
     def __init__(
-        self, config: NameServerConfig, routes: RouteTable, kv: KvStore, nursery: trio.Nursery
+        self,
+        config: NameServerConfig,
+        routes: RouteTable,
+        kv: KvStore,
+        nursery: trio.Nursery,
+        ask: Ask,
     ) -> None:
         self._routes = routes
         self._nursery = nursery
         self._slow_count = 0
         self._registrants = Registrants(
             routes,
-            ask_broker,
+            ask,
             secrets=config.secrets,
             draw_nonce=partial(token_hex, 16),
             now_ms=_now_ms,

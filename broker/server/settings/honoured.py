@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.settings.keys import ANY_HOSTS, HonouredKey, Scope, flag, number, text
+from broker.settings.tls import TLS_KEYS
 
 _OF_MEMBERS: Final = (
     HonouredKey(
@@ -430,5 +431,6 @@ HONOURED: Final = {
     "Topics and messages": _OF_TOPICS,
     "Service": _OF_SERVICE,
     "Bounds": _OF_BOUNDS,
+    "TLS": TLS_KEYS,
 }
 """The keys by what they are about."""
