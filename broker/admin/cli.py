@@ -38,6 +38,7 @@ from broker.admin.members import add_members, run_members
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 from broker.admin.retention import run_retention
 from broker.admin.status import WATCH_S, WATCH_S_MAX, WATCH_S_MIN, run_status
+from broker.admin.tls_options import add_tls_options, tls_of
 from broker.admin.upgrade_check import add_upgrade_options, show_upgrade_check
 from broker.admin.verify import Comparison, compare
 from dledger import ConfigError, DLedgerError, UsageError
@@ -45,6 +46,7 @@ from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.lag import by_topic, consumer_lags
 from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.tls import tls_for_all
 from dledger_mq.message.names import group_problem
 
 LAG_NAMES: Final = ("lag", "consumerProgress")
@@ -76,7 +78,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = _parser().parse_args(arguments)
     try:
-        code = _COMMANDS[options.command](options)
+        tls = tls_of(options)
+    except ConfigError as error:
+        return _print_error(error, EXIT_USAGE)
+    try:
+        with tls_for_all(tls):
+            code = _COMMANDS[options.command](options)
     except* KeyboardInterrupt:  # nurseries have wrapped it
         code = _print_error("interrupted", EXIT_UNKNOWN)
     return code
@@ -311,6 +318,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_tls_options(parser)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_status(commands)
     for name, text in (

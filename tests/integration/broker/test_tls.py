@@ -4,75 +4,22 @@ from __future__ import annotations
 
 import shutil
 import socket
-import ssl
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from dledger_mq import ClientError, Message, make_tls_context
-from dledger_mq.blocking import Admin, Producer, PullConsumer
+from broker.admin.cli import main as dledger_admin
+from dledger_mq import ClientError, make_tls_context
+from dledger_mq.blocking import Admin
 from dledger_mq.net.tls import TlsEnd
-from dledger_mq.net.tls_contexts import TlsFiles
-from jepsen.processes import SMALL_SEGMENTS, Group, poll
+from jepsen.processes import poll
 from tests.certificates import HOST, client_side, write_files
+from tests.integration.commands import run_here
+from tests.tls_group import PATIENCE_S, TlsGroup, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
-
-PATIENCE_S = 60.0
-
-
-def settings(files: TlsFiles, mode: str, *more: str) -> str:
-    """The keys of TLS of a node that also speaks it."""
-    lines = [
-        f"tls.server.mode={mode}",
-        f"tls.server.certPath={files.certificate}",
-        f"tls.server.keyPath={files.key}",
-        "tls.enable=true",
-        f"tls.client.trustCertPath={files.trust}",
-        *more,
-    ]
-    return "\n".join(lines) + "\n"
-
-
-class TlsGroup:
-    """A group of three and a name server that take TLS."""
-
-    def __init__(self, folder: Path, mode: str, *more: str) -> None:
-        self.files = write_files(folder / "tls")
-        keys = settings(self.files, mode, *more)
-        self.processes = Group(folder, settings=SMALL_SEGMENTS + keys)
-        conf = folder / "namesrv.conf"
-        conf.write_text(keys)
-        for server in self.processes.name_servers:
-            server.command += ["-c", str(conf)]
-        self.tls = make_tls_context(trust=self.files.trust)
-
-    def sends(self, tls: ssl.SSLContext | None, timeout_s: float = 5.0) -> bool:
-        """Whether a client gets a message stored, and reads it again."""
-        try:
-            with Producer(self.processes.namesrv, "p", tls=tls, timeout_s=timeout_s) as producer:
-                sent = producer.send(Message("T", b"secret"))
-            with PullConsumer(
-                self.processes.namesrv, "c", tls=tls, timeout_s=timeout_s
-            ) as consumer:
-                found = consumer.pull(sent.queue, sent.queue_offset)
-        except ClientError:
-            return False
-        return [message.body for message in found.messages] == [b"secret"]
-
-    def logs(self) -> str:
-        return "".join(each.log.read_text() for each in self.processes.processes())
-
-
-def running(folder: Path, mode: str, *more: str) -> Iterator[TlsGroup]:
-    group = TlsGroup(folder, mode, *more)
-    with group.processes as processes:
-        processes.start()
-        processes.wait_listening()
-        assert poll(lambda: group.sends(group.tls), PATIENCE_S), group.logs()[-3000:]
-        yield group
 
 
 @pytest.fixture(scope="module")
@@ -111,6 +58,16 @@ def test_a_client_that_believes_others_is_told_why(enforcing: TlsGroup, tmp_path
         admin.list_topics()
     assert poll(lambda: "does not know who signed the certificate" in enforcing.logs(), PATIENCE_S)
     assert "Traceback" not in enforcing.logs()
+
+
+def test_an_operator_asks_over_tls(enforcing: TlsGroup) -> None:
+    where = ("status", "--namesrv", enforcing.processes.namesrv)
+    assert run_here(dledger_admin, "--tls-trust", enforcing.files.trust, *where).returncode == 0
+    assert run_here(dledger_admin, "--tls-insecure", *where).returncode == 0
+    assert run_here(dledger_admin, *where).returncode == 3
+    wrong = run_here(dledger_admin, "--tls-trust", "/no/ca.pem", *where)
+    assert wrong.returncode == 2
+    assert "/no/ca.pem cannot be read: No such file or directory" in wrong.stderr
 
 
 def test_half_open_handshakes_disturb_nobody(enforcing: TlsGroup, tmp_path: Path) -> None:
