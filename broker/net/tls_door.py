@@ -9,7 +9,8 @@ import ssl
 from collections.abc import Callable
 from typing import Final
 
-from dledger_mq.net.tls import HELLO_BYTE, TlsEnd, TlsError
+from dledger_mq.net.tls import TlsEnd, TlsError
+from dledger_mq.remoting.frame import TLS_BYTE
 
 _PLAIN_TEXT: Final = "plain text on a port that takes TLS only (tls.server.mode=enforcing)"
 
@@ -61,7 +62,7 @@ class Newcomer:
             TlsError: it is no TLS where that is required, or a handshake that fails.
         """
         if self._end is None:
-            if data[0] != HELLO_BYTE:
+            if data[0] != TLS_BYTE:
                 if not self._door.takes_plain_text:
                     raise TlsError(_PLAIN_TEXT)
                 self.is_plain = True

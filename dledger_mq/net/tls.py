@@ -13,9 +13,6 @@ from typing import Final
 
 from dledger_mq.remoting.errors import FrameError
 
-HELLO_BYTE: Final = 0x16
-"""How TLS begins. No frame does: its first byte is the highest of a length of at most 16 MiB, 0 or 1."""
-
 _RECORD_BYTES: Final = 16 * 1024
 """The largest piece that TLS encrypts as one."""
 

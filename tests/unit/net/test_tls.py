@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dledger_mq.net.tls import HELLO_BYTE, TlsEnd, TlsError
+from dledger_mq.net.tls import TlsEnd, TlsError
 from dledger_mq.net.tls_contexts import TlsFiles, TlsFilesError, client_context, server_context
+from dledger_mq.remoting.frame import TLS_BYTE
 from tests.certificates import HOST, client_side, server_side, write_files
 
 
@@ -64,7 +65,7 @@ def test_bytes_come_out_as_they_were_put_in_however_they_are_cut(
 
 def test_a_handshake_begins_with_the_byte_that_no_frame_begins_with(tmp_path: Path) -> None:
     _, client = ends(tmp_path)
-    assert client.begin()[0] == HELLO_BYTE
+    assert client.begin()[0] == TLS_BYTE
 
 
 def test_what_follows_a_handshake_in_the_same_read_is_not_lost(tmp_path: Path) -> None:
