@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.queues import MessageQueue
     from dledger_mq.client.rebalance_listener import RebalanceListener
     from dledger_mq.client.send_maker import Row
+    from dledger_mq.client.tls import make_tls_context
     from dledger_mq.client.transaction_producer import (
         TransactionProducer,
         TransactionResult,
@@ -91,6 +92,7 @@ _HOMES = {
     "TransactionResult": "dledger_mq.client.transaction_producer",
     "TransactionState": "dledger_mq.client.transaction_producer",
     "__version__": "dledger.version",
+    "make_tls_context": "dledger_mq.client.tls",
     "row_key": "dledger_mq.client.idempotent_producer",
 }
 
@@ -143,5 +145,6 @@ __all__ = [
     "TransactionResult",
     "TransactionState",
     "__version__",
+    "make_tls_context",
     "row_key",
 ]

@@ -35,6 +35,7 @@ from broker.admin.resend_dlq_command import RESEND_DLQ
 from broker.admin.retention import RETENTION
 from broker.admin.snapshots import SNAPSHOTS
 from broker.admin.status import STATUS
+from broker.admin.tls_options import add_tls_options, tls_of
 from broker.admin.top import TOP
 from broker.admin.topics import TOPICS
 from broker.admin.upgrade_check import UPGRADE_CHECK
@@ -42,6 +43,7 @@ from broker.admin.verify_command import VERIFY
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
+from dledger_mq.client.tls import tls_for_all
 
 COMMANDS: Final[tuple[Row, ...]] = (
     STATUS,
@@ -96,7 +98,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _carry_out(options: argparse.Namespace) -> int:
     """Run a subcommand; say in a line why it could not be carried out, and return what that means."""
     try:
-        code: int = options.run(options)
+        with tls_for_all(tls_of(options)):
+            code: int = options.run(options)
     except (ClientUsageError, ConfigError, UsageError) as error:
         print_error(error)
         return EXIT_USAGE
@@ -127,6 +130,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_tls_options(whole)
     add_rows(whole.add_subparsers(dest="command", required=True, metavar="COMMAND"), COMMANDS)
     return whole
 

@@ -14,7 +14,8 @@ from broker.settings.keys import (
     number,
     text,
 )
-from broker.settings.netty import ENCRYPTION, NETTY
+from broker.settings.netty import NETTY
+from broker.settings.tls import TLS_KEYS, TLS_NEEDLESS, TLS_REFUSED
 
 _OFF: Final = ("false",)
 _ON: Final = ("true",)
@@ -31,10 +32,11 @@ HONOURED: Final = (
         flag("orderMessageEnable", "false"),
         "put the order configuration of a topic into its route",
     ),
+    *TLS_KEYS,
 )
 
 REFUSED: Final = (
-    *ENCRYPTION,
+    *TLS_REFUSED,
     RefusedKey(
         text("socksProxyConfig", None, "{}"),
         ("{}", ""),
@@ -85,6 +87,7 @@ NEEDLESS: Final = (
         ),
     ),
     NeedlessKeys("Sockets", "sockets are not Netty's", NETTY),
+    TLS_NEEDLESS,
     NeedlessKeys(
         "Files and tools",
         "there is no such file or tool here, and settings change by a start",

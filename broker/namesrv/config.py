@@ -17,7 +17,10 @@ from broker.namesrv.conf_keys import NAME_SERVER_KEYS
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup
 from broker.properties import Property, read_property_lines
-from broker.settings.judging import join_mistakes, judge
+from broker.settings.judging import FLAGS, Mistake, join_mistakes, judge
+from broker.settings.tls import TlsSettings, read_tls
+from broker.tls.file import with_tls_file
+from broker.tls.keeper import TlsKeeper, tls_warnings
 from dledger.errors import ConfigError
 from dledger.version import __version__
 from dledger_mq.net.address import Address, parse_address
@@ -36,6 +39,7 @@ class NameServerConfig:
         group: the other name servers; None for one that stands alone.
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
+        tls: of its port, and of the questions that it asks brokers.
         log_level: one of `LOG_LEVELS`.
         metrics: where figures are given over HTTP; None: nowhere.
         warnings: settings of namesrv.conf that are not used or passed over, and why.
@@ -46,6 +50,7 @@ class NameServerConfig:
     group: KvGroup | None = None
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
+    tls: TlsSettings = field(default_factory=TlsSettings)
     log_level: str = "warning"
     metrics: Address | None = None
     warnings: tuple[str, ...] = ()
@@ -112,8 +117,14 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
     """
     options = argument_parser().parse_args(arguments)
     found = [] if options.config is None else _read_file(Path(options.config))
-    values = {each.key: each.value for each in found}
-    warnings = _judge(found, options.config, is_lenient=options.lenient)
+    values = _values(found)
+    tls = _Tls(values)
+    settings = read_tls(tls)
+    lines = {each.key: each.line for each in found}
+    warnings = _judge(
+        values, lines, options.config, further=tls.mistakes, is_lenient=options.lenient
+    )
+    _check_files(settings)
     folder = Path(options.store) if options.store else _folder_of(values)
     return NameServerConfig(
         listen=_listen(options.listen, values),
@@ -121,19 +132,71 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         group=_group(options, folder),
         secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
+        tls=settings,
         log_level=options.log_level,
         metrics=_address("--metrics", options.metrics) if options.metrics else None,
-        warnings=tuple(warnings),
+        warnings=(*warnings, *tls_warnings(settings)),
     )
 
 
-def _judge(found: Sequence[Property], file: str, *, is_lenient: bool) -> list[str]:
+def _values(found: Sequence[Property]) -> dict[str, str]:
+    """Return the values of namesrv.conf and of the TLS file that it names; raises NameServerConfigError."""
+    try:
+        return with_tls_file({each.key: each.value for each in found})
+    except ConfigError as error:
+        raise NameServerConfigError(str(error)) from error
+
+
+def _check_files(settings: TlsSettings) -> None:
+    """Raise NameServerConfigError if a certificate or a key cannot be used."""
+    try:
+        TlsKeeper(settings)
+    except ConfigError as error:
+        raise NameServerConfigError(str(error)) from error
+
+
+class _Tls:
+    """The values of the keys of TLS, and what is wrong with them."""
+
+    def __init__(self, values: Mapping[str, str]) -> None:
+        self.mistakes: list[Mistake] = []
+        self._values = values
+
+    def text(self, key: str, default: str, /) -> str:
+        """Return a text."""
+        return self._values.get(key, "").strip() or default
+
+    def choice(self, key: str, allowed: tuple[str, ...], default: str, /) -> str:
+        """Return one of the words that are allowed."""
+        found = self.text(key, default).lower()
+        if found in allowed:
+            return found
+        self.refuse(key, f"{key}={found} is not one of {', '.join(allowed)}")
+        return default
+
+    def boolean(self, key: str, *, default: bool) -> bool:
+        """Return whether it is true."""
+        return self.choice(key, FLAGS, str(default).lower()) == "true"
+
+    def refuse(self, key: str, text: str, /) -> None:
+        """Note a mistake."""
+        self.mistakes.append(Mistake(key, text))
+
+
+def _judge(
+    values: Mapping[str, str],
+    lines: Mapping[str, int],
+    file: str,
+    *,
+    further: Sequence[Mistake],
+    is_lenient: bool,
+) -> list[str]:
     """Return what is not used and why; raise NameServerConfigError for everything that is wrong, at once."""
-    mistakes, notes = judge({each.key: each.value for each in found}, NAME_SERVER_KEYS)
-    lines = {each.key: each.line for each in found}
+    mistakes, notes = judge(values, NAME_SERVER_KEYS)
     wrong, warnings = [], []
-    for mistake in sorted(mistakes, key=lambda each: lines[each.key]):
-        text = f"line {lines[mistake.key]}: {mistake.text}"
+    for mistake in sorted((*mistakes, *further), key=lambda each: lines.get(each.key, 0)):
+        line = lines.get(mistake.key)
+        text = mistake.text if line is None else f"line {line}: {mistake.text}"
         if is_lenient and mistake.is_forgivable:
             warnings.append(f"passed over: {text}")
         else:

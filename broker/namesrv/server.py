@@ -19,11 +19,12 @@ from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.figures import NameServerParts, RequestCounts, make_endpoint
 from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import KvStore, LocalKv
-from broker.namesrv.registrants import Registrants
+from broker.namesrv.registrants import Ask, Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
 from broker.net.dead_peers import notice_dead_peer
 from broker.net.listener import Listener, ListenerLimits
+from broker.tls.keeper import TlsKeeper
 from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
 from dledger_mq.net.frame_socket import FrameSocket
@@ -63,11 +64,16 @@ class NameServer:
     """
 
     def __init__(self, config: NameServerConfig, *, limits: ListenerLimits | None = None) -> None:
-        """Take the configuration; `run` opens the sockets."""
+        """Take the configuration; `run` opens the sockets.
+
+        Raises:
+            ConfigError: a certificate cannot be used.
+        """
         self._config = config
         self._limits = limits
         self.routes = RouteTable()
         self.metrics_address: Address | None = None
+        self._tls = TlsKeeper(config.tls)
 
     async def run(
         self, *, task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED
@@ -81,8 +87,14 @@ class NameServer:
         try:
             sock = _bind(self._config.listen)
             async with trio.open_nursery() as nursery:
-                service = _Service(self._config, self.routes, kv, nursery)
-                listener = Listener(service.handle, closed=service.closed, limits=self._limits)
+                ask = partial(ask_broker, tls=self._tls.client)
+                service = _Service(self._config, self.routes, kv, nursery, ask)
+                listener = Listener(
+                    service.handle,
+                    closed=service.closed,
+                    limits=self._limits,
+                    door=self._tls.door,
+                )
                 if self._config.metrics is not None:
                     parts = NameServerParts(
                         node_id=str(bound_address(sock)),
@@ -96,6 +108,7 @@ class NameServer:
                     self.metrics_address = bound_address(figures)
                     await nursery.start(make_endpoint(figures, parts).run)
                 nursery.start_soon(service.expire)
+                nursery.start_soon(self._tls.run)
                 await nursery.start(listener.run, [sock])
                 task_status.started(bound_address(sock))
         finally:
@@ -107,7 +120,12 @@ class _Service:
     """Joins the listener with the handlers."""
 
     def __init__(
-        self, config: NameServerConfig, routes: RouteTable, kv: KvStore, nursery: trio.Nursery
+        self,
+        config: NameServerConfig,
+        routes: RouteTable,
+        kv: KvStore,
+        nursery: trio.Nursery,
+        ask: Ask,
     ) -> None:
         self._routes = routes
         self._nursery = nursery
@@ -115,7 +133,7 @@ class _Service:
         self.counts = RequestCounts({})
         self._registrants = Registrants(
             routes,
-            ask_broker,
+            ask,
             secrets=config.secrets,
             draw_nonce=partial(token_hex, 16),
             now_ms=_now_ms,

@@ -12,6 +12,7 @@ import trio
 
 from broker.net.served_connection import ServedConnection
 from broker.net.served_connections import FramesHandler, ServedConnections
+from broker.net.tls_door import TlsDoor
 from dledger.runtime import descriptors
 from dledger.runtime.frame_room import ROOM_BYTES_MAX, FrameRoom, Holder
 from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX
@@ -24,6 +25,9 @@ IDLE_TIMEOUT_S: Final = 120.0
 
 PARTIAL_TIMEOUT_S: Final = 60.0
 """A frame has to be complete this long after its first byte."""
+
+HANDSHAKE_TIMEOUT_S: Final = 10.0
+"""A TLS handshake has to be done this long after its first byte; Netty's time for it."""
 
 _ACCEPT_PAUSE_S: Final = 0.1
 
@@ -44,7 +48,8 @@ class ListenerLimits:
         unsent_bytes_max: answers that one connection lets wait.
         idle_timeout_s: silence after which a connection is closed.
         partial_timeout_s: time for one frame to arrive whole.
-        sweep_interval_s: how often the two times are looked at.
+        handshake_timeout_s: the same for a TLS handshake.
+        sweep_interval_s: how often the times are looked at.
     """
 
     connections_max: int = 10_000
@@ -53,6 +58,7 @@ class ListenerLimits:
     unsent_bytes_max: int = UNSENT_BYTES_MAX
     idle_timeout_s: float = IDLE_TIMEOUT_S
     partial_timeout_s: float = PARTIAL_TIMEOUT_S
+    handshake_timeout_s: float = HANDSHAKE_TIMEOUT_S
     sweep_interval_s: float = 5.0
 
 
@@ -61,6 +67,7 @@ class Listener:
 
     Attributes:
         connections: those open now, in the order of their arrival.
+        handshakes: those of them that are not done.
         refused_count: connections turned away because there were too many.
     """
 
@@ -71,6 +78,7 @@ class Listener:
         closed: Callable[[ServedConnection], None] = _ignore,
         turn_ended: Callable[[], None] | None = None,
         limits: ListenerLimits | None = None,
+        door: TlsDoor | None = None,
     ) -> None:
         """Set up the listener; `run` accepts and serves.
 
@@ -79,6 +87,7 @@ class Listener:
             closed: called once for each connection that ended.
             turn_ended: called when the frames of a turn were handed over.
             limits: bounds.
+            door: whether connections may, or must, be encrypted; None: they are plain text.
         """
         self._limits = limits = limits or ListenerLimits()
         self._room = FrameRoom(limits.unfinished_bytes_max)
@@ -89,8 +98,10 @@ class Listener:
             room=self._room,
             frame_bytes_max=limits.frame_bytes_max,
             unsent_bytes_max=limits.unsent_bytes_max,
+            door=door,
         )
         self.connections = self._served.connections
+        self.handshakes = self._served.handshakes
         self.refused_count = 0
 
     async def run(
@@ -169,11 +180,16 @@ class Listener:
                     continue  # for us
                 if now - connection.received_at > limits.idle_timeout_s:
                     connection.close("idle")
-                elif since is not None and now - since > limits.partial_timeout_s:
+                elif since is not None and now - since > self._time_of(connection):
+                    what = "TLS handshake" if connection.is_shaking else "frame"
                     _log.warning(
-                        "closed the connection of %s: a frame never ended", connection.peer
+                        "closed the connection of %s: a %s never ended", connection.peer, what
                     )
-                    connection.close("unfinished frame")
+                    connection.close(f"unfinished {what}")
+
+    def _time_of(self, connection: ServedConnection) -> float:
+        limits = self._limits
+        return limits.handshake_timeout_s if connection.is_shaking else limits.partial_timeout_s
 
     def _log_slow(self, closed: list[Holder]) -> None:
         _log.warning(

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from broker.net.handshakes import Handshakes
 from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
-from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
+from dledger_mq.net.frame_socket import Cipher, FrameSocket, ReadBuffer
 
 _HALF_CLOSED: Final[int] = select.EPOLLRDHUP
 _ASKED_MAX: Final = 1
@@ -22,6 +23,7 @@ class Server(Protocol):
     ready: ReadySockets[ServedConnection]
     ends: select.epoll
     room: FrameRoom
+    handshakes: Handshakes
 
     def kept_waiting(self, connection: ServedConnection, /) -> None:
         """Let a connection go on once it has the room that it waits for."""
@@ -49,6 +51,7 @@ class ServedConnection(FrameSocket):
         buffer: ReadBuffer,
         frame_bytes_max: int,
         unsent_bytes_max: int,
+        cipher: Cipher | None = None,
     ) -> None:
         """Take over a connected socket; see `FrameSocket`."""
         super().__init__(
@@ -57,6 +60,7 @@ class ServedConnection(FrameSocket):
             buffer=buffer,
             frame_bytes_max=frame_bytes_max,
             unsent_bytes_max=unsent_bytes_max,
+            cipher=cipher,
         )
         self._server = server
         self._has_asked = False
@@ -94,6 +98,7 @@ class ServedConnection(FrameSocket):
     def _part_from(self, sock: socket.socket) -> None:
         """Give back what it has of the server, which tells others of the end later."""
         server = self._server
+        server.handshakes.leave(self)
         if self._has_asked:
             server.room.leave(self)
         if self._watched:
@@ -107,6 +112,18 @@ class ServedConnection(FrameSocket):
         if self.close_reason or not self._server.ends.poll(0, _ASKED_MAX):
             return self.is_closed
         return super().has_ended
+
+    # Its handshake, where it has one.
+
+    def _decrypt(self, cipher: Cipher, data: bytes) -> bytes:
+        """See `FrameSocket`; handshakes that last are counted."""
+        was_shaking = self.is_shaking
+        plain = super()._decrypt(cipher, data)
+        if self.is_shaking:
+            self._server.handshakes.join(self)
+        elif was_shaking:
+            self._server.handshakes.leave(self)
+        return plain
 
     # Room for the frame that it has begun.
 

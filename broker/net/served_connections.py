@@ -19,7 +19,9 @@ from typing import Final
 
 import trio
 
+from broker.net.handshakes import Handshakes, first_to_shake
 from broker.net.served_connection import ServedConnection
+from broker.net.tls_door import TlsDoor
 from dledger.runtime.frame_room import FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import ReadBuffer
@@ -52,6 +54,7 @@ class ServedConnections:
         ready: what each of them waits for.
         ends: those of them that have ended, though it was not read yet; asked by `ServedConnection.has_ended`.
         room: memory for their unfinished frames.
+        handshakes: those that are not done, with a bound.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class ServedConnections:
         room: FrameRoom,
         frame_bytes_max: int,
         unsent_bytes_max: int,
+        door: TlsDoor | None = None,
     ) -> None:
         """Set up without connections.
 
@@ -75,11 +79,14 @@ class ServedConnections:
             room: for unfinished frames.
             frame_bytes_max: see `FrameSocket`.
             unsent_bytes_max: see `FrameSocket`.
+            door: whether they may, or must, be encrypted; None: they are plain text.
         """
         self.connections: dict[ServedConnection, None] = {}
         self.ready: ReadySockets[ServedConnection] = ReadySockets()
         self.ends = select.epoll()
         self.room = room
+        self.handshakes = Handshakes()
+        self._door = door
         self._handle = handle
         self._closed = closed
         self._turn_ended = turn_ended or _ignore
@@ -104,6 +111,7 @@ class ServedConnections:
             buffer=self._buffer,
             frame_bytes_max=self._frame_bytes_max,
             unsent_bytes_max=self._unsent_bytes_max,
+            cipher=None if self._door is None else self._door.meet(),
         )
         self.connections[connection] = None
         return connection
@@ -148,13 +156,21 @@ class ServedConnections:
         self._notify_ended()
 
     def _serve_ready(self) -> Iterator[None]:
-        """Serve each connection that is ready once; yields where a turn may end."""
+        """Serve each connection that is ready once, a few of those without a handshake; yields where a turn may end."""
+        shaking: list[ServedConnection] = []
         for connection, mask in self.ready.take():
             if mask & ~READ:
                 connection.write_queued()
             if mask & ~WRITE and not (connection.close_reason or connection.waits_for_room):
+                if connection.is_shaking:
+                    shaking.append(connection)
+                    continue
                 yield from self._read(connection)
             yield  # a write, or a read without a whole frame, takes its time, too
+        for connection in first_to_shake(shaking):
+            if not connection.close_reason:
+                yield from self._read(connection)
+            yield
 
     def _read(self, connection: ServedConnection) -> Iterator[None]:
         """Read once from a connection, and hand over its frames; one that misbehaves is closed, with one log line."""

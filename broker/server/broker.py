@@ -35,6 +35,7 @@ from broker.store.file_places import wipe_folders_beside
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
+from broker.tls.keeper import TlsKeeper
 from dledger import (
     CorruptionError,
     DiskFailedError,
@@ -83,8 +84,9 @@ class Broker:
             StoreLockedError: another process uses the store.
             ListenError: the port is taken, or the host is unknown.
             OSError: the store's disk failed or is full.
-            ConfigError: the configuration contradicts itself.
+            ConfigError: the configuration contradicts itself, or a certificate cannot be used.
         """
+        self._tls = TlsKeeper(config.tls)
         derived = Path(config.store_path) / DERIVED
         # What is derived is written anew at each start, so it must be ours before the log is opened.
         self._lock = StoreLock(derived)
@@ -127,6 +129,7 @@ class Broker:
                 unfinished_bytes_max=config.limits.unfinished_bytes_max,
                 unsent_bytes_max=config.limits.output_bytes_max,
             ),
+            door=self._tls.door,
         )
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
@@ -197,6 +200,7 @@ class Broker:
                 await self._wait_until_useful(controller)
                 self._start_accepting()
                 await nursery.start(self._listener.run, self._sockets)
+                nursery.start_soon(self._tls.run)
                 nursery.start_soon(self._registrar.run)  # name servers connect back
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -274,6 +278,7 @@ class Broker:
                 self._node_settings, nursery, wall_ms=self._clock, flush=self._outputs.flush
             ),
             settings_changed=self._settings_changed,
+            tls=self._tls.client,
         )
         self._controller = BrokerController(
             self.config,
@@ -358,6 +363,7 @@ class Broker:
             perm_mask=config.permission,
             interval_s=config.register_interval_ms / 1000,
             loss_watch=loss_watch,
+            tls=self._tls.client,
         )
 
     # What happens.

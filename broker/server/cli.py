@@ -38,6 +38,8 @@ from broker.server.check_command import check
 from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.server.dev import DevOptions, run_dev
 from broker.settings.judging import join_mistakes
+from broker.tls.file import with_tls_file
+from broker.tls.keeper import TlsKeeper, tls_warnings
 from dledger import ConfigError, DiskFailedError
 from dledger.runtime.allocator import use_one_arena
 from dledger.runtime.descriptors import raise_limit
@@ -231,7 +233,7 @@ def _configure(options: argparse.Namespace) -> Reading:
     """
     found = _read_file(options.config) if options.config else []
     reading = read_settings(
-        {each.key: each.value for each in found},
+        with_tls_file({each.key: each.value for each in found}),
         _flags(options),
         lines={each.key: each.line for each in found},
         is_lenient=options.lenient,
@@ -241,10 +243,13 @@ def _configure(options: argparse.Namespace) -> Reading:
         return reading
     try:
         host = _ipv4(reading.config.advertised_host)
+        TlsKeeper(reading.config.tls)
     except ConfigError as error:
         return dataclasses.replace(reading, config=None, mistakes=(str(error),))
     return dataclasses.replace(
-        reading, config=dataclasses.replace(reading.config, advertised_host=host)
+        reading,
+        config=dataclasses.replace(reading.config, advertised_host=host),
+        warnings=(*reading.warnings, *tls_warnings(reading.config.tls)),
     )
 
 

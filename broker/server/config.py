@@ -29,6 +29,7 @@ from broker.service.retention import (
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
+from broker.settings.tls import TlsMode, TlsSettings, read_tls
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
 from dledger.config import voters_of
@@ -117,6 +118,7 @@ class BrokerConfig:
         vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
         retention: what is deleted when.
         metrics: figures over HTTP.
+        tls: of the port for clients, and of connections that this node opens there.
     """
 
     group: str
@@ -166,6 +168,7 @@ class BrokerConfig:
     retention: RetentionRules = RetentionRules()
     limits: Limits = field(default_factory=Limits)
     metrics: MetricsSettings = MetricsSettings()
+    tls: TlsSettings = field(default_factory=TlsSettings)
     unchangeable: tuple[str, ...] = ()
     texts: Mapping[str, str] = field(default_factory=dict)
 
@@ -477,6 +480,7 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         ),
         limits=_read_limits(values),
         metrics=_read_metrics(values),
+        tls=read_tls(values),
     )
 
 
@@ -552,6 +556,10 @@ def _contradictions(config: BrokerConfig) -> list[str]:
     if config.vip_port and config.listen.port and config.listen.port - 2 == own.port:
         found.append(
             f"vipListenEnable=true needs port {own.port} (listenPort - 2), which is the one of {own} in dLegerPeers"
+        )
+    if config.tls.mode is TlsMode.ENFORCING and not config.tls.dials:
+        found.append(
+            "tls.enable=false: with tls.server.mode=enforcing the nodes of this group take nothing else from each other"
         )
     return found + contradicting_times(config.times)
 

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -44,6 +45,7 @@ class Environment:
         stop_stage: returns how far an orderly stop is, in words; empty: none is wanted.
         node_settings: keeps changes of this node's own settings; None: they cannot be changed.
         settings_changed: is called with the settings once others hold.
+        tls: returns what encrypts a link to another node; None: it is plain text.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -64,4 +66,5 @@ class Environment:
     stop_stage: Callable[[], str] = lambda: ""
     node_settings: KeepNodeSettings | None = None
     settings_changed: Callable[[BrokerConfig], None] = lambda _config: None
+    tls: Callable[[], ssl.SSLContext | None] = lambda: None
     make_linear: MakeLinear = LinearReads

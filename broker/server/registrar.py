@@ -15,6 +15,7 @@ from __future__ import annotations
 import hmac
 import logging
 import secrets
+import ssl
 from collections.abc import Awaitable, Callable
 from functools import partial
 from itertools import count
@@ -85,6 +86,7 @@ class Registrar:
         perm_mask: int,
         interval_s: float,
         loss_watch: LossWatch,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Set up a task for each name server; `run` starts them.
 
@@ -100,8 +102,10 @@ class Registrar:
             perm_mask: permissions that topics have here at most.
             interval_s: between two registrations when nothing changes.
             loss_watch: judges what the name server remembers of the group's log.
+            tls: returns what encrypts a connection; None: it is plain text.
         """
         self._log = log
+        self._tls = tls
         self._loss_watch = loss_watch
         self._topics = topics
         self._cluster = cluster
@@ -126,6 +130,7 @@ class Registrar:
             is_leading=lambda: self._log.is_serving,
             is_member=lambda: self._log.is_accepted,
             tried=self._waits.look,
+            tls=self._tls,
         )
 
     async def run(self) -> None:
@@ -236,6 +241,7 @@ class _NameServer:
         is_leading: Callable[[], bool],
         is_member: Callable[[], bool],
         tried: Callable[[], None],
+        tls: Callable[[], ssl.SSLContext | None],
     ) -> None:
         """Set up a name server that was not reached yet; `run` registers with it.
 
@@ -247,6 +253,7 @@ class _NameServer:
             is_leading: whether what is registered now makes routes.
             is_member: whether this node belongs to its group; else it registers nowhere.
             tried: called after each try, with or without success.
+            tls: returns what encrypts the connection; None: it is plain text.
         """
         self._address = address
         self._register_frame = register_frame
@@ -255,6 +262,7 @@ class _NameServer:
         self._is_leading = is_leading
         self._is_member = is_member
         self._tried = tried
+        self._tls = tls
         self.token = secrets.token_hex(16)
         self._nonce = ""
         self._opaques = count(1)
@@ -335,6 +343,7 @@ class _NameServer:
             nursery,
             timeout_s=_CONNECT_TIMEOUT_S,
             tune=partial(notice_dead_peer, after_s=_DEAD_AFTER_S),
+            tls=self._tls(),
         )
         self.token, self._nonce = secrets.token_hex(16), ""
         nursery.start_soon(self._receive, self._connection)

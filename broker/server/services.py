@@ -205,6 +205,7 @@ class Services:
             asked_max=config.limits.forwards_max,
             asked_bytes_max=config.limits.staged_bytes_max,
             now_ms=self._environment.monotonic_ms,
+            tls=self._environment.tls,
         )
 
     def _make_router(self, linear: LinearReads) -> Router:

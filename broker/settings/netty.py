@@ -1,10 +1,10 @@
-"""The keys of sockets, Netty's and those of TLS, which a broker and a name server of RocketMQ share. Data only."""
+"""The keys of Netty's sockets, which a broker and a name server of RocketMQ share. Data only."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.settings.keys import RefusedKey, flag, number, text
+from broker.settings.keys import flag, number
 
 NETTY: Final = (
     number("channelNotActiveInterval", "60000"),
@@ -40,15 +40,3 @@ NETTY: Final = (
     number("writeBufferHighWaterMark", "0"),
     number("writeBufferLowWaterMark", "0"),
 )
-
-_NOT_ENCRYPTED: Final = (
-    "connections are not encrypted here: it would start in plain text; remove the line"
-)
-
-ENCRYPTION: Final = (
-    RefusedKey(flag("useTLS", "false"), ("false",), _NOT_ENCRYPTED),
-    RefusedKey(flag("tlsEnable"), ("false",), _NOT_ENCRYPTED),
-    RefusedKey(flag("tls.enable"), ("false",), _NOT_ENCRYPTED),
-    RefusedKey(text("tls.server.mode"), ("disabled",), _NOT_ENCRYPTED),
-)
-"""Never passed over: a service that was to be encrypted does not start in plain text."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import Unpack
@@ -24,9 +25,12 @@ class PullConsumer(Runner[pull_consumer.PullConsumer]):
         *,
         timeout_s: float = pull_consumer.PULL_TIMEOUT_S,
         instance: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(
-            pull_consumer.PullConsumer(namesrv, group, timeout_s=timeout_s, instance=instance)
+            pull_consumer.PullConsumer(
+                namesrv, group, timeout_s=timeout_s, instance=instance, tls=tls
+            )
         )
 
     queues = blocking(pull_consumer.PullConsumer.queues)

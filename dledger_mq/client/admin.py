@@ -10,6 +10,7 @@ named. Every request may be repeated: one that failed half-way is called again.
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -98,10 +99,13 @@ class Admin(Lifetime):
     Args:
         namesrv: name servers, "host:port", several joined with ";".
         timeout_s: how long a request is tried, over all nodes and failovers.
+        tls: encrypts the connections, see `make_tls_context`; None: plain text.
     """
 
-    def __init__(self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S) -> None:
-        self._inspector = Inspector(namesrv, timeout_s=timeout_s)
+    def __init__(
+        self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self._inspector = Inspector(namesrv, timeout_s=timeout_s, tls=tls)
         self._reader = self._inspector.reader
         self.timeout_s = self._inspector.timeout_s
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 import operator
+import ssl
 from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import SupportsIndex
@@ -37,6 +38,15 @@ def check_text(name: str, value: object) -> str:
 def check_optional_text(name: str, value: object) -> str | None:
     """Return a text or None."""
     return None if value is None else check_text(name, value)
+
+
+def check_tls(value: object) -> ssl.SSLContext | None:
+    """Return the context of the argument `tls`, or None."""
+    if value is None or isinstance(value, ssl.SSLContext):
+        return value
+    raise ClientUsageError(
+        wrong_type("tls", value, "a context of the module ssl (see make_tls_context)")
+    )
 
 
 def check_int(name: str, value: object) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from dledger_mq.client.arguments import (
     check_int,
     check_optional_text,
     check_seconds,
+    check_tls,
     check_truth,
     wrong_type,
 )
@@ -63,6 +65,7 @@ class ConsumerOptions(TypedDict, total=False):
     deserializer: Callable[[bytes], object] | None
     hooks: ClientHooks | None
     instance: str | None
+    tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +104,7 @@ class ConsumerSettings:
         hooks: called around each call of the handler.
         instance: the part of the client id that distinguishes members on one machine. Made up when not
             given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
+        tls: encrypts the connections, see `make_tls_context`; None: plain text.
     """
 
     batch_handler: AnyBatchHandler | None = None
@@ -123,6 +127,7 @@ class ConsumerSettings:
     deserializer: Callable[[bytes], object] | None = None
     hooks: ClientHooks | None = None
     instance: str | None = None
+    tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant.
@@ -155,6 +160,7 @@ class ConsumerSettings:
         check_truth("ordered", self.ordered)
         check_truth("broadcast", self.broadcast)
         check_optional_text("instance", self.instance)
+        check_tls(self.tls)
         check_callable("allocation", self.allocation)
         check_instance("offsets_folder", self.offsets_folder, (str, Path))
         if self.max_reconsume_times is not None:

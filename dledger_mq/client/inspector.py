@@ -5,6 +5,7 @@ For tools. Everything is asked of the leader of each group, as `dledger_mq.PullC
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Final
@@ -46,10 +47,13 @@ class Inspector(Lifetime):
     Attributes:
         reader: for questions about topics, queues and their offsets.
         timeout_s: how long a request is tried, over all nodes and failovers.
+        tls: encrypts the connections, see `make_tls_context`; None: plain text.
     """
 
-    def __init__(self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S) -> None:
-        self.reader = PullConsumer(namesrv, TOOLS_GROUP, timeout_s=timeout_s)
+    def __init__(
+        self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S, tls: ssl.SSLContext | None = None
+    ) -> None:
+        self.reader = PullConsumer(namesrv, TOOLS_GROUP, timeout_s=timeout_s, tls=tls)
         self.timeout_s = self.reader.timeout_s
 
     @asynccontextmanager

@@ -19,6 +19,7 @@ have stored it and none was answered with success before its deadline.
 from __future__ import annotations
 
 import math
+import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
@@ -167,11 +168,14 @@ class Lane:
         finder: LeaderFinder,
         on_settled: Callable[[Sequence[PendingSend]], None],
         loop: Loop,
+        *,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.broker_name = broker_name
         self.failures = 0  # in a row, without a success between
         self.address: str | None = None  # of the node in use
         self._now, self._new_event = loop.now, loop.new_event
+        self._tls = tls
         self._finder = finder
         self._on_settled = on_settled
         self._waiting: deque[PendingSend] = deque()
@@ -250,7 +254,7 @@ class Lane:
             return
         wire: Wire | None = None
         try:
-            wire = await open_wire(address, outer)
+            wire = await open_wire(address, outer, tls=self._tls)
             async with anyio.create_task_group() as nursery:
                 nursery.start_soon(wire.serve, self._on_frames)
                 self._wire, self._received_at = wire, self._now()

@@ -8,6 +8,7 @@ after the time of all requests that wait. Requests that the broker sends to us g
 from __future__ import annotations
 
 import math
+import ssl
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -21,6 +22,7 @@ from dledger_mq.client.errors import (
     RequestTimeoutError,
     TooLateError,
 )
+from dledger_mq.client.tls import chosen_tls
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.net.loop import Event, Starter, current_loop
 from dledger_mq.remoting.errors import FrameError
@@ -76,9 +78,11 @@ class Link:
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.address = address
         self._nursery = nursery
+        self._tls = tls
         self.is_closed = False
         self.has_taken_heartbeat = False  # on this connection
         self._opaques = opaques
@@ -97,7 +101,7 @@ class Link:
         """Connect and serve until the connection ends; never raises for what the peer does."""
         with self._scope:
             try:
-                self._wire = await open_wire(self.address, self._nursery)
+                self._wire = await open_wire(self.address, self._nursery, tls=self._tls)
                 self._settled.set()
                 async with anyio.create_task_group() as nursery:
                     nursery.start_soon(self._watch_silence, self._wire)
@@ -250,7 +254,11 @@ class Link:
 
 
 class Links:
-    """The connections of one client by address, made when they are needed."""
+    """The connections of one client by address, made when they are needed.
+
+    Attributes:
+        tls: encrypts them; None: plain text.
+    """
 
     def __init__(
         self,
@@ -258,8 +266,10 @@ class Links:
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe = lambda: None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._probe = probe
+        self.tls = tls or chosen_tls()
         self._nursery = nursery
         self._opaques = opaques
         self._on_request = on_request
@@ -281,6 +291,7 @@ class Links:
                 opaques=self._opaques,
                 on_request=self._on_request,
                 probe=self._probe,
+                tls=self.tls,
             )
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")

@@ -83,7 +83,8 @@ class Producer(Lifetime):
         namesrv: name servers, "host:port", several joined with ";".
         group: the producer group's name.
         options: `timeout_s`, `pending_max`, `pending_bytes_max`, `instance`, `retries`, `compress_from_bytes`,
-            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`; see `ProducerSettings`.
+            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`, `tls`; see
+            `ProducerSettings`.
     """
 
     def __init__(self, namesrv: str, group: str, **options: Unpack[ProducerOptions]) -> None:
@@ -114,6 +115,7 @@ class Producer(Lifetime):
                 nursery,
                 instance=self._settings.instance,
                 heartbeat=self._make_heartbeat,
+                tls=self._settings.tls,
             )
             self._now = session.loop.now
             self._lanes = {}  # those of an earlier life have ended
@@ -534,7 +536,9 @@ class Producer(Lifetime):
         if lane is None:
             session = self._live()
             name = pending.queue.broker_name
-            lane = self._lanes[name] = Lane(name, session.routes, self._on_settled, session.loop)
+            lane = self._lanes[name] = Lane(
+                name, session.routes, self._on_settled, session.loop, tls=session.links.tls
+            )
             session.nursery.start_soon(lane.run, name=f"lane {name}")
         if self._settings.hooks is not None:
             pending.submitted_at = self._now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, TypedDict
@@ -12,6 +13,7 @@ from dledger_mq.client.arguments import (
     check_int,
     check_optional_text,
     check_seconds,
+    check_tls,
 )
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.hooks import ClientHooks
@@ -39,6 +41,7 @@ class ProducerOptions(TypedDict, total=False):
     default_queues: int
     serializer: Callable[[Any], bytes] | None
     hooks: ClientHooks | None
+    tls: ssl.SSLContext | None
 
 
 class SendChoices(TypedDict, total=False):
@@ -67,6 +70,7 @@ class ProducerSettings:
         default_queues: queues of a topic that comes to be with its first message.
         serializer: makes the body of what `Producer.message` is given.
         hooks: called on sends.
+        tls: encrypts the connections, see `make_tls_context`; None: plain text.
     """
 
     timeout_s: float = SEND_TIMEOUT_S
@@ -80,6 +84,7 @@ class ProducerSettings:
     default_queues: int = AUTO_CREATE_QUEUES
     serializer: Callable[[Any], bytes] | None = None
     hooks: ClientHooks | None = None
+    tls: ssl.SSLContext | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant.
@@ -109,6 +114,7 @@ class ProducerSettings:
         check_int("pending_max", self.pending_max)
         check_int("pending_bytes_max", self.pending_bytes_max)
         check_optional_text("instance", self.instance)
+        check_tls(self.tls)
         if self.retries is not None:
             check_int("retries", self.retries)
         check_int("compress_from_bytes", self.compress_from_bytes)

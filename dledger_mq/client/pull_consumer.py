@@ -13,6 +13,7 @@ is only that under which offsets are stored.
 
 from __future__ import annotations
 
+import ssl
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -26,6 +27,7 @@ from dledger_mq.client.arguments import (
     check_optional_text,
     check_queue,
     check_seconds,
+    check_tls,
     check_topic,
     queue_list,
     queue_offset,
@@ -76,6 +78,7 @@ class PullConsumer(Lifetime):
         group: under whose name offsets are stored.
         timeout_s: how long a request is tried, over all nodes and failovers.
         instance: part of the client id; made up when not given.
+        tls: encrypts the connections, see `make_tls_context`; None: plain text.
     """
 
     def __init__(
@@ -85,6 +88,7 @@ class PullConsumer(Lifetime):
         *,
         timeout_s: float = PULL_TIMEOUT_S,
         instance: str | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.group = check_group(group)
         self.timeout_s = check_seconds("timeout_s", timeout_s)
@@ -92,6 +96,7 @@ class PullConsumer(Lifetime):
             raise ClientUsageError(f"timeout_s {timeout_s} must be above 0")
         self._name_servers = parse_name_servers(namesrv)
         self._instance = check_optional_text("instance", instance)
+        self._tls = check_tls(tls)
         self._session: Session | None = None
         self._requests: GroupRequests | None = None
         self._poller = Poller(
@@ -106,7 +111,11 @@ class PullConsumer(Lifetime):
         failure: Exception | None = None
         async with anyio.create_task_group() as nursery:
             self._session = Session(
-                self._name_servers, nursery, instance=self._instance, heartbeat=lambda: None
+                self._name_servers,
+                nursery,
+                instance=self._instance,
+                heartbeat=lambda: None,
+                tls=self._tls,
             )
             self._requests = GroupRequests(self._session, self.group)
             nursery.start_soon(self._session.routes.keep_fresh, name="routes")

@@ -116,7 +116,7 @@ class PushConsumer(Lifetime):
         options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
             `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
             `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
-            `deserializer`, `hooks`, `instance`; see `ConsumerSettings`.
+            `deserializer`, `hooks`, `instance`, `tls`; see `ConsumerSettings`.
     """
 
     def __init__(
@@ -165,7 +165,11 @@ class PushConsumer(Lifetime):
         local = await self._local_offsets()
         async with open_service_nursery() as service:
             session = Session(
-                self._name_servers, service, instance=self._instance, heartbeat=self._make_heartbeat
+                self._name_servers,
+                service,
+                instance=self._instance,
+                heartbeat=self._make_heartbeat,
+                tls=self._settings.tls,
             )
             self._session = session
             assignment = self._open(session, local)

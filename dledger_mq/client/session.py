@@ -10,6 +10,7 @@ import logging
 import os
 import random
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -71,6 +72,7 @@ class Session:
         nursery: owns every task of the session.
         instance: part of the client id; two members of a group must differ in it. Default: unique.
         heartbeat: makes what is sent to the brokers; None means nothing yet.
+        tls: encrypts all connections; None: what `tls_for_all` says, else plain text.
     """
 
     def __init__(
@@ -80,6 +82,7 @@ class Session:
         *,
         instance: str | None = None,
         heartbeat: Callable[[], Heartbeat | None],
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         ip = local_ip(name_servers[0])
         if instance is None:
@@ -95,7 +98,7 @@ class Session:
         self.loop = current_loop()
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
-        self.links = Links(nursery, self.opaques, self._on_request, self._probe)
+        self.links = Links(nursery, self.opaques, self._on_request, self._probe, tls)
         self.name_servers = NameServers(name_servers, self.links.get)
         self.routes = Routes(self.name_servers, self.loop.now)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable
 from typing import Final
 
@@ -12,6 +13,7 @@ from dledger_mq.net.address import Address, parse_address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.loop import Starter
+from dledger_mq.net.tls import TlsError
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 
@@ -36,6 +38,8 @@ class Wire:
         try:
             while frames := await self._connection.receive():
                 on_frames(frames)
+        except TlsError as error:
+            raise ConnectionLostError(f"{self.address}: {error}") from error
         except FrameError as error:
             raise ConnectionLostError(f"{self.address} sent no frame: {error}") from error
         raise ConnectionLostError(f"{self.address}: {self._connection.close_reason}")
@@ -65,20 +69,27 @@ def split_address(address: str) -> Address:
     return parsed
 
 
-async def open_wire(address: str, nursery: Starter, timeout_s: float = CONNECT_TIMEOUT_S) -> Wire:
+async def open_wire(
+    address: str,
+    nursery: Starter,
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    *,
+    tls: ssl.SSLContext | None = None,
+) -> Wire:
     """Connect. The caller closes the wire.
 
     Args:
         address: "host:port".
         nursery: outlives the connection; what the socket does not take at once is written there.
         timeout_s: for the connection to be made.
+        tls: encrypts it; None: plain text.
 
     Raises:
         ConnectionLostError: nobody listens there, or not in time; or it is no address: brokers and name servers
             send what they were configured with.
     """
     try:
-        connection = await connect(split_address(address), nursery, timeout_s=timeout_s)
+        connection = await connect(split_address(address), nursery, timeout_s=timeout_s, tls=tls)
     except (OSError, UnicodeError) as error:
         raise ConnectionLostError(f"{address}: {error}") from error
     except ClientUsageError as error:

@@ -7,11 +7,13 @@ did not take at once.
 from __future__ import annotations
 
 import socket
+import ssl
 
 import anyio
 
 from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX, FrameSocket, ReadBuffer
 from dledger_mq.net.loop import Starter, current_loop
+from dledger_mq.net.tls import TlsEnd, TlsError
 from dledger_mq.remoting.frame import Frame
 
 
@@ -45,6 +47,25 @@ class Connection(FrameSocket):
         self._is_draining = False
         self._drained = loop.new_event()
 
+    async def encrypt_all(self, context: ssl.SSLContext, host: str) -> None:
+        """Encrypt everything from here on: before the first frame, and done when this returns.
+
+        Args:
+            context: what is offered and who is believed.
+            host: whom the caller means to reach.
+
+        Raises:
+            FrameError: there is no agreement with the other end. The connection is closed already.
+        """
+        cipher = self._cipher = TlsEnd(context, is_server=False, host=host)
+        self.is_shaking, self.partial_since = True, self._now()
+        self._send_output(cipher.begin())
+        while self.is_shaking:
+            if await self._read_once():
+                self.close("it has sent a frame before it was asked for anything")
+            if self.close_reason:
+                raise TlsError(self.close_reason)
+
     async def receive(self) -> list[Frame]:
         """Wait for bytes and return the frames that are whole now.
 
@@ -56,15 +77,19 @@ class Connection(FrameSocket):
             FrameError: the bytes are no frames. The connection is closed already.
         """
         while not self.close_reason:
-            try:
-                await self._loop.wait_readable(self._sock)
-            except (OSError, self._loop.closed_error) as error:
-                self.close(f"read failed: {error}")
-                break
-            frames = self.read_now()
+            frames = await self._read_once()
             if frames:
                 return frames
         return []
+
+    async def _read_once(self) -> list[Frame]:
+        """Wait for bytes, and return the frames that they end; raises FrameError as `receive`."""
+        try:
+            await self._loop.wait_readable(self._sock)
+        except (OSError, self._loop.closed_error) as error:
+            self.close(f"read failed: {error}")
+            return []
+        return self.read_now()
 
     def _write_later(self) -> None:
         """Start the task that writes, unless it has not ended yet."""

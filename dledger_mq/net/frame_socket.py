@@ -16,8 +16,10 @@ import socket
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from contextlib import suppress
+from typing import Final, Protocol, TypeVar
 
+from dledger_mq.net.tls import TlsError
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
 
@@ -60,6 +62,41 @@ class ReadBuffer:
         return bytes(self._view[:count])
 
 
+class Cipher(Protocol):
+    """What stands between a socket and its frames where that is not, or not surely, plain text; see `TlsEnd`."""
+
+    @property
+    def is_open(self) -> bool:
+        """True once frames may pass."""
+        ...
+
+    @property
+    def is_plain(self) -> bool:
+        """True once it is known that there is nothing to decrypt: then nobody needs it any more."""
+        ...
+
+    @property
+    def has_ended(self) -> bool:
+        """True once the other end has said that it sends no more."""
+        ...
+
+    def decrypt(self, data: bytes, /) -> bytes:
+        """Return the plain bytes that are whole now; raises TlsError."""
+        ...
+
+    def encrypt(self, data: bytes, /) -> bytes:
+        """Return plain bytes as they travel."""
+        ...
+
+    def take_output(self) -> bytes:
+        """Return what is to be sent by itself."""
+        ...
+
+    def farewell(self) -> bytes:
+        """Return what is to be sent last."""
+        ...
+
+
 class FrameSocket(ABC):
     """A connected socket with what came half and what could not be sent yet.
 
@@ -70,19 +107,22 @@ class FrameSocket(ABC):
         peer: `host:port` of the other end, for logs and tools.
         close_reason: why it was closed; empty while it is open.
         received_at: the time of the last received byte, in seconds.
-        partial_since: the time since which a frame is unfinished; None between frames.
+        partial_since: the time since which a frame, or a TLS handshake, is unfinished; None between frames.
+        is_shaking: True until frames may pass: before the first byte, which may begin a handshake, and during that.
         received_bytes, sent_bytes, received_frames: totals.
         unsent_bytes: that wait for the socket.
     """
 
     __slots__ = (
         "_buffer",
+        "_cipher",
         "_decoder",
         "_now",
         "_queue",
         "_sock",
         "_unsent_bytes_max",
         "close_reason",
+        "is_shaking",
         "partial_since",
         "peer",
         "received_at",
@@ -100,6 +140,7 @@ class FrameSocket(ABC):
         buffer: ReadBuffer | None = None,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         unsent_bytes_max: int = UNSENT_BYTES_MAX,
+        cipher: Cipher | None = None,
     ) -> None:
         """Take over a connected socket.
 
@@ -108,11 +149,14 @@ class FrameSocket(ABC):
             now: a clock in seconds that never goes back.
             buffer: to share between connections; one of its own when None.
             frame_bytes_max: larger frames end the connection.
-            unsent_bytes_max: bound of `unsent_bytes`.
+            unsent_bytes_max: bound of `unsent_bytes`, as they travel.
+            cipher: of a connection that may be encrypted; None: plain text.
         """
         sock.setblocking(False)
         self.peer = _peer_text(sock)
         self.close_reason = ""
+        self._cipher = cipher
+        self.is_shaking = cipher is not None
         self._now = now
         self.received_at = now()
         self.partial_since: float | None = None
@@ -176,9 +220,58 @@ class FrameSocket(ABC):
             self.close(f"read failed: {error}")
             return []
         if not data:
-            self.close("closed by the peer")
-            return []
+            return self._end()
+        if self._cipher is not None:
+            data = self._decrypt(self._cipher, data)
+            if not data:
+                return []
         return self._cut(data)
+
+    def _end(self) -> list[Frame]:
+        """Close what the other end has closed.
+
+        Raises:
+            FrameError: it did so within a handshake.
+        """
+        if self.is_shaking and self.partial_since is not None:
+            error = TlsError(
+                "TLS handshake: the other end closed the connection in the middle of it"
+            )
+            self.close(str(error))
+            raise error
+        self.close("closed by the peer")
+        return []
+
+    def _decrypt(self, cipher: Cipher, data: bytes) -> bytes:
+        """Return the plain bytes of a read, and send what the handshake wants sent.
+
+        Raises:
+            FrameError: there is no agreement with the other end. The connection is closed already.
+        """
+        self.received_at = self._now()
+        try:
+            plain = cipher.decrypt(data)
+        except TlsError as error:
+            self._send_output(cipher.take_output())  # it says to the other end why
+            self.close(str(error))
+            raise
+        self.received_bytes += len(data) - len(plain)  # `_cut` counts the others
+        if cipher.is_plain:
+            self._cipher = None
+        self._send_output(cipher.take_output())
+        if self.is_shaking:
+            self.is_shaking = not cipher.is_open
+            if self.partial_since is None or not self.is_shaking:
+                self.partial_since = self.received_at if self.is_shaking else None
+        if cipher.has_ended and not plain:
+            self.close("closed by the peer")
+        return plain
+
+    def _send_output(self, data: bytes) -> None:
+        """Send what belongs to the encryption itself: it is rare, and goes in order with what waits."""
+        if data and not self.close_reason:
+            self._queue_rest(data)
+            self.write_queued()
 
     def _cut(self, data: bytes) -> list[Frame]:
         """Feed a read to the decoder and return the whole frames.
@@ -215,12 +308,22 @@ class FrameSocket(ABC):
         """
         if self.close_reason:
             return
+        if self._cipher is not None:
+            data = self._encrypt(self._cipher, data)
         if not self._queue:
             sent = self._try_to(self._sock.send, data)
             if sent == len(data) or self.close_reason:
                 return
             data = data[sent:]
         self._queue_rest(data)
+
+    def _encrypt(self, cipher: Cipher, data: bytes) -> bytes:
+        """Return plain bytes as they travel; nothing, of a connection that ends with it."""
+        try:
+            return cipher.encrypt(data)
+        except TlsError as error:
+            self.close(str(error))
+            return b""
 
     def _queue_rest(self, data: bytes) -> None:
         """Queue what the socket did not take, and close the connection if that is too much."""
@@ -241,7 +344,7 @@ class FrameSocket(ABC):
 
         Of what it does not take a copy is queued, so that no piece keeps more than itself in memory.
         """
-        if self._queue or len(pieces) > _PIECES_MAX:
+        if self._queue or self._cipher is not None or len(pieces) > _PIECES_MAX:
             self.send_nowait(b"".join(pieces))
             return
         if self.close_reason:
@@ -290,6 +393,9 @@ class FrameSocket(ABC):
         if self.close_reason:
             return
         self.close_reason = reason
+        if self._cipher is not None and not self._queue:
+            with suppress(OSError):  # best effort: nobody waits for it
+                self._sock.send(self._cipher.farewell())
         self._queue.clear()
         self.unsent_bytes = 0
         self._part_from(self._sock)

@@ -23,6 +23,9 @@ FRAME_BYTES_MAX: Final = 16 * 1024 * 1024
 HEADER_BYTES_MAX: Final = 1024 * 1024
 """Properties (32 767 bytes) escaped as JSON stay below 200 KB; a header needs no more."""
 
+TLS_BYTE: Final = 0x16
+"""How TLS begins. No frame does: its first byte is the highest of a length of at most 16 MiB, 0 or 1."""
+
 _WORDS: Final = Layout(">II")
 _LENGTH_BYTES: Final = 4
 _PREFIX_BYTES: Final = 8
@@ -143,6 +146,8 @@ class FrameDecoder:
 
     def _impossible(self, length: int, header_word: int) -> FrameError:
         header_bytes = header_word & 0xFF_FFFF
+        if length >> 24 == TLS_BYTE:
+            return FrameError("it begins as TLS does, which is off here")
         if length + _LENGTH_BYTES > self._frame_bytes_max:
             return FrameError(
                 f"frame of {length + _LENGTH_BYTES} bytes, at most {self._frame_bytes_max}"

@@ -7,6 +7,7 @@ what that means for a request is the router's to say. The other end is handlers/
 from __future__ import annotations
 
 import logging
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -138,10 +139,12 @@ class LeaderLink:
         asked_max: int,
         asked_bytes_max: int,
         now_ms: Callable[[], int],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Set up the link to the leader, which `run` keeps open; others subscribe with `watch` and `register`."""
         self._log = log
         self._secret = secret
+        self._tls = tls
         self._asked_max = asked_max
         self._asked_bytes_max = min(asked_bytes_max, UNSENT_BYTES_MAX // 2)
         self._now_ms = now_ms
@@ -282,7 +285,7 @@ class LeaderLink:
     async def _open(
         self, leader_id: str, address: Address, nursery: trio.Nursery
     ) -> LeaderConnection:
-        connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S)
+        connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S, tls=self._tls())
         try:
             await self._send_hello(connection, leader_id)
         except BaseException:

@@ -11,10 +11,13 @@ from broker.server.settings.table import BROKER_KEYS
 from broker.server.settings.values import ReadKey
 from broker.settings.judging import Mistake
 from broker.settings.keys import HonouredKey
+from broker.settings.tls import PASSWORDS
 
-HIDDEN: Final = frozenset(
-    {"secret", "innerClientAuthenticationCredentials", "initAuthenticationUser"}
-)
+HIDDEN: Final = PASSWORDS | {
+    "secret",
+    "innerClientAuthenticationCredentials",
+    "initAuthenticationUser",
+}
 """Keys whose values are shown to nobody."""
 
 _LINK: Final = re.compile(r"\[([^]]*)\]\([^)]*\)")

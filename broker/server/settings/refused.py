@@ -1,6 +1,6 @@
 """Keys of broker.conf that are refused unless they ask for nothing, each with the reason. Data only.
 
-What protects (access control, encryption, copies) is never passed over, also not with --lenient.
+What protects (access control, copies) is never passed over, also not with --lenient.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.settings.keys import RefusedKey, flag, number, text
-from broker.settings.netty import ENCRYPTION
+from broker.settings.tls import TLS_REFUSED
 
 _OFF: Final = ("false",)
 _NO_ACCESS_CONTROL: Final = "access control is not supported; remove the line"
@@ -18,7 +18,7 @@ REFUSED: Final = (
     RefusedKey(flag("aclEnable", "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authenticationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authorizationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
-    *ENCRYPTION,
+    *TLS_REFUSED,
     RefusedKey(
         text("socksProxyConfig", None, "{}"),
         ("{}", ""),

@@ -9,8 +9,9 @@ from broker.server.settings.needless_service import NEEDLESS_SERVICE
 from broker.server.settings.needless_store import NEEDLESS_STORE
 from broker.server.settings.refused import REFUSED
 from broker.settings.key_table import KeyTable
+from broker.settings.tls import TLS_NEEDLESS
 
-NEEDLESS: Final = (*NEEDLESS_SERVICE, *NEEDLESS_STORE)
+NEEDLESS: Final = (*NEEDLESS_SERVICE, *NEEDLESS_STORE, TLS_NEEDLESS)
 
 BROKER_KEYS: Final = KeyTable(
     "docs/broker-conf.md",

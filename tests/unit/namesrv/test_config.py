@@ -9,7 +9,9 @@ import pytest
 from broker.namesrv.conf_keys import HONOURED, NAME_SERVER_KEYS
 from broker.namesrv.config import read_config
 from broker.namesrv.errors import NameServerConfigError
+from broker.settings.tls import TLS_KEYS, TlsMode
 from dledger_mq.net.address import Address, parse_address
+from tests.certificates import write_files
 
 
 def test_defaults_listen_on_loopback_and_keep_nothing() -> None:
@@ -128,7 +130,9 @@ def test_a_lenient_start_passes_over_what_cannot_harm(tmp_path: Path) -> None:
     assert warning.startswith("passed over: line 1: listenPrt is unknown")
 
 
-@pytest.mark.parametrize("line", ["tlsEnable=true", "useTLS=true", "tlsMode=on", "aclEnable=true"])
+@pytest.mark.parametrize(
+    "line", ["tlsEnable=true", "tls.server.mode=on", "tlsMode=on", "aclEnable=true"]
+)
 def test_what_asks_for_a_protection_is_refused_in_any_case(tmp_path: Path, line: str) -> None:
     file = tmp_path / "namesrv.conf"
     file.write_text(line)
@@ -157,8 +161,32 @@ def test_what_is_honoured_is_read(tmp_path: Path) -> None:
         "bindAddress",
         "kvConfigPath",
         "orderMessageEnable",
+        *(row.key.name for row in TLS_KEYS),
     }
     config = read_config(["-c", str(file)])
     assert (config.listen, config.folder) == (Address("127.0.0.2", 1), Path("/kv"))
     assert config.orders_messages
     assert config.warnings == ()
+
+
+def test_a_name_server_reads_the_keys_of_tls(tmp_path: Path) -> None:
+    files, file = write_files(tmp_path), tmp_path / "namesrv.conf"
+    file.write_text(
+        f"tls.server.certPath={files.certificate}\ntls.server.keyPath={files.key}\n"
+        f"tls.server.mode=enforcing\ntls.client.trustCertPath={files.trust}\n"
+    )
+    config = read_config(["-c", str(file)])
+    assert config.tls.mode is TlsMode.ENFORCING
+    assert config.tls.dials
+    assert config.tls.client.trust == files.trust
+    assert config.warnings == ()
+    Path(files.key).unlink()
+    with pytest.raises(NameServerConfigError, match=r"TLS: .*key\.pem cannot be read"):
+        read_config(["-c", str(file)])
+
+
+def test_half_of_what_tls_needs_is_refused_by_a_name_server(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    file.write_text("listenPort=9\ntls.server.mode=enforcing\n")
+    with pytest.raises(NameServerConfigError, match=r"line 2: tls.server.mode=enforcing: name a"):
+        read_config(["-c", str(file)])

@@ -12,7 +12,11 @@ import pytest
 
 from broker.server import broker, cli
 from broker.server.cli import main
+from dledger_mq.net.tls_contexts import TlsFiles
+from tests.certificates import write_files
 from tests.unit.server.stock_files import MASTER
+
+LONE = "brokerName=broker-a\nstorePathRootDir=/data\n"
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +67,7 @@ def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
 @pytest.mark.parametrize(
     ("more", "lines"),
     [
-        ("tlsEnable=true\n", [", line 8: tlsEnable=true: connections are not encrypted here"]),
+        ("tlsEnable=true\n", [", line 8: tlsEnable=true: no such key is known: "]),
         (
             "listenPort=x\naclEnable=true\n",
             [" has 2 mistakes:", "  line 8: listen", "  line 9: acl"],
@@ -113,3 +117,62 @@ def test_whoever_stops_reading_the_table_gets_no_error(tmp_path: Path) -> None:
         os.close(theirs)
     assert ended.returncode == 1
     assert ended.stderr == b""
+
+
+def with_tls(tmp_path: Path) -> tuple[TlsFiles, str]:
+    """Files, and a broker.conf that names a file of its own for TLS."""
+    files = write_files(tmp_path / "tls")
+    properties = tmp_path / "tls.properties"
+    properties.write_text(
+        f"tls.server.certPath={files.certificate}\ntls.server.keyPath={files.key}\ntls.server.mode=enforcing\n"
+        f"tls.client.trustCertPath={files.trust}\n"
+    )
+    return files, conf(tmp_path, f"{LONE}tls.config.file={properties}\n")
+
+
+def test_what_would_hold_of_tls_is_shown(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, path = with_tls(tmp_path)
+    assert main(["--check", "--json", "-c", path]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    by_key = {each["key"]: each["value"] for each in answer["settings"]}
+    assert by_key["tls.server.mode"] == "enforcing"
+    assert by_key["tls.enable"] == "true"
+    assert by_key["tls.server.certPath"] == files.certificate
+    assert len(answer["warnings"]) == 1  # that it is a group of one node
+
+
+def test_a_key_that_everybody_can_read_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, path = with_tls(tmp_path)
+    Path(files.key).chmod(0o644)
+    assert main(["--check", "--json", "-c", path]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert answer["warnings"][1:] == [
+        f"{files.key}, a key, can be read by everybody on this machine: run chmod o-rwx {files.key}"
+    ]
+
+
+def test_a_certificate_that_cannot_be_used_is_a_mistake(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files, path = with_tls(tmp_path)
+    Path(files.key).unlink()
+    assert main(["--check", "--json", "-c", path]) == 2
+    assert json.loads(capsys.readouterr().out)["mistakes"] == [
+        f"TLS: {files.key} cannot be read: No such file or directory"
+    ]
+
+
+def test_only_keys_of_tls_stand_in_the_file_of_tls(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, path = with_tls(tmp_path)
+    properties = tmp_path / "tls.properties"
+    properties.write_text("tls.server.mode=disabled\nsecret=hush\n")
+    assert main(["-c", path]) == 2
+    shown = capsys.readouterr().err
+    assert f"tls.config.file={properties}, line 2: secret is no key of TLS" in shown
+    assert "hush" not in shown

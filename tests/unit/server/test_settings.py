@@ -8,6 +8,8 @@ from broker.server.config import Reading, read_settings
 from broker.server.settings.honoured import HONOURED
 from broker.server.settings.table import BROKER_KEYS
 from broker.settings.keys import HonouredKey, NeedlessKeys, RefusedKey
+from broker.settings.tls import TlsMode, TlsSettings
+from dledger_mq.net.tls_contexts import TlsFiles
 
 LONE = {"brokerName": "broker-a", "storePathRootDir": "/data"}
 
@@ -127,9 +129,8 @@ def test_what_the_log_would_refuse_is_told_before_it_starts(
         ("enableAcl", "true"),
         ("tlsEnable", "true"),
         ("tlsEnabled", "true"),
-        ("tls.server.certPath", "/etc/cert"),
-        ("tls.server.mode", "permissive"),
-        ("useTLS", "true"),
+        ("tls.server.mode", "enforcing"),
+        ("tls.server.mode", "on"),
         ("authenticationEnabled", "true"),
         ("authorizationEnabled", "true"),
         ("brokerPermission", "4x"),
@@ -147,7 +148,7 @@ def test_what_protects_is_refused_also_of_a_lenient_start(key: str, value: str) 
         assert reading.mistakes[0].startswith(f"line 1: {key}")
 
 
-@pytest.mark.parametrize("key", ["tlsEnable", "aclEnable", "authenticationEnabled", "useTLS"])
+@pytest.mark.parametrize("key", ["tlsEnable", "aclEnable", "authenticationEnabled", "tls.enable"])
 def test_a_protection_that_is_switched_off_asks_for_nothing(key: str) -> None:
     reading = read({key: "false"})
     assert reading.config is not None
@@ -174,3 +175,40 @@ def test_secrets_are_shown_to_nobody() -> None:
     reading = read_settings(LONE, {"secret": "hush"})
     assert "hush" not in str(reading.settings)
     assert [each.value for each in reading.settings if each.key == "secret"] == ["(hidden)"]
+
+
+def test_tls_is_off_without_a_certificate_and_takes_both_with_one() -> None:
+    assert read({}).config.tls == TlsSettings()
+    found = read({"tls.server.certPath": "/cert", "tls.server.keyPassword": "hush"})
+    assert found.config.tls == TlsSettings(
+        mode=TlsMode.PERMISSIVE, server=TlsFiles("/cert", key_password="hush")
+    )
+    assert "tls.server.keyPassword" not in found.config.texts
+    shown = {each.key: each.value for each in found.settings}
+    assert shown["tls.server.keyPassword"] == "(hidden)"
+    assert shown["tls.server.mode"] == "permissive"
+    assert "hush" not in repr(found.config)
+
+
+def test_who_takes_tls_only_speaks_it_too() -> None:
+    enforcing = {"tls.server.mode": "enforcing", "tls.server.certPath": "/cert"}
+    assert read(enforcing).config.tls.dials
+    assert read({"useTLS": "true"}).config.tls.dials
+    (mistake,) = read({**enforcing, "tls.enable": "false"}).mistakes
+    assert mistake.startswith("tls.enable=false: with tls.server.mode=enforcing")
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"tls.server.mode": "enforcing"}, "name a certificate in tls.server.certPath"),
+        ({"tls.server.keyPath": "/key"}, "tls.server.certPath, its certificate, is missing"),
+        (
+            {"tls.server.certPath": "/cert", "tls.server.need.client.auth": "require"},
+            "name in tls.server.trustCertPath who signs certificates of clients",
+        ),
+    ],
+)
+def test_half_of_what_tls_needs_is_refused(given: dict[str, str], words: str) -> None:
+    (mistake,) = read(given).mistakes
+    assert words in mistake

@@ -1,0 +1,1 @@
+"""Certificates of a server process: read, looked after, and loaded again when they change."""

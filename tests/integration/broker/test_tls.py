@@ -1,0 +1,111 @@
+"""TLS on the ports of a real group and its name server: our client, hostile ones, and certificates that change."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.admin.cli import main as dledger_admin
+from dledger_mq import ClientError, make_tls_context
+from dledger_mq.blocking import Admin
+from dledger_mq.net.tls import TlsEnd
+from jepsen.processes import poll
+from tests.certificates import HOST, client_side, write_files
+from tests.integration.commands import run_here
+from tests.tls_group import PATIENCE_S, TlsGroup, running
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+
+@pytest.fixture(scope="module")
+def permissive(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGroup]:
+    yield from running(tmp_path_factory.mktemp("permissive"), "permissive")
+
+
+@pytest.fixture(scope="module")
+def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGroup]:
+    yield from running(tmp_path_factory.mktemp("enforcing"), "enforcing")
+
+
+def test_a_permissive_group_takes_both(permissive: TlsGroup) -> None:
+    assert permissive.sends(permissive.tls)
+    assert permissive.sends(None)
+    assert "Traceback" not in permissive.logs()
+
+
+def test_an_enforcing_group_takes_tls_only_through_every_node(enforcing: TlsGroup) -> None:
+    """Forwarded sends and the registration go over TLS, too."""
+    assert not enforcing.sends(None, timeout_s=1.0)
+    assert (
+        "plain text on a port that takes TLS only (tls.server.mode=enforcing)" in enforcing.logs()
+    )
+    with Admin(enforcing.processes.namesrv, tls=enforcing.tls) as admin:
+        assert "T" in admin.list_topics()
+    assert enforcing.sends(enforcing.tls)
+
+
+def test_a_client_that_believes_others_is_told_why(enforcing: TlsGroup, tmp_path: Path) -> None:
+    strangers = make_tls_context(trust=write_files(tmp_path, "strangers").trust)
+    with (
+        pytest.raises(ClientError, match="the certificate of the other end is not believed"),
+        Admin(enforcing.processes.namesrv, tls=strangers, timeout_s=1.0) as admin,
+    ):
+        admin.list_topics()
+    assert poll(lambda: "does not know who signed the certificate" in enforcing.logs(), PATIENCE_S)
+    assert "Traceback" not in enforcing.logs()
+
+
+def test_an_operator_asks_over_tls(enforcing: TlsGroup) -> None:
+    where = ("status", "--namesrv", enforcing.processes.namesrv)
+    assert run_here(dledger_admin, "--tls-trust", enforcing.files.trust, *where).returncode == 0
+    assert run_here(dledger_admin, "--tls-insecure", *where).returncode == 0
+    assert run_here(dledger_admin, *where).returncode == 3
+    wrong = run_here(dledger_admin, "--tls-trust", "/no/ca.pem", *where)
+    assert wrong.returncode == 2
+    assert "/no/ca.pem cannot be read: No such file or directory" in wrong.stderr
+
+
+def test_half_open_handshakes_disturb_nobody(enforcing: TlsGroup, tmp_path: Path) -> None:
+    """More than may be unfinished at once, of which each has made the broker answer."""
+    node = enforcing.processes.nodes[0]
+    assert node.pid is not None
+    hello = TlsEnd(client_side(tmp_path), is_server=False, host=HOST).begin()
+    before = rss_bytes(node.pid)
+    with ExitStack() as stack:
+        for number in range(1_500):
+            near = stack.enter_context(socket.create_connection((HOST, node.port)))
+            near.sendall(hello if number % 3 else hello[:50])
+        assert enforcing.sends(enforcing.tls, timeout_s=20.0)
+        grown = rss_bytes(node.pid) - before
+    assert grown < 160 << 20
+    assert enforcing.sends(enforcing.tls)
+    assert "Traceback" not in enforcing.logs()
+
+
+def rss_bytes(pid: int) -> int:
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def test_certificates_change_without_a_restart(permissive: TlsGroup, tmp_path: Path) -> None:
+    files = permissive.files
+    new = write_files(tmp_path, "strangers")
+    theirs = make_tls_context(trust=new.trust)
+    pids = [node.pid for node in permissive.processes.nodes]
+    shutil.copy(new.trust, files.trust)
+    for old, source in ((files.certificate, new.certificate), (files.key, new.key)):
+        shutil.copy(source, old)
+    assert poll(lambda: permissive.sends(theirs), PATIENCE_S)
+    assert not permissive.sends(permissive.tls, timeout_s=1.0)
+    Path(files.certificate).write_text("broken")
+    assert poll(lambda: "TLS stays as it was: " in permissive.logs(), PATIENCE_S)
+    assert permissive.sends(theirs)
+    assert [node.pid for node in permissive.processes.nodes] == pids
+    assert "Traceback" not in permissive.logs()
