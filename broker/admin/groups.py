@@ -391,6 +391,8 @@ GROUPS = CommandGroup(
             _add_list_options,
             _run_list,
             "groups list -n 127.0.0.1:9876",
+            fields="groups: [group, brokers: [broker, topics: [...], settings]]\n"
+            "settings: consume, broadcast, order, retries, retry_queues, or null",
         ),
         Command(
             "show",
@@ -398,6 +400,9 @@ GROUPS = CommandGroup(
             _add_show_options,
             _run_show,
             "groups show -n 127.0.0.1:9876 -g billing",
+            fields="group, brokers: [broker, settings], topics: [topic, subscription, queues, lag],\n"
+            "members: [client_id, address, language, version]\n"
+            "settings: consume, broadcast, order, retries, retry_queues, or null",
             aliases=("getConsumerConfig",),
         ),
         Command(
@@ -406,6 +411,8 @@ GROUPS = CommandGroup(
             _add_create_options,
             _run_create,
             "groups create -n 127.0.0.1:9876 -g billing -r 5",
+            fields="group, brokers: [broker, outcome (done, refused, unknown), problem, before, after]\n"
+            "before, after: consume, broadcast, order, retries, retry_queues, or null",
             aliases=("updateSubGroup",),
             details="What is not named stays as it is.",
         ),
@@ -415,6 +422,7 @@ GROUPS = CommandGroup(
             _add_delete_options,
             _run_delete,
             "groups delete -n 127.0.0.1:9876 -g billing --yes",
+            fields="group, members: [...], topics: [...], done, brokers: [broker, outcome, problem]",
             aliases=("deleteSubGroup",),
         ),
     ),

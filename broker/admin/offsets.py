@@ -432,6 +432,7 @@ OFFSETS = CommandGroup(
             _add_show_options,
             _run_show,
             "offsets show -n 127.0.0.1:9876 -g billing -t Orders",
+            fields="group, queues: [topic, broker, queue, min, max, committed, lag, missed, consumed_ms]",
         ),
         Command(
             "reset",
@@ -439,6 +440,8 @@ OFFSETS = CommandGroup(
             _add_reset_options,
             _run_reset,
             "offsets reset -n 127.0.0.1:9876 -g billing -t Orders --to-time 2h --yes",
+            fields="group, topic, members: [...], done, problems: [broker, outcome, problem],\n"
+            "queues: [topic, broker, queue, min, max, committed, lag, missed, consumed_ms, new]",
             aliases=("resetOffsetByTime",),
             details="Without --yes it shows where the group is in each queue, where it would go on, and what that "
             "means.",
@@ -449,6 +452,8 @@ OFFSETS = CommandGroup(
             _add_clone_options,
             _run_clone,
             "offsets clone -n 127.0.0.1:9876 -s billing -d billing-new --yes",
+            fields="source, target, members: [...], done, brokers: [broker, outcome, problem],\n"
+            "queues: [topic, broker, queue, source, target]",
             aliases=("cloneGroupOffset",),
         ),
     ),

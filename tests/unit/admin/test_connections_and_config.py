@@ -125,6 +125,7 @@ def test_a_node_without_an_answer_has_no_settings() -> None:
     assert "code 16: strangers" in read_settings(NodeReply("a:1", refused)).problem
 
 
+@pytest.mark.slow
 async def test_top_shows_leaders_topics_and_groups(capfd: Out) -> None:
     async with open_tool_group() as group:
         address = group.fake.nodes[0].address

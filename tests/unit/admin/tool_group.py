@@ -7,14 +7,16 @@ otherwise it puts into `answers`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from broker.admin.cli import main
+from broker.admin.cli import COMMANDS, main, spelled_out
+from broker.admin.command import Command, CommandGroup
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.record import StoredMessage, decode_record
 from dledger_mq.net.connection import Connection
@@ -230,4 +232,28 @@ async def in_json(
     capfd.readouterr()
     code = await dledger_admin(group, *words, "--json")
     printed = capfd.readouterr().out
-    return code, json.loads(printed) if printed else {}
+    found = json.loads(printed) if printed else {}
+    assert not undocumented(found, row_of(words).fields), "a field that the help does not name"
+    return code, found
+
+
+def row_of(words: Sequence[str]) -> Command:
+    """Return the row of the table of commands that a command line means."""
+    first, *rest = spelled_out(words)
+    row = next(each for each in COMMANDS if each.name == first)
+    if isinstance(row, CommandGroup):
+        return next(each for each in row.verbs if each.name == rest[0])
+    return row
+
+
+def undocumented(value: object, fields: str) -> set[str]:
+    """Return the names in a JSON object that are not in a text of `Command.fields`, but for maps by others' names."""
+    known, free = set(re.findall(r"\w+", fields)), set(re.findall(r"(\w+): \{", fields))
+    if isinstance(value, list):
+        return {name for each in value for name in undocumented(each, fields)}
+    if not isinstance(value, dict):
+        return set()
+    inner = {name: each for name, each in value.items() if name not in free}
+    return (value.keys() - known) | {
+        name for each in inner.values() for name in undocumented(each, fields)
+    }
