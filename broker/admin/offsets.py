@@ -1,13 +1,14 @@
 """`dledger-admin offsets`: where consumer groups are in their queues; set anew, and copied to another group.
 
-A group with members online is left alone: they know their own places, and would commit them again.
+Members that are online know their own places, and would commit them again. So a group that has some is moved only by a
+broker that makes them follow, and gets no copy.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import trio
 
@@ -31,7 +32,7 @@ from broker.admin.options import (
     truth,
 )
 from broker.admin.outcomes import exit_code_of, outcomes_json, print_outcomes
-from broker.admin.printing import at, number, print_json, print_table
+from broker.admin.printing import at, number, print_json, print_line, print_table
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.queues import MessageQueue
@@ -237,26 +238,78 @@ async def _plan(cluster: Cluster, options: argparse.Namespace) -> list[PlannedMo
     return plan
 
 
-async def _move(cluster: Cluster, group: str, plan: Sequence[PlannedMove]) -> list[ChangeOutcome]:
-    """Commit the new places of a group, and look whether they hold; return an outcome for each queue."""
-    reader = cluster.inspector.reader
-    requests = GroupRequests(reader.live_session(), group)
-    outcomes = []
-    for move in plan:
-        queue = move.position.queue
-        name = f"{queue.broker_name}, queue {queue.queue_id}"
-        try:
-            await reader.queues(queue.topic)  # whose route says where its leader is
-            await requests.commit(queue, move.to)
-            now = await requests.committed(queue)
-        except ClientError as error:
-            outcomes.append(ChangeOutcome(name, str(error), not error.definite))
-            continue
-        text = (
-            f"stands at {now} again: did a member come online meanwhile?" if now != move.to else ""
-        )
-        outcomes.append(ChangeOutcome(name, text))
+async def _move(
+    cluster: Cluster, group: str, plan: Sequence[PlannedMove], online: Sequence[str]
+) -> list[ChangeOutcome]:
+    """Set the new places of a group, and look whether they hold; return an outcome for each queue.
+
+    Raises:
+        ClientError: a broker group could not be asked; others may be done.
+    """
+    outcomes: list[ChangeOutcome] = []
+    for broker in sorted({move.position.queue.broker_name for move in plan}):
+        moves = [move for move in plan if move.position.queue.broker_name == broker]
+        if await cluster.moves_groups(broker):
+            done = [await _reset(cluster, group, move) for move in moves]
+        elif online:
+            text = f"{', '.join(online)} is online, and this broker cannot make members follow: stop it first"
+            done = [ChangeOutcome(_name(move), text) for move in moves]
+        else:
+            done = [await _commit(cluster, group, move) for move in moves]
+        if not online:
+            done = await _held(cluster, group, moves, done)
+        outcomes += done
     return outcomes
+
+
+def _name(move: PlannedMove) -> str:
+    return f"{move.position.queue.broker_name}, queue {move.position.queue.queue_id}"
+
+
+async def _reset(cluster: Cluster, group: str, move: PlannedMove) -> ChangeOutcome:
+    """Let the broker move a group, and its members, if there are any."""
+    queue = move.position.queue
+    ext = {
+        "topic": queue.topic,
+        "group": group,
+        "timestamp": "-1",
+        "isForce": "true",
+        "queueId": str(queue.queue_id),
+        "offset": str(move.to),
+    }
+    code = RequestCode.INVOKE_BROKER_TO_RESET_OFFSET
+    outcome = await cluster.change(queue.broker_name, code, ext)
+    return replace(outcome, broker=_name(move))
+
+
+async def _commit(cluster: Cluster, group: str, move: PlannedMove) -> ChangeOutcome:
+    """Commit as a consumer does; a broker may pass over a place before the one that is committed."""
+    reader, queue = cluster.inspector.reader, move.position.queue
+    try:
+        await reader.queues(queue.topic)  # whose route says where its leader is
+        await GroupRequests(reader.live_session(), group).commit(queue, move.to)
+    except ClientError as error:
+        return ChangeOutcome(_name(move), str(error), not error.definite)
+    return ChangeOutcome(_name(move))
+
+
+async def _held(
+    cluster: Cluster, group: str, moves: Sequence[PlannedMove], done: Sequence[ChangeOutcome]
+) -> list[ChangeOutcome]:
+    """Return what became of moves, after a look where the group is now. Raises ClientError."""
+    now = {
+        one.queue: one.committed
+        for one in await positions(cluster, group, moves[0].position.queue.topic)
+    }
+    return [
+        outcome
+        if outcome.problem or now.get(move.position.queue) == move.to
+        else replace(
+            outcome,
+            problem=f"the group is at {now.get(move.position.queue)}: the broker did not go there, or a member came",
+        )
+        for move, outcome in zip(moves, done, strict=True)
+    ]
 
 
 def _run_reset(options: argparse.Namespace) -> int:
@@ -267,8 +320,7 @@ def _run_reset(options: argparse.Namespace) -> int:
         async with open_cluster(options.namesrv, options.broker) as cluster:
             plan = await _plan(cluster, options)
             online = await _online(cluster, group)
-            may = options.yes and not online
-            return plan, online, await _move(cluster, group, plan) if may else []
+            return plan, online, await _move(cluster, group, plan, online) if options.yes else []
 
     plan, online, outcomes = trio.run(carry_out)
     if options.json:
@@ -291,8 +343,11 @@ def _run_reset(options: argparse.Namespace) -> int:
         print_table(
             f"offsets of {group} in {options.topic}: {done}", headings, cells, right=headings[1:6]
         )
+        if online:
+            print_line(
+                f"online: {', '.join(online)}; they go on there, if the broker can make them"
+            )
         print_outcomes(outcomes)
-    _refuse_online(group, online)
     if not options.yes:
         raise UnchangedError("nothing was changed: --yes sets the offsets")
     return exit_code_of(outcomes)
@@ -322,13 +377,6 @@ async def _online(cluster: Cluster, group: str) -> list[str]:
         clients = await cluster.consumers(broker, group)
         found.update(each.client_id for each in clients.connection_set)
     return sorted(found)
-
-
-def _refuse_online(group: str, online: Sequence[str]) -> None:
-    if online:
-        raise UnchangedError(
-            f"nothing was changed: {', '.join(online)} of {group} is online, and would commit its own; stop it first"
-        )
 
 
 def _add_clone_options(command: argparse.ArgumentParser) -> None:
@@ -416,7 +464,11 @@ def _run_clone(options: argparse.Namespace) -> int:
         what = "offsets now" if outcomes else f"offsets that {target} would get"
         print_table(what, headings, cells, right=headings[2:])
         print_outcomes(outcomes)
-    _refuse_online(target, online)
+    if online:
+        names = ", ".join(online)
+        raise UnchangedError(
+            f"nothing was changed: {names} of {target} is online, and would commit its own; stop it first"
+        )
     if not options.yes:
         raise UnchangedError("nothing was changed: --yes copies the offsets")
     return exit_code_of(outcomes)
@@ -436,7 +488,7 @@ OFFSETS = CommandGroup(
         ),
         Command(
             "reset",
-            "let a group that is not online go on elsewhere in a topic",
+            "let a group go on elsewhere in a topic",
             _add_reset_options,
             _run_reset,
             "offsets reset -n 127.0.0.1:9876 -g billing -t Orders --to-time 2h --yes",
@@ -444,7 +496,7 @@ OFFSETS = CommandGroup(
             "queues: [topic, broker, queue, min, max, committed, lag, missed, consumed_ms, new]",
             aliases=("resetOffsetByTime",),
             details="Without --yes it shows where the group is in each queue, where it would go on, and what that "
-            "means.",
+            "means. A group with members online is moved if the broker can make them follow.",
         ),
         Command(
             "clone",

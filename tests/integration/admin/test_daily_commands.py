@@ -78,7 +78,7 @@ def shown(group: Group, *words: str) -> dict[str, Any]:
     return found
 
 
-def places(group: Group, name: str) -> dict[int, int]:
+def places(group: Group, name: str) -> dict[int, int | None]:
     queues = shown(group, "offsets", "show", "-g", name, "-t", "Orders")["queues"]
     return {each["queue"]: each["committed"] for each in queues}
 
@@ -147,18 +147,30 @@ def test_messages_are_found_in_every_way_and_are_the_same(group: Group) -> None:
     assert run(group, "messages", "key", "-t", "Orders", "-k", "unknown").returncode == 1
 
 
-def test_a_reset_group_consumes_again_and_one_that_is_online_is_not_reset(group: Group) -> None:
+def test_a_group_that_has_consumed_nothing_begins_where_it_is_set(group: Group) -> None:
+    assert run(group, "groups", "create", "-g", "later").returncode == 0
+    words = ("offsets", "reset", "-g", "later", "-t", "Orders", "--to", "latest")
+    preview = run(group, *words)
+    assert preview.returncode == 1
+    assert "begins there, 0 to come" in preview.stdout
+    assert places(group, "later") == {0: None, 1: None}
+    assert shown(group, *words, "--yes")["done"]
+    assert places(group, "later") == places(group, "billing")
+
+
+def test_a_group_goes_back_and_its_members_follow(group: Group) -> None:
     consume(group, "again", COUNT)
     before = places(group, "again")
     words = ("offsets", "reset", "-g", "again", "-t", "Orders", "--to-time", "1h")
     preview = run(group, *words)
     assert preview.returncode == 1
-    assert "again" in preview.stdout
+    assert "6 again" in preview.stdout
     assert places(group, "again") == before
-    assert shown(group, *words, "--yes")["done"]
+    ended = run(group, *words, "--yes", "--json")
+    if "did not go there" in ended.stdout:
+        pytest.skip("these brokers do not carry out 222, and pass over commits that go back")
+    assert ended.returncode == 0, ended
     assert places(group, "again") == {0: 0, 1: 0}
-    consume(group, "again", COUNT)
-    assert places(group, "again") == before
     got: list[bytes] = []
 
     def handle(message: ReceivedMessage) -> ConsumeResult:
@@ -166,9 +178,12 @@ def test_a_reset_group_consumes_again_and_one_that_is_online_is_not_reset(group:
         return ConsumeResult.SUCCESS
 
     with PushConsumer(group.namesrv, "again", handle, subscriptions={"Orders": "*"}):
-        assert poll(lambda: "online" in run(group, *words, "--yes").stderr, PATIENCE_S)
+        assert poll(lambda: len(got) == COUNT, PATIENCE_S), "from the beginning"
         members = shown(group, "connections", "consumers", "-g", "again")["consumers"]
         assert [each["topics"]["Orders"] for each in members] == ["*"]
+        done = shown(group, *words, "--yes")
+        assert done["members"] == [each["client_id"] for each in members]
+        assert poll(lambda: len(got) == 2 * COUNT, PATIENCE_S), "and again"
     assert places(group, "again") == before
 
 
@@ -180,16 +195,14 @@ def test_a_clone_gets_the_places_of_another_group(group: Group) -> None:
 
 
 def test_producers_are_shown_while_they_are_connected(group: Group) -> None:
+    words = ("connections", "producers", "-g", "shown")
+    assert run(group, *words).returncode == 1
     with Producer(group.namesrv, "shown") as producer:
-        producer.send(Message("Orders", b"more", keys="more"))
-
-        def is_there() -> bool:
-            ended = run(group, "connections", "producers", "-g", "shown", "--json")
-            return ended.returncode == 0 and bool(json.loads(ended.stdout)["producers"])
-
-        assert poll(is_there, PATIENCE_S)
-    (one,) = shown(group, "connections", "producers", "-g", "shown")["producers"] or [{}]
-    assert one.get("version", "4.9.8") == "4.9.8"
+        producer.send(Message("Others", b"more"))
+        assert poll(lambda: run(group, *words).returncode == 0, PATIENCE_S)
+        (one,) = shown(group, *words)["producers"]
+    assert (one["version"], one["address"].partition(":")[0]) == ("4.9.8", "127.0.0.1")
+    assert abs(one["heard_ms"] / 1000 - time.time()) < PATIENCE_S
 
 
 def test_a_setting_of_the_group_is_changed_on_all_nodes(group: Group) -> None:
@@ -260,9 +273,10 @@ def examples() -> list[Command]:
 
 @pytest.mark.parametrize("row", examples(), ids=lambda row: "-".join(row.example.split()[:2]))
 def test_every_example_of_the_help_runs(group: Group, row: Command) -> None:
-    """Exit code 1 says that what the example names is not there: an id, a key; or that a test has ended a member."""
+    """Exit code 1 says that what the example names is not there: an id, a key; 3 that a topic has no route."""
     words = row.example.replace("127.0.0.1:9876", group.namesrv).split()
     ended = run_here(dledger_admin, *words)
-    assert ended.returncode in (0, 1), ended
+    assert ended.returncode in (0, 1, 3), ended
+    assert ended.returncode != 3 or "no route" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.stdout or ended.stderr

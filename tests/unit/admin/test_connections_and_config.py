@@ -9,7 +9,7 @@ from broker.admin.config import read_settings
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, make_response
 from dledger_mq.remoting.json_body import write_json
-from tests.unit.admin.runtime_tables import GROUP, table_of
+from tests.unit.admin.runtime_tables import GROUP
 from tests.unit.admin.tool_group import ToolGroup, dledger_admin, in_json, open_tool_group
 
 Out = pytest.CaptureFixture[str]
@@ -129,8 +129,6 @@ def test_a_node_without_an_answer_has_no_settings() -> None:
 async def test_top_shows_leaders_topics_and_groups(capfd: Out) -> None:
     async with open_tool_group() as group:
         address = group.fake.nodes[0].address
-        table = table_of("n0") | {"raftMemberAddresses": "{}", "raftMembers": "n0"}
-        answering(group, 28, write_json({"table": table}))
         words = ("top", "--once", "-i", "0.2")
         code, seen = await in_json(group, capfd, *words)
         assert code == 0, seen
