@@ -95,7 +95,7 @@ def _run_show(options: argparse.Namespace) -> int:
         )
     else:
         rows = [(key, *_cells(key, there)) for key in keys]
-        print_table(f"{len(keys)} settings", ("key", *(one.address for one in there)), rows)
+        print_table(f"settings: {len(keys)}", ("key", *(one.address for one in there)), rows)
         notes = dict.fromkeys(note for one in there for note in one.notes)
         for line in notes:
             print_line(line)

@@ -183,7 +183,7 @@ def _show(what: str, found: ConnectionsFound, options: argparse.Namespace) -> in
             )
             for one in found.clients
         ]
-        print_table(f"{len(cells)} {what}", (*headings[:-1], last), cells, right=("nodes",))
+        print_table(f"{what}: {len(cells)}", (*headings[:-1], last), cells, right=("nodes",))
         for problem in found.problems:
             print_line(problem, "yellow")
     if found.problems:

@@ -63,8 +63,12 @@ class GroupOnBroker:
 
 
 def lag_of(progress: GroupProgress) -> int:
-    """Return the number of messages from a group's place to the end of the queue, those that are gone included."""
-    return max(0, progress.broker_offset - max(0, progress.consumer_offset))
+    """Return the number of messages from a group's place to the end of the queue; without a place there is no lag."""
+    return (
+        max(0, progress.broker_offset - progress.consumer_offset)
+        if progress.consumer_offset >= 0
+        else 0
+    )
 
 
 def _config_json(config: WireGroupConfig | None) -> dict[str, object] | None:
@@ -130,7 +134,7 @@ def _run_list(options: argparse.Namespace) -> int:
         (group, broker, _config_text(config), str(len(topics)))
         for group, broker, config, topics in rows
     ]
-    title = f"{len({row[0] for row in rows})} consumer groups"
+    title = f"consumer groups: {len({row[0] for row in rows})}"
     headings = ("group", "broker", "settings", "topics with offsets")
     print_table(title, headings, cells, right=headings[3:])
     return EXIT_OK

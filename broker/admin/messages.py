@@ -112,7 +112,7 @@ def _run_with(search: Search, options: argparse.Namespace) -> int:
         for line in message_lines(found, form):
             print_text(line)
     shown, total = number(len(result.messages)), number(result.total)
-    print_line(f"{shown} of {total} messages" if shown != total else f"{total} messages", "bold")
+    print_line(f"messages: {shown}" + ("" if shown == total else f" of {total}"), "bold")
     return EXIT_OK
 
 

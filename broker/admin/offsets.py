@@ -61,9 +61,11 @@ class QueuePosition:
     consumed_ms: int | None = None
 
     @property
-    def lag(self) -> int:
-        """The number of messages that it has not consumed and still can."""
-        return max(0, self.end - max(self.committed or 0, self.start))
+    def lag(self) -> int | None:
+        """The number of messages that it has not consumed and still can; None: where it would begin is not known."""
+        return (
+            None if self.committed is None else max(0, self.end - max(self.committed, self.start))
+        )
 
     @property
     def missed(self) -> int:
@@ -151,7 +153,7 @@ def _run_show(options: argparse.Namespace) -> int:
         )
         for one in found
     ]
-    lag = number(sum(one.lag for one in found))
+    lag = number(sum(one.lag or 0 for one in found))
     print_table(f"{group}: lag {lag} messages", headings, cells, right=headings[2:8])
     return EXIT_OK
 
@@ -484,7 +486,8 @@ OFFSETS = CommandGroup(
             _add_show_options,
             _run_show,
             "offsets show -n 127.0.0.1:9876 -g billing -t Orders",
-            fields="group, queues: [topic, broker, queue, min, max, committed, lag, missed, consumed_ms]",
+            fields="group, queues: [topic, broker, queue, min, max, committed, lag (null: none committed), missed,\n"
+            "  consumed_ms]",
         ),
         Command(
             "reset",

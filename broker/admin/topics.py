@@ -160,7 +160,7 @@ def _run_list(options: argparse.Namespace) -> int:
         )
         for broker, config in rows
     ]
-    print_table(f"{len({row[0] for row in cells})} topics", headings, cells, right=headings[3:5])
+    print_table(f"topics: {len({row[0] for row in cells})}", headings, cells, right=headings[3:5])
     return EXIT_OK
 
 

@@ -28,7 +28,8 @@ Made from the subcommands themselves by `make docs`; do not edit. What they find
   It shows local time with UTC behind it, or UTC alone where that is the same. In JSON a time is a name that ends in
   `_ms`, in milliseconds since 1970, and `null` where there is none.
 - **JSON.** `--json` prints one object with the fields that stand below; fields may be added, and keep their names.
-  Lists are `[...]`, and maps by the names of others `{...}`.
+  Lists are `[...]`, and maps by the names of others `{...}`. Where there is nothing to show, nothing is printed; why,
+  and what may be concluded, stands in a line on the error output, with or without `--json`.
 - **mqadmin's names.** These may be used instead of ours, with the options that stand below:
 NAMES.
 """
@@ -44,14 +45,17 @@ def admin_page() -> str:
         subsequent_indent="  ",
         break_on_hyphens=False,
     )
-    leaves = list(_leaves(parser()))
+    whole = parser()
+    leaves = list(_leaves(whole))
     rows = [f"| [`{path}`](#{path.replace(' ', '-')}) | {text} |" for path, text, _ in leaves]
     table = ["| command | what it does |", "|---|---|", *rows]
     sections = [_section(path, text, leaf) for path, text, leaf in leaves]
+    before = [_option(each, whole) for each in whole._actions if _is_option(each)]
     codes = "\n".join(f"    {line}" for line in EPILOG.split("\n\n")[0].split("\n")[1:])
     parts = [
         HEAD.replace("NAMES", names).replace("FORMS", FORMS),
         "\n".join(table),
+        "\n".join(["## Before the command", "", "| option | meaning |", "|---|---|", *before]),
         f"## Exit codes\n\n{codes}",
         *sections,
     ]
@@ -100,6 +104,10 @@ def _section(path: str, text: str, leaf: argparse.ArgumentParser) -> str:
     if row is not None:
         lines += ["", "Example:", "", f"    {PROGRAM} {row.example}"]
     return "\n".join(lines)
+
+
+def _is_option(action: argparse.Action) -> bool:
+    return bool(action.option_strings) and action.dest not in ("help", "version")
 
 
 def _option(action: argparse.Action, leaf: argparse.ArgumentParser) -> str:

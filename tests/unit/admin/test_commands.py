@@ -34,7 +34,9 @@ def test_mqadmins_names_stand_for_verbs(name: str) -> None:
     group, verb, *_ = spelled_out([name, "-n", "x"])
     rows = {each.name: each for each in COMMANDS if isinstance(each, CommandGroup)}
     assert verb in {each.name for each in rows[group].verbs}
-    assert spelled_out([verb, name]) == [verb, name], "in the first place only"
+    assert spelled_out(["status", name]) == ["status", name], "where a subcommand stands only"
+    before = ["--tls", "--tls-trust", "ca.pem"]
+    assert spelled_out([*before, name])[:4] == [*before, group]
     assert f"`{name}`" in ADMIN.read_text()
 
 

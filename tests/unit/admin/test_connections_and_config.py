@@ -88,10 +88,10 @@ async def test_settings_are_shown_and_filtered(capfd: Out) -> None:
             "fileReservedTime was changed by 10.0.0.1:5 at noon, for the group"
         ]
         assert await dledger_admin(group, "getBrokerConfig") == 0
-        assert "2 settings" in capfd.readouterr().out
+        assert "settings: 2" in capfd.readouterr().out
         assert await dledger_admin(group, "config", "show", "-k", "colour") == 1
         assert await dledger_admin(group, "config", "show", "--differing") == 0
-        assert "0 settings" in capfd.readouterr().out
+        assert "settings: 0" in capfd.readouterr().out
 
 
 async def test_a_setting_is_changed_and_shown_before_and_after(capfd: Out) -> None:

@@ -42,7 +42,7 @@ async def test_a_group_is_shown_with_its_members_and_lag(capfd: Out) -> None:
             {"client_id": "c1", "address": "10.0.0.9:4711", "language": "GO", "version": "4.5.2"}
         ]
         assert found["topics"] == [
-            {"topic": "Orders", "subscription": "red || blue", "queues": 2, "lag": 3}
+            {"topic": "Orders", "subscription": "red || blue", "queues": 2, "lag": 2}
         ]
         assert await dledger_admin(group, "groups", "show", "-g", "billing") == 0
         assert "c1 from 10.0.0.9:4711 (GO, 4.5.2)" in capfd.readouterr().out
@@ -96,9 +96,9 @@ async def test_places_of_a_group_are_shown(capfd: Out) -> None:
             "missed": 1,
             "consumed_ms": None,
         }
-        assert (second["committed"], second["lag"], second["missed"]) == (None, 1, 0)
+        assert (second["committed"], second["lag"], second["missed"]) == (None, None, 0)
         assert await dledger_admin(group, "offsets", "show", "-g", "billing", "-t", "Orders") == 0
-        assert "billing: lag 2 messages" in capfd.readouterr().out
+        assert "billing: lag 1 messages" in capfd.readouterr().out
         assert await dledger_admin(group, "offsets", "show", "-g", "nobody") == 1
 
 
