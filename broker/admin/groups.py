@@ -168,6 +168,15 @@ def members_of(found: Sequence[GroupOnBroker]) -> list[ClientConnection]:
     return [clients[client_id] for client_id in sorted(clients)]
 
 
+async def online_members(cluster: Cluster, group: str) -> list[str]:
+    """Return the ids of a group's members, on all broker groups."""
+    found: set[str] = set()
+    for broker in cluster.brokers:
+        clients = await cluster.consumers(broker, group)
+        found.update(each.client_id for each in clients.connection_set)
+    return sorted(found)
+
+
 def _add_show_options(command: argparse.ArgumentParser) -> None:
     add_namesrv(command, required=True)
     add_consumer_group(command)

@@ -195,6 +195,18 @@ async def test_a_place_that_does_not_hold_is_told(capfd: Out) -> None:
         assert "the group is at 2: the broker did not go there" in said["problems"][0]["problem"]
 
 
+async def test_a_broker_that_does_not_say_what_it_is_moves_nobody(capfd: Out) -> None:
+    async with open_tool_group() as group:
+
+        def refuse(request: RemotingCommand) -> RemotingCommand:
+            return make_response(request.opaque, ResponseCode.NO_PERMISSION, "strangers")
+
+        group.answers[28] = refuse
+        code, said = await in_json(group, capfd, *RESET, "--to", "latest", "--yes")
+        outcomes = {each["outcome"] for each in said["problems"]}
+        assert (code, said["done"], outcomes, places(group)) == (1, False, {"refused"}, {0: 2})
+
+
 async def test_what_cannot_be_reset_is_said(capfd: Out) -> None:
     async with open_tool_group() as group:
         assert await dledger_admin(group, *RESET, "--to", "latest", "-q", "7") == 1
