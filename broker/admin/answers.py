@@ -100,6 +100,11 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
     last_update_timestamp: int = 0
 
 
+def read_runtime(body: bytes) -> dict[str, str]:
+    """Read the runtime information of a broker (28). Raises BodyError."""
+    return _convert(read_object(body).get("table"), dict[str, str])
+
+
 def read_topics(body: bytes) -> dict[str, WireTopicConfig]:
     """Read all topics of a broker (21). Raises BodyError."""
     return _convert(read_object(body).get("topicConfigTable"), dict[str, WireTopicConfig])

@@ -116,9 +116,14 @@ def _carry_out(options: argparse.Namespace) -> int:
 
 
 def spelled_out(words: Sequence[str]) -> list[str]:
-    """Return a command line in our words: what mqadmin calls a verb of ours may stand first."""
-    meant = names_of_mqadmin(COMMANDS).get(words[0]) if words else None
-    return list(words) if meant is None else [*meant, *words[1:]]
+    """Return a command line in our words: what mqadmin calls a verb of ours may stand where a subcommand does."""
+    names, ours = names_of_mqadmin(COMMANDS), {row.name for row in COMMANDS}
+    for place, word in enumerate(words):
+        if word in ours:
+            break
+        if word in names:
+            return [*words[:place], *names[word], *words[place + 1 :]]
+    return list(words)
 
 
 def parser() -> argparse.ArgumentParser:

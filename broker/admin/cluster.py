@@ -122,6 +122,22 @@ class Cluster:
         found = await self._find(broker, code, ext, answers.read_consumers)
         return found or answers.ConsumerConnections()
 
+    async def moves_groups(self, broker: str) -> bool:
+        """Return whether a broker group carries out a reset of one queue (222), and its members follow.
+
+        RocketMQ 4.x has the request, too, and passes over the queue that it names: it must not be sent there.
+        Raises ClientError.
+        """
+        code = RequestCode.GET_BROKER_RUNTIME_INFO
+        if not (await self._read(broker, code, {}, answers.read_runtime)).get("raftNode"):
+            return False
+        code, ext = (
+            RequestCode.INVOKE_BROKER_TO_RESET_OFFSET,
+            {"topic": "", "group": "", "timestamp": "0"},
+        )
+        answer = await self.inspector.ask(broker, code, ext)  # without names it can only be refused
+        return answer.code != ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+
     async def change(
         self, broker: str, code: int, ext: Mapping[str, str], body: bytes = b""
     ) -> ChangeOutcome:

@@ -24,6 +24,7 @@ class Command:
         example: the words after `dledger-admin` of a typical use.
         aliases: what RocketMQ's mqadmin calls it.
         details: what else its own help says; empty: nothing.
+        fields: what `--json` prints: names that stay, `[...]` for lists, `{...}` for maps by names of others.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Command:
     example: str
     aliases: tuple[str, ...] = ()
     details: str = ""
+    fields: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +71,20 @@ def add_rows(
             aliases=row.aliases,
             help=row.text,
             description=f"{row.text}\n\n{row.details}".strip(),
-            epilog=f"example:\n  {PROGRAM} {row.example}",
+            epilog=_epilog(row),
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         row.add_options(parser)
         parser.set_defaults(run=row.run)
+
+
+def _epilog(row: Command) -> str:
+    """Return what stands below the options of a command: the fields of its JSON, and an example."""
+    text = f"example:\n  {PROGRAM} {row.example}"
+    if not row.fields:
+        return text
+    fields = "\n".join(f"  {line}" for line in row.fields.split("\n"))
+    return f"with --json:\n{fields}\n\n{text}"
 
 
 def names_of_mqadmin(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:

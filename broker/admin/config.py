@@ -95,7 +95,7 @@ def _run_show(options: argparse.Namespace) -> int:
         )
     else:
         rows = [(key, *_cells(key, there)) for key in keys]
-        print_table(f"{len(keys)} settings", ("key", *(one.address for one in there)), rows)
+        print_table(f"settings: {len(keys)}", ("key", *(one.address for one in there)), rows)
         notes = dict.fromkeys(note for one in there for note in one.notes)
         for line in notes:
             print_line(line)
@@ -185,6 +185,7 @@ CONFIG = CommandGroup(
             _add_show_options,
             _run_show,
             "config show -n 127.0.0.1:9876 -k retention",
+            fields="nodes: {...}, notes: {...}, problems: [...]",
             aliases=("getBrokerConfig",),
         ),
         Command(
@@ -193,6 +194,7 @@ CONFIG = CommandGroup(
             _add_set_options,
             _run_set,
             "config set -n 127.0.0.1:9876 -k fileReservedTime -v 48",
+            fields="key, value, nodes: [broker, outcome (done, refused, unknown), problem, before, after]",
             aliases=("updateBrokerConfig",),
             details="Which settings can change, and whether for the group or a node, stands in docs/broker-conf.md.",
         ),

@@ -183,7 +183,7 @@ def _show(what: str, found: ConnectionsFound, options: argparse.Namespace) -> in
             )
             for one in found.clients
         ]
-        print_table(f"{len(cells)} {what}", (*headings[:-1], last), cells, right=("nodes",))
+        print_table(f"{what}: {len(cells)}", (*headings[:-1], last), cells, right=("nodes",))
         for problem in found.problems:
             print_line(problem, "yellow")
     if found.problems:
@@ -216,6 +216,8 @@ CONNECTIONS = CommandGroup(
             _add_options,
             _run_producers,
             "connections producers -n 127.0.0.1:9876",
+            fields="producers: [group, client_id, address, language, version, nodes: [...], heard_ms, topics: {...}],\n"
+            "problems: [...]",
             aliases=("producerConnection",),
         ),
         Command(
@@ -224,6 +226,8 @@ CONNECTIONS = CommandGroup(
             _add_options,
             _run_consumers,
             "connections consumers -n 127.0.0.1:9876",
+            fields="consumers: [group, client_id, address, language, version, nodes: [...], heard_ms, topics: {...}],\n"
+            "problems: [...]",
             aliases=("consumerConnection",),
         ),
     ),

@@ -63,8 +63,12 @@ class GroupOnBroker:
 
 
 def lag_of(progress: GroupProgress) -> int:
-    """Return the number of messages from a group's place to the end of the queue, those that are gone included."""
-    return max(0, progress.broker_offset - max(0, progress.consumer_offset))
+    """Return the number of messages from a group's place to the end of the queue; without a place there is no lag."""
+    return (
+        max(0, progress.broker_offset - progress.consumer_offset)
+        if progress.consumer_offset >= 0
+        else 0
+    )
 
 
 def _config_json(config: WireGroupConfig | None) -> dict[str, object] | None:
@@ -130,7 +134,7 @@ def _run_list(options: argparse.Namespace) -> int:
         (group, broker, _config_text(config), str(len(topics)))
         for group, broker, config, topics in rows
     ]
-    title = f"{len({row[0] for row in rows})} consumer groups"
+    title = f"consumer groups: {len({row[0] for row in rows})}"
     headings = ("group", "broker", "settings", "topics with offsets")
     print_table(title, headings, cells, right=headings[3:])
     return EXIT_OK
@@ -162,6 +166,15 @@ def members_of(found: Sequence[GroupOnBroker]) -> list[ClientConnection]:
     """Return the members that are online anywhere, sorted by their ids."""
     clients = {each.client_id: each for one in found for each in one.clients.connection_set}
     return [clients[client_id] for client_id in sorted(clients)]
+
+
+async def online_members(cluster: Cluster, group: str) -> list[str]:
+    """Return the ids of a group's members, on all broker groups."""
+    found: set[str] = set()
+    for broker in cluster.brokers:
+        clients = await cluster.consumers(broker, group)
+        found.update(each.client_id for each in clients.connection_set)
+    return sorted(found)
 
 
 def _add_show_options(command: argparse.ArgumentParser) -> None:
@@ -391,6 +404,8 @@ GROUPS = CommandGroup(
             _add_list_options,
             _run_list,
             "groups list -n 127.0.0.1:9876",
+            fields="groups: [group, brokers: [broker, topics: [...], settings]]\n"
+            "settings: consume, broadcast, order, retries, retry_queues, or null",
         ),
         Command(
             "show",
@@ -398,6 +413,9 @@ GROUPS = CommandGroup(
             _add_show_options,
             _run_show,
             "groups show -n 127.0.0.1:9876 -g billing",
+            fields="group, brokers: [broker, settings], topics: [topic, subscription, queues, lag],\n"
+            "members: [client_id, address, language, version]\n"
+            "settings: consume, broadcast, order, retries, retry_queues, or null",
             aliases=("getConsumerConfig",),
         ),
         Command(
@@ -406,6 +424,8 @@ GROUPS = CommandGroup(
             _add_create_options,
             _run_create,
             "groups create -n 127.0.0.1:9876 -g billing -r 5",
+            fields="group, brokers: [broker, outcome (done, refused, unknown), problem, before, after]\n"
+            "before, after: consume, broadcast, order, retries, retry_queues, or null",
             aliases=("updateSubGroup",),
             details="What is not named stays as it is.",
         ),
@@ -415,6 +435,7 @@ GROUPS = CommandGroup(
             _add_delete_options,
             _run_delete,
             "groups delete -n 127.0.0.1:9876 -g billing --yes",
+            fields="group, members: [...], topics: [...], done, brokers: [broker, outcome, problem]",
             aliases=("deleteSubGroup",),
         ),
     ),

@@ -49,5 +49,6 @@ LAG = Command(
     _add_options,
     _run,
     "lag -n 127.0.0.1:9876 -g billing",
+    fields="queues: [group, topic, broker_name, queue_id, committed, start, end, lag, missed]",
     aliases=("consumerProgress",),
 )

@@ -112,7 +112,7 @@ def _run_with(search: Search, options: argparse.Namespace) -> int:
         for line in message_lines(found, form):
             print_text(line)
     shown, total = number(len(result.messages)), number(result.total)
-    print_line(f"{shown} of {total} messages" if shown != total else f"{total} messages", "bold")
+    print_line(f"messages: {shown}" + ("" if shown == total else f" of {total}"), "bold")
     return EXIT_OK
 
 
@@ -342,6 +342,11 @@ async def _read(cluster: Cluster, queue: MessageQueue, start: int, end: int) -> 
     return found
 
 
+_FIELDS: Final = """\
+messages: [topic, broker, queue, offset, physical_offset, message_id, unique_key, keys: [...], tags, born_ms, born_host,
+  stored_ms, store_host, reconsume_times, flag, sys_flag, size_bytes, properties: {...}, body_bytes,
+  body_encoding (text, hex, base64), body, body_cut, body_packed], total"""
+
 MESSAGES = CommandGroup(
     "messages",
     "messages: found by id, key, place or time, and printed",
@@ -353,6 +358,7 @@ MESSAGES = CommandGroup(
             _search(_by_id),
             "messages id -n 127.0.0.1:9876 -i 7F00000100002A9F00000000000001C2",
             aliases=("queryMsgById",),
+            fields=_FIELDS,
         ),
         Command(
             "unique-key",
@@ -361,6 +367,7 @@ MESSAGES = CommandGroup(
             _search(_by_unique_key),
             "messages unique-key -n 127.0.0.1:9876 -t Orders -i 7F0000010B9A18B4AAC216A7A8A60000",
             aliases=("queryMsgByUniqueKey",),
+            fields=_FIELDS,
         ),
         Command(
             "key",
@@ -369,6 +376,7 @@ MESSAGES = CommandGroup(
             _search(_by_key),
             "messages key -n 127.0.0.1:9876 -t Orders -k order-17",
             aliases=("queryMsgByKey",),
+            fields=_FIELDS,
         ),
         Command(
             "offset",
@@ -377,6 +385,7 @@ MESSAGES = CommandGroup(
             _search(_by_offset),
             "messages offset -n 127.0.0.1:9876 -t Orders -q 0 -o 17 --limit 3",
             aliases=("queryMsgByOffset",),
+            fields=_FIELDS,
         ),
         Command(
             "range",
@@ -385,6 +394,7 @@ MESSAGES = CommandGroup(
             _search(_by_time),
             "messages range -n 127.0.0.1:9876 -t Orders --begin 15min --newest",
             aliases=("printMsg",),
+            fields=_FIELDS,
         ),
     ),
 )

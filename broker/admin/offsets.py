@@ -1,23 +1,21 @@
-"""`dledger-admin offsets`: where consumer groups are in their queues; set anew, and copied to another group.
-
-A group with members online is left alone: they know their own places, and would commit them again.
-"""
+"""`dledger-admin offsets`: where consumer groups are in their queues; set anew, and copied to another group."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from typing import Final
 
 import trio
 
-from broker.admin.answers import GroupProgress, QueueStats
 from broker.admin.cluster import ChangeOutcome, Cluster, open_cluster
 from broker.admin.command import Command, CommandGroup
 from broker.admin.exit_codes import EXIT_OK
-from broker.admin.failures import NotThereError, UnchangedError
-from broker.admin.groups import find_group
+from broker.admin.failures import UnchangedError
+from broker.admin.group_places import QueuePosition, position_json, positions
+from broker.admin.groups import find_group, online_members
 from broker.admin.moments import FORMS
+from broker.admin.offset_reset import EARLIEST, LATEST, PlannedMove, move, plan_reset
 from broker.admin.options import (
     add_broker_names,
     add_consumer_group,
@@ -31,81 +29,11 @@ from broker.admin.options import (
     truth,
 )
 from broker.admin.outcomes import exit_code_of, outcomes_json, print_outcomes
-from broker.admin.printing import at, number, print_json, print_table
-from dledger_mq.client.errors import ClientError
-from dledger_mq.client.group_requests import GroupRequests
+from broker.admin.printing import at, number, print_json, print_line, print_table
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 
-EARLIEST = "earliest"
-LATEST = "latest"
-OFFSET_MAX = 2**63 - 1
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePosition:
-    """The place of a group in a queue.
-
-    Attributes:
-        committed: the next offset that it consumes; None: it has committed none.
-        start, end: what the queue holds; `end` is the next offset to be written.
-        consumed_ms: store time of the last message that it has consumed; None: not known.
-    """
-
-    queue: MessageQueue
-    committed: int | None
-    start: int
-    end: int
-    consumed_ms: int | None = None
-
-    @property
-    def lag(self) -> int:
-        """The number of messages that it has not consumed and still can."""
-        return max(0, self.end - max(self.committed or 0, self.start))
-
-    @property
-    def missed(self) -> int:
-        """The number of messages that are gone and that it had not consumed; of a group without an offset, none."""
-        return 0 if self.committed is None else max(0, self.start - self.committed)
-
-
-def _position(
-    queue: MessageQueue, progress: GroupProgress, stats: QueueStats | None
-) -> QueuePosition:
-    """Put together what is known of a group in a queue; the queue was looked at last, so no group seems ahead."""
-    held = stats or QueueStats(0, progress.broker_offset)
-    committed = progress.consumer_offset if progress.consumer_offset >= 0 else None
-    return QueuePosition(
-        queue, committed, held.min_offset, held.max_offset, progress.last_timestamp or None
-    )
-
-
-async def positions(cluster: Cluster, group: str, topic: str | None) -> list[QueuePosition]:
-    """Return the places of a group, in one topic or in all that it has offsets for. Raises ClientError."""
-    found = []
-    for broker in cluster.brokers:
-        progress = await cluster.progress(broker, group, topic)
-        topics = sorted({queue.topic for queue in progress})
-        held = {name: await cluster.queues(broker, name) for name in topics}
-        for queue, one in progress.items():
-            place = MessageQueue(queue.topic, broker, queue.queue_id)
-            found.append(_position(place, one, held[queue.topic].get(queue.queue_id)))
-    return sorted(found, key=lambda one: one.queue)
-
-
-def _position_json(one: QueuePosition) -> dict[str, object]:
-    return {
-        "topic": one.queue.topic,
-        "broker": one.queue.broker_name,
-        "queue": one.queue.queue_id,
-        "min": one.start,
-        "max": one.end,
-        "committed": one.committed,
-        "lag": one.lag,
-        "missed": one.missed,
-        "consumed_ms": one.consumed_ms,
-    }
+OFFSET_MAX: Final = 2**63 - 1
 
 
 def _add_show_options(command: argparse.ArgumentParser) -> None:
@@ -127,7 +55,7 @@ def _run_show(options: argparse.Namespace) -> int:
 
     found = trio.run(ask)
     if options.json:
-        print_json({"group": group, "queues": [_position_json(one) for one in found]})
+        print_json({"group": group, "queues": [position_json(one) for one in found]})
         return EXIT_OK
     headings = (
         "topic",
@@ -150,30 +78,9 @@ def _run_show(options: argparse.Namespace) -> int:
         )
         for one in found
     ]
-    lag = number(sum(one.lag for one in found))
+    lag = number(sum(one.lag or 0 for one in found))
     print_table(f"{group}: lag {lag} messages", headings, cells, right=headings[2:8])
     return EXIT_OK
-
-
-@dataclass(frozen=True, slots=True)
-class PlannedMove:
-    """A queue in which a group is to go on elsewhere."""
-
-    position: QueuePosition
-    to: QueueOffset
-
-    @property
-    def effect(self) -> str:
-        """What it means for the group."""
-        before = self.position.committed
-        if before is None:
-            return f"begins there, {number(self.position.end - self.to)} to come"
-        if self.to < before:
-            return f"{number(before - max(self.to, self.position.start))} again"
-        if self.to > before:
-            skipped = self.to - max(before, self.position.start)
-            return f"{number(max(0, skipped))} left out"
-        return "stays"
 
 
 def _add_reset_options(command: argparse.ArgumentParser) -> None:
@@ -211,64 +118,15 @@ def _add_reset_options(command: argparse.ArgumentParser) -> None:
     add_json(command)
 
 
-async def _plan(cluster: Cluster, options: argparse.Namespace) -> list[PlannedMove]:
-    """Find out where a group would go on.
-
-    Raises:
-        NotThereError: there is no such topic or queue.
-        ClientError: a queue could not be asked.
-    """
-    found = await positions(cluster, options.consumer_group, options.topic)
-    wanted = [one for one in found if not options.queue or one.queue.queue_id in options.queue]
-    if not wanted:
-        which = f"queue {options.queue} of topic" if options.queue and found else "topic"
-        raise NotThereError(
-            f"there is no {which} {options.topic} on {', '.join(cluster.brokers)}; nothing was changed"
-        )
-    plan = []
-    for one in wanted:
-        if options.to is not None:
-            place = one.start if options.to == EARLIEST else one.end
-        elif options.to_time is not None:
-            place = await cluster.inspector.reader.offset_at(one.queue, options.to_time)
-        else:
-            place = options.to_offset
-        plan.append(PlannedMove(one, QueueOffset(min(max(place, one.start), one.end))))
-    return plan
-
-
-async def _move(cluster: Cluster, group: str, plan: Sequence[PlannedMove]) -> list[ChangeOutcome]:
-    """Commit the new places of a group, and look whether they hold; return an outcome for each queue."""
-    reader = cluster.inspector.reader
-    requests = GroupRequests(reader.live_session(), group)
-    outcomes = []
-    for move in plan:
-        queue = move.position.queue
-        name = f"{queue.broker_name}, queue {queue.queue_id}"
-        try:
-            await reader.queues(queue.topic)  # whose route says where its leader is
-            await requests.commit(queue, move.to)
-            now = await requests.committed(queue)
-        except ClientError as error:
-            outcomes.append(ChangeOutcome(name, str(error), not error.definite))
-            continue
-        text = (
-            f"stands at {now} again: did a member come online meanwhile?" if now != move.to else ""
-        )
-        outcomes.append(ChangeOutcome(name, text))
-    return outcomes
-
-
 def _run_reset(options: argparse.Namespace) -> int:
     """Let a group that is not online go on elsewhere in a topic, or say where it would."""
     group: str = options.consumer_group
 
     async def carry_out() -> tuple[list[PlannedMove], list[str], list[ChangeOutcome]]:
         async with open_cluster(options.namesrv, options.broker) as cluster:
-            plan = await _plan(cluster, options)
-            online = await _online(cluster, group)
-            may = options.yes and not online
-            return plan, online, await _move(cluster, group, plan) if may else []
+            plan = await plan_reset(cluster, options)
+            online = await online_members(cluster, group)
+            return plan, online, await move(cluster, group, plan, online) if options.yes else []
 
     plan, online, outcomes = trio.run(carry_out)
     if options.json:
@@ -277,22 +135,25 @@ def _run_reset(options: argparse.Namespace) -> int:
         headings = ("broker", "queue", "min", "max", "committed", "new", "messages")
         cells = [
             (
-                move.position.queue.broker_name,
-                str(move.position.queue.queue_id),
+                one.position.queue.broker_name,
+                str(one.position.queue.queue_id),
                 *map(
                     number,
-                    (move.position.start, move.position.end, move.position.committed, move.to),
+                    (one.position.start, one.position.end, one.position.committed, one.to),
                 ),
-                move.effect,
+                one.effect,
             )
-            for move in plan
+            for one in plan
         ]
         done = "set" if outcomes else "would be set"
         print_table(
             f"offsets of {group} in {options.topic}: {done}", headings, cells, right=headings[1:6]
         )
+        if online:
+            print_line(
+                f"online: {', '.join(online)}; they go on there, if the broker can make them"
+            )
         print_outcomes(outcomes)
-    _refuse_online(group, online)
     if not options.yes:
         raise UnchangedError("nothing was changed: --yes sets the offsets")
     return exit_code_of(outcomes)
@@ -309,26 +170,10 @@ def _plan_json(
         "group": options.consumer_group,
         "topic": options.topic,
         "members": list(online),
-        "queues": [{**_position_json(move.position), "new": move.to} for move in plan],
+        "queues": [{**position_json(one.position), "new": one.to} for one in plan],
         "done": bool(outcomes) and not any(each.problem for each in outcomes),
         "problems": [row for row in outcomes_json(outcomes) if row["problem"]],
     }
-
-
-async def _online(cluster: Cluster, group: str) -> list[str]:
-    """Return the ids of a group's members, on all broker groups."""
-    found: set[str] = set()
-    for broker in cluster.brokers:
-        clients = await cluster.consumers(broker, group)
-        found.update(each.client_id for each in clients.connection_set)
-    return sorted(found)
-
-
-def _refuse_online(group: str, online: Sequence[str]) -> None:
-    if online:
-        raise UnchangedError(
-            f"nothing was changed: {', '.join(online)} of {group} is online, and would commit its own; stop it first"
-        )
 
 
 def _add_clone_options(command: argparse.ArgumentParser) -> None:
@@ -379,7 +224,7 @@ def _run_clone(options: argparse.Namespace) -> int:
     ]:
         async with open_cluster(options.namesrv, options.broker) as cluster:
             await find_group(cluster, source)
-            online = await _online(cluster, target)
+            online = await online_members(cluster, target)
             outcomes: list[ChangeOutcome] = []
             if options.yes and not online:
                 code = RequestCode.CLONE_GROUP_OFFSET
@@ -416,7 +261,11 @@ def _run_clone(options: argparse.Namespace) -> int:
         what = "offsets now" if outcomes else f"offsets that {target} would get"
         print_table(what, headings, cells, right=headings[2:])
         print_outcomes(outcomes)
-    _refuse_online(target, online)
+    if online:
+        names = ", ".join(online)
+        raise UnchangedError(
+            f"nothing was changed: {names} of {target} is online, and would commit its own; stop it first"
+        )
     if not options.yes:
         raise UnchangedError("nothing was changed: --yes copies the offsets")
     return exit_code_of(outcomes)
@@ -432,16 +281,20 @@ OFFSETS = CommandGroup(
             _add_show_options,
             _run_show,
             "offsets show -n 127.0.0.1:9876 -g billing -t Orders",
+            fields="group, queues: [topic, broker, queue, min, max, committed, lag (null: none committed), missed,\n"
+            "  consumed_ms]",
         ),
         Command(
             "reset",
-            "let a group that is not online go on elsewhere in a topic",
+            "let a group go on elsewhere in a topic",
             _add_reset_options,
             _run_reset,
             "offsets reset -n 127.0.0.1:9876 -g billing -t Orders --to-time 2h --yes",
+            fields="group, topic, members: [...], done, problems: [broker, outcome, problem],\n"
+            "queues: [topic, broker, queue, min, max, committed, lag, missed, consumed_ms, new]",
             aliases=("resetOffsetByTime",),
             details="Without --yes it shows where the group is in each queue, where it would go on, and what that "
-            "means.",
+            "means. A group with members online is moved if the broker can make them follow.",
         ),
         Command(
             "clone",
@@ -449,6 +302,8 @@ OFFSETS = CommandGroup(
             _add_clone_options,
             _run_clone,
             "offsets clone -n 127.0.0.1:9876 -s billing -d billing-new --yes",
+            fields="source, target, members: [...], done, brokers: [broker, outcome, problem],\n"
+            "queues: [topic, broker, queue, source, target]",
             aliases=("cloneGroupOffset",),
         ),
     ),

@@ -81,4 +81,5 @@ RESEND_DLQ = Command(
     _add_options,
     _run,
     "resend-dlq -n 127.0.0.1:9876 billing --dry-run",
+    fields="resent: [...], failed: {...}, examined, dryRun",
 )

@@ -185,4 +185,8 @@ STATUS = Command(
     _add_options,
     run_status,
     "status -n 127.0.0.1:9876 --strict",
+    fields="at_ms, remark, led, whole, name_servers: [address, problem],\n"
+    "groups: [name, led, whole, leader, term, leads_ms, commit_index, members: [id, address, state, reason,\n"
+    "  lag_entries, lag_bytes, term, commit_index, applied_index, log_bytes, free_bytes, clients, role_ms, up_ms,\n"
+    "  version, stopping, troubles: [...]]]",
 )

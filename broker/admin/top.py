@@ -336,6 +336,8 @@ TOP = Command(
     _add_options,
     _run,
     "top -n 127.0.0.1:9876 --once",
+    fields="at_ms, leaders: [group, led, whole, leader, term], problem, topics_not_asked,\n"
+    "topics: [topic, queues, messages, in_rate, out_rate], groups: [group, topics, lag, out_rate, seconds]",
     details="Rates come from the offsets of two looks: in is what was stored, out what groups have committed. With "
     "--json there is one object a look, and without --once each stands on a line.",
 )

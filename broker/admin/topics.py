@@ -160,7 +160,7 @@ def _run_list(options: argparse.Namespace) -> int:
         )
         for broker, config in rows
     ]
-    print_table(f"{len({row[0] for row in cells})} topics", headings, cells, right=headings[3:5])
+    print_table(f"topics: {len({row[0] for row in cells})}", headings, cells, right=headings[3:5])
     return EXIT_OK
 
 
@@ -450,6 +450,8 @@ TOPICS = CommandGroup(
             _add_list_options,
             _run_list,
             "topics list -n 127.0.0.1:9876",
+            fields="topics: [topic, kind,\n"
+            "  brokers: [broker, read_queues, write_queues, perm, order, attributes: {...}]]",
             aliases=("topicList",),
         ),
         Command(
@@ -458,6 +460,9 @@ TOPICS = CommandGroup(
             _add_show_options,
             _run_show,
             "topics show -n 127.0.0.1:9876 -t Orders",
+            fields="topic, kind, messages, groups: [...],\n"
+            "brokers: [broker, read_queues, write_queues, perm, order, attributes: {...},\n"
+            "  nodes: {...}, queues: [queue, min, max, messages, newest_ms]]",
             aliases=("topicStatus", "topicRoute"),
         ),
         Command(
@@ -466,6 +471,8 @@ TOPICS = CommandGroup(
             _add_create_options,
             _run_create,
             "topics create -n 127.0.0.1:9876 -t Orders -r 4 -w 4",
+            fields="topic, brokers: [broker, outcome (done, refused, unknown), problem, before, after]\n"
+            "before, after: read_queues, write_queues, perm, order, attributes: {...}, or null",
             aliases=("updateTopic",),
             details="What is not named stays as it is. With fewer read queues, what stands in the others is not read "
             "any more; it is again when they come back.",
@@ -476,6 +483,7 @@ TOPICS = CommandGroup(
             _add_delete_options,
             _run_delete,
             "topics delete -n 127.0.0.1:9876 -t Orders --yes",
+            fields="topic, messages, groups: [...], done, brokers: [broker, outcome, problem]",
             aliases=("deleteTopic",),
         ),
     ),

@@ -10,6 +10,7 @@ from dledger.errors import DLedgerError, registry
 from dledger_mq.remoting.codes import RESPONSES
 from jepsen.checklist.command import RecordedResults
 from jepsen.checklist.page import page
+from tests.architecture.admin_page import admin_page
 from tests.architecture.broker_conf_page import broker_conf_page
 from tests.architecture.requests_page import requests_page
 
@@ -18,6 +19,7 @@ ERRORS = ROOT / "docs/errors.md"
 FAULTS = ROOT / "docs/faults.md"
 REQUEST_PAGE = ROOT / "docs/requests.md"
 BROKER_CONF = ROOT / "docs/broker-conf.md"
+ADMIN = ROOT / "docs/admin.md"
 
 HEAD = """# Errors, and what you may conclude
 
@@ -73,3 +75,4 @@ if __name__ == "__main__":
     FAULTS.write_text(faults_page())
     REQUEST_PAGE.write_text(requests_page())
     BROKER_CONF.write_text(broker_conf_page())
+    ADMIN.write_text(admin_page())

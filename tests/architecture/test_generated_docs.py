@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+from tests.architecture.admin_page import admin_page
 from tests.architecture.broker_conf_page import broker_conf_page
 from tests.architecture.generated_docs import (
+    ADMIN,
     BROKER_CONF,
     ERRORS,
     FAULTS,
@@ -38,3 +40,9 @@ def test_the_page_of_broker_conf_is_current() -> None:
     if os.environ.get("REWRITE"):
         BROKER_CONF.write_text(broker_conf_page())
     assert BROKER_CONF.read_text() == broker_conf_page()
+
+
+def test_the_page_of_dledger_admin_is_current() -> None:
+    if os.environ.get("REWRITE"):
+        ADMIN.write_text(admin_page())
+    assert ADMIN.read_text() == admin_page()

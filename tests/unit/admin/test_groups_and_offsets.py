@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import RemotingCommand, make_response
 from tests.unit.admin.tool_group import BROKER, ToolGroup, dledger_admin, in_json, open_tool_group
 
 Out = pytest.CaptureFixture[str]
@@ -40,7 +42,7 @@ async def test_a_group_is_shown_with_its_members_and_lag(capfd: Out) -> None:
             {"client_id": "c1", "address": "10.0.0.9:4711", "language": "GO", "version": "4.5.2"}
         ]
         assert found["topics"] == [
-            {"topic": "Orders", "subscription": "red || blue", "queues": 2, "lag": 3}
+            {"topic": "Orders", "subscription": "red || blue", "queues": 2, "lag": 2}
         ]
         assert await dledger_admin(group, "groups", "show", "-g", "billing") == 0
         assert "c1 from 10.0.0.9:4711 (GO, 4.5.2)" in capfd.readouterr().out
@@ -94,9 +96,9 @@ async def test_places_of_a_group_are_shown(capfd: Out) -> None:
             "missed": 1,
             "consumed_ms": None,
         }
-        assert (second["committed"], second["lag"], second["missed"]) == (None, 1, 0)
+        assert (second["committed"], second["lag"], second["missed"]) == (None, None, 0)
         assert await dledger_admin(group, "offsets", "show", "-g", "billing", "-t", "Orders") == 0
-        assert "billing: lag 2 messages" in capfd.readouterr().out
+        assert "billing: lag 1 messages" in capfd.readouterr().out
         assert await dledger_admin(group, "offsets", "show", "-g", "nobody") == 1
 
 
@@ -151,28 +153,58 @@ async def test_a_preview_says_what_a_reset_means(capfd: Out) -> None:
         assert places(group) == {0: 4, 1: 1}
 
 
-async def test_a_group_that_is_online_is_not_reset(capfd: Out) -> None:
+async def test_a_group_that_is_online_is_moved_by_a_broker_that_makes_members_follow(
+    capfd: Out,
+) -> None:
     async with open_tool_group() as group:
         group.members["billing"] = [MEMBER]
+        group.moves_groups = False
         code, said = await in_json(group, capfd, *RESET, "--to", "latest", "--yes")
         assert (code, said["done"], said["members"]) == (1, False, ["c1"])
+        assert "cannot make members follow" in said["problems"][0]["problem"]
         assert places(group) == {0: 2}
+        group.moves_groups = True
+        code, said = await in_json(group, capfd, *RESET, "--to", "latest", "--yes")
+        assert (code, said["done"], said["members"]) == (0, True, ["c1"])
+        assert places(group) == {0: 4, 1: 1}
+        assert await dledger_admin(group, *RESET, "--to", "latest") == 1
+        assert "online: c1; they go on there, if the broker can make them" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("is_ours", [True, False])
+async def test_other_brokers_get_a_commit(is_ours: bool, capfd: Out) -> None:
+    """RocketMQ 4.x would take a reset of one queue for one of all, to the end."""
+    async with open_tool_group() as group:
+        group.is_ours, group.moves_groups = is_ours, not is_ours
+        words = (*RESET, "--to-offset", "1", "-q", "0", "--yes")
+        code, said = await in_json(group, capfd, *words)
+        assert (code, said["done"], places(group)) == (0, True, {0: 1})
 
 
 async def test_a_place_that_does_not_hold_is_told(capfd: Out) -> None:
-    """A member that came online meanwhile has committed its own place."""
+    """The broker passes over a commit that goes back, or a member that came online has committed its own."""
     async with open_tool_group() as group:
-        otherwise = group.fake._on_offset_request
+        group.moves_groups = False
 
-        def answer(request: object) -> object:
-            found = otherwise(request)  # type: ignore[arg-type]
-            group.fake.offsets["billing", "Orders", 0] = 2
-            return found
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            return make_response(request.opaque, ResponseCode.SUCCESS)
 
-        group.answers[15] = answer  # type: ignore[assignment]
-        code, said = await in_json(group, capfd, *RESET, "--to", "latest", "-q", "0", "--yes")
+        group.answers[15] = answer
+        code, said = await in_json(group, capfd, *RESET, "--to", "earliest", "-q", "0", "--yes")
         assert (code, said["done"]) == (1, False)
-        assert "stands at 2 again" in said["problems"][0]["problem"]
+        assert "the group is at 2: the broker did not go there" in said["problems"][0]["problem"]
+
+
+async def test_a_broker_that_does_not_say_what_it_is_moves_nobody(capfd: Out) -> None:
+    async with open_tool_group() as group:
+
+        def refuse(request: RemotingCommand) -> RemotingCommand:
+            return make_response(request.opaque, ResponseCode.NO_PERMISSION, "strangers")
+
+        group.answers[28] = refuse
+        code, said = await in_json(group, capfd, *RESET, "--to", "latest", "--yes")
+        outcomes = {each["outcome"] for each in said["problems"]}
+        assert (code, said["done"], outcomes, places(group)) == (1, False, {"refused"}, {0: 2})
 
 
 async def test_what_cannot_be_reset_is_said(capfd: Out) -> None:

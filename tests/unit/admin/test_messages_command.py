@@ -89,7 +89,7 @@ async def test_messages_of_all_queues_are_read_by_time(capfd: Out) -> None:
         found_now = await bodies(group, capfd, "range", "-t", "Orders", "--begin", "1h")
         assert len(found_now) == 5
         assert await dledger_admin(group, "printMsg", "-t", "Orders", "-c", "2") == 0
-        assert "2 of 5 messages" in capfd.readouterr().out
+        assert "messages: 2 of 5" in capfd.readouterr().out
         assert await dledger_admin(group, "printMsg", "-t", "Unknown") == 1
 
 

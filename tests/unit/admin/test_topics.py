@@ -28,7 +28,7 @@ async def test_applications_topics_are_listed_and_all_where_asked(capfd: Out) ->
         assert kinds == {"Orders": "application", "%RETRY%billing": "retries"}
         assert await dledger_admin(group, "topicList") == 0
         printed = capfd.readouterr().out
-        assert "1 topics" in printed
+        assert "topics: 1" in printed
         assert "Orders" in printed
 
 

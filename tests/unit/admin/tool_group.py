@@ -7,14 +7,16 @@ otherwise it puts into `answers`.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 import trio
 
-from broker.admin.cli import main
+from broker.admin.cli import COMMANDS, main, spelled_out
+from broker.admin.command import Command, CommandGroup
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.record import StoredMessage, decode_record
 from dledger_mq.net.connection import Connection
@@ -24,6 +26,7 @@ from dledger_mq.remoting.json_body import read_object, write_json
 from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.testing import FakeGroup, open_fake_group
 from dledger_mq.testing.fake_group import FakeNode
+from tests.unit.admin.runtime_tables import table_of
 
 BROKER = "broker-a"
 MINUTE_MS = 60_000
@@ -38,6 +41,8 @@ class ToolGroup:
         answers: by request code, instead of what is answered otherwise; None: no answer at all.
         members: of consumer groups that are online, as 203 shows them.
         settings: of topics and consumer groups, as they were changed last.
+        is_ours: it says that it is a broker of this project.
+        moves_groups: it carries out resets (222).
     """
 
     def __init__(self, fake: FakeGroup) -> None:
@@ -45,6 +50,7 @@ class ToolGroup:
         self.answers: dict[int, Answer] = {}
         self.members: dict[str, list[dict[str, object]]] = {}
         self.settings: dict[str, dict[str, object]] = {}
+        self.is_ours = self.moves_groups = True
         self._now_ms = fake.clock.now_ms - MINUTE_MS
         self._otherwise = fake._answer
         fake._answer = self._answer  # type: ignore[method-assign]
@@ -60,6 +66,7 @@ class ToolGroup:
         self, node: FakeNode, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand | None:
         made: dict[int, Callable[[RemotingCommand], bytes | None]] = {
+            28: self._runtime,
             21: self._topics,
             201: self._groups,
             202: self._queues,
@@ -70,6 +77,8 @@ class ToolGroup:
             12: self._by_key,
             33: self._at,
         }
+        if request.code == RequestCode.INVOKE_BROKER_TO_RESET_OFFSET:
+            return self._reset(request)
         if request.code in self.answers:
             return self.answers[request.code](request)
         if request.code == RequestCode.UPDATE_AND_CREATE_TOPIC:
@@ -89,6 +98,20 @@ class ToolGroup:
             }
             return make_response(request.opaque, missing[request.code], "not there")
         return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+
+    def _runtime(self, request: RemotingCommand) -> bytes:
+        members = {"raftMemberAddresses": "{}", "raftMembers": "n0"}
+        return write_json({"table": (table_of("n0") | members) if self.is_ours else {"a": "b"}})
+
+    def _reset(self, request: RemotingCommand) -> RemotingCommand:
+        ext = request.ext
+        if not self.moves_groups:
+            return make_response(request.opaque, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+        assert self.is_ours, "another broker passes over the queue"
+        if ext["topic"] not in self.fake.log.queues:
+            return make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
+        self.fake.offsets[ext["group"], ext["topic"], int(ext["queueId"])] = int(ext["offset"])
+        return make_response(request.opaque, ResponseCode.SUCCESS)
 
     def _topics(self, request: RemotingCommand) -> bytes:
         table = {}
@@ -230,4 +253,28 @@ async def in_json(
     capfd.readouterr()
     code = await dledger_admin(group, *words, "--json")
     printed = capfd.readouterr().out
-    return code, json.loads(printed) if printed else {}
+    found = json.loads(printed) if printed else {}
+    assert not undocumented(found, row_of(words).fields), "a field that the help does not name"
+    return code, found
+
+
+def row_of(words: Sequence[str]) -> Command:
+    """Return the row of the table of commands that a command line means."""
+    first, *rest = spelled_out(words)
+    row = next(each for each in COMMANDS if each.name == first)
+    if isinstance(row, CommandGroup):
+        return next(each for each in row.verbs if each.name == rest[0])
+    return row
+
+
+def undocumented(value: object, fields: str) -> set[str]:
+    """Return the names in a JSON object that are not in a text of `Command.fields`, but for maps by others' names."""
+    known, free = set(re.findall(r"\w+", fields)), set(re.findall(r"(\w+): \{", fields))
+    if isinstance(value, list):
+        return {name for each in value for name in undocumented(each, fields)}
+    if not isinstance(value, dict):
+        return set()
+    inner = {name: each for name, each in value.items() if name not in free}
+    return (value.keys() - known) | {
+        name for each in inner.values() for name in undocumented(each, fields)
+    }
