@@ -95,6 +95,9 @@ class BrokerController:
         self.services.pulls.applied()
         if self.runtime.is_replaying:
             self.runtime.note_replayed()
+            self.services.stats.restart()
+            if not self.runtime.is_replaying:
+                self.services.stats.begin()
 
     def role_changed(self, view: RoleView) -> None:
         """Begin or cease to lead, as the node's role, term or leader says now."""
@@ -141,6 +144,8 @@ class BrokerController:
         self.services.digests.tick(now_ms)
         self.services.retention.tick(now_ms)
         self.services.trims.tick()
+        if not self.runtime.is_replaying:
+            self.services.stats.tick()
         self._state.key_index.sweep()
         self.services.checks.tick()
         if now_ms >= self._next_expiry_ms:

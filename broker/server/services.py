@@ -35,6 +35,7 @@ from broker.server.handlers.sends import Sends
 from broker.server.handlers.settings_admin import SettingsHandlers
 from broker.server.handlers.table_changes import TableChanges
 from broker.server.handlers.tool_reads import ToolReads
+from broker.server.handlers.traffic_reads import TrafficReads
 from broker.server.handlers.transaction_resumes import TransactionResumes
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.links.link import LeaderLink
@@ -47,6 +48,7 @@ from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
 from broker.server.watches.retention_watch import RetentionWatch
+from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
 from broker.service.catalog import Catalog
 from broker.service.pull import PullRules
@@ -72,7 +74,7 @@ class Services:
 
     Attributes:
         commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, retention,
-            trims, member_info, runtime, sends: the services whose events the controller passes on.
+            trims, member_info, runtime, stats, sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -137,6 +139,12 @@ class Services:
             stop_stage=environment.stop_stage,
         )
         self.runtime = self._make_runtime()
+        self.stats = TrafficStats(
+            state,
+            self.pulls.counts.by_reader,
+            all_given=lambda: self.pulls.counts.messages,
+            now_ms=environment.monotonic_ms,
+        )
         self.sends = self._make_sends()
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
@@ -179,6 +187,7 @@ class Services:
             room=self._environment.disk_room,
             wall_ms=self._environment.wall_ms,
             pulls=self.pulls.counts,
+            head_begun_ms=lambda: self.commits.head_begun_ms,
             clock_ahead_ms=self._environment.clock_ahead_ms,
             loss_notice=self._environment.loss_notice,
             held_up=lambda: self.retention.held_up,
@@ -285,10 +294,13 @@ class Services:
             members=self.members,
             broker_name=self._config.broker_name,
             runtime=self.runtime.table,
+            consumed_per_second=self.stats.consumed_per_second,
             made=self._environment.made,
         )
 
-    def _make_tools(self) -> tuple[AdminHandlers, TableChanges, OffsetTools, ToolReads]:
+    def _make_tools(
+        self,
+    ) -> tuple[AdminHandlers, TableChanges, OffsetTools, ToolReads, TrafficReads]:
         """Build what tools ask for, as `_make_admin` does."""
         environment = self._environment
         return (
@@ -304,9 +316,11 @@ class Services:
                 members=self.members,
                 broker_name=self._config.broker_name,
                 service_address=str(environment.service_address),
+                consumed_per_second=self.stats.consumed_per_second,
                 wall_ms=environment.wall_ms,
                 monotonic_ms=environment.monotonic_ms,
             ),
+            TrafficReads(self._state, self.stats, cluster=self._config.cluster),
         )
 
     def _register(self) -> None:

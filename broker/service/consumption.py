@@ -5,7 +5,7 @@ Their forms: docs/formats/remoting.md, "Tables for tools". It must not know wher
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.service.connections import wire_subscription
@@ -120,8 +120,18 @@ def all_consume_stats(
     broker_address: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
+    per_second: Callable[[str, str], float],
 ) -> bytes:
-    """Encode the body of GET_BROKER_CONSUME_STATS (317): groups in their topics, and how much they lack together."""
+    """Encode the body of GET_BROKER_CONSUME_STATS (317): groups in their topics, and how much they lack together.
+
+    Args:
+        consumed: the topics of each group.
+        broker_name: named in them.
+        broker_address: of this node.
+        queues: whose ends are compared.
+        offsets: with what is committed.
+        per_second: returns how many messages a group consumes of a topic in a second.
+    """
     found: list[object] = []
     lacking = 0
     for group, topics in sorted(consumed.items()):
@@ -131,7 +141,7 @@ def all_consume_stats(
                 [topic], group=group, broker_name=broker_name, queues=queues, offsets=offsets
             )
             lacking += sum(row.lag for row in table.values())
-            tables.append({"consumeTps": 0.0, "offsetTable": table})
+            tables.append({"consumeTps": per_second(group, topic.name), "offsetTable": table})
         found.append({group: tables})
     return write_json(
         {"brokerAddr": broker_address, "consumeStatsList": found, "totalDiff": lacking}

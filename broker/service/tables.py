@@ -265,9 +265,9 @@ def consume_lag(
     return sum(end - max(0, consumed.get(QueueId(number), 0)) for number, end in enumerate(ends))
 
 
-def consume_stats(table: Mapping[WireQueue, QueueProgress]) -> bytes:
-    """Encode the body of GET_CONSUME_STATS (208)."""
-    return write_json({"consumeTps": 0.0, "offsetTable": table})
+def consume_stats(table: Mapping[WireQueue, QueueProgress], *, per_second: float) -> bytes:
+    """Encode the body of GET_CONSUME_STATS (208): where a group is, and how many messages it consumes in a second."""
+    return write_json({"consumeTps": per_second, "offsetTable": table})
 
 
 def group_list(groups: Iterable[str]) -> bytes:

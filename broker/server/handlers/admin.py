@@ -57,6 +57,7 @@ class AdminHandlers:
         members: Members,
         broker_name: str,
         runtime: Callable[[], Mapping[str, str]],
+        consumed_per_second: Callable[[str, str], float],
         made: Callable[[str], bool],
     ) -> None:
         """Set up the answers.
@@ -68,6 +69,7 @@ class AdminHandlers:
             members: the live clients of all nodes.
             broker_name: of the group in routes.
             runtime: returns the figures of this process.
+            consumed_per_second: returns the pace of a group in a topic.
             made: returns True if this node registers somewhere with a token.
         """
         self._log = log
@@ -76,6 +78,7 @@ class AdminHandlers:
         self._members = members
         self._broker_name = broker_name
         self._runtime = runtime
+        self._consumed_per_second = consumed_per_second
         self._made = made
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
@@ -202,7 +205,8 @@ class AdminHandlers:
                     may_wait=self._router.may_wait_for_disk(request),
                 )
                 progress.last_timestamp = stored_ms or 0
-        _body(request, tables.consume_stats(table))
+        per_second = sum(self._consumed_per_second(group, topic.name) for topic in topics)
+        _body(request, tables.consume_stats(table, per_second=per_second))
 
     def consumer_connections(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_CONSUMER_CONNECTION_LIST.

@@ -40,6 +40,7 @@ class RuntimeInfo:
         room: Callable[[], DiskRoom | None],
         wall_ms: Callable[[], int],
         pulls: PullCounts,
+        head_begun_ms: Callable[[], int | None],
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
         held_up: Callable[[], HeldUp | None],
@@ -54,6 +55,7 @@ class RuntimeInfo:
             room: returns the room on the store's disk; None: the disk cannot say.
             wall_ms: returns the milliseconds since 1970; the process starts now.
             pulls: what was pulled from this node.
+            head_begun_ms: returns when the oldest entry of sends was proposed that is not committed; None: none.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
             held_up: returns what keeps messages that are due to be deleted; None: nothing, or this node follows.
@@ -66,6 +68,7 @@ class RuntimeInfo:
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms = wall_ms()
         self._pulls = pulls
+        self._head_begun_ms = head_begun_ms
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
         self._held_up = held_up
@@ -106,6 +109,11 @@ class RuntimeInfo:
             self._earliest = None if found is None else (first, found)
         return -1 if self._earliest is None else self._earliest[1]
 
+    def _head_wait_ms(self) -> int:
+        """Return for how long the oldest entry of sends has been waiting for its commit."""
+        begun_ms = self._head_begun_ms()
+        return 0 if begun_ms is None else max(0, self._wall_ms() - begun_ms)
+
     def _first_position(self) -> Position:
         """Return where the log begins for clients: what is forgotten may still have its bytes here."""
         return max(self._log.reader.first_position, self._state.retention.position)
@@ -143,13 +151,15 @@ class RuntimeInfo:
             "msgGetTotalTodayNow": str(self._pulls.messages),
             "sendThreadPoolQueueSize": str(self._log.status.statistics().pending_count),
             "pullThreadPoolQueueSize": "0",
-            "sendThreadPoolQueueHeadWaitTimeMills": "0",
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self._head_wait_ms()),
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             "commitLogMinOffset": str(self._first_position()),
             "commitLogMaxOffset": str(self._log.reader.committed_position),
-            "dispatchBehindBytes": "0",
+            "dispatchBehindBytes": str(
+                max(0, self._log.reader.committed_position - self._log.reader.applied_position)
+            ),
             "putMessageTimesTotal": str(state.put_count),
             "putMessageSizeTotal": str(state.put_bytes),
             "putMessageAverageSize": f"{average:.1f}",

@@ -47,6 +47,7 @@ class ToolReads:
         members: Members,
         broker_name: str,
         service_address: str,
+        consumed_per_second: Callable[[str, str], float],
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -59,6 +60,7 @@ class ToolReads:
             members: the live clients of all nodes.
             broker_name: of the group in routes.
             service_address: of this node.
+            consumed_per_second: returns the pace of a group in a topic.
             wall_ms: the time that a delay is counted to.
             monotonic_ms: the clock by which clients are heard of.
         """
@@ -68,6 +70,7 @@ class ToolReads:
         self._members = members
         self._broker_name = broker_name
         self._service_address = service_address
+        self._consumed_per_second = consumed_per_second
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
 
@@ -222,6 +225,7 @@ class ToolReads:
             broker_address=self._service_address,
             queues=state.queues,
             offsets=state.offsets,
+            per_second=self._consumed_per_second,
         )
         request.answer(ResponseCode.SUCCESS, body=body)
 

@@ -106,12 +106,14 @@ class _Flight:
     Attributes:
         count: records in it, at least one.
         first: where they begin, as the waiters count places.
+        begun_ms: when it was proposed, in this node's time.
     """
 
     staged: StagedEntry
     waiters: list[_Waiting]
     count: int
     first: int
+    begun_ms: int
 
 
 class Commits:
@@ -174,6 +176,11 @@ class Commits:
             self._count_max - staging.staged_count - self._flying_count,
             self._bytes_max - staging.staged_bytes - self._flying_bytes,
         )
+
+    @property
+    def head_begun_ms(self) -> int | None:
+        """When the entry was proposed that has been waiting for longest; None: none waits."""
+        return self._flights[0].begun_ms if self._flights else None
 
     @property
     def is_idle(self) -> bool:
@@ -249,8 +256,9 @@ class Commits:
         creations = self._take_creations(first + count)
         if not staging.staged_count - count:
             self._taken_count = self._taken_bytes = 0
-        staged = staging.build_entry(self._log.appender.end_position, self._now_ms(), count)
-        flight = _Flight(staged, waiters, count, first)
+        now_ms = self._now_ms()
+        staged = staging.build_entry(self._log.appender.end_position, now_ms, count)
+        flight = _Flight(staged, waiters, count, first, now_ms)
         try:
             entry_id = self._log.appender.propose(staged.body, partial(self._decided, flight))
         except RefusedError as error:

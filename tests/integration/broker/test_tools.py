@@ -236,3 +236,43 @@ async def test_328_who_produces_here(one: Wire) -> None:
     assert producer["clientId"] == "c1"
     assert producer["remoteIP"].startswith("127.0.0.1:")
     assert abs(producer["lastUpdateTimestamp"] - time.time() * 1000) < TOLERANCE_MS
+
+
+async def stats(one: Wire, name: str, key: str) -> Any:
+    answer = await one.ask(315, {"statsName": name, "statsKey": key})
+    assert answer.code == 0, answer.remark
+    return parsed(answer.body)
+
+
+async def test_315_how_much_was_put_and_got_lately(one: Wire) -> None:
+    sent = [await one.send("T", body=b"x" * 10) for _ in range(8)]
+    messages = await one.messages("T")
+    await one.messages("T", group="other", offset=3)
+    for consumed in (0, 6):
+        await commit(one, "G", 0, consumed)
+    assert {answer.code for answer in sent} == {0}
+    size_bytes = sum(message.size_bytes for message in messages)
+    expected = {
+        ("TOPIC_PUT_NUMS", "T"): 8,
+        ("TOPIC_PUT_SIZE", "T"): size_bytes,
+        ("GROUP_GET_NUMS", "T@G"): 8,
+        ("GROUP_GET_SIZE", "T@G"): size_bytes,
+        ("GROUP_GET_NUMS", "T@other"): 5,
+        ("GROUP_GET_NUMS", "T@nobody"): 0,
+        ("BROKER_GET_NUMS", "DefaultCluster"): 13,
+    }
+    for (name, key), wanted in expected.items():
+        found = await stats(one, name, key)
+        assert [found[span]["sum"] for span in ("statsMinute", "statsHour", "statsDay")] == [
+            wanted
+        ] * 3
+        assert (found["statsMinute"]["tps"] > 0) == (wanted > 0)
+    mean = (await stats(one, "TOPIC_PUT_SIZE", "T"))["statsMinute"]["avgpt"]
+    assert mean == size_bytes / 8
+    for name, key in (("TOPIC_PUT_NUMS", "Unknown"), ("SNDBCK_PUT_NUMS", "T@G")):
+        missing = await one.ask(315, {"statsName": name, "statsKey": key})
+        assert (missing.code, missing.remark) == (1, f"The stats <{name}> <{key}> not exist")
+    table = parsed((await one.ask(208, {"consumerGroup": "G"})).body)
+    assert table["consumeTps"] > 0
+    (of_group,) = parsed((await one.ask(317, {"isOrder": "false"})).body)["consumeStatsList"]
+    assert of_group["G"][0]["consumeTps"] > 0

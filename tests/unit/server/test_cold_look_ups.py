@@ -195,6 +195,7 @@ class Bench:
                 members=cast("Any", None),
                 broker_name="broker-a",
                 runtime=dict,
+                consumed_per_second=lambda group, topic: 0.0,
                 made=lambda token: False,
             ).handlers()
         )

@@ -90,7 +90,9 @@ def test_208_consume_stats(state: BrokerState) -> None:
         [topic], group="g", broker_name="broker-a", queues=state.queues, offsets=state.offsets
     )
     assert [progress.lag for progress in found.values()] == [0, 0]
-    table = read_object(tables.consume_stats(found))["offsetTable"]
+    body = read_object(tables.consume_stats(found, per_second=2.5))
+    assert body["consumeTps"] == 2.5
+    table = body["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [
         {"brokerOffset": 0, "consumerOffset": -1, "lastTimestamp": 0},
