@@ -7,7 +7,6 @@ line or a setting is wrong.
 from __future__ import annotations
 
 import gc
-import logging
 import sys
 from collections.abc import Sequence
 
@@ -19,6 +18,7 @@ from broker.command_line import EXIT_FAILED, EXIT_OK, EXIT_USAGE, innermost, pri
 from broker.namesrv.config import NameServerConfig, read_config
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.server import NameServer
+from dledger.errors import ConfigError
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.stop_signals import handle_stop_signals
 
@@ -28,13 +28,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     errors = Console(stderr=True)
     try:
         config = read_config(sys.argv[1:] if arguments is None else arguments)
-    except NameServerConfigError as error:
+        config.log.start()
+    except (NameServerConfigError, ConfigError) as error:
         errors.print(f"[red]dledger-namesrv:[/red] {escape(str(error))}", soft_wrap=True)
         return EXIT_USAGE
-    logging.basicConfig(
-        level=config.log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
     for warning in config.warnings:
         print_line(errors, f"[yellow]dledger-namesrv:[/yellow] {escape(warning)}")
     status = EXIT_OK

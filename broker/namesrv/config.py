@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from broker.command_line import LOG_LEVELS, SERVER_EXIT_CODES, log_level, why_unreadable
+from broker.command_line import SERVER_EXIT_CODES, why_unreadable
+from broker.log_output import LogOutput, add_log_options
 from broker.namesrv.conf_keys import NAME_SERVER_KEYS
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup
@@ -40,7 +41,7 @@ class NameServerConfig:
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         tls: of its port, and of the questions that it asks brokers.
-        log_level: one of `LOG_LEVELS`.
+        log: what is logged, and where to.
         metrics: where figures are given over HTTP; None: nowhere.
         warnings: settings of namesrv.conf that are not used or passed over, and why.
     """
@@ -51,7 +52,7 @@ class NameServerConfig:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
     tls: TlsSettings = field(default_factory=TlsSettings)
-    log_level: str = "warning"
+    log: LogOutput = LogOutput("warning")
     metrics: Address | None = None
     warnings: tuple[str, ...] = ()
 
@@ -98,13 +99,7 @@ def argument_parser() -> argparse.ArgumentParser:
         help="give figures for Prometheus (/metrics), /healthz and /readyz there; a bare port is on "
         f"{DEFAULT_HOST}",
     )
-    add(
-        "--log-level",
-        default="warning",
-        type=log_level,
-        metavar="LEVEL",
-        help=f"what is written to standard error: {', '.join(LOG_LEVELS)} (default: warning)",
-    )
+    add_log_options(parser, level="warning")
     return parser
 
 
@@ -133,7 +128,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
         tls=settings,
-        log_level=options.log_level,
+        log=LogOutput.of(options),
         metrics=_address("--metrics", options.metrics) if options.metrics else None,
         warnings=(*warnings, *tls_warnings(settings)),
     )

@@ -23,15 +23,14 @@ from rich.markup import escape
 
 from broker.command_line import (
     EXIT_OK,
-    LOG_LEVELS,
     SERVER_EXIT_CODES,
-    log_level,
     port,
     print_line,
     read_secret,
     run_command,
     why_unreadable,
 )
+from broker.log_output import LogOutput, add_log_options
 from broker.properties import Property, read_property_lines
 from broker.server.broker import Broker
 from broker.server.check_command import check
@@ -49,7 +48,6 @@ from dledger_mq.message import compiled
 from dledger_mq.net.address import parse_address
 
 _PROGRAM = "dledger-broker"
-_LOG_FORMAT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 _WITHOUT_COMPILED = "DLEDGER_PURE"
 """The environment variable that switches compiled code off, if it is not empty."""
 
@@ -83,7 +81,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit status."""
     console = Console(stderr=True, highlight=False, soft_wrap=True)
     options = _parser().parse_args(arguments)
-    logging.basicConfig(level=options.log_level.upper(), format=_LOG_FORMAT)
     compiled.choose(is_wanted=not os.environ.get(_WITHOUT_COMPILED))
     return run_command(console, _PROGRAM, lambda: _run(options, console))
 
@@ -94,6 +91,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     Raises:
         ConfigError: the settings are wrong, or options contradict each other.
     """
+    LogOutput.of(options).start()
     if options.json and not options.check:
         raise ConfigError("--json goes with --check")
     if options.metrics_port is not None and not options.dev:
@@ -165,13 +163,7 @@ def _parser() -> argparse.ArgumentParser:
         help="go on, with a warning, without keys that are unknown and with defaults for values that are wrong; not "
         "for what protects",
     )
-    parser.add_argument(
-        "--log-level",
-        default="info",
-        type=log_level,
-        metavar="LEVEL",
-        help=f"what is written to standard error: {', '.join(LOG_LEVELS)} (default: info)",
-    )
+    add_log_options(parser, level="info")
     _add_dev(parser)
     return parser
 

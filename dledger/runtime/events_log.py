@@ -1,7 +1,8 @@
 """Log lines: one event each, with its fields, through the standard library's logging.
 
-A line reads `event node=n0 term=3 index=17 ...`. What an outsider can provoke (garbage on the port,
-failed handshakes) is limited, so that nobody fills the disk from the network.
+A line reads `event node=n0 term=3 index=17 ...`; its record has `event` and `fields`, for whoever writes it otherwise.
+What an outsider can provoke (garbage on the port, failed handshakes) is limited, so that nobody fills the disk from
+the network.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ OUTSIDER_LINES_PER_S = 5.0
 def log_event(level: int, event: str, **fields: object) -> None:
     """Write one event."""
     if LOGGER.isEnabledFor(level):
-        LOGGER.log(level, "%s", format_event(event, fields))
+        text = format_event(event, fields)
+        LOGGER.log(level, "%s", text, extra={"event": event, "fields": fields})
 
 
 def format_event(event: str, fields: dict[str, object]) -> str:

@@ -57,6 +57,11 @@ WRONG: list[tuple[Main, list[str], str]] = [
     (namesrv, ["-c", "bytes"], "-c bytes cannot be read: it is not text in UTF-8: byte 1 is 0xff"),
     (namesrv, ["-c", "escape.conf"], "-c escape.conf, line 2: "),
     (namesrv, ["--log-level", "Loud"], "'Loud' is not one of debug, info, warning, error"),
+    (
+        namesrv,
+        ["--log-file", "absent/log"],
+        "--log-file absent/log cannot be written: No such file",
+    ),
     (namesrv, ["--secret-file", "open"], "--secret-file open can be read or changed by everybody"),
     (namesrv, ["--secret-file", "name"], "line 1: no secret stands after broker-a"),
     (namesrv, ["--secret-file", "twice"], "line 2: b is named a second time"),
@@ -141,7 +146,7 @@ def test_wrong_usage_ends_with_the_true_cause(
 
 @pytest.mark.parametrize("level", ["debug", "DEBUG", "Debug"])
 def test_a_log_level_may_be_written_in_any_case(level: str) -> None:
-    assert read_namesrv_config(["--log-level", level]).log_level == "debug"
+    assert read_namesrv_config(["--log-level", level]).log.level == "debug"
 
 
 def test_nodes_that_do_not_answer_are_named_once(capsys: pytest.CaptureFixture[str]) -> None:

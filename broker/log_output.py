@@ -1,0 +1,124 @@
+"""Where the log lines of a server go, and in which form: text or JSON, to standard error or to a file that is rotated.
+
+It must not know what is logged. A line that cannot be written is lost, and ends nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import time
+from dataclasses import dataclass
+from logging.handlers import RotatingFileHandler
+from typing import Final
+
+from broker.command_line import LOG_LEVELS, log_level
+from dledger.errors import ConfigError
+
+TEXT_FORMAT: Final = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+FORMATS: Final = ("text", "json")
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+FILES_KEPT: Final = 4
+"""Older files beside the one that is written, with .1 to .4 behind its name; 320 MiB together."""
+
+
+class JsonLines(logging.Formatter):
+    """Formats a record as one line of JSON, whose names never change.
+
+    They are `time` (UTC, milliseconds), `level`, `logger`, `message`; of an event `event` and `fields`, whose values
+    are texts, numbers, truth values or null; and `exception` where one was raised.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        line: dict[str, object] = {
+            "time": f"{seconds}.{int(record.msecs):03d}Z",
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        event = getattr(record, "event", None)
+        if event is not None:
+            fields = getattr(record, "fields", {})
+            line |= {"event": event, "fields": {name: _plain(fields[name]) for name in fields}}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line)
+
+
+def _plain(value: object) -> object:
+    """Return a value as JSON has it: numbers stay numbers."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def add_log_options(parser: argparse.ArgumentParser, *, level: str) -> None:
+    """Add the options of a server's log; `level` is the default one."""
+    parser.add_argument(
+        "--log-level",
+        default=level,
+        type=log_level,
+        metavar="LEVEL",
+        help=f"what is logged: {', '.join(LOG_LEVELS)} (default: {level})",
+    )
+    parser.add_argument(
+        "--log-format",
+        default=FORMATS[0],
+        choices=FORMATS,
+        help="text, or a line of JSON for each record (default: text)",
+    )
+    parser.add_argument(
+        "--log-file",
+        metavar="FILE",
+        help=f"log there instead of to standard error; at {FILE_BYTES_MAX >> 20} MiB a new file is begun, and "
+        f"{FILES_KEPT} older ones stay",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LogOutput:
+    """What is logged, in which form, and where to; without a file to standard error.
+
+    Attributes:
+        level: one of `LOG_LEVELS`.
+    """
+
+    level: str
+    is_json: bool = False
+    file: str | None = None
+
+    @classmethod
+    def of(cls, options: argparse.Namespace) -> LogOutput:
+        """Return what the options of `add_log_options` ask for."""
+        return cls(options.log_level, options.log_format == "json", options.log_file)
+
+    def start(self) -> None:
+        """Log so from here on.
+
+        Raises:
+            ConfigError: the file cannot be written.
+        """
+        handler = self._handler()
+        handler.setFormatter(JsonLines() if self.is_json else logging.Formatter(TEXT_FORMAT))
+        logging.basicConfig(level=self.level.upper(), handlers=[handler])
+        if handler not in logging.getLogger().handlers:
+            handler.close()  # whoever has started this program within his own logs it
+
+    def _handler(self) -> logging.Handler:
+        if self.file is None:
+            return logging.StreamHandler()
+        try:
+            return RotatingFileHandler(
+                self.file,
+                maxBytes=FILE_BYTES_MAX,
+                backupCount=FILES_KEPT,
+                encoding="utf-8",
+                errors="backslashreplace",
+            )
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError(f"--log-file {self.file} cannot be written: {why}") from error
