@@ -12,6 +12,7 @@ import socket
 import struct
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from dledger_mq.remoting.route import decode_route
 from jepsen.ports import LOWEST, free_ports, is_free
 from jepsen.processes import Group, Process, is_running, poll, program
 from tests.integration.broker.conftest import pull_ext, send_ext
+from tests.integration.broker.scraping import Figures
 from tests.stages import needs_compiled
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -287,6 +289,56 @@ def dev_command(store: Path) -> tuple[list[str], int]:
     first = next(port for port in choices if all(is_free(port + more) for more in derived))
     ports = ("--port", str(first), "--namesrv-port", str(free_ports(1)[0]))
     return [program("dledger-broker"), "--dev", "--store", str(store), *ports], first
+
+
+def figures_at(port: int) -> Figures:
+    """What a process gives by itself."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S) as answer:
+        return Figures(answer.read())
+
+
+def test_the_figures_of_a_whole_group_are_what_was_sent_and_read(tmp_path: Path) -> None:
+    command, first = dev_command(tmp_path / "dev")
+    # Above the client ports of --dev, below those of its members.
+    choices = random.sample(range(10_100, 17_900), 1_000)
+    figures = next(port for port in choices if all(is_free(port + more) for more in range(4)))
+    log = tmp_path / "dev.log"
+    with (
+        log.open("wb") as out,
+        subprocess.Popen(
+            [*command, "--metrics-port", str(figures)], stdout=out, stderr=out
+        ) as running,
+    ):
+        try:
+            assert poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S), (
+                log.read_text()
+            )
+            # Two of the nodes pass on what they are sent.
+            sent = [
+                ask(first + 10 * (number % 3), 310, send_ext("T"), b"x" * number).code
+                for number in range(1, 31)
+            ]
+            read = decode_records(ask(first, 11, pull_ext("T")).body)
+            shown = [figures_at(figures + number) for number in range(3)]
+            of_name_server = figures_at(figures + 3)
+        finally:
+            running.terminate()
+            running.terminate()
+            running.wait(timeout=PATIENCE_S)
+    assert (set(sent), len(read)) == ({0}, 30)
+
+    def together(name: str, **labels: str) -> list[float]:
+        return [figure for each in shown for figure in each.of(name, **labels)]
+
+    of_sends = {"request_code": "send_message_v2", "response_code": "success"}
+    assert together("rocketmq_messages_in_total", topic="T") == [30]
+    size_bytes = sum(record.size_bytes for record in read)
+    assert together("rocketmq_throughput_in_total", topic="T") == [size_bytes]
+    assert together("rocketmq_messages_out_total", topic="T", consumer_group="G") == [30]
+    assert sum(together("rocketmq_rpc_latency_count", **of_sends)) == 30
+    assert sum(together("dledger_raft_role", role="leader")) == 1
+    assert of_name_server.one("dledger_namesrv_brokers", broker="broker-a") == 3
+    assert f"figures for Prometheus (/metrics, /readyz): 127.0.0.1:{figures}" in log.read_text()
 
 
 BATCH = encode_batch(BatchItem(0, body, b"UNIQ_KEY\x01%b\x02" % body) for body in (b"one", b"two"))
