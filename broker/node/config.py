@@ -9,6 +9,7 @@ the first group's, so that no two processes of a machine want the same one. What
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
 from typing import Annotated, Final
@@ -45,6 +46,8 @@ DECIDED_KEYS: Final = {
 }
 """Keys of broker.conf that the file's own settings decide, and by what."""
 
+NAME_SERVER: Final = "namesrv"
+
 Port = Annotated[int, msgspec.Meta(ge=1, le=65_535)]
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 Setting = str | bool | int
@@ -57,11 +60,13 @@ class Ports(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         namesrv: where clients and brokers ask for routes.
         broker: clients of the first group; the next group's is PORT_STEP above.
         member: members of the first group among each other; the next group's is PORT_STEP above.
+        metrics: figures of the name server; those of the first group are one above, and so on. None: none are given.
     """
 
     namesrv: Port = 9876
     broker: Port = 10_911
     member: Port = 20_911
+    metrics: Port | None = None
 
 
 class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,24 +227,32 @@ def _check_groups(file: NodeFile) -> None:
 
 def _check_ports(file: NodeFile) -> None:
     """Refuse ports that two processes of a machine would want, the port below a client port included."""
-    owners: dict[int, str] = {file.ports.namesrv: "the name server"}
+    owners: dict[int, str] = {}
+    for port, owner in _owned_ports(file):
+        if not 1 <= port <= 65_535:
+            raise ConfigError(f"[ports] gives {owner} port {port}, which does not exist")
+        if port in owners:
+            raise ConfigError(f"[ports] gives port {port} to {owners[port]} and to {owner}")
+        owners[port] = owner
+
+
+def _owned_ports(file: NodeFile) -> Iterator[tuple[int, str]]:
+    """Yield each port that a process of a machine may want, and for whom."""
+    yield file.ports.namesrv, "the name server"
     for place, name in enumerate(file.groups):
-        broker, member = (
-            file.ports.broker + PORT_STEP * place,
-            file.ports.member + PORT_STEP * place,
-        )
-        wanted = (
-            (broker, "clients"),
-            (broker - 2, "old clients (vipListenEnable)"),
-            (member, "members"),
-        )
-        for port, users in wanted:
-            owner = f"{users} of {name}"
-            if not 1 <= port <= 65_535:
-                raise ConfigError(f"[ports] gives {owner} port {port}, which does not exist")
-            if port in owners:
-                raise ConfigError(f"[ports] gives port {port} to {owners[port]} and to {owner}")
-            owners[port] = owner
+        broker = file.ports.broker + PORT_STEP * place
+        yield broker, f"clients of {name}"
+        yield broker - 2, f"old clients (vipListenEnable) of {name}"
+        yield file.ports.member + PORT_STEP * place, f"members of {name}"
+    if file.ports.metrics:
+        for place, name in enumerate((NAME_SERVER, *file.groups)):
+            yield metrics_port(file, place), f"figures of {name}"
+
+
+def metrics_port(file: NodeFile, place: int) -> int:
+    """Return the port of figures of the name server, place 0, or of a group, from place 1 on."""
+    assert file.ports.metrics is not None, "no figures are given"
+    return file.ports.metrics + place
 
 
 def _as_text(value: Setting) -> str:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from broker.node.config import PORT_STEP, NodeFile
+from broker.node.config import NAME_SERVER, PORT_STEP, NodeFile, metrics_port
+from broker.node.values import is_loopback
 from broker.processes.child import Program
 from broker.server.config import read_settings
 from broker.settings.judging import join_mistakes
 from dledger import ConfigError
 from dledger_mq.net.address import Address
 
-NAME_SERVER: Final = "namesrv"
 _PYTHON: Final = (sys.executable, "-m")
 
 
@@ -86,7 +86,7 @@ def plan_node(
     folder = Path(file.store) / machine
     host = file.every_machine[machine]
     secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
-    children = [_plan_name_server(Address(host, file.ports.namesrv), folder, secret)]
+    children = [_plan_name_server(file, host, folder, secret)]
     warned: dict[str, list[str]] = {}
     mistaken: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
@@ -132,15 +132,19 @@ def _without(values: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def _plan_name_server(listen: Address, folder: Path, secret: str | None) -> ChildPlan:
+def _plan_name_server(file: NodeFile, host: str, folder: Path, secret: str | None) -> ChildPlan:
     """Lay out the name server; its secret counts for the brokers of all groups."""
+    listen = Address(host, file.ports.namesrv)
     settings, secrets = folder / "conf" / "namesrv.conf", folder / "conf" / "namesrv.secrets"
     values = {"bindAddress": listen.host, "listenPort": str(listen.port)}
-    secret_option = ("--secret-file", str(secrets)) if secret else ()
+    options: tuple[str, ...] = ("--secret-file", str(secrets)) if secret else ()
+    if file.ports.metrics:
+        figures = Address(_figures_host(file, host), metrics_port(file, 0))
+        options = (*options, "--metrics", str(figures))
     return ChildPlan(
         name=NAME_SERVER,
         address=listen,
-        command=(*_PYTHON, "broker.namesrv.cli", "-c", str(settings), *secret_option),
+        command=(*_PYTHON, "broker.namesrv.cli", "-c", str(settings), *options),
         log=folder / "logs" / "namesrv.log",
         files=(
             (settings, _properties(values)),
@@ -156,17 +160,39 @@ def _decided(file: NodeFile, machine: str, place: int) -> dict[str, str]:
     ids = _ids(file)
     preferred = ids[list(file.machines)[place % len(file.machines)]]
     joining = {"raftJoin": "true"} if machine in file.joined else {}
-    return joining | {
-        "dLegerGroup": group,
-        "dLegerSelfId": ids[machine],
-        "dLegerPeers": ";".join(_member(file, name, place) for name in _known_to(file, machine)),
-        "preferredLeaderId": file.settings_of(group).get("preferredLeaderId", preferred),
-        "namesrvAddr": ";".join(f"{at}:{file.ports.namesrv}" for at in file.present.values()),
-        "storePathRootDir": str(Path(file.store) / machine / group),
-        "listenPort": str(file.ports.broker + shift),
-        "bindAddress": host,
-        "brokerIP1": host,
-        "brokerClusterName": file.cluster,
+    return (
+        joining
+        | _figures_of_group(file, host, place)
+        | {
+            "dLegerGroup": group,
+            "dLegerSelfId": ids[machine],
+            "dLegerPeers": ";".join(
+                _member(file, name, place) for name in _known_to(file, machine)
+            ),
+            "preferredLeaderId": file.settings_of(group).get("preferredLeaderId", preferred),
+            "namesrvAddr": ";".join(f"{at}:{file.ports.namesrv}" for at in file.present.values()),
+            "storePathRootDir": str(Path(file.store) / machine / group),
+            "listenPort": str(file.ports.broker + shift),
+            "bindAddress": host,
+            "brokerIP1": host,
+            "brokerClusterName": file.cluster,
+        }
+    )
+
+
+def _figures_host(file: NodeFile, host: str) -> str:
+    """Return where figures are given: to this machine alone, unless the file says otherwise for all groups."""
+    own = host if is_loopback(host) else "127.0.0.1"
+    return str(file.broker.get("metricsPromExporterHost", own))
+
+
+def _figures_of_group(file: NodeFile, host: str, place: int) -> dict[str, str]:
+    if not file.ports.metrics:
+        return {}
+    return {
+        "metricsExporterType": "PROM",
+        "metricsPromExporterHost": _figures_host(file, host),
+        "metricsPromExporterPort": str(metrics_port(file, place + 1)),
     }
 
 

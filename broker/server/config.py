@@ -11,6 +11,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from typing import Final
 
 from broker.server.settings.lone_node import complete, names_members
@@ -527,7 +528,7 @@ def _risks(config: BrokerConfig) -> list[str]:
         if node not in names
     ]
     figures = config.metrics.listen
-    if figures is not None and not is_loopback(figures.host):
+    if figures is not None and not _is_loopback(figures.host):
         found.append(
             f"metricsPromExporterHost={figures.host}: everybody who reaches port {figures.port} can read the figures, "
             "with the names of topics and groups; nobody is asked who he is"
@@ -592,9 +593,12 @@ def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:
     return [notice]
 
 
-def is_loopback(host: str) -> bool:
+def _is_loopback(host: str) -> bool:
     """Return True if nobody but this machine reaches what listens on a host."""
-    return host == "localhost" or host.startswith("127.") or host == "::1"
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:

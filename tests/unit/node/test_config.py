@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.node.config import choose_machine, read_node_file
-from broker.node.plan import NAME_SERVER, plan_node
+from broker.node.config import NAME_SERVER, choose_machine, read_node_file
+from broker.node.plan import plan_node
 from broker.node.values import TAKEN_NAMES
 from broker.properties import read_properties
 from broker.server.config import read_config
@@ -259,3 +259,22 @@ def test_values_with_blanks_and_other_letters_reach_the_broker() -> None:
     (alpha, *_) = plans(f"store = '/mit Leer ü/#1 = x'\n{THREE}[broker]\nregionId = '= ü: !'\n")
     assert alpha["broker-a"]["storePathRootDir"] == "/mit Leer ü/#1 = x/alpha/broker-a"
     assert alpha["broker-a"]["regionId"] == "= ü: !"
+
+
+def test_figures_of_each_process_are_on_a_port_of_their_own_for_this_machine_alone() -> None:
+    text = f"{THREE}[ports]\nmetrics = 5557\n"
+    read = [read_config(values, {})[0] for values in plans(text)[1].values()]
+    assert [str(config.metrics.listen) for config in read] == [
+        f"127.0.0.1:{port}" for port in (5558, 5559, 5560)
+    ]
+    name_server = plan_node(read_node_file(text, folder=FOLDER), "beta", secret="s").children[0]
+    assert name_server.command[-2:] == ("--metrics", "127.0.0.1:5557")
+    elsewhere = f'{text}[broker]\nmetricsPromExporterHost = "10.0.0.2"\n'
+    read = [read_config(values, {})[0] for values in plans(elsewhere)[1].values()]
+    assert str(read[0].metrics.listen) == "10.0.0.2:5558"
+
+
+@pytest.mark.parametrize("metrics", [9875, 10_908, 65_535])
+def test_ports_of_figures_are_nobody_elses(metrics: int) -> None:
+    with pytest.raises(ConfigError, match=r"\[ports\]"):
+        plans(f"{THREE}[ports]\nmetrics = {metrics}\n")
