@@ -1,4 +1,4 @@
-"""Where the log lines of a server go, and in which form: text or JSON, to standard error or to a file that is rotated.
+"""The log lines of a server: their form, text or JSON, and their place, standard error or a file that is rotated.
 
 It must not know what is logged. A line that cannot be written is lost, and ends nothing.
 """
@@ -24,7 +24,7 @@ FILES_KEPT: Final = 4
 """Older files beside the one that is written, with .1 to .4 behind its name; 320 MiB together."""
 
 
-class JsonLines(logging.Formatter):
+class JsonLogLines(logging.Formatter):
     """Formats a record as one line of JSON, whose names never change.
 
     They are `time` (UTC, milliseconds), `level`, `logger`, `message`; of an event `event` and `fields`, whose values
@@ -81,7 +81,7 @@ def add_log_options(parser: argparse.ArgumentParser, *, level: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LogOutput:
-    """What is logged, in which form, and where to; without a file to standard error.
+    """The lines that are wanted, their form, and the file that they go to; without one it is standard error.
 
     Attributes:
         level: one of `LOG_LEVELS`.
@@ -103,12 +103,13 @@ class LogOutput:
             ConfigError: the file cannot be written.
         """
         handler = self._handler()
-        handler.setFormatter(JsonLines() if self.is_json else logging.Formatter(TEXT_FORMAT))
+        handler.setFormatter(JsonLogLines() if self.is_json else logging.Formatter(TEXT_FORMAT))
         logging.basicConfig(level=self.level.upper(), handlers=[handler])
         if handler not in logging.getLogger().handlers:
             handler.close()  # whoever has started this program within his own logs it
 
     def _handler(self) -> logging.Handler:
+        """Return what writes the lines."""
         if self.file is None:
             return logging.StreamHandler()
         try:

@@ -24,7 +24,7 @@ FRESH_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """Whether a server can do its work now.
+    """A server's judgement of itself: it can do its work now, or it cannot, and why.
 
     Attributes:
         causes: why it cannot; empty: it can.

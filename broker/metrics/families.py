@@ -62,22 +62,24 @@ class Families:
         self, name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]
     ) -> Iterator[Metric]:
         """Return such figures, one for each row; without a row the name is given still."""
-        return self._in_parts(GaugeMetricFamily, name, meaning, labels, rows)
+        return self._in_parts(GaugeMetricFamily, name, meaning, labels=labels, rows=rows)
 
     def counters(
         self, name: str, meaning: str, labels: Sequence[str], rows: Iterable[Row]
     ) -> Iterator[Metric]:
         """Return such figures, one for each row; without a row the name is given still."""
-        return self._in_parts(CounterMetricFamily, name, meaning, labels, rows)
+        return self._in_parts(CounterMetricFamily, name, meaning, labels=labels, rows=rows)
 
     def _in_parts(
         self,
         kind: type[GaugeMetricFamily] | type[CounterMetricFamily],
         name: str,
         meaning: str,
+        *,
         labels: Sequence[str],
         rows: Iterable[Row],
     ) -> Iterator[Metric]:
+        """Return families with at most PART_SERIES series each, at most `series_max` together."""
         names, every = (*self._names, *labels), iter(rows)
         left = self._series_max
         while True:

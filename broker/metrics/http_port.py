@@ -16,6 +16,7 @@ from typing import Final
 
 import h11
 import trio
+from outcome import Error, acapture
 
 from dledger.runtime import descriptors
 
@@ -41,7 +42,7 @@ _ACCEPT_PAUSE_S: Final = 0.1
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What is answered to whoever asks for a path."""
+    """The answer to whoever asks for a path."""
 
     body: bytes
     content_type: str
@@ -56,7 +57,7 @@ def plain(status: int, text: str) -> Page:
     return Page(f"{text}\n".encode(), "text/plain; charset=utf-8", status)
 
 
-class _Refused(Exception):  # noqa: N818  # it is an answer
+class _RefusedError(Exception):
     """Raised for a request that gets a page of its own, after which the connection is closed."""
 
     def __init__(self, page: Page) -> None:
@@ -144,7 +145,7 @@ class HttpPort:
                     return
                 page = await self._page(request)
                 is_head = request.method == b"HEAD"
-            except _Refused as refused:
+            except _RefusedError as refused:
                 page, is_head = refused.page, False
             if not await _write(stream, http, page, is_head=is_head):
                 return
@@ -159,7 +160,7 @@ class HttpPort:
         """Return the next request, which has no body; None: the connection ends.
 
         Raises:
-            _Refused: it is no such request.
+            _RefusedError: it is no such request.
         """
         request = None
         with trio.move_on_after(self._idle_s) as scope:
@@ -174,11 +175,11 @@ class HttpPort:
                     elif isinstance(event, h11.EndOfMessage):
                         return request
                     elif isinstance(event, h11.Data):
-                        raise _Refused(plain(413, "a request has no body here"))
+                        raise _RefusedError(plain(413, "a request has no body here"))
                     else:
                         return None
             except h11.RemoteProtocolError as error:
-                raise _Refused(plain(error.error_status_hint, str(error))) from None
+                raise _RefusedError(plain(error.error_status_hint, str(error))) from None
             finally:
                 self._idle.pop(scope, None)
         return None
@@ -186,15 +187,15 @@ class HttpPort:
     async def _page(self, request: h11.Request) -> Page:
         """Make the page that is asked for; a mistake of ours ends no server."""
         if request.method not in (b"GET", b"HEAD"):
-            raise _Refused(plain(405, "GET and HEAD only"))
+            raise _RefusedError(plain(405, "GET and HEAD only"))
         make = self._pages.get(request.target.partition(b"?")[0].decode("ascii", "replace"))
         if make is None:
             return plain(404, f"there is {', '.join(self._pages)}")
-        try:
-            return await make()
-        except Exception:  # noqa: BLE001  # the root of a request's work
-            _log.exception("internal error while a page was made")
+        made = await acapture(make)
+        if isinstance(made, Error) and isinstance(made.error, Exception):
+            _log.error("internal error while a page was made", exc_info=made.error)
             return plain(500, "internal error; the log says more")
+        return made.unwrap()
 
 
 async def _leave(stream: trio.SocketStream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
@@ -16,8 +17,8 @@ from broker.namesrv.kv import KvStore
 from broker.namesrv.routes import RouteTable
 from dledger_mq.remoting.codes import RequestCode
 
-NODE_TYPE = "nameserver"
-SERIES_MAX = 10_000
+NODE_TYPE: Final = "nameserver"
+SERIES_MAX: Final = 10_000
 
 
 @dataclass(slots=True)

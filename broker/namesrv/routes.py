@@ -141,7 +141,7 @@ class _BrokerName(msgspec.Struct):
 
 
 class RegisteredGroup(NamedTuple):
-    """What is registered of a group: how many nodes, and whether its leader is one of them."""
+    """A group as it is registered: its nodes, and whether its leader is one of them."""
 
     broker_name: str
     node_count: int

@@ -74,7 +74,6 @@ class Broker:
         log: the member of the Raft group.
         state: what follows from its committed entries.
         addresses: where clients connect, once bound.
-        metrics_address: where figures are given; None: nowhere.
     """
 
     def __init__(self, config: BrokerConfig) -> None:
@@ -101,11 +100,7 @@ class Broker:
         except OSError as error:
             self._lock.release()
             raise _cannot_listen(config, error) from error
-        self.metrics_address = None
-        self._metrics_socket = None
-        if config.metrics.listen is not None:
-            self._metrics_socket = self._bind_metrics(config.metrics.listen)
-            self.metrics_address = bound_address(self._metrics_socket)
+        self._metrics_socket = self._bind_metrics(config.metrics.listen)
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
         self._link_nonce = secrets.token_hex(16)
@@ -134,12 +129,19 @@ class Broker:
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
 
-    def _bind_metrics(self, address: Address) -> socket.socket:
-        """Take the port of the figures.
+    @property
+    def metrics_address(self) -> Address | None:
+        """The address where figures are given; None: nowhere."""
+        return None if self._metrics_socket is None else bound_address(self._metrics_socket)
+
+    def _bind_metrics(self, address: Address | None) -> socket.socket | None:
+        """Take the port of the figures, if there is to be one.
 
         Raises:
             ListenError: it is taken, or the host is unknown.
         """
+        if address is None:
+            return None
         try:
             return bind(address)
         except OSError as error:
@@ -303,6 +305,7 @@ class Broker:
         return self._controller
 
     def _make_endpoint(self, sock: socket.socket, controller: BrokerController) -> Endpoint:
+        """Build the endpoint of the figures; the services exist by then."""
         return make_endpoint(
             sock,
             Observed(

@@ -80,7 +80,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class MetricsSettings:
-    """Where figures are given, and how many.
+    """The place where figures are given, and their number.
 
     Attributes:
         listen: the address of the HTTP port; None: there is none. Port 0 picks a free one.

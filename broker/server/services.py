@@ -139,12 +139,7 @@ class Services:
             stop_stage=environment.stop_stage,
         )
         self.runtime = self._make_runtime()
-        self.stats = TrafficStats(
-            state,
-            self.pulls.counts.by_reader,
-            all_given=lambda: self.pulls.counts.messages,
-            now_ms=environment.monotonic_ms,
-        )
+        self.stats = self._make_stats()
         self.sends = self._make_sends()
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
@@ -191,6 +186,15 @@ class Services:
             clock_ahead_ms=self._environment.clock_ahead_ms,
             loss_notice=self._environment.loss_notice,
             held_up=lambda: self.retention.held_up,
+        )
+
+    def _make_stats(self) -> TrafficStats:
+        counts = self.pulls.counts
+        return TrafficStats(
+            self._state,
+            counts.by_reader,
+            all_given=lambda: counts.messages,
+            now_ms=self._environment.monotonic_ms,
         )
 
     def _make_commits(self) -> Commits:

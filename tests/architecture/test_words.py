@@ -38,7 +38,10 @@ class Word(NamedTuple):
 GIVEN_UP = (
     Word(r"(?<![a-z])epoch(?![a-z])", "term"),
     Word(r"(?i)ballot", "vote"),
-    Word(r"(?i)(?<!writeBufferHigh)(?<!writeBufferLow)watermark", "match index"),
+    Word(
+        r"(?i)(?<!writeBufferHigh)(?<!writeBufferLow)(?<!rocketmq_processor_)watermark",
+        "match index",
+    ),
     Word(r"\bSlave\b|\bslaves?\b", "follower"),
     Word(r"(?i)(?<![a-z])ledger_end", "last index"),
     Word(r"(?i)(?<![a-z])mapped_?file(?![a-z])", "segment"),

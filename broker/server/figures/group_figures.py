@@ -37,6 +37,7 @@ class GroupFigures(Collector):
         yield from self._pending()
 
     def _lags(self) -> Iterator[Metric]:
+        """Yield what groups lack, in messages and in time, and where they are."""
         families, labels = self._families, ["topic", "consumer_group", "is_retry", "is_system"]
         yield from families.gauges(
             "rocketmq_consumer_lag_messages",
@@ -96,6 +97,7 @@ class GroupFigures(Collector):
                     yield (topic, group, str(queue_id)), offset
 
     def _sent_back(self) -> Iterator[Metric]:
+        """Yield the messages that groups sent back, and those that were given up."""
         yield from self._families.counters(
             "rocketmq_send_to_dlq_messages",
             "messages of a group that were given up; the topic is the one that they are in",
@@ -119,6 +121,7 @@ class GroupFigures(Collector):
                     yield topic.name, group, state.topic_put_totals(topic.name)[0]
 
     def _pending(self) -> Iterator[Metric]:
+        """Yield how many messages wait for something, and how many names there are."""
         state, families = self._observed.state, self._families
         yield families.gauge(
             "dledger_pending_timers",

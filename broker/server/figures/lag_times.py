@@ -1,4 +1,4 @@
-"""How old the oldest message is that a group has not consumed, by group and topic.
+"""The age of the oldest message that a group has not consumed, by group and topic.
 
 The log says when a message was stored; what is not in memory is read beside the loop, for a bounded time, and what was
 found once is kept while the group stands there. Where a message cannot be looked at, there is no figure, and not a

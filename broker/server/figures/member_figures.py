@@ -35,6 +35,7 @@ class MemberFigures(Collector):
         yield from self._state()
 
     def _role(self, now: Statistics) -> Iterator[Metric]:
+        """Yield role and term, and how they came about."""
         gauge, counter = self._families.gauge, self._families.counter
         yield gauge("dledger_raft_term", "Raft term of the member", now.term)
         yield from self._families.gauges(
@@ -59,6 +60,7 @@ class MemberFigures(Collector):
         )
 
     def _log(self, now: Statistics) -> Iterator[Metric]:
+        """Yield how far the log is, and how long its syncs take."""
         yield from self._families.gauges(
             "dledger_raft_index",
             "index of an entry of the log: its first and its last, the last one that is durable, committed, applied",
@@ -165,6 +167,7 @@ class MemberFigures(Collector):
         )
 
     def _loop(self, now: Statistics) -> Iterator[Metric]:
+        """Yield how the process and its clock are."""
         yield self._families.counter(
             "dledger_loop_stalls", "standstills of the event loop", now.stall_count
         )

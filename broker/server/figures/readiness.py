@@ -1,4 +1,4 @@
-"""Whether a member of a group can do its work now, and why not: who leads, what lags. It must not know who asks."""
+"""The readiness of a member of a group, and why it is not ready: who leads, what lags. It must not know who asks."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ def _causes(observed: Observed, now: Statistics) -> Iterator[str]:
 
 
 def _facts(observed: Observed, now: Statistics) -> dict[str, object]:
+    """Return what a member knows of its group and of itself."""
     config = observed.config()
     return {
         "group": config.group,

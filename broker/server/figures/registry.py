@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from functools import partial
+from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
 from prometheus_client.metrics_core import Metric
@@ -20,10 +21,10 @@ from broker.server.figures.readiness import readiness_of
 from broker.server.figures.traffic_figures import TrafficFigures
 from dledger.version import __version__
 
-NODE_TYPE = "broker"
+NODE_TYPE: Final = "broker"
 
 
-class LeftOut(Collector):
+class SeriesLeftOut(Collector):
     """The collector of how many series are over the limit; the last one, since it counts for those before it."""
 
     def __init__(self, families: Families) -> None:
@@ -64,7 +65,7 @@ def make_endpoint(sock: socket.socket, observed: Observed) -> Endpoint:
         MemberFigures(families, observed),
         TrafficFigures(families, observed),
         GroupFigures(families, observed, lag_times),
-        LeftOut(families),
+        SeriesLeftOut(families),
     ):
         registry.register(collector)
     ProcessCollector(registry=registry)

@@ -58,6 +58,7 @@ class TrafficFigures(Collector):
         yield from self._messages_out()
 
     def _connections(self) -> Iterator[Metric]:
+        """Yield who is connected to this node."""
         observed, families = self._observed, self._families
         yield families.gauge(
             "dledger_connections", "connections of clients", observed.connection_count()
@@ -119,6 +120,7 @@ class TrafficFigures(Collector):
         )
 
     def _waiting(self) -> Iterator[Metric]:
+        """Yield what waits here, and for what."""
         services = self._observed.services
         count_room, bytes_room = services.commits.room
         limits = self._observed.config().limits
@@ -147,6 +149,7 @@ class TrafficFigures(Collector):
         )
 
     def _messages_in(self) -> Iterator[Metric]:
+        """Yield what topics were given, and where their queues end."""
         labels = ["topic", "message_type", "is_system"]
         yield from self._families.counters(
             "rocketmq_messages_in", "messages that a topic was ever given", labels, self._puts(0)
@@ -181,6 +184,7 @@ class TrafficFigures(Collector):
                     yield (name, str(queue_id)), queue.max_offset
 
     def _messages_out(self) -> Iterator[Metric]:
+        """Yield what this node gave groups."""
         labels = ["topic", "consumer_group", "is_retry", "is_system"]
         given = tuple(self._observed.services.pulls.counts.by_reader.items())
 

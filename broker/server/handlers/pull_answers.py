@@ -30,7 +30,7 @@ READERS_MAX: Final = 50_000
 
 @dataclass(slots=True)
 class GivenMessages:
-    """What one group was given of one topic by this node, since the start."""
+    """The messages of one topic that this node gave one group, since the start."""
 
     messages: int = 0
     size_bytes: int = 0

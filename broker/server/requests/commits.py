@@ -179,7 +179,7 @@ class Commits:
 
     @property
     def head_begun_ms(self) -> int | None:
-        """When the entry was proposed that has been waiting for longest; None: none waits."""
+        """The time at which the entry was proposed that has been waiting for longest; None: none waits."""
         return self._flights[0].begun_ms if self._flights else None
 
     @property

@@ -24,7 +24,7 @@ class Totals(NamedTuple):
 
 
 class Growth(NamedTuple):
-    """How much a pair has grown within a span.
+    """The growth of a pair within a span.
 
     Attributes:
         span_ms: the span, or less if nobody has counted for so long.

@@ -1,4 +1,4 @@
-"""How much topics were given, groups were given, and groups have consumed lately, as tools read it (315, 208, 317).
+"""The messages that topics and groups were given, and groups have consumed, lately, as tools read it (315, 208, 317).
 
 The counters are those of the figures over HTTP; they are looked at every ten seconds, some in each tick. It must not
 know who asks.
@@ -24,7 +24,7 @@ NO_TOTALS: Final = Totals(0, 0)
 
 
 class Traffic(Enum):
-    """What is counted, by a name."""
+    """The kinds of counters."""
 
     PUT = "messages that a topic was given; by topic"
     GIVEN = "messages that this node gave a group; by topic and group"
@@ -32,11 +32,11 @@ class Traffic(Enum):
 
 
 Key = tuple[Traffic, str, str]
-"""What, topic and group; of `Traffic.PUT` the group is empty."""
+"""Kind, topic and group; of `Traffic.PUT` the group is empty."""
 
 
 class Counted(Protocol):
-    """What a group was given."""
+    """The messages that a group was given."""
 
     messages: int
     size_bytes: int
@@ -140,6 +140,7 @@ class TrafficStats:
         ]
 
     def _look_at(self, key: Key, now_ms: int) -> None:
+        """Sample one counter, if it moves."""
         totals = self._totals(key)
         windows = self._windows.get(key)
         if windows is None:

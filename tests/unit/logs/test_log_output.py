@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker import log_output
-from broker.log_output import JsonLines, LogOutput, add_log_options
+from broker.log_output import JsonLogLines, LogOutput, add_log_options
 from dledger.raft.effects import Role
 from dledger.runtime.events_log import LOGGER, log_event
 
@@ -119,7 +119,7 @@ def test_a_value_of_any_kind_is_written() -> None:
     record = logging.makeLogRecord(
         {"msg": "m", "event": "e", "fields": {"a": object, "b": 1.5, "c": True}}
     )
-    assert json.loads(JsonLines().format(record))["fields"] == {
+    assert json.loads(JsonLogLines().format(record))["fields"] == {
         "a": "<class 'object'>",
         "b": 1.5,
         "c": True,

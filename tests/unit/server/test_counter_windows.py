@@ -28,14 +28,14 @@ def test_growth_is_that_of_the_time_that_it_is_said_to_be_of(
             now_ms, count = now_ms + ROUND_MS, count + more
             history.append(count)
             windows.sample(now_ms, totals(count))
-    for growth, span_ms, distance_ms in zip(
-        windows.growth(now_ms, totals(count)), SPANS_MS, DISTANCES_MS, strict=True
-    ):
-        assert growth.span_ms <= min(now_ms, span_ms + distance_ms)
-        assert growth.span_ms >= min(now_ms, span_ms)
-        begin = len(history) - 1 - growth.span_ms // ROUND_MS
-        assert growth.count == count - history[begin]
-        assert growth.size_bytes == 7 * growth.count
+    growths = windows.growth(now_ms, totals(count))
+    begins = [len(history) - 1 - growth.span_ms // ROUND_MS for growth in growths]
+    assert [growth.count for growth in growths] == [count - history[begin] for begin in begins]
+    assert [growth.size_bytes for growth in growths] == [7 * growth.count for growth in growths]
+    assert [
+        min(now_ms, span_ms) <= growth.span_ms <= min(now_ms, span_ms + distance_ms)
+        for growth, span_ms, distance_ms in zip(growths, SPANS_MS, DISTANCES_MS, strict=True)
+    ] == [True, True, True]
 
 
 def test_what_is_idle_has_grown_by_nothing_and_needs_no_samples() -> None:
