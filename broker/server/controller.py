@@ -94,9 +94,9 @@ class BrokerController:
         self.services.points.applied()
         self.services.pulls.applied()
         if self.runtime.is_replaying:
-            self.runtime.note_replayed()
+            is_over = self.runtime.note_replayed()
             self.services.stats.restart()
-            if not self.runtime.is_replaying:
+            if is_over:
                 self.services.stats.begin()
 
     def role_changed(self, view: RoleView) -> None:

@@ -94,11 +94,15 @@ class RuntimeInfo:
             self._put_days.sample(wall_ms, put_count)
             self._pulled_days.sample(wall_ms, pulls.messages)
 
-    def note_replayed(self) -> None:
-        """Note that entries were applied while `is_replaying`: what is old does not count as of today."""
+    def note_replayed(self) -> bool:
+        """Note that entries were applied while `is_replaying`: what is old does not count as of today.
+
+        Returns True once that is over.
+        """
         self.is_replaying = self._state.last_store_ms < self._boot_ms
         if self.is_replaying:
             self._put_days.restart(self._state.put_count)
+        return not self.is_replaying
 
     def _earliest_ms(self) -> int:
         """Return the store time of the oldest record, -1 for none; read anew only when the log begins elsewhere."""

@@ -72,9 +72,9 @@ def stats_body(growths: Sequence[Growth], *, in_bytes: bool) -> bytes:
 
 
 def _item(growth: Growth, in_bytes: bool) -> dict[str, float]:
-    total = growth.size_bytes if in_bytes else growth.count
+    total = growth.size_bytes if in_bytes else growth.messages
     return {
-        "avgpt": total / growth.count if growth.count else 0.0,
+        "avgpt": total / growth.messages if growth.messages else 0.0,
         "sum": total,
         "tps": total * 1000 / growth.span_ms if growth.span_ms else 0.0,
     }

@@ -17,9 +17,9 @@ _SPANS: Final = ((MINUTE_MS, 10_000), (HOUR_MS, 600_000), (DAY_MS, HOUR_MS))
 
 
 class Totals(NamedTuple):
-    """A pair of counters: how many, and how many bytes; it only grows."""
+    """A pair of counters: messages and their bytes; it only grows."""
 
-    count: int
+    messages: int
     size_bytes: int
 
 
@@ -30,14 +30,14 @@ class Growth(NamedTuple):
         span_ms: the span, or less if nobody has counted for so long.
     """
 
-    count: int
+    messages: int
     size_bytes: int
     span_ms: int
 
     @property
     def per_second(self) -> float:
-        """The count by second."""
-        return self.count * 1000 / self.span_ms if self.span_ms else 0.0
+        """The messages by second."""
+        return self.messages * 1000 / self.span_ms if self.span_ms else 0.0
 
 
 class CounterWindows:
@@ -94,7 +94,7 @@ def _growth(
     if at + 1 < len(samples):
         begin_ms = min(begin_ms, samples[at + 1][0] - distance_ms)
     return Growth(
-        max(0, now.count - first.count),
+        max(0, now.messages - first.messages),
         max(0, now.size_bytes - first.size_bytes),
         now_ms - max(first_ms, begin_ms),
     )

@@ -151,7 +151,7 @@ class TrafficStats:
             if totals == begun or len(self._windows) >= ACTIVE_MAX:
                 return
             windows = self._windows[key] = CounterWindows(now_ms - ROUND_MS, begun)
-        elif totals.count < windows.latest.count:  # deleted, and created again
+        elif totals.messages < windows.latest.messages:  # deleted, and created again
             windows = self._windows[key] = CounterWindows(now_ms - ROUND_MS, NO_TOTALS)
         windows.sample(now_ms, totals)
 

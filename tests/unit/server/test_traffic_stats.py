@@ -51,7 +51,7 @@ class Node:
 
     def minute(self, kind: Traffic, topic: str, group: str = "") -> tuple[int, int]:
         growth = self.stats.growth(kind, topic, group)[0]
-        return growth.count, growth.size_bytes
+        return growth.messages, growth.size_bytes
 
 
 def test_what_stood_there_at_the_start_is_not_of_today_and_what_comes_is() -> None:
@@ -70,7 +70,7 @@ def test_what_stood_there_at_the_start_is_not_of_today_and_what_comes_is() -> No
     assert node.minute(Traffic.PUT, "old") == (3, 300)
     node.round()
     assert node.minute(Traffic.PUT, "old") == (3, 300)
-    assert node.stats.growth_of_all(is_put=True)[0].count == 7
+    assert node.stats.growth_of_all(is_put=True)[0].messages == 7
 
 
 def test_a_new_topic_counts_from_its_first_message() -> None:
@@ -82,7 +82,7 @@ def test_a_new_topic_counts_from_its_first_message() -> None:
     for _ in range(7):
         node.round()
     minute, hour, day = node.stats.growth(Traffic.PUT, "new")
-    assert (minute.count, hour.count, day.count) == (0, 40, 40)
+    assert (minute.messages, hour.messages, day.messages) == (0, 40, 40)
 
 
 def test_what_groups_were_given_is_counted_by_topic_and_group() -> None:
@@ -94,7 +94,7 @@ def test_what_groups_were_given_is_counted_by_topic_and_group() -> None:
     node.round()
     assert node.minute(Traffic.GIVEN, "T", "G") == (5, 500)
     assert node.minute(Traffic.GIVEN, "T", "H") == (7, 700)
-    assert node.stats.growth_of_all(is_put=False)[0].count == 12
+    assert node.stats.growth_of_all(is_put=False)[0].messages == 12
 
 
 def test_what_a_snapshot_brings_is_not_of_today() -> None:
