@@ -6,6 +6,7 @@ import base64
 
 import pytest
 
+from broker.admin import messages
 from dledger_mq.message.ids import offset_msg_id
 from tests.unit.admin.tool_group import BROKER, ToolGroup, dledger_admin, in_json, open_tool_group
 
@@ -91,6 +92,17 @@ async def test_messages_of_all_queues_are_read_by_time(capfd: Out) -> None:
         assert await dledger_admin(group, "printMsg", "-t", "Orders", "-c", "2") == 0
         assert "messages: 2 of 5" in capfd.readouterr().out
         assert await dledger_admin(group, "printMsg", "-t", "Unknown") == 1
+
+
+async def test_no_more_is_read_than_there_is_room_for(
+    capfd: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_tool_group() as group:
+        size = group.fake.messages("Orders", 0)[0].size_bytes
+        monkeypatch.setattr(messages, "READ_BYTES_MAX", 2 * size)
+        assert len(await bodies(group, capfd, "offset", "-t", "Orders", "-q", "0", "-o", "0")) == 1
+        assert await dledger_admin(group, "messages", "range", "-t", "Orders") == 2
+        assert "ask for fewer with --limit" in capfd.readouterr().err
 
 
 async def test_bodies_are_shown_as_asked_and_bounded(capfd: Out) -> None:
