@@ -18,7 +18,7 @@ _T = TypeVar("_T")
 
 
 class QueueStats(msgspec.Struct, frozen=True, rename="camel"):
-    """What a queue holds.
+    """The contents of a queue.
 
     Attributes:
         last_update_timestamp: store time of its newest message, in ms since 1970; 0: it has none.
@@ -34,7 +34,7 @@ class QueueStats(msgspec.Struct, frozen=True, rename="camel"):
         return max(0, self.max_offset - self.min_offset)
 
 
-class GroupProgress(msgspec.Struct, frozen=True, rename="camel"):
+class GroupPlace(msgspec.Struct, frozen=True, rename="camel"):
     """The place of a consumer group in a queue.
 
     Attributes:
@@ -63,7 +63,7 @@ class WireGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     which_broker_when_consume_slowly: int = 1
 
 
-class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
+class GroupClient(msgspec.Struct, frozen=True, rename="camel"):
     """One client of a group, as 203 and 204 name it."""
 
     client_id: str = ""
@@ -73,7 +73,7 @@ class ClientConnection(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class WireSubscription(msgspec.Struct, frozen=True, rename="camel"):
-    """What a consumer group wants of a topic."""
+    """The part of a topic that a consumer group wants."""
 
     topic: str = ""
     sub_string: str = ""
@@ -83,7 +83,7 @@ class WireSubscription(msgspec.Struct, frozen=True, rename="camel"):
 class ConsumerConnections(msgspec.Struct, frozen=True, rename="camel"):
     """The clients of a consumer group and what they want (203)."""
 
-    connection_set: tuple[ClientConnection, ...] = ()
+    connection_set: tuple[GroupClient, ...] = ()
     consume_from_where: str | None = None
     consume_type: str | None = None
     message_model: str | None = None
@@ -121,9 +121,9 @@ def read_topic_stats(body: bytes) -> dict[int, QueueStats]:
     return {queue.queue_id: table[queue] for queue in sorted(table)}
 
 
-def read_consume_stats(body: bytes) -> dict[WireQueue, GroupProgress]:
+def read_consume_stats(body: bytes) -> dict[WireQueue, GroupPlace]:
     """Read how far a consumer group is (208). Raises BodyError."""
-    table = _by_queue(body, GroupProgress)
+    table = _by_queue(body, GroupPlace)
     return {
         queue: table[queue] for queue in sorted(table, key=lambda one: (one.topic, one.queue_id))
     }

@@ -52,7 +52,7 @@ class NodeAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NodeReply:
-    """What a node has answered to a request of any kind.
+    """The answer of a node to a request of any kind, or the reason why there is none.
 
     Attributes:
         address: host:port of its client port.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from broker.admin import answers
-from broker.admin.answers import GroupProgress, QueueStats, WireGroupConfig
+from broker.admin.answers import GroupPlace, QueueStats, WireGroupConfig
 from broker.admin.failures import NotThereError
 from dledger_mq.client.errors import ClientError, RequestFailedError
 from dledger_mq.client.inspector import Inspector
@@ -23,7 +23,7 @@ from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.topic_config import WireTopicConfig
 
 TIMEOUT_S = 10.0
-"""How long a request is tried, over all nodes and failovers."""
+"""A request is tried for so long, over all nodes and failovers."""
 
 _UNKNOWN = "outcome unknown"
 """Begins the remark of a broker that does not know whether a change was made (docs/guarantees.md, 8)."""
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class ChangeOutcome:
-    """What became of a change on one broker group.
+    """The outcome of a change on one broker group.
 
     Attributes:
         broker: its name.
@@ -110,7 +110,7 @@ class Cluster:
 
     async def progress(
         self, broker: str, group: str, topic: str | None = None
-    ) -> dict[WireQueue, GroupProgress]:
+    ) -> dict[WireQueue, GroupPlace]:
         """Return how far a consumer group is, in a topic or in all that it has offsets for. Raises ClientError."""
         ext = {"consumerGroup": group} | ({"topic": topic} if topic else {})
         code = RequestCode.GET_CONSUME_STATS

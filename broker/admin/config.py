@@ -24,7 +24,7 @@ from dledger_mq.remoting.codes import RequestCode, ResponseCode
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSettings:
+class ShownSettings:
     """The settings of a node.
 
     Attributes:
@@ -39,20 +39,20 @@ class NodeSettings:
     problem: str = ""
 
 
-def read_settings(reply: NodeReply) -> NodeSettings:
+def read_settings(reply: NodeReply) -> ShownSettings:
     """Read the answer of a node (26): lines key=value, and comments."""
     if reply.answer is None:
-        return NodeSettings(reply.address, problem=reply.problem)
+        return ShownSettings(reply.address, problem=reply.problem)
     if reply.answer.code != ResponseCode.SUCCESS:
         why = f"refused with code {reply.answer.code}: {reply.answer.remark or ''}"
-        return NodeSettings(reply.address, problem=why)
+        return ShownSettings(reply.address, problem=why)
     lines = reply.answer.body.decode(errors="replace").splitlines()
     pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     notes = [line.lstrip("# ") for line in lines if line.startswith("#")]
-    return NodeSettings(reply.address, {key: value for key, _, value in pairs}, notes)
+    return ShownSettings(reply.address, {key: value for key, _, value in pairs}, notes)
 
 
-async def _settings(addresses: Sequence[str]) -> list[NodeSettings]:
+async def _settings(addresses: Sequence[str]) -> list[ShownSettings]:
     return [
         read_settings(each) for each in await ask_each(addresses, RequestCode.GET_BROKER_CONFIG)
     ]
@@ -74,7 +74,7 @@ def _add_show_options(command: argparse.ArgumentParser) -> None:
 def _run_show(options: argparse.Namespace) -> int:
     """Print a row for each setting: one value where all nodes have the same, else one of each node."""
 
-    async def ask() -> list[NodeSettings]:
+    async def ask() -> list[ShownSettings]:
         return await _settings(await addresses_of(options))
 
     nodes = trio.run(ask)
@@ -108,7 +108,7 @@ def _run_show(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _cells(key: str, nodes: Sequence[NodeSettings]) -> list[str]:
+def _cells(key: str, nodes: Sequence[ShownSettings]) -> list[str]:
     """Return the value of each node; one that is the same everywhere stands once."""
     values = [one.values.get(key, NONE) for one in nodes]
     if len(values) > 1 and len(set(values)) == 1:
@@ -138,7 +138,7 @@ def _run_set(options: argparse.Namespace) -> int:
     """Change a setting on all nodes, and print how it was and is on each."""
     body = f"{options.key}={options.value}\n".encode()
 
-    async def carry_out() -> tuple[list[NodeSettings], list[ChangeOutcome], list[NodeSettings]]:
+    async def carry_out() -> tuple[list[ShownSettings], list[ChangeOutcome], list[ShownSettings]]:
         addresses = await addresses_of(options)
         before = await _settings(addresses)
         outcomes = []

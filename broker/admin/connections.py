@@ -35,7 +35,7 @@ class ConnectedClient:
 
     Attributes:
         nodes: the addresses of the nodes that say so.
-        heard_ms: when one of them heard of it last, in ms since 1970; None: they do not say.
+        seen_ms: when one of them heard of it last, in ms since 1970; None: they do not say.
         topics: what it wants of each, if it consumes.
     """
 
@@ -45,7 +45,7 @@ class ConnectedClient:
     language: str
     version: int
     nodes: list[str] = field(default_factory=list)
-    heard_ms: int | None = None
+    seen_ms: int | None = None
     topics: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -64,11 +64,11 @@ class _Gathered:
         self._clients: dict[tuple[str, str], ConnectedClient] = {}
         self._problems: dict[str, None] = {}
 
-    def add(self, client: ConnectedClient, node: str, heard_ms: int | None = None) -> None:
+    def add(self, client: ConnectedClient, node: str, seen_ms: int | None = None) -> None:
         known = self._clients.setdefault((client.group, client.client_id), client)
         known.nodes.append(node)
-        if heard_ms is not None:
-            known.heard_ms = max(heard_ms, known.heard_ms or 0)
+        if seen_ms is not None:
+            known.seen_ms = max(seen_ms, known.seen_ms or 0)
 
     def read(
         self, reply: NodeReply, read: Callable[[bytes], _T], none_codes: Sequence[int] = ()
@@ -177,7 +177,7 @@ def _show(what: str, found: ConnectionsFound, options: argparse.Namespace) -> in
                 one.language,
                 version_text(one.version),
                 str(len(one.nodes)),
-                at(one.heard_ms)
+                at(one.seen_ms)
                 if what == "producers"
                 else "; ".join(f"{name}: {wanted}" for name, wanted in sorted(one.topics.items())),
             )
@@ -201,7 +201,7 @@ def _json(one: ConnectedClient) -> dict[str, object]:
         "language": one.language,
         "version": version_text(one.version),
         "nodes": one.nodes,
-        "heard_ms": one.heard_ms,
+        "seen_ms": one.seen_ms,
         "topics": dict(one.topics),
     }
 
@@ -216,7 +216,7 @@ CONNECTIONS = CommandGroup(
             _add_options,
             _run_producers,
             "connections producers -n 127.0.0.1:9876",
-            fields="producers: [group, client_id, address, language, version, nodes: [...], heard_ms, topics: {...}],\n"
+            fields="producers: [group, client_id, address, language, version, nodes: [...], seen_ms, topics: {...}],\n"
             "problems: [...]",
             aliases=("producerConnection",),
         ),
@@ -226,7 +226,7 @@ CONNECTIONS = CommandGroup(
             _add_options,
             _run_consumers,
             "connections consumers -n 127.0.0.1:9876",
-            fields="consumers: [group, client_id, address, language, version, nodes: [...], heard_ms, topics: {...}],\n"
+            fields="consumers: [group, client_id, address, language, version, nodes: [...], seen_ms, topics: {...}],\n"
             "problems: [...]",
             aliases=("consumerConnection",),
         ),

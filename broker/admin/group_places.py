@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broker.admin.answers import GroupProgress, QueueStats
+from broker.admin.answers import GroupPlace, QueueStats
 from broker.admin.cluster import Cluster
 from dledger_mq.client.queues import MessageQueue
 
@@ -38,9 +38,7 @@ class QueuePosition:
         return 0 if self.committed is None else max(0, self.start - self.committed)
 
 
-def _position(
-    queue: MessageQueue, progress: GroupProgress, stats: QueueStats | None
-) -> QueuePosition:
+def _position(queue: MessageQueue, progress: GroupPlace, stats: QueueStats | None) -> QueuePosition:
     """Put together what is known of a group in a queue; the queue was looked at last, so no group seems ahead."""
     held = stats or QueueStats(0, progress.broker_offset)
     committed = progress.consumer_offset if progress.consumer_offset >= 0 else None

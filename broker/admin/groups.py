@@ -10,9 +10,9 @@ import msgspec
 import trio
 
 from broker.admin.answers import (
-    ClientConnection,
     ConsumerConnections,
-    GroupProgress,
+    GroupClient,
+    GroupPlace,
     WireGroupConfig,
 )
 from broker.admin.client_versions import version_text
@@ -54,7 +54,7 @@ class GroupOnBroker:
     broker: str
     config: WireGroupConfig | None
     clients: ConsumerConnections
-    progress: Mapping[WireQueue, GroupProgress]
+    progress: Mapping[WireQueue, GroupPlace]
 
     @property
     def is_there(self) -> bool:
@@ -62,7 +62,7 @@ class GroupOnBroker:
         return bool(self.config or self.clients.connection_set or self.progress)
 
 
-def lag_of(progress: GroupProgress) -> int:
+def lag_of(progress: GroupPlace) -> int:
     """Return the number of messages from a group's place to the end of the queue; without a place there is no lag."""
     return (
         max(0, progress.broker_offset - progress.consumer_offset)
@@ -162,7 +162,7 @@ async def find_group(cluster: Cluster, group: str) -> list[GroupOnBroker]:
     return found
 
 
-def members_of(found: Sequence[GroupOnBroker]) -> list[ClientConnection]:
+def members_of(found: Sequence[GroupOnBroker]) -> list[GroupClient]:
     """Return the members that are online anywhere, sorted by their ids."""
     clients = {each.client_id: each for one in found for each in one.clients.connection_set}
     return [clients[client_id] for client_id in sorted(clients)]

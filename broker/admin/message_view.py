@@ -24,7 +24,7 @@ _HEX_ROW_BYTES: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class BodyForm:
-    """How a body is shown.
+    """The way in which a body is shown.
 
     Attributes:
         kind: text (what is no text in hex), hex, base64 or none.

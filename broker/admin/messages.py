@@ -39,13 +39,16 @@ from dledger_mq.remoting.codes import ResponseCode
 
 COUNT_DEFAULT: Final = 20
 COUNT_MAX: Final = 10_000
+READ_BYTES_MAX: Final = 256 * 1024 * 1024
+"""Bytes that one command reads of queues, at most."""
+
 _PULLED_AT_ONCE: Final = 32
 _OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was found; `total` is how many there are, of which only some are here."""
+    """The messages that were found; `total` is how many there are, of which only some are here."""
 
     messages: list[FoundMessage]
     total: int
@@ -233,6 +236,7 @@ def _order(found: FoundMessage) -> tuple[int, str, int, int]:
 
 
 def _add_offset_options(command: argparse.ArgumentParser) -> None:
+    """Add the place in a queue."""
     add_namesrv(command, required=True)
     add_topic(command)
     command.add_argument(
@@ -282,7 +286,7 @@ async def _by_offset(cluster: Cluster, options: argparse.Namespace) -> SearchRes
     queue = MessageQueue(options.topic, having[0], QueueId(options.queue))
     end = min(stats.max_offset, options.offset + options.limit)
     return SearchResult(
-        await _read(cluster, queue, options.offset, end), stats.max_offset - options.offset
+        await _Reading(cluster).read(queue, options.offset, end), stats.max_offset - options.offset
     )
 
 
@@ -300,8 +304,11 @@ async def _by_time(cluster: Cluster, options: argparse.Namespace) -> SearchResul
 
     Raises:
         NotThereError: there is no such topic.
+        ClientUsageError: they are too much to be read at once.
     """
-    reader, found, total = cluster.inspector.reader, [], 0
+    reader, reading = cluster.inspector.reader, _Reading(cluster)
+    found: list[FoundMessage] = []
+    total = 0
     held = {broker: await cluster.queues(broker, options.topic) for broker in cluster.brokers}
     if not any(held.values()):
         raise NotThereError(f"there is no topic {options.topic} on {', '.join(cluster.brokers)}")
@@ -315,31 +322,56 @@ async def _by_time(cluster: Cluster, options: argparse.Namespace) -> SearchResul
                 end = min(end, await reader.offset_at(queue, options.end + 1))
             total += max(0, end - start)
             first = max(start, end - options.limit) if options.newest else start
-            found += await _read(cluster, queue, first, min(end, first + options.limit))
+            found += await reading.read(queue, first, min(end, first + options.limit))
     found.sort(key=_order)
     chosen = found[-options.limit :] if options.newest else found[: options.limit]
     return SearchResult(chosen, total)
 
 
-async def _read(cluster: Cluster, queue: MessageQueue, start: int, end: int) -> list[FoundMessage]:
-    """Read the messages of a queue from `start` to before `end`. Raises ClientError."""
-    found: list[FoundMessage] = []
-    place = start
-    while place < end:
-        most = min(_PULLED_AT_ONCE, end - place)
-        pulled = await cluster.inspector.reader.pull_records(queue, place, max_messages=most)
-        try:
-            records = decode_records(pulled.records)
-        except RecordError as error:
-            text = f"unreadable messages: {error}"
-            raise RequestFailedError(ResponseCode.SUCCESS, text) from error
-        found += [
-            FoundMessage(queue.broker_name, each) for each in records if each.queue_offset < end
-        ]
-        if pulled.next_offset <= place:
-            break
-        place = pulled.next_offset
-    return found
+class _Reading:
+    """Reads queues for one command, and not more of them than a machine has room for."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._reader = cluster.inspector.reader
+        self._bytes_left = READ_BYTES_MAX
+
+    async def read(self, queue: MessageQueue, start: int, end: int) -> list[FoundMessage]:
+        """Read the messages of a queue from `start` to before `end`.
+
+        Raises:
+            ClientUsageError: all that was asked for is too much.
+            ClientError: the queue could not be read.
+        """
+        found: list[FoundMessage] = []
+        place = start
+        while place < end:
+            most = min(_PULLED_AT_ONCE, end - place)
+            pulled = await self._reader.pull_records(queue, place, max_messages=most)
+            self._bytes_left -= len(pulled.records)
+            if self._bytes_left < 0:
+                raise ClientUsageError(
+                    f"they have more than {READ_BYTES_MAX >> 20} MiB: ask for fewer with --limit"
+                )
+            found += [
+                each for each in _found(queue, pulled.records) if each.record.queue_offset < end
+            ]
+            if pulled.next_offset <= place:
+                break
+            place = pulled.next_offset
+        return found
+
+
+def _found(queue: MessageQueue, records: bytes) -> list[FoundMessage]:
+    """Return the messages of a pull.
+
+    Raises:
+        RequestFailedError: they cannot be read.
+    """
+    try:
+        return [FoundMessage(queue.broker_name, each) for each in decode_records(records)]
+    except RecordError as error:
+        text = f"unreadable messages: {error}"
+        raise RequestFailedError(ResponseCode.SUCCESS, text) from error
 
 
 _FIELDS: Final = """\

@@ -33,7 +33,7 @@ class PlannedMove:
 
     @property
     def effect(self) -> str:
-        """What it means for the group."""
+        """The consequence for the group, in words."""
         before = self.position.committed
         if before is None:
             return f"begins there, {number(self.position.end - self.to)} to come"

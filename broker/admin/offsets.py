@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -204,24 +204,28 @@ def _add_clone_options(command: argparse.ArgumentParser) -> None:
     add_json(command)
 
 
+_Copies = dict[MessageQueue, tuple[int | None, int | None]]
+"""By queue: where the source is, and where the target is."""
+
+
+async def _copies(cluster: Cluster, options: argparse.Namespace) -> _Copies:
+    """Return where both groups are, in the topics in which the source is anywhere. Raises ClientError."""
+    given = await positions(cluster, options.source, options.topic)
+    had = await positions(cluster, options.target, options.topic)
+    wanted = {one.queue: one.committed for one in given if one.committed is not None}
+    before = {one.queue: one.committed for one in had if one.committed is not None}
+    topics = {queue.topic for queue in wanted}
+    queues = sorted({*wanted, *(queue for queue in before if queue.topic in topics)})
+    return {queue: (wanted.get(queue), before.get(queue)) for queue in queues}
+
+
 def _run_clone(options: argparse.Namespace) -> int:
     """Give a group another one's offsets, or say which; a target that is online is left alone."""
     source, target = options.source, options.target
     ext = {"srcGroup": source, "destGroup": target, "offline": str(options.offline).lower()}
     ext |= {"topic": options.topic} if options.topic else {}
 
-    async def look(cluster: Cluster) -> dict[MessageQueue, tuple[int | None, int | None]]:
-        given = await positions(cluster, source, options.topic)
-        had = await positions(cluster, target, options.topic)
-        wanted = {one.queue: one.committed for one in given if one.committed is not None}
-        before = {one.queue: one.committed for one in had if one.committed is not None}
-        topics = {queue.topic for queue in wanted}
-        queues = sorted({*wanted, *(queue for queue in before if queue.topic in topics)})
-        return {queue: (wanted.get(queue), before.get(queue)) for queue in queues}
-
-    async def carry_out() -> tuple[
-        Mapping[MessageQueue, tuple[int | None, int | None]], list[str], list[ChangeOutcome]
-    ]:
+    async def carry_out() -> tuple[_Copies, list[str], list[ChangeOutcome]]:
         async with open_cluster(options.namesrv, options.broker) as cluster:
             await find_group(cluster, source)
             online = await online_members(cluster, target)
@@ -229,36 +233,18 @@ def _run_clone(options: argparse.Namespace) -> int:
             if options.yes and not online:
                 code = RequestCode.CLONE_GROUP_OFFSET
                 outcomes = [await cluster.change(each, code, ext) for each in cluster.brokers]
-            return await look(cluster), online, outcomes
+            return await _copies(cluster, options), online, outcomes
 
     table, online, outcomes = trio.run(carry_out)
     if options.json:
-        print_json(
-            {
-                "source": source,
-                "target": target,
-                "members": online,
-                "queues": [
-                    {
-                        "topic": queue.topic,
-                        "broker": queue.broker_name,
-                        "queue": queue.queue_id,
-                        "source": given,
-                        "target": had,
-                    }
-                    for queue, (given, had) in table.items()
-                ],
-                "done": bool(outcomes) and not any(each.problem for each in outcomes),
-                "brokers": outcomes_json(outcomes),
-            }
-        )
+        print_json(_clone_json(options, table, online, outcomes))
     else:
         headings = ("topic", "broker", "queue", source, target)
         cells = [
             (queue.topic, queue.broker_name, str(queue.queue_id), number(given), number(had))
             for queue, (given, had) in table.items()
         ]
-        what = "offsets now" if outcomes else f"offsets that {target} would get"
+        what = "offsets now" if outcomes else f"offsets of {source}, which {target} would get"
         print_table(what, headings, cells, right=headings[2:])
         print_outcomes(outcomes)
     if online:
@@ -269,6 +255,32 @@ def _run_clone(options: argparse.Namespace) -> int:
     if not options.yes:
         raise UnchangedError("nothing was changed: --yes copies the offsets")
     return exit_code_of(outcomes)
+
+
+def _clone_json(
+    options: argparse.Namespace,
+    table: _Copies,
+    online: Sequence[str],
+    outcomes: Sequence[ChangeOutcome],
+) -> dict[str, object]:
+    """Return a clone as scripts read it."""
+    return {
+        "source": options.source,
+        "target": options.target,
+        "members": list(online),
+        "queues": [
+            {
+                "topic": queue.topic,
+                "broker": queue.broker_name,
+                "queue": queue.queue_id,
+                "source": given,
+                "target": had,
+            }
+            for queue, (given, had) in table.items()
+        ],
+        "done": bool(outcomes) and not any(each.problem for each in outcomes),
+        "brokers": outcomes_json(outcomes),
+    }
 
 
 OFFSETS = CommandGroup(

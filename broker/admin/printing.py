@@ -57,7 +57,7 @@ def print_table(
     table = Table(title=Text(title), title_justify="left")
     for heading in headings:
         table.add_column(
-            heading, justify="right" if heading in numbers else "left", overflow="fold"
+            Text(heading), justify="right" if heading in numbers else "left", overflow="fold"
         )
     for row in rows:
         table.add_row(*(each if isinstance(each, Text) else Text(shown(each)) for each in row))

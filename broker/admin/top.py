@@ -23,7 +23,7 @@ from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.failures import NotThereError
 from broker.admin.health import ClusterHealth, GroupHealth, judge
 from broker.admin.options import add_json, add_namesrv, add_topic, count
-from broker.admin.printing import NONE, console, number, shown
+from broker.admin.printing import NONE, at, console, number, shown
 from broker.admin.status import WATCH_S, watch_s
 from broker.admin.status_table import duration
 from broker.admin.survey import look_around
@@ -70,8 +70,7 @@ class TopView:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Lay it out: leaders, topics, groups."""
-        at = time.strftime("%H:%M:%S", time.localtime(self.at_ms / 1000))
-        yield Text(f"{at}  rates in messages a second; q or Ctrl-C ends", style="dim")
+        yield Text(f"{at(self.at_ms)}  rates in messages a second; q or Ctrl-C ends", style="dim")
         for group in self.health.groups:
             yield _leader_line(group)
         if self.problem:
@@ -291,6 +290,7 @@ async def _once(options: argparse.Namespace) -> int:
 
 
 async def _watch(options: argparse.Namespace) -> int:
+    """Look until somebody ends it; return what the last look means."""
     looks, out = _Looks(options), console()
     await keep_watching(
         looks.look,
@@ -303,6 +303,7 @@ async def _watch(options: argparse.Namespace) -> int:
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add how often it looks, and how much it shows."""
     add_namesrv(command, required=True)
     command.add_argument(
         "-i",

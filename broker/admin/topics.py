@@ -122,30 +122,27 @@ def _run_list(options: argparse.Namespace) -> int:
     rows = sorted(trio.run(ask), key=lambda row: (row[1].topic_name, row[0]))
     rows = [row for row in rows if options.all or kind_of(row[1].topic_name) == "application"]
     if options.json:
-        topics: dict[str, list[object]] = {}
-        for broker, config in rows:
-            topics.setdefault(config.topic_name, []).append(
-                {"broker": broker, **_config_json(config)}
-            )
-        print_json(
-            {
-                "topics": [
-                    {"topic": name, "kind": kind_of(name), "brokers": brokers}
-                    for name, brokers in topics.items()
-                ]
-            }
-        )
-        return EXIT_OK
-    headings = (
-        "topic",
-        "kind",
-        "broker",
-        "read queues",
-        "write queues",
-        "perm",
-        "order",
-        "attributes",
-    )
+        print_json({"topics": _list_json(rows)})
+    else:
+        _print_list(rows)
+    return EXIT_OK
+
+
+def _list_json(rows: Sequence[tuple[str, WireTopicConfig]]) -> list[dict[str, object]]:
+    """Return topics as scripts read them, each with the broker groups that have it."""
+    topics: dict[str, list[object]] = {}
+    for broker, config in rows:
+        topics.setdefault(config.topic_name, []).append({"broker": broker, **_config_json(config)})
+    return [
+        {"topic": name, "kind": kind_of(name), "brokers": brokers}
+        for name, brokers in topics.items()
+    ]
+
+
+def _print_list(rows: Sequence[tuple[str, WireTopicConfig]]) -> None:
+    """Print topics as a table."""
+    numbers = ("read queues", "write queues")
+    headings = ("topic", "kind", "broker", *numbers, "perm", "order", "attributes")
     cells = [
         (
             config.topic_name,
@@ -155,13 +152,15 @@ def _run_list(options: argparse.Namespace) -> int:
             str(config.write_queue_nums),
             perm_text(config.perm),
             "yes" if config.order else "no",
-            ", ".join(f"{key}={value}" for key, value in sorted(_attributes(config).items()))
-            or NONE,
+            _attributes_text(config) or NONE,
         )
         for broker, config in rows
     ]
-    print_table(f"topics: {len({row[0] for row in cells})}", headings, cells, right=headings[3:5])
-    return EXIT_OK
+    print_table(f"topics: {len({row[0] for row in cells})}", headings, cells, right=numbers)
+
+
+def _attributes_text(config: WireTopicConfig) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(_attributes(config).items()))
 
 
 async def find_topic(cluster: Cluster, topic: str) -> list[TopicOnBroker]:

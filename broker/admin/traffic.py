@@ -115,20 +115,19 @@ def _grown(now: TrafficLook, before: TrafficLook | None, places: list[Place]) ->
     return _sum([now.queues[place].max_offset - before.queues[place].max_offset for place in known])
 
 
-def _steps(now: TrafficLook, before: TrafficLook | None, group: str) -> dict[Place, int | None]:
-    """Return how far a group has gone on in each queue; None: it was set back, which is no consumption."""
+def _steps(now: TrafficLook, before: TrafficLook | None, group: str) -> dict[Place, int]:
+    """Return how far a group has gone on in each queue; below 0: it was set back, which is no consumption."""
     earlier = before.committed.get(group, {}) if before is not None else {}
     return {
-        place: offset - earlier[place] if offset >= earlier[place] else None
+        place: offset - earlier[place]
         for place, offset in now.committed.get(group, {}).items()
         if place in earlier
     }
 
 
-def _sum(steps: list[int | None] | list[int]) -> int | None:
-    """Return the sum of what is known; None: one is not, or went back."""
-    known = [step for step in steps if step is not None and step >= 0]
-    return sum(known) if len(known) == len(steps) else None
+def _sum(steps: list[int]) -> int | None:
+    """Return the sum of steps; None: one of them went back."""
+    return sum(steps) if all(step >= 0 for step in steps) else None
 
 
 def _rate(now: TrafficLook, before: TrafficLook | None, step: int | None) -> float | None:

@@ -112,7 +112,7 @@ def _is_option(action: argparse.Action) -> bool:
 
 def _option(action: argparse.Action, leaf: argparse.ArgumentParser) -> str:
     """The row of one option."""
-    value = leaf.formatter_class(leaf.prog)._format_args(action, action.dest.upper())
+    value = leaf._get_formatter()._format_args(action, action.dest.upper())
     words = ", ".join(action.option_strings) or action.metavar or action.dest
     shown = f"{words} {value}".strip() if action.option_strings else str(words)
     meaning = (action.help or "") % {"default": action.default}

@@ -202,7 +202,7 @@ def test_producers_are_shown_while_they_are_connected(group: Group) -> None:
         assert poll(lambda: run(group, *words).returncode == 0, PATIENCE_S)
         (one,) = shown(group, *words)["producers"]
     assert (one["version"], one["address"].partition(":")[0]) == ("4.9.8", "127.0.0.1")
-    assert abs(one["heard_ms"] / 1000 - time.time()) < PATIENCE_S
+    assert abs(one["seen_ms"] / 1000 - time.time()) < PATIENCE_S
 
 
 def test_a_setting_of_the_group_is_changed_on_all_nodes(group: Group) -> None:
@@ -273,10 +273,9 @@ def examples() -> list[Command]:
 
 @pytest.mark.parametrize("row", examples(), ids=lambda row: "-".join(row.example.split()[:2]))
 def test_every_example_of_the_help_runs(group: Group, row: Command) -> None:
-    """Exit code 1 says that what the example names is not there: an id, a key; 3 that a topic has no route."""
+    """Exit code 1 says that what the example names is not there: an id, a key; 3 that there is nothing to judge yet."""
     words = row.example.replace("127.0.0.1:9876", group.namesrv).split()
     ended = run_here(dledger_admin, *words)
-    assert ended.returncode in (0, 1, 3), ended
-    assert ended.returncode != 3 or "no route" in ended.stderr
+    assert ended.returncode in ((0, 1, 3) if row in COMMANDS else (0, 1)), ended
     assert "Traceback" not in ended.stderr
     assert ended.stdout or ended.stderr

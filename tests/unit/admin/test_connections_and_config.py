@@ -39,7 +39,7 @@ async def test_producers_are_listed_with_what_they_are(capfd: Out) -> None:
                 "language": "GO",
                 "version": "4.5.2",
                 "nodes": [group.fake.nodes[0].address],
-                "heard_ms": 1_795_554_000_000,
+                "seen_ms": 1_795_554_000_000,
                 "topics": {},
             }
         ]

@@ -228,4 +228,7 @@ async def test_a_clone_is_shown_and_then_carried_out(capfd: Out) -> None:
         group.members["copy"] = [MEMBER]
         assert await dledger_admin(group, "cloneGroupOffset", *words[2:], "--yes") == 1
         assert "c1 of copy is online" in capfd.readouterr().err
+        group.fake.offsets["billing", "Orders", 0] = 4
+        assert await dledger_admin(group, *words, "--yes") == 1
+        assert group.fake.offsets["copy", "Orders", 0] == 2
         assert await dledger_admin(group, "offsets", "clone", "-s", "nobody", "-d", "copy") == 1

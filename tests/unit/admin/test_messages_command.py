@@ -6,6 +6,7 @@ import base64
 
 import pytest
 
+from broker.admin import messages
 from dledger_mq.message.ids import offset_msg_id
 from tests.unit.admin.tool_group import BROKER, ToolGroup, dledger_admin, in_json, open_tool_group
 
@@ -86,6 +87,10 @@ async def test_messages_of_all_queues_are_read_by_time(capfd: Out) -> None:
         newest = await bodies(group, capfd, "range", "-t", "Orders", "--newest", "-c", "1")
         assert newest == ["ff00"]
         assert await bodies(group, capfd, "range", "-t", "Orders", "--end", "1h") == []
+        at_ms = str(times[1])
+        then = ("range", "-t", "Orders", "--begin", at_ms, "--end", at_ms)
+        found_then = await bodies(group, capfd, *then)
+        assert found_then == ["body 1"], "both ends count"
         found_now = await bodies(group, capfd, "range", "-t", "Orders", "--begin", "1h")
         assert len(found_now) == 5
         assert await dledger_admin(group, "printMsg", "-t", "Orders", "-c", "2") == 0
@@ -93,11 +98,26 @@ async def test_messages_of_all_queues_are_read_by_time(capfd: Out) -> None:
         assert await dledger_admin(group, "printMsg", "-t", "Unknown") == 1
 
 
+async def test_no_more_is_read_than_there_is_room_for(
+    capfd: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_tool_group() as group:
+        size = group.fake.messages("Orders", 0)[0].size_bytes
+        monkeypatch.setattr(messages, "READ_BYTES_MAX", 2 * size)
+        assert len(await bodies(group, capfd, "offset", "-t", "Orders", "-q", "0", "-o", "0")) == 1
+        assert await dledger_admin(group, "messages", "range", "-t", "Orders") == 2
+        assert "ask for fewer with --limit" in capfd.readouterr().err
+
+
 async def test_bodies_are_shown_as_asked_and_bounded(capfd: Out) -> None:
     async with open_tool_group() as group:
         group.put("Orders", 1, b"a\x1b[31mb\nc\xc3\xa9" + b"x" * 5000)
         red = ("offset", "-t", "Orders", "-q", "1", "-o", "0")
         long = (*red[:-1], "1")
+        group.put("Orders", 0, b"a\0b")
+        assert await bodies(group, capfd, "offset", "-t", "Orders", "-q", "0", "-o", "4") == [
+            "610062"
+        ]
         assert await bodies(group, capfd, *red) == ["ff00"]
         coded = await bodies(group, capfd, *red, "--body", "base64")
         assert base64.b64decode(coded[0]) == b"\xff\x00"
