@@ -160,6 +160,7 @@ class Broker:
             peers=config.peers,
             store_path=config.store_path,
             secret=config.secret,
+            tls=self._tls.members,
             segment_size_bytes=config.segment_size_bytes,
             snapshot_log_bytes=config.snapshot_log_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,

@@ -63,7 +63,7 @@ class ReadBuffer:
 
 
 class Cipher(Protocol):
-    """What stands between a socket and its frames where that is not, or not surely, plain text; see `TlsEnd`."""
+    """The layer between a socket and its frames where that is not, or not surely, plain text; see `TlsEnd`."""
 
     @property
     def is_open(self) -> bool:

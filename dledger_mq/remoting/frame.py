@@ -24,7 +24,7 @@ HEADER_BYTES_MAX: Final = 1024 * 1024
 """Properties (32 767 bytes) escaped as JSON stay below 200 KB; a header needs no more."""
 
 TLS_BYTE: Final = 0x16
-"""How TLS begins. No frame does: its first byte is the highest of a length of at most 16 MiB, 0 or 1."""
+"""The first byte of TLS. No frame begins so: its first byte is the highest of a length of at most 16 MiB, 0 or 1."""
 
 _WORDS: Final = Layout(">II")
 _LENGTH_BYTES: Final = 4
