@@ -63,6 +63,7 @@ def _same(context: ssl.SSLContext) -> ssl.SSLContext:
 def _context(
     purpose: int, certificate: str, key: str, *, key_password: str, trust: str
 ) -> ssl.SSLContext:
+    """Return what one side offers: TLS from 1.2 on, with certificates of both sides; raises OSError."""
     context = ssl.SSLContext(purpose)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION | ssl.OP_NO_TICKET

@@ -119,20 +119,25 @@ class Broker:
         )
         self._outputs = Outputs()
         self._origins: dict[FrameSocket, ClientOrigin] = {}
-        self._listener = Listener(
+        self._listener = self._make_listener()
+        self._is_leading = self._is_turn = self._has_staged = False
+        self._stop_wanted = trio.Event()
+
+    def _make_listener(self) -> Listener:
+        """Build what accepts and serves clients, within the bounds that are set."""
+        limits = self.config.limits
+        return Listener(
             self._received,
             closed=self._connection_closed,
             turn_ended=self._turn_ended,
             limits=ListenerLimits(
-                connections_max=config.limits.connections_max,
-                frame_bytes_max=config.limits.frame_bytes_max,
-                unfinished_bytes_max=config.limits.unfinished_bytes_max,
-                unsent_bytes_max=config.limits.output_bytes_max,
+                connections_max=limits.connections_max,
+                frame_bytes_max=limits.frame_bytes_max,
+                unfinished_bytes_max=limits.unfinished_bytes_max,
+                unsent_bytes_max=limits.output_bytes_max,
             ),
             door=self._tls.door,
         )
-        self._is_leading = self._is_turn = self._has_staged = False
-        self._stop_wanted = trio.Event()
 
     def _bind_metrics(self, address: Address) -> socket.socket:
         """Take the port of the figures.

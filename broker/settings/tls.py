@@ -262,6 +262,7 @@ def read_peer_tls(values: SettingsReader, found: TlsSettings) -> TlsSettings:
 
 
 def _read_files(values: SettingsReader, end: str) -> TlsFiles:
+    """Read the keys of one end, `server`, `client` or `peer`; a key without its certificate is refused."""
     files = TlsFiles(
         certificate=values.text(f"tls.{end}.certPath", ""),
         key=values.text(f"tls.{end}.keyPath", ""),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
-from typing import TYPE_CHECKING, Final, cast
+from typing import Any, Final, cast
 
 import trio
 
@@ -17,14 +17,11 @@ from dledger.errors import PeerProtocolError
 from dledger.member_tls import MemberTls
 from dledger.runtime.sockets import FrameStream, connect
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer, WriteableBuffer
-
 _RECORD_BYTES: Final = 16 * 1024
 """The largest piece that TLS encrypts as one, and that a read must have room for."""
 
 _HELLO: Final = b"\x16"
-"""The first byte of TLS. No frame begins so: its first byte is the highest of a length below 1 MiB."""
+"""The first byte of TLS. That of a frame is the highest of a length below 1 MiB."""
 
 _PLAIN_TEXT: Final = "plain text on a port that takes TLS only (tls.peer.mode=enforcing)"
 
@@ -41,7 +38,7 @@ class MemberSocket(ssl.SSLSocket):
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
             raise BlockingIOError from error
 
-    def recv_into(self, buffer: WriteableBuffer, nbytes: int | None = None, flags: int = 0) -> int:
+    def recv_into(self, buffer: Any, nbytes: int | None = None, flags: int = 0) -> int:
         """Receive as many records as are there and have room for sure."""
         room = memoryview(buffer)[: nbytes or None]
         count = 0
@@ -57,7 +54,7 @@ class MemberSocket(ssl.SSLSocket):
             count += received
         return count
 
-    def send(self, data: ReadableBuffer, flags: int = 0) -> int:
+    def send(self, data: Any, flags: int = 0) -> int:
         """Send what the kernel takes, record by record."""
         rest = memoryview(data)
         sent = 0

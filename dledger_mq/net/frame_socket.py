@@ -265,7 +265,7 @@ class FrameSocket(ABC):
                 self.partial_since = self.received_at if self.is_shaking else None
         if cipher.has_ended and not plain:
             self.close("closed by the peer")
-        return plain
+        return b"" if self.close_reason else plain
 
     def _send_output(self, data: bytes) -> None:
         """Send what belongs to the encryption itself: it is rare, and goes in order with what waits."""
