@@ -251,13 +251,14 @@ def read_tls(values: SettingsReader) -> TlsSettings:
 def read_peer_tls(values: SettingsReader, found: TlsSettings) -> TlsSettings:
     """Add what holds between members; a certificate, and who signs those of the others, must be there."""
     peer = _read_files(values, "peer")
+    mode = TlsMode(values.choice("tls.peer.mode", tuple(map(str, TlsMode)), TlsMode.DISABLED))
+    if mode is TlsMode.DISABLED:
+        return found
     if not peer.certificate:
         peer = replace(found.server, trust=peer.trust)
-    mode = TlsMode(values.choice("tls.peer.mode", tuple(map(str, TlsMode)), TlsMode.DISABLED))
-    if mode is not TlsMode.DISABLED:
-        for key, given in (("certPath", peer.certificate), ("trustCertPath", peer.trust)):
-            if not given:
-                values.refuse("tls.peer.mode", f"tls.peer.mode={mode}: tls.peer.{key} is missing")
+    for key, given in (("certPath", peer.certificate), ("trustCertPath", peer.trust)):
+        if not given:
+            values.refuse("tls.peer.mode", f"tls.peer.mode={mode}: tls.peer.{key} is missing")
     return replace(found, peer_mode=mode, peer=peer)
 
 

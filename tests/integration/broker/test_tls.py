@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -76,7 +76,7 @@ def test_the_members_are_asked_over_tls(enforcing: TlsGroup) -> None:
     shown = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-trust", files.trust)
     listed = ("members", "list", "--namesrv", processes.namesrv, "--timeout", "2")
     assert run_here(dledger_admin, *shown, *listed, "--peer-tls").returncode == 0
-    assert run_here(dledger_admin, *shown, *listed).returncode == 3
+    assert run_here(dledger_admin, *shown, *listed).returncode == 1
     where = ("status", "--group", processes.group, "--peers", processes.peers, "--timeout", "2")
     assert run_here(dledger, *where, *shown).returncode == 0
     assert run_here(dledger, *where).returncode != 0
@@ -128,7 +128,8 @@ def test_members_change_over_to_tls_one_after_the_other(permissive: TlsGroup) ->
     host, port = peer.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as near:
         near.sendall(b"\0\0\0\x10plain text, a frame or none")
-        assert near.recv(1) == b""
+        with suppress(ConnectionResetError):
+            assert near.recv(1) == b""
     assert poll(lambda: "that takes TLS only (tls.peer.mode" in permissive.logs(), PATIENCE_S)
 
 

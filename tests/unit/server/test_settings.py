@@ -198,9 +198,27 @@ def test_who_takes_tls_only_speaks_it_too() -> None:
     assert mistake.startswith("tls.enable=false: with tls.server.mode=enforcing")
 
 
+def test_members_show_what_the_port_shows_unless_told_otherwise() -> None:
+    given = {
+        "tls.server.certPath": "/cert",
+        "tls.server.keyPath": "/key",
+        "tls.peer.mode": "enforcing",
+        "tls.peer.trustCertPath": "/ca",
+    }
+    assert read(given).config.tls.peer == TlsFiles("/cert", "/key", trust="/ca")
+    own = read({**given, "tls.peer.certPath": "/own", "tls.peer.keyPassword": "hush"})
+    assert own.config.tls.peer == TlsFiles("/own", key_password="hush", trust="/ca")
+    assert "hush" not in repr(own)
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [
+        ({"tls.peer.mode": "permissive"}, "tls.peer.certPath is missing"),
+        (
+            {"tls.peer.mode": "enforcing", "tls.server.certPath": "/cert"},
+            "tls.peer.trustCertPath is missing",
+        ),
         ({"tls.server.mode": "enforcing"}, "name a certificate in tls.server.certPath"),
         ({"tls.server.keyPath": "/key"}, "tls.server.certPath, its certificate, is missing"),
         (
@@ -210,5 +228,4 @@ def test_who_takes_tls_only_speaks_it_too() -> None:
     ],
 )
 def test_half_of_what_tls_needs_is_refused(given: dict[str, str], words: str) -> None:
-    (mistake,) = read(given).mistakes
-    assert words in mistake
+    assert any(words in mistake for mistake in read(given).mistakes)
