@@ -43,6 +43,7 @@ from dledger.errors import (
     UnsupportedError,
     UsageError,
 )
+from dledger.member_tls import MemberTls
 from dledger.raft.effects import Committed, Failed, Role
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
@@ -132,6 +133,7 @@ __all__ = [
     "LogReader",
     "LogServer",
     "MemberStatus",
+    "MemberTls",
     "NodeId",
     "NotLeaderError",
     "OutOfRangeError",

@@ -17,6 +17,7 @@ import trio
 
 from dledger.config import LogConfig, RaftConfig, parse_peers, voters_of
 from dledger.errors import ConfigError, DLedgerError, UsageError
+from dledger.member_tls import MemberTls
 from dledger.raft.ids import NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
 from dledger.runtime.commands import (
@@ -121,7 +122,11 @@ async def _run(options: argparse.Namespace) -> int:
         )
         return EXIT_DONE
     async with Client(
-        options.peers, group=options.group, secret=_secret(options), timeout_s=options.timeout
+        options.peers,
+        group=options.group,
+        secret=_secret(options),
+        tls=_tls(options),
+        timeout_s=options.timeout,
     ) as client:
         match options.command:
             case "append":
@@ -174,6 +179,7 @@ def _log_config(options: argparse.Namespace) -> LogConfig:
         store_path=options.store,
         raft=raft,
         secret=_secret(options),
+        tls=_tls(options),
         fsync=not options.no_fsync,
     )
 
@@ -194,6 +200,23 @@ def _secret(options: argparse.Namespace) -> str | None:
     if not secret:
         raise ConfigError(f"--secret-file {options.secret_file}: the file is empty")
     return secret
+
+
+def _tls(options: argparse.Namespace) -> MemberTls | None:
+    """Return what encrypts connections; None: they are plain text.
+
+    Raises:
+        ConfigError: only one of certificate and trust is named, or a file cannot be used.
+    """
+    if not (options.tls_cert or options.tls_trust or options.tls_key):
+        return None
+    if not (options.tls_cert and options.tls_trust):
+        raise ConfigError(
+            "--tls-cert and --tls-trust belong together: both sides show a certificate"
+        )
+    return MemberTls.from_files(
+        certificate=options.tls_cert, key=options.tls_key or "", trust=options.tls_trust
+    )
 
 
 def _body(options: argparse.Namespace) -> bytes:
@@ -315,6 +338,15 @@ def _common_options() -> argparse.ArgumentParser:
         help="all members, for example n0-127.0.0.1:20911;n1-127.0.0.1:20912 (%(default)s)",
     )
     common.add_argument("--secret-file", metavar="FILE", help="file with the group's secret")
+    common.add_argument(
+        "--tls-cert",
+        metavar="FILE",
+        help="encrypt: the certificate to show, PEM (with --tls-trust)",
+    )
+    common.add_argument("--tls-key", metavar="FILE", help="its key (default: in --tls-cert)")
+    common.add_argument(
+        "--tls-trust", metavar="FILE", help="who signs the certificates of the group, PEM"
+    )
     common.add_argument(
         "-v", "--verbose", action="count", default=0, help="log events; twice: everything"
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dledger.errors import ConfigError
+from dledger.member_tls import MemberTls
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 
 NAME_LENGTH_MAX: Final = 64
@@ -183,6 +184,8 @@ class LogConfig:
             more than addresses (docs/adr/0185); of a member that joins a group, those that it finds it by, and itself.
         store_path: folder of this node's log; created when missing, locked while in use.
         secret: shared by all members and log clients of the group; None: no authentication.
+        tls: encrypts connections between members, and those of log clients, by certificates of both sides; None: they
+            are plain text.
         segment_size_bytes: a segment file is closed before it would grow beyond this.
         cache_bytes_max: recent entries kept in memory (entries not yet durable are kept in any case).
         part_cache_bytes_max: older entries kept in memory, in parts, as they were read.
@@ -207,6 +210,7 @@ class LogConfig:
     store_path: str
     raft: RaftConfig
     secret: str | None = None
+    tls: MemberTls | None = None
     segment_size_bytes: int = 256 * 1024 * 1024
     cache_bytes_max: int = 64 * 1024 * 1024
     part_cache_bytes_max: int = 32 * 1024 * 1024

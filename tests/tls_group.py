@@ -15,6 +15,11 @@ from tests.certificates import write_files
 PATIENCE_S = 60.0
 
 
+def peer_settings(files: TlsFiles, mode: str) -> str:
+    """The keys of TLS between members, who show what the port shows."""
+    return f"tls.peer.mode={mode}\ntls.peer.trustCertPath={files.trust}\n"
+
+
 def settings(files: TlsFiles, mode: str) -> str:
     """The keys of TLS of a node that also speaks it."""
     lines = [
@@ -38,9 +43,11 @@ class TlsGroup:
                 f"tls.server.need.client.auth=require\ntls.server.trustCertPath={files.trust}\n"
                 f"tls.client.certPath={files.certificate}\ntls.client.keyPath={files.key}\n"
             )
-        self.processes = Group(folder, settings=SMALL_SEGMENTS + keys)
         conf = folder / "namesrv.conf"
         conf.write_text(keys)
+        if mode == "enforcing":
+            keys += peer_settings(files, mode)
+        self.processes = Group(folder, settings=SMALL_SEGMENTS + keys)
         for server in self.processes.name_servers:
             server.command += ["-c", str(conf)]
         self.without_certificate = make_tls_context(trust=files.trust)

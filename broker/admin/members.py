@@ -18,6 +18,7 @@ from broker.admin.command import Command
 from broker.admin.failures import UnchangedError
 from broker.admin.nodes import ask_nodes
 from broker.admin.options import add_nodes_of_group
+from broker.admin.tls_options import peer_tls_of
 from broker.command_line import read_secret
 from dledger import Client, ConfigError, Peer, parse_peers
 from dledger.runtime.members_command import DESCRIPTION, describe_members, members
@@ -31,6 +32,11 @@ def _add_options(command: argparse.ArgumentParser) -> None:
     add_nodes_of_group(options)
     options.add_argument(
         "--secret-file", metavar="FILE", help="its first line is the group's secret, if it has one"
+    )
+    options.add_argument(
+        "--peer-tls",
+        action="store_true",
+        help="members speak TLS with each other (tls.peer.mode): --tls-cert and --tls-trust are for them, too",
     )
     options.add_argument(
         "--timeout",
@@ -71,9 +77,12 @@ def _carry_out(options: argparse.Namespace, answers: Sequence[NodeAnswer]) -> in
     """
     group, peers = members_in(answers)
     secret = read_secret(options.secret_file, "--secret-file") if options.secret_file else None
+    tls = peer_tls_of(options)
 
     async def run() -> int:
-        async with Client(peers, group=group, secret=secret, timeout_s=options.timeout) as client:
+        async with Client(
+            peers, group=group, secret=secret, tls=tls, timeout_s=options.timeout
+        ) as client:
             return await members(client, options, report=_report)
 
     return trio.run(run)

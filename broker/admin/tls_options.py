@@ -6,7 +6,7 @@ import argparse
 import ssl
 
 from broker.command_line import read_secret
-from dledger import ConfigError
+from dledger import ConfigError, MemberTls
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.tls import make_tls_context
 
@@ -53,16 +53,38 @@ def tls_of(options: argparse.Namespace) -> ssl.SSLContext | None:
         )
     if options.tls_cert is None and len(files) > (options.tls_trust is not None):
         raise ConfigError("--tls-key and --tls-key-password-file need --tls-cert")
-    password = files.get("tls_key_password_file")
     try:
         return make_tls_context(
             trust=options.tls_trust or "",
             certificate=options.tls_cert or "",
             key=options.tls_key or "",
-            key_password=""
-            if password is None
-            else read_secret(password, "--tls-key-password-file"),
+            key_password=_password(options),
             checks_server=not options.tls_insecure,
         )
     except ClientUsageError as error:
         raise ConfigError(str(error)) from error
+
+
+def peer_tls_of(options: argparse.Namespace) -> MemberTls | None:
+    """Return what encrypts connections to the port where members meet; None: they are plain text.
+
+    Raises:
+        ConfigError: a file cannot be used, or is missing.
+    """
+    if not options.peer_tls:
+        return None
+    if options.tls_cert is None or options.tls_trust is None:
+        raise ConfigError(
+            "--peer-tls needs --tls-cert and --tls-trust: both sides show a certificate"
+        )
+    return MemberTls.from_files(
+        certificate=options.tls_cert,
+        key=options.tls_key or "",
+        key_password=_password(options),
+        trust=options.tls_trust,
+    )
+
+
+def _password(options: argparse.Namespace) -> str:
+    path = options.tls_key_password_file
+    return "" if path is None else read_secret(path, "--tls-key-password-file")

@@ -88,7 +88,7 @@ class NameServer:
             sock = _bind(self._config.listen)
             async with trio.open_nursery() as nursery:
                 ask = partial(ask_broker, tls=self._tls.client)
-                service = _Service(self._config, self.routes, kv, nursery, ask)
+                service = _Service(self._config, self.routes, kv, nursery, ask=ask)
                 listener = Listener(
                     service.handle,
                     closed=service.closed,
@@ -125,6 +125,7 @@ class _Service:
         routes: RouteTable,
         kv: KvStore,
         nursery: trio.Nursery,
+        *,
         ask: Ask,
     ) -> None:
         self._routes = routes

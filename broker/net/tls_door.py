@@ -16,7 +16,7 @@ _PLAIN_TEXT: Final = "plain text on a port that takes TLS only (tls.server.mode=
 
 
 class TlsDoor:
-    """What a port offers to those that connect.
+    """The offer of a port to those that connect.
 
     Args:
         context: returns what holds for a connection that begins now.

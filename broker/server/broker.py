@@ -119,7 +119,7 @@ class Broker:
         self._stop_wanted = trio.Event()
 
     def _make_listener(self) -> Listener:
-        """Build what serves the clients' connections."""
+        """Build what accepts and serves clients, within the bounds that are set."""
         limits = self.config.limits
         return Listener(
             self._received,
@@ -167,6 +167,7 @@ class Broker:
             peers=config.peers,
             store_path=config.store_path,
             secret=config.secret,
+            tls=self._tls.members,
             segment_size_bytes=config.segment_size_bytes,
             snapshot_log_bytes=config.snapshot_log_bytes,
             scrub_bytes_per_s=config.scrub_bytes_per_s,

@@ -30,7 +30,7 @@ from broker.service.retention import (
 from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
-from broker.settings.tls import TlsMode, TlsSettings, read_tls
+from broker.settings.tls import TlsMode, TlsSettings, read_peer_tls, read_tls
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
 from dledger.config import voters_of
@@ -481,7 +481,7 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         ),
         limits=_read_limits(values),
         metrics=_read_metrics(values),
-        tls=read_tls(values),
+        tls=read_peer_tls(values, read_tls(values)),
     )
 
 

@@ -241,7 +241,7 @@ class _NameServer:
         is_leading: Callable[[], bool],
         is_member: Callable[[], bool],
         tried: Callable[[], None],
-        tls: Callable[[], ssl.SSLContext | None],
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Set up a name server that was not reached yet; `run` registers with it.
 

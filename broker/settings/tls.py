@@ -7,7 +7,7 @@ broker.conf or namesrv.conf, and in the file that `tls.config.file` names.
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final, Protocol
 
@@ -16,12 +16,14 @@ from dledger_mq.net.tls_contexts import TlsFiles
 
 CONFIG_FILE: Final = "tls.config.file"
 CONFIG_FILE_OF_STOCK: Final = "/etc/rocketmq/tls.properties"
-PASSWORDS: Final = frozenset({"tls.server.keyPassword", "tls.client.keyPassword"})
+PASSWORDS: Final = frozenset(
+    {"tls.server.keyPassword", "tls.client.keyPassword", "tls.peer.keyPassword"}
+)
 """Keys whose values are shown to nobody."""
 
 
 class TlsMode(StrEnum):
-    """What the port takes; the values are RocketMQ's."""
+    """The modes of a port; the values are RocketMQ's."""
 
     DISABLED = "disabled"
     PERMISSIVE = "permissive"
@@ -116,6 +118,40 @@ TLS_KEYS: Final = (
     ),
 )
 
+PEER_KEYS: Final = (
+    HonouredKey(
+        text("tls.peer.mode"),
+        "what members of the group take from each other and speak: `disabled`, plain text; `permissive`, TLS where the "
+        "other has it, while a group changes over; `enforcing`, TLS only, with certificates on both sides",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("tls.peer.certPath"),
+        "certificate that this node shows to other members, as PEM",
+        shown_default="that of `tls.server.certPath`, with its key",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("tls.peer.keyPath"),
+        "its key as PEM",
+        shown_default="the file of the certificate",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("tls.peer.keyPassword"),
+        "password of that key; shown nowhere",
+        shown_default="none",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("tls.peer.trustCertPath"),
+        "who signs certificates of members, as PEM: whoever they sign for may be a member, unless there is a `secret`",
+        shown_default="none",
+        is_strict=True,
+    ),
+)
+"""Of brokers only."""
+
 TLS_REFUSED: Final = (
     RefusedKey(
         flag("tlsEnable"),
@@ -133,7 +169,7 @@ TLS_NEEDLESS: Final = NeedlessKeys(
 
 @dataclass(frozen=True, slots=True)
 class TlsSettings:
-    """What a process offers to those who connect, and wants of those to whom it connects.
+    """The offer of a process to those who connect, and its demands on those to whom it connects.
 
     Attributes:
         mode: what the port takes.
@@ -142,6 +178,8 @@ class TlsSettings:
         dials: whether connections that are opened are encrypted.
         client: certificate that is shown there, and who signs those of servers.
         checks_servers: whether these are checked.
+        peer_mode: what members of the group take from each other and speak.
+        peer: certificate that is shown there, and who signs those of others.
     """
 
     mode: TlsMode = TlsMode.DISABLED
@@ -150,6 +188,8 @@ class TlsSettings:
     dials: bool = False
     client: TlsFiles = field(default_factory=TlsFiles)
     checks_servers: bool = True
+    peer_mode: TlsMode = TlsMode.DISABLED
+    peer: TlsFiles = field(default_factory=TlsFiles)
 
     @property
     def is_offered(self) -> bool:
@@ -208,7 +248,22 @@ def read_tls(values: SettingsReader) -> TlsSettings:
     )
 
 
+def read_peer_tls(values: SettingsReader, found: TlsSettings) -> TlsSettings:
+    """Add what holds between members; a certificate, and who signs those of the others, must be there."""
+    peer = _read_files(values, "peer")
+    mode = TlsMode(values.choice("tls.peer.mode", tuple(map(str, TlsMode)), TlsMode.DISABLED))
+    if mode is TlsMode.DISABLED:
+        return found
+    if not peer.certificate:
+        peer = replace(found.server, trust=peer.trust)
+    for key, given in (("certPath", peer.certificate), ("trustCertPath", peer.trust)):
+        if not given:
+            values.refuse("tls.peer.mode", f"tls.peer.mode={mode}: tls.peer.{key} is missing")
+    return replace(found, peer_mode=mode, peer=peer)
+
+
 def _read_files(values: SettingsReader, end: str) -> TlsFiles:
+    """Read the keys of one end, `server`, `client` or `peer`; a key without its certificate is refused."""
     files = TlsFiles(
         certificate=values.text(f"tls.{end}.certPath", ""),
         key=values.text(f"tls.{end}.keyPath", ""),

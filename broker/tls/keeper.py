@@ -10,6 +10,7 @@ import logging
 import os
 import ssl
 import stat
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,8 +18,8 @@ import trio
 
 from broker.net.tls_door import TlsDoor
 from broker.settings.tls import TlsMode, TlsSettings
-from dledger import ConfigError
-from dledger_mq.net.tls_contexts import TlsFilesError, client_context, server_context
+from dledger import ConfigError, MemberTls
+from dledger_mq.net.tls_contexts import TlsFiles, TlsFilesError, client_context, server_context
 
 _log = logging.getLogger(__name__)
 
@@ -29,10 +30,11 @@ _Stamp = tuple[tuple[str, int, int, int], ...]
 
 
 class TlsKeeper:
-    """What holds of a process's TLS now.
+    """The certificates of a process, as they hold now.
 
     Attributes:
         door: for its port; None: it takes plain text only.
+        members: for the connections between members of a group; None: they are plain text.
     """
 
     def __init__(self, settings: TlsSettings) -> None:
@@ -44,34 +46,28 @@ class TlsKeeper:
         self._settings = settings
         self._stamp = _stamp(self._paths)
         try:
-            self._server, self._client = self._load()
+            self._now = _load(settings)
         except TlsFilesError as error:
             raise ConfigError(f"TLS: {error}") from error
-        is_plain_too = settings.mode is not TlsMode.ENFORCING
-        self.door = self._server and TlsDoor(self._server_now, takes_plain_text=is_plain_too)
+        self.door: TlsDoor | None = None
+        self.members: MemberTls | None = None
+        if settings.is_offered:
+            is_plain_too = settings.mode is not TlsMode.ENFORCING
+            self.door = TlsDoor(lambda: _held(self._now.server), takes_plain_text=is_plain_too)
+        if settings.peer_mode is not TlsMode.DISABLED:
+            self.members = MemberTls(
+                server=lambda: _held(self._now.peer_server),
+                client=lambda: _held(self._now.peer_client),
+                takes_plain_text=settings.peer_mode is not TlsMode.ENFORCING,
+            )
 
     def client(self) -> ssl.SSLContext | None:
         """Return what encrypts a connection that is opened now; None: plain text."""
-        return self._client
-
-    def _server_now(self) -> ssl.SSLContext:
-        assert self._server is not None, "a door is made with a context"
-        return self._server
+        return self._now.client
 
     @property
     def _paths(self) -> tuple[str, ...]:
-        settings = self._settings
-        served = settings.server.paths if settings.is_offered else ()
-        return (*served, *(settings.client.paths if settings.dials else ()))
-
-    def _load(self) -> tuple[ssl.SSLContext | None, ssl.SSLContext | None]:
-        """Return what the settings name, for the port and for connections that are opened; raises TlsFilesError."""
-        settings, server, client = self._settings, None, None
-        if settings.is_offered:
-            server = server_context(settings.server, settings.client_auth)
-        if settings.dials:
-            client = client_context(settings.client, checks_server=settings.checks_servers)
-        return server, client
+        return tuple(path for files in _used(self._settings) for path in files.paths)
 
     async def run(self) -> None:
         """Look after the files until cancelled; without any it returns at once."""
@@ -86,24 +82,59 @@ class TlsKeeper:
             return
         self._stamp = stamp
         try:
-            self._server, self._client = self._load()
+            self._now = _load(self._settings)
         except TlsFilesError as error:
             _log.error("TLS stays as it was: %s", error)
         else:
             _log.info("TLS: %s were loaded again", ", ".join(self._paths))
 
 
+@dataclass(frozen=True, slots=True)
+class _Contexts:
+    """The contexts that hold at a time; None: one is not wanted."""
+
+    server: ssl.SSLContext | None = None
+    client: ssl.SSLContext | None = None
+    peer_server: ssl.SSLContext | None = None
+    peer_client: ssl.SSLContext | None = None
+
+
+def _load(settings: TlsSettings) -> _Contexts:
+    """Return what the settings name; all of it or, with TlsFilesError, nothing."""
+    found = _Contexts()
+    if settings.is_offered:
+        found = replace(found, server=server_context(settings.server, settings.client_auth))
+    if settings.dials:
+        client = client_context(settings.client, checks_server=settings.checks_servers)
+        found = replace(found, client=client)
+    if settings.peer_mode is not TlsMode.DISABLED:
+        found = replace(
+            found,
+            peer_server=server_context(settings.peer, ssl.CERT_REQUIRED),
+            peer_client=client_context(settings.peer),
+        )
+    return found
+
+
+def _held(context: ssl.SSLContext | None) -> ssl.SSLContext:
+    assert context is not None, "who asks for it was made with it"
+    return context
+
+
+def _used(settings: TlsSettings) -> list[TlsFiles]:
+    """Return the files that are used."""
+    ends = (
+        (settings.server, settings.is_offered),
+        (settings.client, settings.dials),
+        (settings.peer, settings.peer_mode is not TlsMode.DISABLED),
+    )
+    return [files for files, is_used in ends if is_used]
+
+
 def tls_warnings(settings: TlsSettings) -> list[str]:
     """Return what is risky about settings and their files."""
     warnings = []
-    keys = {
-        files.key or files.certificate
-        for files, is_used in (
-            (settings.server, settings.is_offered),
-            (settings.client, settings.dials),
-        )
-        if is_used and files.certificate
-    }
+    keys = {each.key or each.certificate for each in _used(settings) if each.certificate}
     warnings += [
         f"{path}, a key, can be read by everybody on this machine: run chmod o-rwx {path}"
         for path in sorted(keys)

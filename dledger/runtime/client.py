@@ -44,6 +44,7 @@ from dledger.errors import (
     UnreachableError,
     UsageError,
 )
+from dledger.member_tls import MemberTls
 from dledger.raft.configuration import MemberChange
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId, Term
@@ -86,6 +87,7 @@ class Client:
         *,
         group: str = "default",
         secret: str | None = None,
+        tls: MemberTls | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Set up a client without connections; each is opened at its first use.
@@ -94,6 +96,7 @@ class Client:
             peers: all members, such as `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.
             group: name of the group.
             secret: the group's secret, if it has one.
+            tls: encrypts its connections; None: they are plain text.
             timeout_s: for calls that name no other.
 
         Raises:
@@ -103,7 +106,7 @@ class Client:
         self.group = group
         self.timeout_s = timeout_s
         self._by_id = {peer.node_id: peer for peer in self.peers}
-        self._identity = Identity.of_client(group, frozenset(self._by_id), secret)
+        self._identity = Identity.of_client(group, frozenset(self._by_id), secret, tls)
         self._connections: dict[NodeId, MemberConnection] = {}
         self._given = frozenset(self._by_id)
         self._locks = {node_id: trio.Lock() for node_id in self._by_id}

@@ -34,12 +34,14 @@ from dledger.codec.hello import (
 from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
+from dledger.member_tls import MemberTls
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import draw_process_number, now_ms
 from dledger.runtime.group_check import GroupCheck
+from dledger.runtime.member_sockets import connect_member
 from dledger.runtime.obstacles import Obstacles
 from dledger.runtime.peer_clocks import ClockReading, ClockWatch, clock_attributes, reading_of
-from dledger.runtime.sockets import FrameStream, connect
+from dledger.runtime.sockets import CONNECT_TIMEOUT_S, FrameStream
 from dledger.runtime.store_identity import StoreIdentity
 
 HANDSHAKE_TIMEOUT_S: Final = 3.0
@@ -61,6 +63,7 @@ class Identity:
         store_identity: the facts of a member's store, and the check of others' stores against them.
         obstacles: what keeps it from helping a leader; None: it reports none.
         group_check: the facts of its group, likewise.
+        tls: encrypts its connections; None: they are plain text.
     """
 
     group: str
@@ -73,9 +76,16 @@ class Identity:
     store_identity: StoreIdentity | None = None
     obstacles: Obstacles | None = None
     group_check: GroupCheck | None = None
+    tls: MemberTls | None = None
 
     @classmethod
-    def of_client(cls, group: str, members: frozenset[NodeId], secret: str | None) -> Identity:
+    def of_client(
+        cls,
+        group: str,
+        members: frozenset[NodeId],
+        secret: str | None,
+        tls: MemberTls | None = None,
+    ) -> Identity:
         """Build the identity of a log client of a group."""
         return cls(
             group=group,
@@ -83,6 +93,7 @@ class Identity:
             process=draw_process_number(),
             members=members,
             secret=secret.encode() if secret else None,
+            tls=tls,
         )
 
     def own_attributes(self, target: str) -> dict[str, str]:
@@ -181,7 +192,10 @@ async def dial_member(
         PeerProtocolError: who answers there does not speak this protocol.
     """
     try:
-        stream = FrameStream(await connect(peer.host, peer.port), opening_decoder())
+        with trio.fail_after(timeout_s + CONNECT_TIMEOUT_S):
+            stream = FrameStream(await connect_member(peer, me.tls), opening_decoder())
+    except trio.TooSlowError:
+        raise UnreachableError(f"{peer}: TLS handshake timeout") from None
     except OSError as error:
         raise UnreachableError(f"{peer}: {error.strerror or error}") from error
     try:

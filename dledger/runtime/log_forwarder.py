@@ -36,7 +36,9 @@ class LogForwarder:
     async def opened(self) -> AsyncIterator[None]:
         """Keep a client of the group at hand; it connects when it is needed."""
         config = self._config
-        async with Client(config.peers, group=config.group, secret=config.secret) as client:
+        async with Client(
+            config.peers, group=config.group, secret=config.secret, tls=config.tls
+        ) as client:
             self._client = client
 
             def follow() -> None:

@@ -70,7 +70,9 @@ class LoneCheck:
         me = self._me
         secret = None if me.secret is None else me.secret.decode()
         try:
-            async with Client((peer,), group=me.group, secret=secret, timeout_s=ASK_S) as client:
+            async with Client(
+                (peer,), group=me.group, secret=secret, tls=me.tls, timeout_s=ASK_S
+            ) as client:
                 seen = await client.members()
         except DLedgerError as error:
             # Nobody leads there, so nobody acknowledges anything there either.

@@ -138,6 +138,7 @@ class LogServer:
             process=process,
             members=frozenset(),
             secret=config.secret.encode() if config.secret else None,
+            tls=config.tls,
             attributes=dict(config.service_attributes),
             clock=clock,
             store_identity=self._store_identity,

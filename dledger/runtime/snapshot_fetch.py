@@ -192,7 +192,9 @@ class SnapshotFetch:
     async def _fetch_from(self, peer: Peer) -> None:
         """Copy the snapshot over its own connection; the state is replaced only once the file is whole and verified."""
         config = self._config
-        identity = Identity.of_client(config.group, frozenset({peer.node_id}), config.secret)
+        identity = Identity.of_client(
+            config.group, frozenset({peer.node_id}), config.secret, config.tls
+        )
         connection = await open_member_connection(peer, identity, blob_bytes_max=GIVEN_BYTES_MAX)
         snapshot: SnapshotFile | None = None
         async with open_task_group() as tasks:

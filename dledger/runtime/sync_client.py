@@ -15,6 +15,7 @@ import trio
 from dledger.codec.client_rpc import StatusAnswer
 from dledger.config import Peer
 from dledger.errors import DLedgerError, OutcomeUnknownError, UsageError
+from dledger.member_tls import MemberTls
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
@@ -31,10 +32,11 @@ class SyncClient:
         *,
         group: str = "default",
         secret: str | None = None,
+        tls: MemberTls | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Set up the client; the arguments are those of `Client`."""
-        self._client = Client(peers, group=group, secret=secret, timeout_s=timeout_s)
+        self._client = Client(peers, group=group, secret=secret, tls=tls, timeout_s=timeout_s)
         self._thread: threading.Thread | None = None
         self._is_open = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None

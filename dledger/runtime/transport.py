@@ -33,6 +33,7 @@ from dledger.runtime.handshake import (
 )
 from dledger.runtime.joining import JoinWatch
 from dledger.runtime.lone_check import LoneCheck
+from dledger.runtime.member_sockets import meet
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
 from dledger.runtime.sockets import RESOURCE_ERRORS, FrameStream, listen, tune
@@ -195,6 +196,8 @@ class Transport:
         try:
             tune(stream.sock)
             with trio.fail_after(HANDSHAKE_TIMEOUT_S):
+                if self._me.tls is not None:
+                    await meet(stream, self._me.tls)
                 return await accept(stream, self._me, self.links.why_duplicate)
         except trio.TooSlowError:
             reason = "handshake timeout"

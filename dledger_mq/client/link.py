@@ -266,6 +266,7 @@ class Links:
         opaques: Opaques,
         on_request: RequestHandler,
         probe: Probe = lambda: None,
+        *,
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._probe = probe

@@ -98,7 +98,7 @@ class Session:
         self.loop = current_loop()
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
-        self.links = Links(nursery, self.opaques, self._on_request, self._probe, tls)
+        self.links = Links(nursery, self.opaques, self._on_request, self._probe, tls=tls)
         self.name_servers = NameServers(name_servers, self.links.get)
         self.routes = Routes(self.name_servers, self.loop.now)
 

@@ -63,7 +63,7 @@ class ReadBuffer:
 
 
 class Cipher(Protocol):
-    """What stands between a socket and its frames where that is not, or not surely, plain text; see `TlsEnd`."""
+    """The layer between a socket and its frames where that is not, or not surely, plain text; see `TlsEnd`."""
 
     @property
     def is_open(self) -> bool:
@@ -265,7 +265,7 @@ class FrameSocket(ABC):
                 self.partial_since = self.received_at if self.is_shaking else None
         if cipher.has_ended and not plain:
             self.close("closed by the peer")
-        return plain
+        return b"" if self.close_reason else plain
 
     def _send_output(self, data: bytes) -> None:
         """Send what belongs to the encryption itself: it is rare, and goes in order with what waits."""

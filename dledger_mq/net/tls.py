@@ -36,7 +36,7 @@ _REASONS: Final = {
     "VERSION_TOO_LOW": "it offers no TLS version from 1.2 on",
     "WRONG_VERSION_NUMBER": "what it sent is no TLS",
 }
-"""What OpenSSL calls the causes that are met in practice, in words."""
+"""The causes that are met in practice: OpenSSL's names, and words for them."""
 
 _PLACE: Final = re.compile(r" \(_ssl\.c:[0-9]+\)$")
 

@@ -107,7 +107,7 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
 def _why_unusable(error: ssl.SSLError, certificate: str, key: str) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"the key in {key} does not belong to the first certificate in {certificate}"
-    if error.reason is None:  # OpenSSL says no more than that reading PEM has failed
+    if not error.reason:  # OpenSSL says no more than that reading PEM has failed
         if b"ENCRYPTED" in Path(key).read_bytes():
             return f"the key in {key} is encrypted, and its password is missing or wrong"
         return f"{certificate} and {key} do not hold a certificate and its key as PEM"

@@ -24,7 +24,7 @@ HEADER_BYTES_MAX: Final = 1024 * 1024
 """Properties (32 767 bytes) escaped as JSON stay below 200 KB; a header needs no more."""
 
 TLS_BYTE: Final = 0x16
-"""How TLS begins. No frame does: its first byte is the highest of a length of at most 16 MiB, 0 or 1."""
+"""The first byte of TLS. That of a frame is the highest of a length of at most 16 MiB, 0 or 1."""
 
 _WORDS: Final = Layout(">II")
 _LENGTH_BYTES: Final = 4
@@ -145,6 +145,7 @@ class FrameDecoder:
             self._data, self._position = b"", 0
 
     def _impossible(self, length: int, header_word: int) -> FrameError:
+        """Return why no frame begins with these two words."""
         header_bytes = header_word & 0xFF_FFFF
         if length >> 24 == TLS_BYTE:
             return FrameError("it begins as TLS does, which is off here")

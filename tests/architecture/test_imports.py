@@ -58,6 +58,7 @@ LAYERS = {
         "config",
         "engine",
         "errors",
+        "member_tls",
         "forgetting",
         "raft",
         "repair",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from broker.settings.keys import ANY_HOSTS, HonouredKey, Scope, flag, number, text
-from broker.settings.tls import TLS_KEYS
+from broker.settings.tls import PEER_KEYS, TLS_KEYS
 
 _OF_MEMBERS: Final = (
     HonouredKey(
@@ -458,6 +458,6 @@ HONOURED: Final = {
     "Service": _OF_SERVICE,
     "Figures": _OF_FIGURES,
     "Bounds": _OF_BOUNDS,
-    "TLS": TLS_KEYS,
+    "TLS": (*TLS_KEYS, *PEER_KEYS),
 }
 """The keys by what they are about."""

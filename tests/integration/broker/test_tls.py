@@ -5,19 +5,20 @@ from __future__ import annotations
 import shutil
 import socket
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 
 from broker.admin.cli import main as dledger_admin
+from dledger.cli import main as dledger
 from dledger_mq import ClientError, make_tls_context
 from dledger_mq.blocking import Admin
 from dledger_mq.net.tls import TlsEnd
-from jepsen.processes import poll
+from jepsen.processes import Process, poll
 from tests.certificates import HOST, client_side, write_files
 from tests.integration.commands import run_here
-from tests.tls_group import PATIENCE_S, TlsGroup, running
+from tests.tls_group import PATIENCE_S, TlsGroup, peer_settings, running
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -70,6 +71,17 @@ def test_an_operator_asks_over_tls(enforcing: TlsGroup) -> None:
     assert "/no/ca.pem cannot be read: No such file or directory" in wrong.stderr
 
 
+def test_the_members_are_asked_over_tls(enforcing: TlsGroup) -> None:
+    files, processes = enforcing.files, enforcing.processes
+    shown = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-trust", files.trust)
+    listed = ("members", "list", "--namesrv", processes.namesrv, "--timeout", "2")
+    assert run_here(dledger_admin, *shown, *listed, "--peer-tls").returncode == 0
+    assert run_here(dledger_admin, *shown, *listed).returncode == 1
+    where = ("status", "--group", processes.group, "--peers", processes.peers, "--timeout", "2")
+    assert run_here(dledger, *where, *shown).returncode == 0
+    assert run_here(dledger, *where).returncode != 0
+
+
 def test_half_open_handshakes_disturb_nobody(enforcing: TlsGroup, tmp_path: Path) -> None:
     """More than may be unfinished at once, of which each has made the broker answer."""
     node = enforcing.processes.nodes[0]
@@ -92,6 +104,33 @@ def rss_bytes(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise AssertionError("no VmRSS")
+
+
+def rewrite(group: TlsGroup, node: Process, mode: str) -> None:
+    """Start a node anew with another mode between members."""
+    conf = group.processes.folder / f"{node.name}.conf"
+    kept = [line for line in conf.read_text().splitlines() if not line.startswith("tls.peer.")]
+    conf.write_text("\n".join(kept) + "\n" + peer_settings(group.files, mode))
+    node.stop()
+    node.start()
+    assert poll(node.is_listening, PATIENCE_S), node.log_tail()
+
+
+def test_members_change_over_to_tls_one_after_the_other(permissive: TlsGroup) -> None:
+    """From plain text, over a while in which they speak both, to nothing but TLS; the group serves after each step."""
+    for mode in ("permissive", "enforcing"):
+        for node in permissive.processes.nodes:
+            rewrite(permissive, node, mode)
+            assert poll(lambda: permissive.sends(None), PATIENCE_S), permissive.logs()[-3000:]
+    asked = run_here(dledger_admin, "status", "--strict", "--namesrv", permissive.processes.namesrv)
+    assert asked.returncode == 0, asked.stdout
+    peer = permissive.processes.peers.split(";")[0].partition("-")[2]
+    host, port = peer.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as near:
+        near.sendall(b"\0\0\0\x10plain text, a frame or none")
+        with suppress(ConnectionResetError):
+            assert near.recv(1) == b""
+    assert poll(lambda: "that takes TLS only (tls.peer.mode" in permissive.logs(), PATIENCE_S)
 
 
 def test_certificates_change_without_a_restart(permissive: TlsGroup, tmp_path: Path) -> None:

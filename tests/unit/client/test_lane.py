@@ -55,7 +55,7 @@ class SlowFinder:
 def wire(monkeypatch: pytest.MonkeyPatch) -> NotingWire:
     one = NotingWire()
 
-    async def open_it(*_: object) -> NotingWire:
+    async def open_it(*_: object, **_options: object) -> NotingWire:
         return one
 
     monkeypatch.setattr(lanes, "open_wire", open_it)

@@ -29,13 +29,19 @@ TIMEOUT_S = 60.0
 class Echo:
     """A listener that sends back what it gets, and what became of its connections."""
 
-    def __init__(self, folder: Path, *, takes_plain_text: bool = True, **limits: float) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        takes_plain_text: bool = True,
+        limits: ListenerLimits | None = None,
+    ) -> None:
         context = server_side(folder / "server")
         self.ended: list[str] = []
         self.listener = Listener(
             self.handle,
             closed=lambda connection: self.ended.append(connection.close_reason),
-            limits=ListenerLimits(**limits),
+            limits=limits,
             door=TlsDoor(lambda: context, takes_plain_text=takes_plain_text),
         )
         self.sock = socket.create_server((HOST, 0))
@@ -151,7 +157,7 @@ async def test_a_handshake_that_never_ends_is_ended(
 ) -> None:
     """A byte now and then keeps nobody in: what counts is when it began."""
     hello = TlsEnd(client_side(tmp_path), is_server=False, host=HOST).begin()
-    echo = Echo(tmp_path, handshake_timeout_s=0.2, sweep_interval_s=0.05)
+    echo = Echo(tmp_path, limits=ListenerLimits(handshake_timeout_s=0.2, sweep_interval_s=0.05))
     with trio.fail_after(TIMEOUT_S), echo.raw(hello[:1]) as near:
         async with trio.open_nursery() as nursery:
             await nursery.start(echo.listener.run, [echo.sock])

@@ -91,6 +91,7 @@ class Fetching:
         settings = SimpleNamespace(
             group=config.group,
             secret=config.secret,
+            tls=config.tls,
             peers=peers,
             raft=raft,
             snapshot_fetch_bytes_per_s=0,
