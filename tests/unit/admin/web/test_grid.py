@@ -70,3 +70,9 @@ def test_a_column_that_is_not_there_changes_nothing() -> None:
     rows: list[tuple[str, int | None]] = [("b", 1), ("a", 2)]
     shown = grid_of(rows, Sorting("evil")).shown
     assert [cells[0].text for cells in shown] == ["b", "a"]
+
+
+def test_a_page_has_so_many_rows_and_no_more() -> None:
+    rows: list[tuple[str, int | None]] = [("a", number) for number in range(2 * grid.ROWS_MAX + 5)]
+    shown = [len(grid_of(rows, Sorting(page=page)).shown) for page in (1, 2, 3, 4)]
+    assert shown == [grid.ROWS_MAX, grid.ROWS_MAX, 5, 5]
