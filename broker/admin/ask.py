@@ -30,6 +30,14 @@ class NobodyAnsweredError(Exception):
     """No name server, or no node, could be asked."""
 
 
+class ServerRefusedError(BodyError):
+    """A server refuses a request; `code` says how."""
+
+    def __init__(self, code: int, remark: str) -> None:
+        super().__init__(f"refused with code {code}: {remark}")
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
     """The answer of a node, or the reason why there is none.
@@ -144,7 +152,7 @@ async def ask_each(
                     link = links.get(address)
                     answer = await link.call(code, ext or {}, body, timeout_s=ASK_TIMEOUT_S)
                 except ClientError as error:
-                    problem = _reason(address, error, ASK_TIMEOUT_S)
+                    problem = reason_of(address, error, ASK_TIMEOUT_S)
                     replies[place] = NodeReply(address, None, problem, not error.definite)
                 else:
                     replies[place] = NodeReply(address, answer)
@@ -164,22 +172,26 @@ def make_links(nursery: trio.Nursery) -> Links:
 async def ask_name_server(links: Links, address: str, *, timeout_s: float) -> ClusterInfo | str:
     """Ask a name server for all brokers; return the reason if it gives none."""
     try:
-        body = await _call(links, address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s)
+        body = await ask_server(
+            links, address, RequestCode.GET_BROKER_CLUSTER_INFO, timeout_s=timeout_s
+        )
         return decode_cluster_info(body)
     except (ClientError, BodyError) as error:
-        return _reason(address, error, timeout_s)
+        return reason_of(address, error, timeout_s)
 
 
 async def ask_broker(links: Links, address: str, *, timeout_s: float) -> NodeAnswer:
     """Ask a broker for its runtime information."""
     try:
-        body = await _call(links, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s)
+        body = await ask_server(
+            links, address, RequestCode.GET_BROKER_RUNTIME_INFO, timeout_s=timeout_s
+        )
         return NodeAnswer(address, _table(body))
     except (ClientError, BodyError) as error:
-        return NodeAnswer(address, problem=_reason(address, error, timeout_s))
+        return NodeAnswer(address, problem=reason_of(address, error, timeout_s))
 
 
-def _reason(address: str, error: Exception, timeout_s: float) -> str:
+def reason_of(address: str, error: Exception, timeout_s: float) -> str:
     """Return in few words why there is no answer; the address is known to whoever reads it."""
     if isinstance(error, TooLateError):
         return f"no connection within {timeout_s:g} s"
@@ -196,10 +208,23 @@ def _table(body: bytes) -> dict[str, str]:
     return {str(key): str(value) for key, value in table.items()}
 
 
-async def _call(links: Links, address: str, code: int, *, timeout_s: float) -> bytes:
-    answer = await links.get(address).call(code, timeout_s=timeout_s)
+async def ask_server(
+    links: Links,
+    address: str,
+    code: int,
+    ext: Mapping[str, str] | None = None,
+    *,
+    timeout_s: float,
+) -> bytes:
+    """Return the body of a server's answer to one request.
+
+    Raises:
+        ClientError: no answer came.
+        ServerRefusedError: it refuses.
+    """
+    answer = await links.get(address).call(code, ext, timeout_s=timeout_s)
     if answer.code != ResponseCode.SUCCESS:
-        raise BodyError(f"refused with code {answer.code}: {answer.remark or 'no reason given'}")
+        raise ServerRefusedError(answer.code, answer.remark or "no reason given")
     return answer.body
 
 

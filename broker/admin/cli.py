@@ -40,6 +40,7 @@ from broker.admin.top import TOP
 from broker.admin.topics import TOPICS
 from broker.admin.upgrade_check import UPGRADE_CHECK
 from broker.admin.verify_command import VERIFY
+from broker.admin.web.command import WEB
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientError, ClientUsageError
@@ -62,6 +63,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     UPGRADE_CHECK,
     RESEND_DLQ,
     IMPORT,
+    WEB,
 )
 """Every subcommand, in the order in which the help lists them."""
 

@@ -19,6 +19,7 @@ MEMBERS_MAX: Final = 15
 
 NAME_LENGTH_MAX: Final = 255
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
+_DECIMAL: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _FINE: Final = frozenset({"", "ok", "no"})
 
 
@@ -38,6 +39,9 @@ class MemberFacts:
         free_bytes: room on the disk of its store.
         clients: connections, without those of members and the one that asked.
         role_ms, up_ms: for how long it has its role, and for how long it runs.
+        stored_count: messages that the group has ever stored.
+        given_count: messages that it has given to consumers since its start.
+        sync_ms: how long its disk takes to make a write durable.
         stopping: how far an orderly stop is; empty: none is wanted.
         troubles: what is wrong with it in its own words.
         members: ids of the whole group, with the address for clients where it is known.
@@ -59,6 +63,9 @@ class MemberFacts:
     clients: int | None = None
     role_ms: int | None = None
     up_ms: int | None = None
+    stored_count: int | None = None
+    given_count: int | None = None
+    sync_ms: float | None = None
     version: str = ""
     stopping: str = ""
     troubles: tuple[str, ...] = ()
@@ -94,6 +101,9 @@ def read_facts(answer: NodeAnswer) -> MemberFacts | None:
         clients=max(0, clients - 1) if clients is not None else None,
         role_ms=_number(table, "raftRoleMs"),
         up_ms=_number(table, "raftUpMs"),
+        stored_count=_number(table, "putMessageTimesTotal"),
+        given_count=_number(table, "msgGetTotalTodayNow"),
+        sync_ms=_decimal(table, "raftSyncMs"),
         version=_name(table, "raftVersion") or _name(table, "brokerVersionDesc"),
         stopping=table.get("raftStopping", ""),
         troubles=_troubles(table),
@@ -109,6 +119,11 @@ def _name(table: Mapping[str, str], key: str) -> str:
 def _number(table: Mapping[str, str], key: str) -> int | None:
     text = table.get(key, "")
     return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _decimal(table: Mapping[str, str], key: str) -> float | None:
+    text = table.get(key, "")
+    return float(text) if _DECIMAL.fullmatch(text) else None
 
 
 def _troubles(table: Mapping[str, str]) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ import argparse
 import json
 import math
 import sys
-import time
 from collections.abc import Callable
 from typing import Final
 
@@ -16,12 +15,11 @@ from rich.console import Console
 from broker.admin.ask import NobodyAnsweredError
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
-from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, KnownMembers, Sight, judge
+from broker.admin.looks import Looks
 from broker.admin.options import add_json, add_namesrv_or_brokers
 from broker.admin.printing import console as new_console
 from broker.admin.status_json import health_json
 from broker.admin.status_table import StatusTable
-from broker.admin.survey import look_around
 from broker.admin.watching import keep_watching
 
 WATCH_S: Final = 2.0
@@ -40,8 +38,8 @@ def run_status(options: argparse.Namespace) -> int:
     return trio.run(_show_once if options.watch is None else _watch, options)
 
 
-class _Looks:
-    """One look after the other; each knows the members that the ones before have seen.
+class _StatusLooks:
+    """The looks of one command.
 
     Attributes:
         problem: why the last look has found nobody; empty: somebody has answered.
@@ -49,56 +47,26 @@ class _Looks:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.problem = "nobody was asked yet"
-        self._name_servers: tuple[str, ...] = options.namesrv or ()
-        self._brokers: tuple[str, ...] = options.brokers or ()
+        self._looks = Looks(options.namesrv or (), options.brokers or (), options.expect or ())
         self._is_strict: bool = options.strict
-        self._expected: tuple[str, ...] = tuple(options.expect or ())
-        self._health = ClusterHealth({}, ())
+        self._is_well = False
 
     async def look(self) -> StatusTable:
         """Look once."""
-        at_s = time.time()
-        known = self._health.members
-        sight = await look_around(self._name_servers, self._brokers, known)
-        self._health = judge(sight, known, self._expected)
-        self.problem = _why_nobody(sight, self._health)
-        return StatusTable(self._health, at_s, self.problem or _remark(sight, self._health.members))
+        look = await self._looks.look()
+        self.problem = look.problem
+        self._is_well = look.health.is_whole if self._is_strict else look.health.is_led
+        return StatusTable(look.health, look.at_s, look.remark)
 
     def exit_code(self) -> int:
         """Return what the last look means for a script."""
         if self.problem:
             return EXIT_UNKNOWN
-        is_well = self._health.is_whole if self._is_strict else self._health.is_led
-        return EXIT_OK if is_well else EXIT_DIFFERENT
-
-
-def _why_nobody(sight: Sight, health: ClusterHealth) -> str:
-    """Return why there is no group to show; empty: there is one."""
-    seen = [group for group in health.groups if group.members]
-    if sight.facts or any(group.name != UNKNOWN_GROUP for group in seen):
-        return ""
-    problems = dict(sight.name_servers)
-    if any(not problem for problem in problems.values()):
-        # That expected groups are missing is an answer.
-        return "" if health.groups else "the name servers know no group"
-    asked = "name server" if problems else "node"
-    problems = problems or {address: each.problem for address, each in sight.answers.items()}
-    return f"no {asked} answers: {'; '.join(f'{at}: {why}' for at, why in problems.items())}"
-
-
-def _remark(sight: Sight, known: KnownMembers) -> str:
-    """Return from where the members are known, where not from the name servers that were asked; empty: from them."""
-    if not sight.name_servers or sight.registered.keys() - {UNKNOWN_GROUP}:
-        return ""
-    is_deaf = all(sight.name_servers.values())
-    what = "no name server answers" if is_deaf else "the name servers know no group"
-    if not any(known.values()):
-        return what
-    return f"{what}: shown are the members that were known before"
+        return EXIT_OK if self._is_well else EXIT_DIFFERENT
 
 
 async def _show_once(options: argparse.Namespace) -> int:
-    looks = _Looks(options)
+    looks = _StatusLooks(options)
     table = await looks.look()
     if looks.problem:
         raise NobodyAnsweredError(looks.problem)
@@ -108,7 +76,7 @@ async def _show_once(options: argparse.Namespace) -> int:
 
 async def _watch(options: argparse.Namespace) -> int:
     """Look again and again until a signal, every `options.watch` seconds, or less often where an answer is missing."""
-    looks, console = _Looks(options), new_console()
+    looks, console = _StatusLooks(options), new_console()
     await keep_watching(
         looks.look,
         _printer(console, as_json=options.json, is_stream=True),

@@ -121,6 +121,25 @@ LAYERS = {
     },
     "broker.importing": {"store"},
     "broker.admin": {"command_line", "importing", "store", "times"},
+    "broker.admin.web": {
+        "answers",
+        "ask",
+        "broker_tables",
+        "cluster",
+        "command",
+        "exit_codes",
+        "failures",
+        "group_places",
+        "groups",
+        "health",
+        "looks",
+        "message_search",
+        "offset_reset",
+        "options",
+        "printing",
+        "resend_dlq",
+        "survey",
+    },
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
     "broker.server.links": set(),
@@ -372,6 +391,33 @@ def test_pyspark_is_imported_in_one_place_only() -> None:
         if found.top in {"pyspark", "py4j"}
     ]
     assert wrong == []
+
+
+CONSOLE_ONLY = {"hypercorn", "jinja2", "markupsafe", "starlette"}
+"""The extra `web`."""
+
+
+def test_the_extra_of_the_console_is_imported_there_only() -> None:
+    wrong = [
+        str(found)
+        for package in ("dledger", "dledger_mq", "broker")
+        for found in imports_under(package)
+        if found.top in CONSOLE_ONLY and not found.path.is_relative_to(ROOT / "broker/admin/web")
+    ]
+    assert wrong == []
+
+
+def test_the_command_of_the_admin_starts_without_the_console() -> None:
+    script = f"import sys, broker.admin.cli\nprint(sorted({CONSOLE_ONLY!r} & set(sys.modules)))"
+    seen = subprocess.run(
+        [sys.executable, "-c", script],
+        check=True,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=120,
+    )
+    assert seen.stdout == "[]\n"
 
 
 def test_the_command_of_the_pipeline_starts_without_spark() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.admin import cli, status
+from broker.admin import cli, looks
 from broker.admin.health import Sight
 
 
@@ -27,7 +27,7 @@ def test_expected_groups_that_are_missing(
     async def look(*_: object) -> Sight:
         return Sight({"127.0.0.1:9876": problem}, {}, {})
 
-    monkeypatch.setattr(status, "look_around", look)
+    monkeypatch.setattr(looks, "look_around", look)
     options = [word for group in expected for word in ("--expect", group)]
     assert cli.main(["status", "-n", "127.0.0.1:9876", *options]) == code
     printed = capsys.readouterr()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
-from broker.admin import cli, lag, nodes, status
+from broker.admin import cli, lag, looks, nodes
 
 
 async def interrupted(*_: object, **__: object) -> None:
@@ -23,7 +23,7 @@ async def interrupted(*_: object, **__: object) -> None:
 def test_an_interrupt_is_a_line_and_the_code_for_unknown(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(status, "look_around", interrupted)
+    monkeypatch.setattr(looks, "look_around", interrupted)
     monkeypatch.setattr(nodes, "addresses_of_group", interrupted)
     monkeypatch.setattr(lag, "consumer_lags", interrupted)
     assert cli.main([command, "-n", "127.0.0.1:1"]) == 3

@@ -1,0 +1,249 @@
+"""Pages of messages: forms, what they refuse, and what is shown of a hostile message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import cast
+
+import msgspec
+import pytest
+
+from broker.admin import message_search
+from broker.admin.message_search import FOUND_MAX, BrokerMessage, QueuePage, SearchError
+from broker.admin.web import message_pages
+from broker.admin.web.message_views import (
+    TIME_MS_MAX,
+    message_view,
+    queue_view,
+    time_in,
+    whole_number,
+)
+from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.hosts import pack_host
+from dledger_mq.message.properties import encode_properties
+from dledger_mq.message.record import decode_record, encode_record
+from tests.unit.admin.web.consoles import NOW_MS, client_of, console_of, sampler_of, whole_look
+from tests.unit.admin.web.test_pages import EVIL, Parsed
+
+HOST = pack_host("127.0.0.1", 10911)
+
+
+def message_of(
+    body: bytes = b"{}",
+    *,
+    topic: str = "Orders",
+    at_ms: int = NOW_MS,
+    offset: int = 7,
+    **properties: str,
+) -> BrokerMessage:
+    record = encode_record(
+        topic=topic.encode(),
+        queue_id=1,
+        queue_offset=offset,
+        physical_offset=1234,
+        sys_flag=0,
+        born_timestamp_ms=at_ms,
+        born_host=HOST,
+        store_timestamp_ms=at_ms,
+        store_host=HOST,
+        body=body,
+        properties=encode_properties(properties),
+    )
+    return BrokerMessage("broker-a", decode_record(record))
+
+
+class FakeSearch:
+    """Finds the same, whatever is searched; notes what was.
+
+    Attributes:
+        found: the messages.
+        asked: names of the searches, with what they were for.
+    """
+
+    def __init__(self, *found: BrokerMessage) -> None:
+        self.found = list(found)
+        self.asked: list[tuple[object, ...]] = []
+
+    async def by_key(self, topic: str, key: str) -> list[BrokerMessage]:
+        self.asked.append(("key", topic, key))
+        return self.found
+
+    async def by_id(self, message_id: str) -> list[BrokerMessage]:
+        self.asked.append(("id", message_id))
+        return self.found
+
+    async def by_time(self, topic: str, begin_ms: int) -> list[BrokerMessage]:
+        self.asked.append(("time", topic, begin_ms))
+        return self.found
+
+    async def at(self, broker: str, physical_offset: int) -> BrokerMessage | None:
+        self.asked.append(("at", broker, physical_offset))
+        return self.found[0] if self.found else None
+
+    async def from_queue(self, queue: MessageQueue, offset: int | None) -> QueuePage:
+        self.asked.append(("queue", queue, offset))
+        return QueuePage(tuple(self.found), 0, 500)
+
+
+async def page(
+    monkeypatch: pytest.MonkeyPatch, search: FakeSearch | SearchError, path: str, status: int = 200
+) -> Parsed:
+    @asynccontextmanager
+    async def open_search(_namesrv: str) -> AsyncIterator[FakeSearch]:
+        if isinstance(search, SearchError):
+            raise search
+        yield search
+
+    monkeypatch.setattr(message_pages, "open_search", open_search)
+    async with client_of(console_of(sampler_of(whole_look()))) as client:
+        answer = await client.get(path)
+    assert answer.status_code == status, answer.text
+    return Parsed(answer.text)
+
+
+@pytest.mark.parametrize(
+    ("query", "asked"),
+    [
+        ("by=key&topic=Orders&key=%20k1%20", ("key", "Orders", "k1")),
+        ("by=id&id=7F", ("id", "7F")),
+        ("by=time&topic=Orders&time=2025-06-15T15:06:40", ("time", "Orders", NOW_MS)),
+        ("by=time&topic=Orders&time=1750000000000", ("time", "Orders", NOW_MS)),
+    ],
+)
+async def test_a_form_is_carried_out(
+    monkeypatch: pytest.MonkeyPatch, query: str, asked: tuple[object, ...]
+) -> None:
+    search = FakeSearch(message_of(UNIQ_KEY="u1", KEYS="k1 k2", TAGS="new"))
+    shown = await page(monkeypatch, search, f"/messages?{query}")
+    assert search.asked == [asked]
+    assert all(text in shown.said for text in ("2025-06-15 15:06:40", "u1", "k1 k2", "new"))
+
+
+@pytest.mark.parametrize(
+    ("query", "problem"),
+    [
+        ("by=key&topic=Orders&key=", "no key is given"),
+        ("by=key&topic=&key=k", "The specified topic is blank."),
+        ("by=key&topic=%3Cscript%3E&key=k", "illegal characters"),
+        ("by=time&topic=Orders&time=soon", "no time is given"),
+    ],
+)
+async def test_a_form_that_is_not_filled_in_asks_nobody(
+    monkeypatch: pytest.MonkeyPatch, query: str, problem: str
+) -> None:
+    search = FakeSearch()
+    shown = await page(monkeypatch, search, f"/messages?{query}", 503)
+    assert problem in shown.said
+    assert search.asked == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/messages?by=id&id=7F", "/queue?topic=T&broker=b&queue=0", "/message?broker=b&offset=1"],
+)
+async def test_a_search_that_fails_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    shown = await page(monkeypatch, SearchError("no name server answers"), path, 503)
+    assert "no name server answers" in shown.said
+
+
+async def test_nothing_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert (
+        "No message was found."
+        in (await page(monkeypatch, FakeSearch(), "/messages?by=id&id=7F")).said
+    )
+    shown = await page(monkeypatch, FakeSearch(), "/message?broker=b&offset=1", 404)
+    assert "There is no message at this place" in shown.said
+
+
+@pytest.mark.parametrize("form", ["json", "text", "hex"])
+async def test_a_hostile_message_is_text(monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+    plain_evil = EVIL.replace("\x00", "").replace("\u202e", "")
+    evil = message_of(
+        f'["{plain_evil}"]'.replace("\"'", "'").encode(), KEYS=plain_evil, own=plain_evil
+    )
+    shown = await page(monkeypatch, FakeSearch(evil), f"/message?broker=b&offset=1&as={form}")
+    assert shown.tags.count("script") == 1
+    assert not {"img", "iframe", "object"} & set(shown.tags)
+    assert plain_evil in shown.said
+    assert not {name for name in shown.attributes if name.startswith("on")}
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/message",
+        "/message?broker=b&offset=-1",
+        "/message?broker=b&offset=99999999999999999999",
+        "/queue?topic=T&broker=b&queue=x",
+        "/queue?topic=%00&broker=b&queue=1",
+    ],
+)
+async def test_an_address_that_makes_no_sense_is_no_page(
+    monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    search = FakeSearch(message_of())
+    await page(monkeypatch, search, path, 404)
+    assert search.asked == []
+
+
+async def test_a_queue_leads_to_older_and_newer_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = FakeSearch(message_of(offset=200))
+    shown = await page(
+        monkeypatch, search, "/queue?topic=Orders&broker=broker-a&queue=1&offset=200"
+    )
+    assert search.asked == [("queue", MessageQueue("Orders", "broker-a", 1), 200)]
+    assert "Older messages" in shown.said
+    assert "Newer messages" in shown.said
+
+
+@pytest.mark.parametrize(
+    ("offset", "before", "after"),
+    [(None, 500 - 2 * FOUND_MAX, None), (10, 0, 10 + FOUND_MAX), (0, None, FOUND_MAX)],
+)
+def test_the_pages_of_a_queue(offset: int | None, before: int | None, after: int | None) -> None:
+    view = queue_view(QueuePage((), 0, 500), {"topic": "T"}, offset)
+    assert view.before.rpartition("offset=")[2] == ("" if before is None else str(before))
+    assert view.after.rpartition("offset=")[2] == ("" if after is None else str(after))
+
+
+def test_properties_are_bounded() -> None:
+    many = encode_properties({f"p{number:04}": "v" for number in range(300)})
+    message = message_of()
+    view = message_view(
+        replace(message, record=msgspec.structs.replace(message.record, properties=many))
+    )
+    assert (len(view.properties), view.properties_left_out) == (256, 44)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "soon", "2026-13-01T00:00", "-1", "²", "9" * 40, "1969-01-01T00:00:00"]
+)
+def test_what_is_no_time_is_none(text: str) -> None:
+    assert time_in(text) is None
+    assert whole_number(text) is None
+
+
+def test_times() -> None:
+    assert time_in("2025-06-15T15:06:40") == time_in("2025-06-15T17:06:40+02:00") == NOW_MS
+    assert time_in(str(TIME_MS_MAX)) is None or time_in(str(TIME_MS_MAX - 1))
+
+
+async def test_an_id_is_found_wherever_its_node_is() -> None:
+    mine = message_of()
+
+    class FakeInspector:
+        async def broker_names(self) -> tuple[str, ...]:
+            return ("broker-a", "broker-b")
+
+        async def view(self, broker: str, _offset: int) -> object:
+            return mine.record if broker == "broker-b" else message_of(b"other").record
+
+    search = message_search.MessageSearch(cast("Inspector", FakeInspector()))
+    (found, other) = await search.by_id(mine.message_id.lower())
+    assert {found.broker, other.broker} == {"broker-a", "broker-b"}
+    assert await search.by_id(mine.message_id[:-1] + "0") == []
+    with pytest.raises(SearchError, match="looked up as a key"):
+        await search.by_id("zz")
