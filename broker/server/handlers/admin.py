@@ -58,6 +58,7 @@ class AdminHandlers:
         broker_name: str,
         runtime: Callable[[], Mapping[str, str]],
         made: Callable[[str], bool],
+        looked: Callable[[str, str], None],
     ) -> None:
         """Set up the answers.
 
@@ -69,6 +70,7 @@ class AdminHandlers:
             broker_name: of the group in routes.
             runtime: returns the figures of this process.
             made: returns True if this node registers somewhere with a token.
+            looked: is told group and address of who asks how far a group is.
         """
         self._log = log
         self._state = state
@@ -77,6 +79,7 @@ class AdminHandlers:
         self._broker_name = broker_name
         self._runtime = runtime
         self._made = made
+        self._looked = looked
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -181,6 +184,7 @@ class AdminHandlers:
             FieldError: the group is missing.
         """
         group = fields.text(command.ext, "consumerGroup")
+        self._looked(group, request.origin.address)
         wanted = command.ext.get("topic")
         named = [wanted] if wanted else self._state.offsets.topics_of(group)
         topics = [topic for name in named if (topic := self._state.topics.get(name)) is not None]

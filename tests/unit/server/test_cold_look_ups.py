@@ -184,6 +184,7 @@ class Bench:
                 cast("Any", None),
                 self.router,
                 committers=cast("Any", None),
+                resets=cast("Any", None),
                 now_ms=lambda: self.now_ms,
             ).handlers()
         )
@@ -196,6 +197,7 @@ class Bench:
                 broker_name="broker-a",
                 runtime=dict,
                 made=lambda token: False,
+                looked=lambda _group, _address: None,
             ).handlers()
         )
 
