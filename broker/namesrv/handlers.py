@@ -27,6 +27,7 @@ from broker.namesrv.errors import (
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
+from broker.refused_codes import REFUSED_CODES
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, unsupported_remark
 from dledger_mq.remoting.errors import FieldError, RemotingError
@@ -149,11 +150,7 @@ class RequestHandlers:
         """Answer any request that is not slow. What it raises is a fault of ours, never the sender's."""
         handler = self._at_once.get(request.code)
         if handler is None:
-            return make_response(
-                request.opaque,
-                ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
-                unsupported_remark(request.code),
-            )
+            return _refuse_unknown(request)
         try:
             return handler(request, asker)
         except RefusedRegistrationError as error:
@@ -465,3 +462,13 @@ def _refusal(request: RemotingCommand, error: RefusedRegistrationError) -> Remot
     elif isinstance(error, NameTakenError):
         code, ext = ResponseCode.NO_PERMISSION, {RIVAL_FIELD: error.holder_addr}
     return make_response(request.opaque, code, str(error), ext=ext)
+
+
+def _refuse_unknown(request: RemotingCommand) -> RemotingCommand:
+    """Answer a request of a code that nothing here takes: why, if that is known."""
+    why = REFUSED_CODES.get(request.code)
+    if why is None:
+        code, remark = ResponseCode.REQUEST_CODE_NOT_SUPPORTED, unsupported_remark(request.code)
+    else:
+        code, remark = ResponseCode.SYSTEM_ERROR, why
+    return make_response(request.opaque, code, remark)

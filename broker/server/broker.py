@@ -97,9 +97,9 @@ class Broker:
         self.config = config
         try:
             self._sockets = _bind(config)
-        except OSError as error:
+        except ListenError:
             self._lock.release()
-            raise _cannot_listen(config, error) from error
+            raise
         self._metrics_socket = self._bind_metrics(config.metrics.listen)
         self.addresses = [bound_address(sock) for sock in self._sockets]
         self.service_address = Address(config.advertised_host, self.addresses[0].port)
@@ -481,13 +481,33 @@ def _cannot_listen(config: BrokerConfig, error: OSError) -> ListenError:
 
 
 def _bind(config: BrokerConfig) -> list[socket.socket]:
-    """Bind the client port, and the one two below it if that is wanted."""
-    sockets = [bind(config.listen, accepts=False)]
-    if config.vip_port:
-        host, port = bound_address(sockets[0])
-        try:
-            sockets.append(bind(Address(host, port - 2), accepts=False))
-        except OSError:
+    """Bind the client port, and the one two below it if that is wanted, or can be had.
+
+    Raises:
+        ListenError: the client port cannot be had, or the other one cannot and is wanted.
+    """
+    try:
+        sockets = [bind(config.listen, accepts=False)]
+    except OSError as error:
+        raise _cannot_listen(config, error) from error
+    if config.vip_port is False or (config.vip_port is None and not _may_have_vip_port(config)):
+        return sockets
+    host, port = bound_address(sockets[0])
+    try:
+        sockets.append(bind(Address(host, port - 2), accepts=False))
+    except OSError as error:
+        why = error.strerror or error
+        if config.vip_port:
             sockets[0].close()
-            raise
+            text = (
+                f"{host}:{port - 2} cannot be listened on: {why} (vipListenEnable, listenPort - 2)"
+            )
+            raise ListenError(text) from error
+        _log.info("port %d is not served beside %d (vipListenEnable): %s", port - 2, port, why)
     return sockets
+
+
+def _may_have_vip_port(config: BrokerConfig) -> bool:
+    """Return whether the port below the client port may be taken unasked: members may want it later."""
+    port = config.listen.port - 2
+    return port > 0 and all(peer.port != port for peer in config.peers)

@@ -116,7 +116,8 @@ class BrokerConfig:
         unchangeable: keys that tools may not change while it runs.
         texts: every key that was read, as text; without secrets.
         times: of heartbeats, lease and elections.
-        vip_port: whether listen port - 2 is served too (clients of 4.3 and 4.4 send there).
+        vip_port: whether listen port - 2 is served too, which the dashboard dials, and tools and clients that are told
+            to; None: unless a member of the group has it, or anything else does.
         retention: what is deleted when.
         metrics: figures over HTTP.
         tls: of the port for clients, and of connections that this node opens there.
@@ -163,7 +164,7 @@ class BrokerConfig:
     recognise_repeats: bool = True
     slave_reads: bool = True
     memory_span_bytes: int = 8 << 30
-    vip_port: bool = False
+    vip_port: bool | None = None
     stop_forward_s: int = STOP_FORWARD_S
     times: RaftTimes = field(default_factory=RaftTimes)
     retention: RetentionRules = RetentionRules()
@@ -472,7 +473,7 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         register_interval_ms=values.number(
             "registerNameServerPeriod", 30_000, low=10_000, high=60_000
         ),
-        vip_port=values.boolean("vipListenEnable", default=False),
+        vip_port=_VIP_PORT[values.choice("vipListenEnable", tuple(_VIP_PORT), "auto")],
         stop_forward_s=values.number("stopForwardSec", STOP_FORWARD_S, high=STOP_FORWARD_S_MAX),
         unchangeable=tuple(
             key.strip()
@@ -539,6 +540,9 @@ def _risks(config: BrokerConfig) -> list[str]:
             "the nodes may lose acknowledged messages"
         )
     return found
+
+
+_VIP_PORT: Final[dict[str, bool | None]] = {"true": True, "false": False, "auto": None}
 
 
 def _contradictions(config: BrokerConfig) -> list[str]:

@@ -84,6 +84,7 @@ class BrokerController:
         self.services.sends.connection_closed(number)
         self.services.pulls.connection_closed(number)
         self.members.connection_closed(number)
+        self.services.calls.connection_closed(number)
 
     def applied(self) -> None:
         """Look again at what waits for messages, since entries were applied."""
@@ -140,6 +141,8 @@ class BrokerController:
         self.services.pulls.expire(now_ms)
         self.link.expire(now_ms)
         self.members.tick(now_ms)
+        self.services.calls.expire(now_ms)
+        self.services.resets.tick()
         self._offsets.tick(now_ms)
         self.services.digests.tick(now_ms)
         self.services.retention.tick(now_ms)

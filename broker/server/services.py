@@ -15,8 +15,12 @@ from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.cleaning import Cleaning
+from broker.server.handlers.client_calls import ClientCalls
+from broker.server.handlers.client_tools import ClientTools
 from broker.server.handlers.committers import Committers
 from broker.server.handlers.followers import Followers
+from broker.server.handlers.group_rules import GroupRules
+from broker.server.handlers.ha_info import HaInfo
 from broker.server.handlers.link_server import LinkServer
 from broker.server.handlers.locks import Locks
 from broker.server.handlers.member_info import MemberInfo
@@ -27,6 +31,7 @@ from broker.server.handlers.offsets import Offsets
 from broker.server.handlers.pins import PinRequests
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
+from broker.server.handlers.resets import ResetRequests
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.runtime_info import RuntimeInfo
 from broker.server.handlers.send_answers import SendAnswers
@@ -73,8 +78,8 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, points, members, offsets, ends, pulls, delays, timers, checks, digests, retention,
-            trims, member_info, runtime, stats, sends: the services whose events the controller passes on.
+        commits, link, router, points, members, calls, resets, offsets, ends, pulls, delays, timers, checks, digests,
+            retention, trims, member_info, runtime, stats, sends: the services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -112,15 +117,10 @@ class Services:
         self.points = self._make_points(linear)
         self._followers = Followers(self._follower_id, environment.monotonic_ms)
         self.members = self._make_members()
-        self._committers = Committers(lambda: state.locks, self.members.members)
-        self.offsets = Offsets(
-            log,
-            state,
-            self.commits,
-            self.router,
-            committers=self._committers,
-            now_ms=environment.monotonic_ms,
-        )
+        self.calls = ClientCalls(self.link, self.members, environment.monotonic_ms)
+        self._committers = self._make_committers()
+        self.resets = self._make_resets()
+        self.offsets = self._make_offsets()
         self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
         self._new_topics = NewTopics(environment.when_routed, self.router.age_ms)
         self.ends = self._make_ends()
@@ -144,8 +144,7 @@ class Services:
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
         self.trims = Trims(log.reader, lambda: state.queues)
-        self.dispatch = Dispatch(self.router, environment.monotonic_ms)
-        self.dispatch.lane = self.sends.lane
+        self.dispatch = self._make_dispatch()
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()
@@ -257,6 +256,45 @@ class Services:
             now_ms=self._environment.monotonic_ms,
         )
 
+    def _make_resets(self) -> ResetRequests:
+        return ResetRequests(
+            self._log,
+            self._state,
+            self.commits,
+            self.router,
+            link=self.link,
+            members=self.members,
+            committers=self._committers,
+            broker_name=self._config.broker_name,
+        )
+
+    def _make_offsets(self) -> Offsets:
+        return Offsets(
+            self._log,
+            self._state,
+            self.commits,
+            self.router,
+            committers=self._committers,
+            resets=self.resets,
+            now_ms=self._environment.monotonic_ms,
+        )
+
+    def _make_dispatch(self) -> Dispatch:
+        """Build the table of handlers; `sends` and `calls` have to exist by then."""
+        dispatch = Dispatch(self.router, self._environment.monotonic_ms)
+        dispatch.lane = self.sends.lane
+        dispatch.client_answers = self.calls.answered
+        return dispatch
+
+    def _make_committers(self) -> Committers:
+        state = self._state
+        return Committers(
+            lambda: state.locks,
+            self.members.members,
+            member_at=self.members.exchange.union.at,
+            resets=lambda: state.offsets.resets,
+        )
+
     def _make_timers(self) -> TimerDeliveries:
         config = self._config
         return TimerDeliveries(
@@ -287,6 +325,7 @@ class Services:
             delivered=self.sends.delivered,
             sync_clients=self.members.exchange.sync_from,
             read_point=self.points.answer_node,
+            client_answered=self.calls.answered_by_node,
         )
 
     def _make_admin(self) -> AdminHandlers:
@@ -300,11 +339,20 @@ class Services:
             runtime=self.runtime.table,
             consumed_per_second=self.stats.consumed_per_second,
             made=self._environment.made,
+            looked=self.resets.looked,
         )
 
     def _make_tools(
         self,
-    ) -> tuple[AdminHandlers, TableChanges, OffsetTools, ToolReads, TrafficReads]:
+    ) -> tuple[
+        AdminHandlers,
+        TableChanges,
+        OffsetTools,
+        ResetRequests,
+        ClientTools,
+        ToolReads,
+        TrafficReads,
+    ]:
         """Build what tools ask for, as `_make_admin` does."""
         environment = self._environment
         return (
@@ -313,6 +361,15 @@ class Services:
                 self._state, self.commits, self.router, when_routed=environment.when_routed
             ),
             OffsetTools(self._state, self.commits, self.router, members=self.members),
+            self.resets,
+            ClientTools(
+                self._log,
+                self._state,
+                self.router,
+                members=self.members,
+                calls=self.calls,
+                broker_name=self._config.broker_name,
+            ),
             ToolReads(
                 self._log,
                 self._state,
@@ -356,6 +413,8 @@ class Services:
                 ask_retention=self.retention.ask,
             ),
             PinRequests(self.commits, self.router, self._state),
+            GroupRules(self._state, self.commits, self.router),
+            HaInfo(self._config, self._log),
             self.link_server,
         ):
             self.dispatch.register(service.handlers())
@@ -509,7 +568,7 @@ class Services:
             slave_reads=config.slave_reads,
             now_ms=self._environment.monotonic_ms,
         )
-        return Pulls(
+        pulls = Pulls(
             self._log,
             self._state,
             self.commits,
@@ -521,3 +580,5 @@ class Services:
             now_ms=self._environment.monotonic_ms,
             commit_offset=self.offsets.pulled,
         )
+        pulls.moved_to = self.resets.pulled
+        return pulls

@@ -198,6 +198,15 @@ class _Table(Generic[_C]):
             for live in members.values()
         ]
 
+    def located(self, group: str) -> list[tuple[_C, int]]:
+        """Return the clients of a group, each with its connection."""
+        return [(live.client, live.connection) for live in self._groups.get(group, {}).values()]
+
+    def connection(self, group: str, client_id: str) -> int | None:
+        """Return the connection of a client; None: there is no such client."""
+        live = self._groups.get(group, {}).get(client_id)
+        return None if live is None else live.connection
+
     def connections(self, group: str) -> list[int]:
         """Return the connections of a group, in the order of their numbers."""
         return sorted({live.connection for live in self._groups.get(group, {}).values()})
@@ -263,6 +272,14 @@ class LocalClients:
     def producer_connections(self, group: str) -> list[int]:
         """Return the connections with a producer of the group, to ask about a transaction."""
         return self._producers.connections(group)
+
+    def consumers_located(self, group: str) -> list[tuple[ConsumerClient, int]]:
+        """Return the live consumers of a group, each with its connection."""
+        return self._consumers.located(group)
+
+    def consumer_connection(self, group: str, client_id: str) -> int | None:
+        """Return the connection of a consumer; None: it is not connected to this node."""
+        return self._consumers.connection(group, client_id)
 
     def connections_of(self, group: str) -> list[int]:
         """Return the connections with a consumer of the group, to notify them of a change."""
@@ -341,6 +358,22 @@ class ClientUnion:
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """Return the members of a group by client id."""
         return self._groups.get(group, {})
+
+    def at(self, group: str, address: str) -> str | None:
+        """Return the id of the member that any node has at this address; None: no node has one there."""
+        for clients in self._by_node.values():
+            for client in clients:
+                if client.group == group and client.address == address:
+                    return client.client_id
+        return None
+
+    def nodes_of(self, group: str, client_id: str) -> list[str]:
+        """Return the nodes to which a member is connected."""
+        return [
+            node
+            for node, clients in self._by_node.items()
+            if any(each.group == group and each.client_id == client_id for each in clients)
+        ]
 
     def groups(self) -> list[str]:
         """Return the names of the groups with members, sorted."""

@@ -9,8 +9,10 @@ from collections.abc import Iterable, Mapping
 
 from broker.service.clients import ConsumerClient, ProducerClient, newest_subscription
 from dledger_mq.message.hashes import tags_code
+from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, Subscription
-from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.json_body import read_object, write_json
+from dledger_mq.remoting.message_queue import WireQueue
 
 
 def consumer_connections(members: Mapping[str, ConsumerClient]) -> bytes:
@@ -66,6 +68,27 @@ def subscription_answer(group: str, topic: str, wanted: Subscription | None) -> 
     if wanted is not None:
         body["subscriptionData"] = wire_subscription(wanted)
     return write_json(body)
+
+
+def consumer_status(bodies: Mapping[str, bytes]) -> bytes:
+    """Encode the body of INVOKE_BROKER_TO_GET_CONSUMER_STATUS (223).
+
+    Args:
+        bodies: of the answers that the clients have given (221), by client id; what cannot be read shows no offsets.
+    """
+    table: dict[str, dict[WireQueue, int]] = {}
+    for client_id, body in bodies.items():
+        try:
+            found = read_object(body).get("messageQueueTable")
+        except BodyError:
+            found = None
+        rows = found.items() if isinstance(found, dict) else ()
+        table[client_id] = {
+            queue: offset
+            for queue, offset in rows
+            if isinstance(queue, WireQueue) and isinstance(offset, int)
+        }
+    return write_json({"consumerTable": table, "messageQueueTable": {}})
 
 
 def _connection(client: ConsumerClient | ProducerClient) -> dict[str, object]:

@@ -70,8 +70,8 @@ def carry_out(
             return _change_groups(state, command, now_ms)
         case control.CommitOffsets():
             _commit_offsets(state, command, now_ms, physical_offset)
-        case control.RemoveOffsets():
-            state.offsets.remove(command.group, command.topic)
+        case control.ResetOffsets() | control.AdmitToReset() | control.RemoveOffsets():
+            _change_offsets(state, command, physical_offset)
         case control.LockQueues() | control.UnlockQueues():
             _change_locks(state, command, now_ms, physical_offset)
         case control.SetDelayLevels() | control.AdvanceSchedule():
@@ -178,7 +178,30 @@ def _commit_offsets(
         if not is_forced and state.locks.keeps_out(key, each.client_id, now_ms):
             state.locks.note_fenced(key, each.client_id, physical_offset)
         else:
-            state.offsets.commit(*key, each.offset, is_forced=is_forced)
+            state.offsets.commit(*key, each.offset, is_forced=is_forced, client_id=each.client_id)
+
+
+def _change_offsets(
+    state: Tables,
+    command: control.ResetOffsets | control.AdmitToReset | control.RemoveOffsets,
+    physical_offset: PhysicalOffset,
+) -> None:
+    """Set or forget a group's offsets, whoever consumes, or let a client commit that follows a reset."""
+    group, topic = command.group, command.topic
+    match command:
+        case control.ResetOffsets():
+            for queue_id, offset in command.offsets:
+                state.offsets.reset(group, command.topic, queue_id, offset, since=physical_offset)
+        case control.AdmitToReset():
+            state.offsets.admit(
+                group,
+                command.topic,
+                command.queue_id,
+                client_id=command.client_id,
+                since=command.since,
+            )
+        case control.RemoveOffsets():
+            state.offsets.remove(group, topic)
 
 
 def _change_locks(

@@ -18,7 +18,7 @@ from broker.store.errors import NewerVersionError
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pins import NAME_CHARS_MAX
 from broker.store.retention import ForgetCause
-from broker.store.topics import CONTROL_TOPICS, TopicConfig
+from broker.store.topics import CONTROL_TOPICS, QUEUE_COUNT_MAX, TopicConfig
 from dledger.raft.ids import NO_INDEX, Index, Position
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
@@ -37,6 +37,7 @@ _Index = Annotated[Index, _LONG]
 _Position = Annotated[Position, _LONG]
 _Long = Annotated[int, _LONG]
 _DelayMs = Annotated[int, Meta(ge=0, le=2**40)]
+_Name = Annotated[str, Meta(min_length=1, max_length=255)]
 _Bits = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
@@ -110,6 +111,28 @@ class CommitOffsets(_Command, frozen=True, tag="commit_offsets"):
 
     commits: list[OffsetCommit]
     is_forced: bool = False
+    v: int = VERSION
+
+
+class ResetOffsets(_Command, frozen=True, tag="reset_offsets"):
+    """Set a group's offsets in a topic, (queue id, offset) each, and let no client commit that does not follow it."""
+
+    group: _Name
+    topic: _Name
+    offsets: Annotated[
+        list[tuple[_QueueId, _QueueOffset]], Meta(min_length=1, max_length=QUEUE_COUNT_MAX)
+    ]
+    v: int = VERSION
+
+
+class AdmitToReset(_Command, frozen=True, tag="admit_to_reset"):
+    """A client follows the reset of a queue whose record stands at `since`: its commits count again."""
+
+    group: _Name
+    topic: _Name
+    queue_id: _QueueId
+    since: _PhysicalOffset
+    client_id: Annotated[str, Meta(max_length=255)]
     v: int = VERSION
 
 
@@ -276,6 +299,8 @@ Command = (
     | DeleteGroup
     | ForbidTopic
     | CommitOffsets
+    | ResetOffsets
+    | AdmitToReset
     | RemoveOffsets
     | LockQueues
     | UnlockQueues
@@ -301,6 +326,8 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     DeleteGroup: GROUPS,
     ForbidTopic: GROUPS,
     CommitOffsets: OFFSETS,
+    ResetOffsets: OFFSETS,
+    AdmitToReset: OFFSETS,
     RemoveOffsets: OFFSETS,
     LockQueues: LOCKS,
     UnlockQueues: LOCKS,

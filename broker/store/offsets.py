@@ -4,8 +4,9 @@ Commits never rewind by coming late: a consumer that lost a queue in a rebalance
 held up, must not pull back the consumer that owns the queue now (RocketMQ overwrites: rule I1,
 ZZ11; docs/divergence.md). A lower value counts only when its record is forced (a reset), or when the
 stored value lies above the queue's end, which only a topic that was deleted and created again explains.
+After a reset, only clients that follow it commit (resets.py).
 
-Nothing here knows who commits, or whether a queue is locked.
+Nothing here knows whether a queue is locked, or which clients there are.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from crc32c import crc32c
 
 from broker.store.emptying import emptied
 from broker.store.packing import STEP_ROWS, array_head, pack, packed_rows
-from dledger_mq.message.numbers import QueueId, QueueOffset
+from broker.store.resets import Reset, Resets, SavedResets
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
 _SET = struct.Struct(">iq")
+_RESET = struct.Struct(">iqqq")
 
 STEP_GROUPS: Final = STEP_ROWS // 4
 """Groups of a topic, each with a few queues, that are written or read in one step."""
@@ -29,7 +32,18 @@ STEP_GROUPS: Final = STEP_ROWS // 4
 _SavedRow = tuple[str, str, list[tuple[QueueId, QueueOffset]], int | None]
 """Topic, group, offsets by queue id, how far they moved forward."""
 
-_decode_table: Final = msgspec.msgpack.Decoder(tuple[list[msgspec.Raw], int, int, int]).decode
+
+class _Saved(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """The table in a snapshot; its last field is not there without resets, as older versions wrote it."""
+
+    rows: list[msgspec.Raw]
+    change_count: int
+    ignored_count: int
+    digest: int
+    resets: SavedResets | None = None
+
+
+_decode_table: Final = msgspec.msgpack.Decoder(_Saved).decode
 _decode_row: Final = msgspec.msgpack.Decoder(_SavedRow).decode
 
 
@@ -38,14 +52,16 @@ class ConsumerOffsets:
 
     Attributes:
         change_count: of commits that changed something; a version number for tools.
-        ignored_count: of commits that would have rewound an offset.
+        ignored_count: of commits that would have rewound an offset, or come from before a reset.
         digest: CRC32C chained over every change.
+        resets: those that the groups' clients have yet to follow. Invariant: what is reset has an offset.
     """
 
     def __init__(self, max_offset: Callable[[str, QueueId], QueueOffset]) -> None:
         self.change_count = 0
         self.ignored_count = 0
         self.digest: int = 0
+        self.resets = Resets()
         self._max_offset = max_offset
         self._table: dict[tuple[str, str], dict[QueueId, QueueOffset]] = {}
         self._consumed: dict[tuple[str, str], int] = {}
@@ -83,8 +99,63 @@ class ConsumerOffsets:
         offset: QueueOffset,
         *,
         is_forced: bool = False,
+        client_id: str = "",
     ) -> bool:
-        """Store an offset, unless that would rewind it by accident; return whether it is stored now."""
+        """Store an offset, unless that would rewind it by accident; return whether it is stored now.
+
+        `client_id` is whose commit it is, "" if that is not known; after a reset it counts.
+        """
+        if not self.resets:
+            return self._commit(group, topic, queue_id, offset, is_forced=is_forced)
+        if not is_forced and self.resets.keeps_out(group, topic, queue_id, client_id):
+            self.ignored_count += 1
+            return False
+        is_stored = self._commit(group, topic, queue_id, offset, is_forced=is_forced)
+        self.resets.passed(group, topic, queue_id, self._table[topic, group][queue_id])
+        return is_stored
+
+    def reset(
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: QueueOffset,
+        *,
+        since: PhysicalOffset,
+    ) -> None:
+        """Store an offset, wherever the group stands; its clients count again once they are admitted.
+
+        `since` is the place of the record.
+        """
+        self._commit(group, topic, queue_id, offset, is_forced=True)
+        end = max(offset, self._max_offset(topic, queue_id))
+        self.resets.put(group, topic, queue_id, Reset(since, end))
+        self._changed(topic, group, _RESET.pack(queue_id, offset, end, since))
+
+    def admit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        *,
+        client_id: str,
+        since: PhysicalOffset,
+    ) -> None:
+        """Let the commits of a client count again that follows the reset of that record."""
+        if self.resets.admit(group, topic, queue_id, client_id=client_id, since=since):
+            self._changed(topic, group, client_id.encode() + _SET.pack(queue_id, since))
+            self.resets.passed(group, topic, queue_id, self._table[topic, group][queue_id])
+
+    def _commit(
+        self,
+        group: str,
+        topic: str,
+        queue_id: QueueId,
+        offset: QueueOffset,
+        *,
+        is_forced: bool,
+    ) -> bool:
+        """Store an offset that no reset keeps out, unless that would rewind it by accident."""
         queues = self._table.get((topic, group))
         assert offset >= 0, f"{group} in {topic}, queue {queue_id}: offset {offset}"
         stored = None if queues is None else queues.get(queue_id)
@@ -120,7 +191,8 @@ class ConsumerOffsets:
 
     def dump_parts(self) -> Iterator[bytes]:
         """Yield the same, part by part."""
-        yield array_head(4) + array_head(len(self._table))
+        resets = self.resets.saved()
+        yield array_head(4 if resets is None else 5) + array_head(len(self._table))
         yield from packed_rows(
             (
                 (topic, group, list(queues.items()), self._consumed.get((topic, group)))
@@ -129,6 +201,8 @@ class ConsumerOffsets:
             STEP_GROUPS,
         )
         yield pack(self.change_count, self.ignored_count, self.digest)
+        if resets is not None:
+            yield pack(resets)
 
     def load(self, data: bytes) -> None:
         """Replace the table by a dumped one.
@@ -141,7 +215,10 @@ class ConsumerOffsets:
 
     def load_steps(self, data: bytes) -> Iterator[None]:
         """Do the same, some groups at a time."""
-        rows, self.change_count, self.ignored_count, self.digest = _decode_table(data)
+        saved = _decode_table(data)
+        rows, self.digest = saved.rows, saved.digest
+        self.change_count, self.ignored_count = saved.change_count, saved.ignored_count
+        self.resets.take(saved.resets)
         self._table.clear()
         self._consumed.clear()
         for first in range(0, len(rows), STEP_GROUPS):
@@ -160,6 +237,7 @@ class ConsumerOffsets:
     def _forget(self, key: tuple[str, str]) -> None:
         assert key in self._table, f"there are no offsets of {key}"
         del self._table[key]
+        self.resets.forget(key[1], key[0])
         self._consumed.pop(key, None)
         self._changed(key[0], key[1], b"-")
 

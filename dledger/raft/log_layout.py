@@ -130,6 +130,12 @@ class LogLayout:
                 return None
         return None
 
+    def term_runs(self, runs_max: int) -> list[tuple[Term, Index]]:
+        """Return the newest runs of equal terms, each with its first kept index."""
+        assert runs_max > 0, f"{runs_max} runs"
+        terms, firsts = self._run_terms[-runs_max:], self._run_firsts[-runs_max:]
+        return list(zip(terms, firsts, strict=True))
+
     def append(self, term: Term, size_bytes: int) -> None:
         """Add one entry of `size_bytes` (header included) after the end."""
         assert term >= self.last_term, f"term {term} after term {self.last_term}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import trio
 
@@ -18,7 +19,7 @@ from dledger.errors import (
 )
 from dledger.raft.effects import ReadAt
 from dledger.raft.entry import ENTRY_HEADER_BYTES, BodySpan, Entry
-from dledger.raft.ids import NO_INDEX, Index, Position
+from dledger.raft.ids import NO_INDEX, Index, Position, Term
 from dledger.runtime.callers import wait_outcome
 from dledger.runtime.cold_reads import ColdReads, ever_wanted
 from dledger.runtime.group_check import EntryFingerprint
@@ -28,6 +29,13 @@ from dledger.state_machine import StateMachine
 from dledger.storage.part_reader import Place, Run
 from dledger.storage.read_errors import is_shortage
 from dledger.storage.sealed_index import PageNotLoadedError
+
+
+class TermRun(NamedTuple):
+    """A term, and the byte place of its first entry that is kept."""
+
+    term: Term
+    position: Position
 
 
 class LogReader:
@@ -83,6 +91,16 @@ class LogReader:
     def position_of(self, index: Index) -> Position:
         """Return the byte place of an entry's header."""
         return self._standing.running.engine.log.layout.position_of(index)
+
+    def term_runs(self, runs_max: int) -> list[TermRun]:
+        """Return the newest terms that have a committed entry here, oldest first, each with where it begins."""
+        layout = self._standing.running.engine.log.layout
+        commit_index = self.commit_index
+        return [
+            TermRun(term, layout.position_of(first))
+            for term, first in layout.term_runs(runs_max)
+            if first <= commit_index
+        ]
 
     def committed_fingerprint(self, index: Index) -> EntryFingerprint | None:
         """Return the fingerprint of a committed entry; None when it is not committed, not kept, or not known now."""

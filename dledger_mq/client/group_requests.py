@@ -91,7 +91,9 @@ class GroupRequests:
         Raises:
             ClientError: it could not be found out.
         """
-        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, of_group=True)
+        # After a reset the broker takes commits of those who have asked since, by the name that they commit with.
+        extra = {"clientId": self._session.client_id}
+        answer = await self._ask(RequestCode.QUERY_CONSUMER_OFFSET, queue, extra, of_group=True)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
             return None
         offset = _offset(raise_for(answer), "offset")

@@ -108,6 +108,8 @@ class RequestCode(IntEnum):
     SET_MESSAGE_REQUEST_MODE = 401
     GET_BROKER_MEMBER_GROUP = 901
     BROKER_HEARTBEAT = 904
+    GET_BROKER_HA_STATUS = 907
+    GET_BROKER_EPOCH_CACHE = 1007
     PIN_LOG = 32201
     UNPIN_LOG = 32202
 
@@ -336,6 +338,8 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.SET_MESSAGE_REQUEST_MODE: "pull or pop for a group and topic (5.x)",
     RequestCode.GET_BROKER_MEMBER_GROUP: "name server: the addresses of a broker name",
     RequestCode.BROKER_HEARTBEAT: "name server: a broker is alive (5.x)",
+    RequestCode.GET_BROKER_HA_STATUS: "how far the other members are (5.x)",
+    RequestCode.GET_BROKER_EPOCH_CACHE: "the terms of a broker's log (5.x)",
     RequestCode.PIN_LOG: "ours: keep the log from a position on, for a while",
     RequestCode.UNPIN_LOG: "ours: remove such a pin",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.refused_codes import REFUSED_CODES
 from broker.server.requests.request import Handler, Where
 from broker.service.conclusions import RequestKind
 from broker.testing.broker_cluster import BrokerCluster
@@ -14,7 +15,8 @@ REQUESTS_HEAD = """# Requests that a broker takes
 
 Made from what the services of `broker/server` register, by `make docs`; do not edit. How to add one stands in
 [adding-a-code.md](adding-a-code.md). What the nodes of a group say to each other stands in
-[formats/broker_link.md](formats/broker_link.md). Other codes are answered with 3, REQUEST_CODE_NOT_SUPPORTED.
+[formats/broker_link.md](formats/broker_link.md). Codes that have no meaning here, or none yet, are answered with 1 and
+the reason, as listed below; all others with 3, REQUEST_CODE_NOT_SUPPORTED.
 
 """
 
@@ -50,4 +52,13 @@ def requests_page() -> str:
     )
     parts = (*rows, "", "Kinds, which say what doing a request twice would do:", "", *kinds)
     parts += ("", "Where they are carried out:", "", *places, confirmed)
+    parts += ("", "Refused with a reason:", "", *refusals())
     return REQUESTS_HEAD + "\n".join(parts) + "\n"
+
+
+def refusals() -> list[str]:
+    """The codes that are refused, by reason."""
+    by_reason: dict[str, list[int]] = {}
+    for code, why in REFUSED_CODES.items():
+        by_reason.setdefault(why, []).append(code)
+    return [f"- {', '.join(map(str, sorted(codes)))}: {why}." for why, codes in by_reason.items()]

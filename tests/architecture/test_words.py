@@ -36,7 +36,7 @@ class Word(NamedTuple):
 
 
 GIVEN_UP = (
-    Word(r"(?<![a-z])epoch(?![a-z])", "term"),
+    Word(r"(?<![a-z\"])epoch(?![a-z])", "term"),  # in quotes it is a name in RocketMQ's bodies
     Word(r"(?i)ballot", "vote"),
     Word(
         r"(?i)(?<!writeBufferHigh)(?<!writeBufferLow)(?<!rocketmq_processor_)watermark",

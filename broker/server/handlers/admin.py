@@ -59,6 +59,7 @@ class AdminHandlers:
         runtime: Callable[[], Mapping[str, str]],
         consumed_per_second: Callable[[str, str], float],
         made: Callable[[str], bool],
+        looked: Callable[[str, str], None],
     ) -> None:
         """Set up the answers.
 
@@ -71,6 +72,7 @@ class AdminHandlers:
             runtime: returns the figures of this process.
             consumed_per_second: returns the pace of a group in a topic.
             made: returns True if this node registers somewhere with a token.
+            looked: is told group and address of who asks how far a group is.
         """
         self._log = log
         self._state = state
@@ -80,6 +82,7 @@ class AdminHandlers:
         self._runtime = runtime
         self._consumed_per_second = consumed_per_second
         self._made = made
+        self._looked = looked
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -184,6 +187,7 @@ class AdminHandlers:
             FieldError: the group is missing.
         """
         group = fields.text(command.ext, "consumerGroup")
+        self._looked(group, request.origin.address)
         wanted = command.ext.get("topic")
         named = [wanted] if wanted else self._state.offsets.topics_of(group)
         topics = [topic for name in named if (topic := self._state.topics.get(name)) is not None]

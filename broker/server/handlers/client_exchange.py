@@ -289,6 +289,11 @@ class ClientExchange:
             self._announced = self.union.version
             self.notify_nodes(PrivateCode.UNION_CHANGED, but=but)
 
+    def link_of(self, group: str, client_id: str) -> ClientOrigin | None:
+        """Return the link of another node to which a consumer is connected, or None; the leader asks."""
+        links = [self._links.get(node) for node in self.union.nodes_of(group, client_id)]
+        return next((link for link in links if link is not None and not link.is_closed), None)
+
     def notify_nodes(
         self,
         code: PrivateCode,

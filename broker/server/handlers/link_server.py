@@ -45,6 +45,7 @@ class LinkServer:
         delivered: Callable[[str], None],
         sync_clients: OfNode,
         read_point: OfNode,
+        client_answered: OfNode,
     ) -> None:
         """Set up the leader's end of the links.
 
@@ -58,6 +59,7 @@ class LinkServer:
             delivered: takes message ids of answers that find their clients at the other node.
             sync_clients: SYNC_CLIENTS.
             read_point: READ_POINT.
+            client_answered: CLIENT_ANSWERED.
         """
         self._group = group
         self._is_member = is_member
@@ -68,6 +70,7 @@ class LinkServer:
         self._delivered = delivered
         self._sync_clients = sync_clients
         self._read_point = read_point
+        self._client_answered = client_answered
         self._trusted: set[int] = set()
 
     def handlers(self) -> tuple[AnyHandler, ...]:
@@ -79,6 +82,7 @@ class LinkServer:
             ),
             PrivateCode.SYNC_CLIENTS: self._sync_clients,
             PrivateCode.READ_POINT: self._read_point,
+            PrivateCode.CLIENT_ANSWERED: self._client_answered,
         }
 
         def serve(request: PendingRequest, command: RemotingCommand) -> None:

@@ -259,6 +259,20 @@ class Members:
             return dict(known)
         return newest_of_each((*known.values(), *self.local.consumers(group)))
 
+    def consumer_origin(self, group: str, client_id: str) -> ClientOrigin | None:
+        """Return the open connection of a consumer to this node, or None."""
+        number = self.local.consumer_connection(group, client_id)
+        origin = None if number is None else self._origins.get(number)
+        return None if origin is None or origin.is_closed else origin
+
+    def consumer_origins(self, group: str) -> list[tuple[ConsumerClient, ClientOrigin]]:
+        """Return the consumers of a group that are connected to this node, with their connections."""
+        return [
+            (client, self._origins[number])
+            for client, number in self.local.consumers_located(group)
+            if number in self._origins
+        ]
+
     def ask_producer_here(self, group: str, frame: bytes) -> bool:
         """Send a frame to one producer of a group that is connected to this node; False if none is.
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from broker.server.handlers.committers import Committers
+from broker.server.handlers.resets import ResetRequests
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.origin import Origin
 from broker.server.requests.questions import Question
@@ -51,6 +52,7 @@ class Offsets:
         router: Router,
         *,
         committers: Committers,
+        resets: ResetRequests,
         now_ms: Callable[[], int],
     ) -> None:
         """Set up the answers.
@@ -61,6 +63,7 @@ class Offsets:
             commits: offsets are staged here.
             router: brings a request to the leader, and waits for a commit.
             committers: who may commit the offsets of an ordered group.
+            resets: who may commit after a reset; carries out the resets of old tools.
             now_ms: a clock that never goes back.
         """
         self._log = log
@@ -68,6 +71,7 @@ class Offsets:
         self._commits = commits
         self._router = router
         self._committers = committers
+        self._resets = resets
         self._now_ms = now_ms
         self._pending = PendingOffsets()
         self._waiting: list[_Commit] = []
@@ -109,11 +113,32 @@ class Offsets:
                 f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
             )
             return
+        if self._is_reset((group, topic, queue_id), offset, request, command):
+            self._resets.set_offset(request, (group, topic, queue_id), offset)
+            return
         client_id = self.note(group, topic, queue_id, offset, address=address, given_id=given_id)
         if offset < 0:  # Node commits -1 for "unknown"
             request.answer(ResponseCode.SUCCESS)
         elif not request.is_oneway:
             self._waiting.append(_Commit(request, (group, topic, queue_id), client_id))
+
+    def _is_reset(
+        self,
+        place: QueuePlace,
+        offset: QueueOffset,
+        request: PendingRequest,
+        command: RemotingCommand,
+    ) -> bool:
+        """Return whether a commit is an old tool's that takes a group back which has no live members.
+
+        Such a tool has looked where the group is; consumers never do, and ours say who they are.
+        """
+        if request.is_oneway or "clientId" in command.ext:
+            return False
+        stored = self._state.offsets.get(*place)
+        if stored is None or not 0 <= offset < stored or self._commits.is_full:
+            return False
+        return self._resets.is_by_tool(place[0], request.origin.address)
 
     def note(
         self,
@@ -235,7 +260,9 @@ class Offsets:
         Raises:
             FieldError: a field is missing or impossible.
         """
-        key, act = self._query(request, command)
+        key, answer = self._query(request, command)
+        given_id = command.ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        act = partial(self._resets.admit_first, request, key, given_id, answer)
         if self._pending.has(key):
             if self._commits.is_full:
                 self._router.park(request)

@@ -13,6 +13,7 @@ from broker.service.pull import PullOutcome, outcome_of
 from broker.store.reading import GetResult, GetStatus, get_messages
 from broker.store.state import BrokerState
 from dledger import LogServer
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.replies import pull_reply_head
 from dledger_mq.remoting.requests import PullFields
@@ -176,6 +177,15 @@ class PullAnswers:
             pull,
             GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, min(low, offset), high),
             PullOutcome(ResponseCode.PULL_NOT_FOUND, offset, max(high, offset)),
+        )
+
+    def move(self, pull: Pull, offset: QueueOffset) -> None:
+        """Answer that the group was reset: its client goes on at the offset."""
+        low, high = self._state.queues.min_max(*pull.place)
+        self.give(
+            pull,
+            GetResult(GetStatus.OFFSET_RESET, offset, low, high),
+            PullOutcome(ResponseCode.PULL_OFFSET_MOVED, offset, high),
         )
 
     def ask_again(self, pull: Pull) -> None:

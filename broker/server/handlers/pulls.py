@@ -31,6 +31,7 @@ from broker.service.refusal import Refusal
 from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
+from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
@@ -57,7 +58,12 @@ class Pulls:
         counts: of those that were answered.
         loads: those that wait for the disk.
         turns: those that wait for the next turn of the loop.
+        moved_to: returns where a client has to go that does not follow its group's reset; None: nowhere.
     """
+
+    moved_to: Callable[[Origin, PullFields], QueueOffset | None] = staticmethod(
+        lambda _origin, _fields: None
+    )
 
     def __init__(
         self,
@@ -278,6 +284,10 @@ class Pulls:
             EntryDamagedError, NotInMemoryError: neither was done.
         """
         fields = pull.fields
+        target = self.moved_to(pull.origin, fields)
+        if target is not None:
+            self._answers.move(pull, target)
+            return
         pull.next_offset = fields.queue_offset
         result, outcome = self._answers.read(pull)
         if outcome.code == ResponseCode.PULL_OFFSET_MOVED:

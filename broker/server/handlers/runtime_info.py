@@ -147,6 +147,7 @@ class RuntimeInfo:
             "getFoundTps": self._found.text(),
             "getMissTps": self._missed.text(),
             "getTransferedTps": self._pulled.text(),
+            "getTransferredTps": self._pulled.text(),  # 5.x spells it so
             "msgPutTotalYesterdayMorning": str(self._put_days.yesterday_morning),
             "msgPutTotalTodayMorning": str(self._put_days.morning),
             "msgPutTotalTodayNow": str(state.put_count),

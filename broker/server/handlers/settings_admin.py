@@ -25,6 +25,7 @@ from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.times import time_text
 from dledger import ConfigError, LogServer
+from dledger_mq.message.names import TRACE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
@@ -163,9 +164,22 @@ class SettingsHandlers:
                 {"counter": version.counter, "timestamp": version.timestamp_ms}
             ).decode()
         }
-        lines = [f"{key}={value}" for key, value in settings_table(self._live.config).items()]
+        table = self._facts() | settings_table(self._live.config)
+        lines = [f"{key}={value}" for key, value in table.items()]
         body = "\n".join((*self._notes(), *lines, ""))
         request.answer(ResponseCode.SUCCESS, ext=ext, body=body.encode())
+
+    def _facts(self) -> dict[str, str]:
+        """Return what tools read here that nobody can set: mqadmin's exportConfigs fails where one is missing."""
+        is_leader = self._log.is_serving
+        config = self._live.config
+        return {
+            "brokerId": "0" if is_leader else str(config.broker_id_as_follower),
+            "brokerRole": "SYNC_MASTER" if is_leader else "SLAVE",
+            "filterServerNums": "0",
+            "msgTraceTopicName": TRACE_TOPIC,
+            "useTLS": "false",
+        }
 
     def _notes(self) -> list[str]:
         notes = {key: (each.by, each.at_ms) for key, each in self._state.settings.items()}

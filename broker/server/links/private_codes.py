@@ -44,6 +44,15 @@ class PrivateCode(IntEnum):
     READ_POINT = 50107
     """Answer ext READ_POINT_FIELD: a node that has applied this entry has all that was committed when it asked."""
 
+    ASK_CLIENT = 50108
+    """From the leader, oneway; ext call, group, clientId; body: a request frame for that consumer, which is connected
+    here."""
+    CLIENT_ANSWERED = 50109
+    """Oneway; ext call; body: the client's answer frame, or ext problem: why there is none."""
+    RESET_NOTICE = 50112
+    """From the leader, oneway; ext group, topic, timestamp; body: (queue id, offset) pairs that the clients of the
+    group which are connected here are told."""
+
 
 TRIED_FIELD = "tried"
 """Ext field of FORWARD, `true`: an earlier try of the request is of unknown outcome."""

@@ -21,7 +21,7 @@ from dledger import EntryDamagedError
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import Frame
-from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE
+from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
 from dledger_mq.remoting.requests import SendRequest, decode_request
 
 
@@ -51,10 +51,12 @@ class Dispatch:
     Attributes:
         lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
         unknown: the handler of every code that nobody has registered.
+        client_answers: takes what a client says is an answer, with the number of its connection; None: nobody asks.
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
         self.lane: RequestLane | None = None
+        self.client_answers: Callable[[int, RemotingCommand], None] | None = None
         self._router = router
         self._now_ms = now_ms
         self._handlers: dict[int, AnyHandler] = {}
@@ -104,6 +106,9 @@ class Dispatch:
             assert command is not None, "what was not taken is decoded"
             if not command.flag & FLAG_RESPONSE:
                 self._handle(origin, frame, command, deadline_ms)
+            elif self.client_answers is not None and not origin.is_forwarded:
+                assert isinstance(command, RemotingCommand), "answers are read the general way"
+                self.client_answers(origin.number, command)
             at, command = at + 1, None
 
     def _handle(self, origin: Origin, frame: Frame, command: Command, deadline_ms: int) -> None:

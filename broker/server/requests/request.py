@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
+from broker.refused_codes import REFUSED_CODES
 from broker.server.requests.calls import Calls
 from broker.server.requests.origin import Origin
 from broker.service.conclusions import RequestKind, refusal_after
@@ -159,9 +160,13 @@ class PendingRequest(msgspec.Struct):
         self.refuse(ResponseCode.SYSTEM_BUSY, f"{remark}{end}")
 
     def refuse_as_unknown(self) -> None:
-        """Answer that this node has no handler for its code."""
-        text = unsupported_remark(self.command.code)
-        self.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, text)
+        """Answer that this node has no handler for its code, and why, if that is known."""
+        code = self.command.code
+        why = REFUSED_CODES.get(code)
+        if why is None:
+            self.answer(ResponseCode.REQUEST_CODE_NOT_SUPPORTED, unsupported_remark(code))
+        else:
+            self.answer(ResponseCode.SYSTEM_ERROR, why)
 
     def give_up(self, code: ResponseCode, remark: str) -> None:
         """Answer that nobody can carry it out in time. Questions are answered in a way of their own."""

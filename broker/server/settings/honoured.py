@@ -139,8 +139,9 @@ _OF_ADDRESSES: Final = (
         is_strict=True,
     ),
     HonouredKey(
-        flag("vipListenEnable"),
-        "also serve `listenPort` - 2, where Java clients 4.3 and 4.4 send by default",
+        text("vipListenEnable"),
+        "also serve `listenPort` - 2, which the dashboard and Java clients 4.3 and 4.4 dial by default; `auto`: if it "
+        "is free and no member's",
     ),
     HonouredKey(
         text("namesrvAddr", ""),

@@ -25,6 +25,7 @@ from dledger_mq.remoting.header import (
     decode_command,
     encode_command,
     make_request,
+    make_response,
 )
 from jepsen.ports import free_ports
 
@@ -107,6 +108,13 @@ class Wire:
 
     async def replay(self, name: str) -> RemotingCommand:
         return await self.answer(self.send_recorded(name))
+
+    def reply(
+        self, request: RemotingCommand, body: bytes = b"", code: int = 0, **more: Any
+    ) -> None:
+        """Answer a request of the broker."""
+        answer = make_response(request.opaque, code, body=body, **more)
+        self.connection.send_nowait(encode_command(answer))
 
     async def push(self, code: int) -> RemotingCommand:
         """Wait for a request of the broker."""

@@ -11,6 +11,7 @@ import trio
 
 from broker.net.listener import Listener
 from broker.server import registrar
+from dledger import ListenError, parse_peers
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
@@ -280,9 +281,12 @@ async def test_a_name_server_that_answers_nothing_holds_a_creation_up_for_a_seco
             assert "Auto" in (server.registered[-1][1].topics or {})
 
 
-async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -> None:
+@pytest.mark.parametrize("vip_port", [True, None])
+async def test_tools_find_the_port_two_below(
+    make_cluster: ClusterMaker, vip_port: bool | None
+) -> None:
     (port,) = free_ports(1)
-    cluster = await make_cluster(1, vip_port=True, listen=Address("127.0.0.1", port))
+    cluster = await make_cluster(1, vip_port=vip_port, listen=Address("127.0.0.1", port))
     broker = await cluster.leader()
     assert [address.port for address in broker.addresses] == [port, port - 2]
     async with trio.open_nursery() as nursery:
@@ -292,3 +296,29 @@ async def test_old_clients_find_the_port_two_below(make_cluster: ClusterMaker) -
         assert (await wire.send("T")).code == 0
         connection.close("the test is over")
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("vip_port", [True, False, None])
+async def test_a_port_two_below_that_is_taken_ends_the_start_only_where_it_is_wanted(
+    make_cluster: ClusterMaker, vip_port: bool | None
+) -> None:
+    (port,) = free_ports(1)
+    taken = bind(Address("127.0.0.1", port - 2), accepts=False)
+    with taken:
+        taken.listen()
+        if vip_port:
+            with pytest.raises(ListenError, match=f"{port - 2} cannot be listened on"):
+                await make_cluster(1, vip_port=vip_port, listen=Address("127.0.0.1", port))
+        else:
+            cluster = await make_cluster(1, vip_port=vip_port, listen=Address("127.0.0.1", port))
+            broker = await cluster.leader()
+            assert [address.port for address in broker.addresses] == [port]
+
+
+async def test_a_members_port_is_not_taken_unasked(make_cluster: ClusterMaker) -> None:
+    (port,) = free_ports(1)
+    peers = parse_peers(f"n0-127.0.0.1:{port - 2}")
+    listen = Address("127.0.0.1", port)
+    cluster = await make_cluster(1, vip_port=None, listen=listen, peers=peers)
+    broker = await cluster.leader()
+    assert [address.port for address in broker.addresses] == [port]

@@ -29,7 +29,17 @@ async def commit(one: Wire, group: str, queue: int, offset: int) -> None:
     assert (await one.ask(15, {**fields, "commitOffset": str(offset)})).code == 0
 
 
-async def subscribe(one: Wire, group: str, topic: str, expression: str, tags: list[str]) -> None:
+async def subscribe(
+    one: Wire,
+    group: str,
+    topic: str,
+    expression: str,
+    tags: list[str],
+    *,
+    client_id: str = "c1",
+    model: str = "CLUSTERING",
+    language: str = "JAVA",
+) -> None:
     subscription = {
         "topic": topic,
         "subString": expression,
@@ -42,13 +52,14 @@ async def subscribe(one: Wire, group: str, topic: str, expression: str, tags: li
     consumer = {
         "groupName": group,
         "consumeType": "CONSUME_PASSIVELY",
-        "messageModel": "CLUSTERING",
+        "messageModel": model,
         "consumeFromWhere": "CONSUME_FROM_LAST_OFFSET",
         "subscriptionDataSet": [subscription],
         "unitMode": False,
     }
-    body = {"clientID": "c1", "consumerDataSet": [consumer], "producerDataSet": []}
-    assert (await one.ask(34, {}, json.dumps(body).encode())).code == 0
+    body = {"clientID": client_id, "consumerDataSet": [consumer], "producerDataSet": []}
+    beat = await one.ask(34, {}, json.dumps(body).encode(), language=language)
+    assert beat.code == 0
 
 
 async def test_351_and_352_one_topic_and_one_group(one: Wire) -> None:

@@ -61,6 +61,18 @@ class Confirmed:
         act()
 
 
+class NoResets:
+    """Nobody has reset an offset, or is a tool that would."""
+
+    def admit_first(
+        self, _request: PendingRequest, _place: object, _given_id: str, act: Callable[[], None]
+    ) -> None:
+        act()
+
+    def is_by_tool(self, _group: str, _address: str) -> bool:
+        return False
+
+
 class ParkingRouter(Router):
     """Parks everything; `held` is what it has."""
 

@@ -184,6 +184,7 @@ class Bench:
                 cast("Any", None),
                 self.router,
                 committers=cast("Any", None),
+                resets=cast("Any", None),
                 now_ms=lambda: self.now_ms,
             ).handlers()
         )
@@ -197,6 +198,7 @@ class Bench:
                 runtime=dict,
                 consumed_per_second=lambda group, topic: 0.0,
                 made=lambda token: False,
+                looked=lambda _group, _address: None,
             ).handlers()
         )
 

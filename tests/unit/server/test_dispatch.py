@@ -49,6 +49,7 @@ class Bench:
             delivered=self.delivered.append,
             sync_clients=MagicMock(),
             read_point=MagicMock(),
+            client_answered=MagicMock(),
         )
         self.dispatch.register(server.handlers())
         self.dispatch.register(

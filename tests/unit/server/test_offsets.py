@@ -13,7 +13,7 @@ from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.lone_leader import Asker, LoneLeader
-from tests.unit.server.pending import ParkingRouter, pending
+from tests.unit.server.pending import NoResets, ParkingRouter, pending
 
 QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
 
@@ -34,6 +34,7 @@ class Bench:
             committers=cast(
                 "Any", SimpleNamespace(who=lambda *_place, address, given_id: given_id)
             ),
+            resets=cast("Any", NoResets()),
             now_ms=lambda: self.leader.now_ms,
         )
 

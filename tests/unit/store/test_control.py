@@ -31,6 +31,8 @@ COMMANDS: list[Command] = [
     control.DeleteGroup("g", clean_offsets=True),
     control.ForbidTopic("g", "T", 2),
     CommitOffsets([OffsetCommit("g", "T", 0, 2**40)], is_forced=True),
+    control.ResetOffsets("g", "T", [(0, 7), (3, 2**40)]),
+    control.AdmitToReset("g", "T", 0, 2**40, "c"),
     control.RemoveOffsets("g"),
     LockQueues("g", "c", [("T", 0)]),
     control.UnlockQueues("g", "c", [("T", 0)]),
