@@ -46,6 +46,7 @@ class RuleFiles:
         self.files: tuple[AclFile, ...] = ()
         self._seen: tuple[Stamp, ...] = ()
         self._turn = trio.Lock()
+        self._warnings: frozenset[str] = frozenset()
 
     def read(self) -> AccessRules:
         """Read all files.
@@ -61,13 +62,17 @@ class RuleFiles:
         if tuple(self._stamps()) != found:
             raise AccessRulesError(f"{self.path} or a file beside it changes just now")
         self.files, self._seen = files, found
-        for path in _readable_by_all(found):
-            _log.warning("%s holds secret keys, and everybody on this machine may read it", path)
-        for warning in warnings:
-            _log.warning("access rules: %s", warning)
+        self._warn([*_readable_by_all(found), *warnings])
         if not (rules.accounts or rules.white_addresses):
             _log.warning("access rules: %s names nobody, so nobody may do anything", self.path)
         return rules
+
+    def _warn(self, warnings: Sequence[str]) -> None:
+        """Log what was not there at the last reading."""
+        for warning in warnings:
+            if warning not in self._warnings:
+                _log.warning("access rules: %s", warning)
+        self._warnings = frozenset(warnings)
 
     def has_changed(self) -> bool:
         """Return whether the files are others than those that were read last."""
@@ -141,8 +146,9 @@ class RuleFiles:
 
 
 def _readable_by_all(found: Sequence[Stamp]) -> list[str]:
-    """Return the files that users may read or change whom nothing is known of."""
-    return [path for path, _, _, _, mode in found if mode & 0o007]
+    """Return a warning for each file that any user of the machine may read or change."""
+    text = "holds secret keys, and everybody on this machine may read it"
+    return [f"{path} {text}" for path, _, _, _, mode in found if mode & 0o007]
 
 
 def _replace(path: Path, text: str) -> None:
