@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -131,6 +132,14 @@ def peer_at(node_id: NodeId, address: str) -> Peer | None:
     return Peer(node_id, host, int(port)) if host and colon and is_port else None
 
 
+def is_loopback(host: str) -> bool:
+    """Return whether only processes of the same machine can reach a host."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 def parse_peers(text: str) -> tuple[Peer, ...]:
     """Read a DLedger peers string: `n0-127.0.0.1:20911;n1-127.0.0.1:20912`.
 
@@ -209,7 +218,7 @@ class LogConfig:
     peers: tuple[Peer, ...]
     store_path: str
     raft: RaftConfig
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     tls: MemberTls | None = None
     segment_size_bytes: int = 256 * 1024 * 1024
     cache_bytes_max: int = 64 * 1024 * 1024
@@ -278,6 +287,12 @@ class LogConfig:
             )
         if self.secret == "":
             raise ConfigError("the secret is empty; leave it out to run without one")
+        own = next(peer for peer in self.peers if peer.node_id == self.raft.node_id)
+        if self.secret is None and not is_loopback(own.host):
+            raise ConfigError(
+                f"{own} can be reached from other machines, and without a secret whoever reaches it can read and "
+                "change the log: give all members one (--secret-file), or let them listen on 127.0.0.1"
+            )
         attributes_bytes = sum(
             len(name.encode()) + len(value.encode())
             for name, value in self.service_attributes.items()

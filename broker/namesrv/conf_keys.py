@@ -33,6 +33,16 @@ HONOURED: Final = (
         "put the order configuration of a topic into its route",
     ),
     *TLS_KEYS,
+    HonouredKey(
+        flag("aclEnable"),
+        "true: requests of clients and tools must be signed by an account of `aclFile`, and changes by an "
+        "administrator ([acl.md](acl.md)); registrations of brokers have proofs of their own (`--secret-file`)",
+    ),
+    HonouredKey(
+        text("aclFile"),
+        "where accounts stand, as for a broker; beside namesrv.conf unless it is absolute",
+        shown_default="plain_acl.yml",
+    ),
 )
 
 REFUSED: Final = (

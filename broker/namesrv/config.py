@@ -41,6 +41,7 @@ class NameServerConfig:
         secrets: of broker names, by name or `*`; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         tls: of its port, and of the questions that it asks brokers.
+        acl_file: where the accounts stand that requests have to come from; None: anybody may send them.
         log: what is logged, and where to.
         metrics: where figures are given over HTTP; None: nowhere.
         warnings: settings of namesrv.conf that are not used or passed over, and why.
@@ -52,6 +53,7 @@ class NameServerConfig:
     secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     orders_messages: bool = False
     tls: TlsSettings = field(default_factory=TlsSettings)
+    acl_file: Path | None = None
     log: LogOutput = LogOutput("warning")
     metrics: Address | None = None
     warnings: tuple[str, ...] = ()
@@ -128,6 +130,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
         orders_messages=_boolean(values, "orderMessageEnable"),
         tls=settings,
+        acl_file=_acl_file(values, Path(options.config or "")),
         log=LogOutput.of(options),
         metrics=_address("--metrics", options.metrics) if options.metrics else None,
         warnings=(*warnings, *tls_warnings(settings)),
@@ -235,6 +238,13 @@ def _boolean(values: Mapping[str, str], key: str) -> bool:
     if text not in ("true", "false"):
         raise NameServerConfigError(f"{key}: {text!r} is neither true nor false")
     return text == "true"
+
+
+def _acl_file(values: Mapping[str, str], conf: Path) -> Path | None:
+    """Return where accounts stand: beside the file that asks for them, unless it says otherwise."""
+    if not _boolean(values, "aclEnable"):
+        return None
+    return conf.resolve().parent / (values.get("aclFile") or "plain_acl.yml")
 
 
 def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:

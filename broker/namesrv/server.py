@@ -10,9 +10,14 @@ import socket
 from collections.abc import Hashable
 from functools import partial
 from secrets import token_hex
+from typing import Final
 
 import trio
 
+from broker.access.errors import AccessRulesError
+from broker.access.guard import AccessGuard
+from broker.access.rule_files import RuleFiles
+from broker.access.rules import AccessRules
 from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
@@ -29,7 +34,7 @@ from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
 from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.net.listening import bind, bound_address
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -54,6 +59,16 @@ OTHER_CODE = -1
 
 SLOW_REQUESTS_MAX = 1000
 """Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
+
+
+_OF_BROKERS: Final = frozenset(
+    {
+        RequestCode.REGISTER_BROKER,
+        RequestCode.UNREGISTER_BROKER,
+        RequestCode.QUERY_DATA_VERSION,
+        RequestCode.BROKER_HEARTBEAT,
+    }
+)
 
 
 class NameServer:
@@ -83,12 +98,15 @@ class NameServer:
         Raises:
             NameServerConfigError: the address or the store cannot be used, or the group cannot be joined.
         """
+        files, guard = _read_rules(self._config)
         kv = _open_kv(self._config)
         try:
             sock = _bind(self._config.listen)
             async with trio.open_nursery() as nursery:
                 ask = partial(ask_broker, tls=self._tls.client)
-                service = _Service(self._config, self.routes, kv, nursery, ask=ask)
+                service = _Service(self._config, self.routes, kv, nursery, ask=ask, guard=guard)
+                if files is not None:
+                    nursery.start_soon(files.watch, service.adopt)
                 listener = Listener(
                     service.handle,
                     closed=service.closed,
@@ -127,7 +145,9 @@ class _Service:
         nursery: trio.Nursery,
         *,
         ask: Ask,
+        guard: AccessGuard | None,
     ) -> None:
+        self._guard = guard
         self._routes = routes
         self._nursery = nursery
         self._slow_count = 0
@@ -161,7 +181,8 @@ class _Service:
             for frame in frames:
                 request = decode_command(frame)
                 try:
-                    answer = self._answer(connection, asker, request)
+                    answer = self._refusal(connection, frame, request)
+                    answer = answer or self._answer(connection, asker, request)
                     if answer is not None and not request.is_oneway:
                         answers.append(_encoded(answer))
                 except Exception:  # noqa: BLE001 - the root of a request's work
@@ -173,6 +194,22 @@ class _Service:
         finally:  # also when a header cannot be read: those before it were served
             if answers:
                 connection.send_many(answers)
+
+    def adopt(self, rules: AccessRules) -> None:
+        """Go by other rules from now on."""
+        assert self._guard is not None, "its files are watched"
+        self._guard.rules = rules
+
+    def _refusal(
+        self, connection: FrameSocket, frame: Frame, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """Return the answer to a request that its sender may not make; brokers show otherwise who they are."""
+        if self._guard is None or request.is_response or request.code in _OF_BROKERS:
+            return None
+        problem = self._guard.refusal(connection.peer, frame, request)
+        if problem is None:
+            return None
+        return make_response(request.opaque, ResponseCode.NO_PERMISSION, problem)
 
     def _answer(
         self, connection: FrameSocket, asker: RequestSender, request: RemotingCommand
@@ -234,6 +271,21 @@ class _Service:
                     identity.broker_name,
                     identity.broker_addr,
                 )
+
+
+def _read_rules(config: NameServerConfig) -> tuple[RuleFiles | None, AccessGuard | None]:
+    """Read who may do what; nothing where everybody may.
+
+    Raises:
+        NameServerConfigError: the rules cannot be read.
+    """
+    if config.acl_file is None:
+        return None, None
+    files = RuleFiles(config.acl_file)
+    try:
+        return files, AccessGuard(files.read(), _now_ms)
+    except AccessRulesError as error:
+        raise NameServerConfigError(f"aclEnable=true: {error} (aclFile)") from error
 
 
 def _now_ms() -> int:

@@ -22,9 +22,9 @@ from broker.node.values import (
     check_name,
     check_tables,
     explain,
-    is_loopback,
 )
 from dledger import ConfigError
+from dledger.config import is_loopback
 
 MACHINES_MAX: Final = 7
 GROUPS_MAX: Final = 26

@@ -84,12 +84,6 @@ def check_host(machine: str, host: str) -> None:
         )
 
 
-def is_loopback(host: str) -> bool:
-    """Return whether only processes of the same computer can reach it."""
-    address = _ipv4(host)
-    return host == "localhost" or (address is not None and address.is_loopback)
-
-
 def _ipv4(host: str) -> ipaddress.IPv4Address | None:
     try:
         return ipaddress.IPv4Address(host)

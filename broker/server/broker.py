@@ -13,8 +13,13 @@ from pathlib import Path
 
 import trio
 
+from broker.access.errors import AccessRulesError
+from broker.access.guard import AccessGuard
+from broker.access.rule_files import RuleFiles
+from broker.access.rules import AccessRules
 from broker.metrics.endpoint import Endpoint
 from broker.net.listener import Listener, ListenerLimits
+from broker.server.access_keeper import AccessKeeper
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
 from broker.server.deliveries.deliveries import DeliveryAlarm
@@ -37,6 +42,7 @@ from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
 from broker.tls.keeper import TlsKeeper
 from dledger import (
+    ConfigError,
     CorruptionError,
     DiskFailedError,
     ListenError,
@@ -91,6 +97,7 @@ class Broker:
         self._lock = StoreLock(derived)
         try:
             self._node_settings = NodeSettings(config.store_path)
+            self._rule_files, self._guard = _read_rules(config)
         except BaseException:
             self._lock.release()
             raise
@@ -202,6 +209,8 @@ class Broker:
                 nursery.start_soon(controller.link.run)
                 nursery.start_soon(controller.members.exchange.run)
                 nursery.start_soon(self._tick)
+                if self._rule_files is not None:
+                    nursery.start_soon(self._rule_files.watch, self._rules_changed)
                 nursery.start_soon(controller.services.pulls.turns.run)
                 for alarm in self._deliveries:
                     nursery.start_soon(alarm.run)
@@ -287,6 +296,8 @@ class Broker:
             ),
             settings_changed=self._settings_changed,
             tls=self._tls.client,
+            guard=self._guard,
+            access_rules=self._make_access_keeper(nursery),
         )
         self._controller = BrokerController(
             self.config,
@@ -347,6 +358,22 @@ class Broker:
         self.config = config
         self._registrar.perm_mask = config.permission
         self._orderly_stop.forward_s = config.stop_forward_s
+
+    def _make_access_keeper(self, nursery: trio.Nursery) -> AccessKeeper | None:
+        if self._rule_files is None or self._guard is None:
+            return None
+        return AccessKeeper(
+            self._rule_files,
+            self._guard,
+            nursery,
+            wall_ms=self._clock,
+            flush=self._outputs.flush,
+        )
+
+    def _rules_changed(self, rules: AccessRules) -> None:
+        """Go by other rules from now on; requests that wait were checked when they came."""
+        assert self._guard is not None, "its files are watched"
+        self._guard.rules = rules
 
     def _passed_on_s(self) -> float | None:
         """Return when a client's request was passed on last."""
@@ -471,6 +498,21 @@ def _disk_room(folder: str) -> DiskRoom | None:
     except OSError:
         return None
     return DiskRoom(usage.total, usage.used, usage.free)
+
+
+def _read_rules(config: BrokerConfig) -> tuple[RuleFiles | None, AccessGuard | None]:
+    """Read who may do what; nothing where everybody may do everything.
+
+    Raises:
+        ConfigError: the rules cannot be read.
+    """
+    if config.acl_file is None:
+        return None, None
+    files = RuleFiles(Path(config.acl_file))
+    try:
+        return files, AccessGuard(files.read(), monotonic_ms)
+    except AccessRulesError as error:
+        raise ConfigError(f"aclEnable=true: {error} (aclFile)") from error
 
 
 def _cannot_listen(config: BrokerConfig, error: OSError) -> ListenError:

@@ -61,7 +61,7 @@ try it on this machine (name server and a group of three, Ctrl-C stops everythin
 a node of a group of three (the same on the other two with --id n1 and n2):
   dledger-broker --group broker-a --id n0 \\
       --peers "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911" \\
-      --listen 10911 --namesrv 10.0.0.9:9876 --store data/n0
+      --listen 10911 --namesrv 10.0.0.9:9876 --store data/n0 --secret-file secret
 
 with a RocketMQ broker.conf (the command line beats the file):
   dledger-broker -c broker.conf
@@ -240,9 +240,21 @@ def _configure(options: argparse.Namespace) -> Reading:
         return dataclasses.replace(reading, config=None, mistakes=(str(error),))
     return dataclasses.replace(
         reading,
-        config=dataclasses.replace(reading.config, advertised_host=host),
+        config=dataclasses.replace(
+            reading.config,
+            advertised_host=host,
+            acl_file=_beside(options.config, reading.config.acl_file),
+        ),
         warnings=(*reading.warnings, *tls_warnings(reading.config.tls)),
     )
+
+
+def _beside(conf: str | None, file: str | None) -> str | None:
+    """Return the absolute path of a file that is named in a broker.conf; a relative one is meant from there."""
+    if file is None:
+        return None
+    folder = Path(conf).resolve().parent if conf else Path.cwd()
+    return str(folder / file)
 
 
 def _read_file(path: str) -> list[Property]:

@@ -11,7 +11,6 @@ import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from ipaddress import ip_address
 from typing import Final
 
 from broker.server.settings.lone_node import complete, names_members
@@ -33,7 +32,7 @@ from broker.settings.keys import ANY_HOSTS
 from broker.settings.tls import TlsMode, TlsSettings, read_peer_tls, read_tls
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
-from dledger.config import voters_of
+from dledger.config import is_loopback, voters_of
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -121,6 +120,7 @@ class BrokerConfig:
         retention: what is deleted when.
         metrics: figures over HTTP.
         tls: of the port for clients, and of connections that this node opens there.
+        acl_file: where accounts and their rights stand; None: everybody may do everything.
     """
 
     group: str
@@ -134,7 +134,7 @@ class BrokerConfig:
     advertised_host: str = "127.0.0.1"
     namesrvs: tuple[Address, ...] = ()
     preferred_leaders: tuple[str, ...] = ()
-    secret: str | None = None
+    secret: str | None = field(default=None, repr=False)
     fsync: bool = True
     segment_size_bytes: int = 256 * 1024 * 1024
     snapshot_log_bytes: int = 256 * 1024 * 1024
@@ -168,6 +168,7 @@ class BrokerConfig:
     stop_forward_s: int = STOP_FORWARD_S
     times: RaftTimes = field(default_factory=RaftTimes)
     retention: RetentionRules = RetentionRules()
+    acl_file: str | None = None
     limits: Limits = field(default_factory=Limits)
     metrics: MetricsSettings = MetricsSettings()
     tls: TlsSettings = field(default_factory=TlsSettings)
@@ -329,7 +330,14 @@ def _read_identity(values: Values, names_its_members: bool) -> BrokerConfig:
         secret=values.text("secret", "") or None,
         times=read_times(values),
         joins=values.boolean("raftJoin", default=False),
+        acl_file=_read_acl_file(values),
     )
+
+
+def _read_acl_file(values: Values) -> str | None:
+    """Read where accounts stand; the name is read in any case, so that a wrong one is found early."""
+    file = values.text("aclFile", "plain_acl.yml")
+    return file if values.boolean("aclEnable", default=False) else None
 
 
 def _read_peers(values: Values, node_id: str) -> tuple[Peer, ...]:
@@ -529,7 +537,7 @@ def _risks(config: BrokerConfig) -> list[str]:
         if node not in names
     ]
     figures = config.metrics.listen
-    if figures is not None and not _is_loopback(figures.host):
+    if figures is not None and not is_loopback(figures.host):
         found.append(
             f"metricsPromExporterHost={figures.host}: everybody who reaches port {figures.port} can read the figures, "
             "with the names of topics and groups; nobody is asked who he is"
@@ -538,6 +546,11 @@ def _risks(config: BrokerConfig) -> list[str]:
         found.append(
             "flushDiskType=ASYNC_FLUSH: sends are acknowledged before fsync; a power cut on a majority of "
             "the nodes may lose acknowledged messages"
+        )
+    if config.acl_file is None and not is_loopback(config.listen.host):
+        found.append(
+            f"EVERYBODY who reaches {config.listen} can read, send and delete messages of all topics, move the offsets "
+            "of all groups, delete topics and groups, and change settings: access control is off (aclEnable)"
         )
     return found
 
@@ -565,6 +578,11 @@ def _contradictions(config: BrokerConfig) -> list[str]:
     if config.tls.mode is TlsMode.ENFORCING and not config.tls.dials:
         found.append(
             "tls.enable=false: with tls.server.mode=enforcing the nodes of this group take nothing else from each other"
+        )
+    if config.acl_file is not None and config.secret is None and len(config.peers) > 1:
+        found.append(
+            "aclEnable=true needs the group's secret (--secret-file): without one whoever reaches a port can speak as "
+            "a member, and pass requests on that nobody has checked"
         )
     return found + contradicting_times(config.times)
 
@@ -595,14 +613,6 @@ def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:
         f"{config.listen} (brokerIP1, bindAddress and listenPort say otherwise)"
     )
     return [notice]
-
-
-def _is_loopback(host: str) -> bool:
-    """Return True if nobody but this machine reaches what listens on a host."""
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _own_peer(node_id: str, peers: tuple[Peer, ...]) -> Peer:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 import trio
 
+from broker.access.guard import AccessGuard
 from broker.server.config import BrokerConfig
+from broker.server.handlers.access_admin import KeepRules
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.handlers.settings_admin import KeepNodeSettings
 from broker.server.requests.linear import LinearReads
@@ -46,6 +48,8 @@ class Environment:
         node_settings: keeps changes of this node's own settings; None: they cannot be changed.
         settings_changed: is called with the settings once others hold.
         tls: returns what encrypts a link to another node; None: it is plain text.
+        guard: decides which requests of clients may be carried out; None: all.
+        access_rules: keeps the rules that `guard` goes by; None: there are none.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
     """
 
@@ -67,4 +71,6 @@ class Environment:
     node_settings: KeepNodeSettings | None = None
     settings_changed: Callable[[BrokerConfig], None] = lambda _config: None
     tls: Callable[[], ssl.SSLContext | None] = lambda: None
+    guard: AccessGuard | None = None
+    access_rules: KeepRules | None = None
     make_linear: MakeLinear = LinearReads

@@ -13,6 +13,7 @@ from broker.server.deliveries.delays import Delays
 from broker.server.deliveries.timers import TimerDeliveries
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
+from broker.server.handlers.access_admin import AccessAdmin
 from broker.server.handlers.admin import AdminHandlers
 from broker.server.handlers.cleaning import Cleaning
 from broker.server.handlers.client_calls import ClientCalls
@@ -145,6 +146,7 @@ class Services:
         self.retention = self._make_retention()
         self.trims = Trims(log.reader, lambda: state.queues)
         self.dispatch = self._make_dispatch()
+        self.dispatch.guard = environment.guard
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()
@@ -320,6 +322,7 @@ class Services:
             is_member=self._log.roster.is_known,
             secret=config.secret,
             nonce=self._environment.link_nonce,
+            needs_secret=self._environment.guard is not None,
             frame_bytes_max=config.limits.frame_bytes_max,
             handle=self.dispatch.handle,
             delivered=self.sends.delivered,
@@ -415,6 +418,12 @@ class Services:
             PinRequests(self.commits, self.router, self._state),
             GroupRules(self._state, self.commits, self.router),
             HaInfo(self._config, self._log),
+            AccessAdmin(
+                self._environment.access_rules,
+                cluster=self._config.cluster,
+                broker_name=self._config.broker_name,
+                service_address=str(self._environment.service_address),
+            ),
             self.link_server,
         ):
             self.dispatch.register(service.handlers())

@@ -99,7 +99,8 @@ class Inspector(Lifetime):
             topic: whose messages are looked at.
             key: one of KEYS, or the UNIQ_KEY.
             count_max: at most so many.
-            begin_ms, end_ms: stored from then on, and until then; ms since 1970.
+            begin_ms: stored from then on; ms since 1970.
+            end_ms: stored until then.
         """
         ext = {
             "topic": topic,

@@ -43,6 +43,11 @@ class RequestCode(IntEnum):
     GET_ALL_CONSUMER_OFFSET = 43
     GET_ALL_DELAY_OFFSET = 45
     CHECK_CLIENT_CONFIG = 46
+    UPDATE_AND_CREATE_ACL_CONFIG = 50
+    DELETE_ACL_CONFIG = 51
+    GET_BROKER_CLUSTER_ACL_INFO = 52
+    UPDATE_GLOBAL_WHITE_ADDRS_CONFIG = 53
+    GET_BROKER_CLUSTER_ACL_CONFIG = 54
     PUT_KV_CONFIG = 100
     GET_KV_CONFIG = 101
     DELETE_KV_CONFIG = 102
@@ -273,6 +278,11 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.GET_ALL_CONSUMER_OFFSET: "all consumer offsets of a broker",
     RequestCode.GET_ALL_DELAY_OFFSET: "progress of the delay levels",
     RequestCode.CHECK_CLIENT_CONFIG: "check a subscription before it is used",
+    RequestCode.UPDATE_AND_CREATE_ACL_CONFIG: "make or change an account of a broker's access rules",
+    RequestCode.DELETE_ACL_CONFIG: "delete such an account",
+    RequestCode.GET_BROKER_CLUSTER_ACL_INFO: "how often a broker's access rules were changed, and when",
+    RequestCode.UPDATE_GLOBAL_WHITE_ADDRS_CONFIG: "set the addresses whose clients may do everything",
+    RequestCode.GET_BROKER_CLUSTER_ACL_CONFIG: "a broker's access rules, without secret keys",
     RequestCode.PUT_KV_CONFIG: "name server: set a configuration value",
     RequestCode.GET_KV_CONFIG: "name server: read a configuration value",
     RequestCode.DELETE_KV_CONFIG: "name server: delete a configuration value",

@@ -86,6 +86,7 @@ LAYERS = {
     "dledger_mq.blocking": {"client"},
     "dledger_mq.testing": {"client", "message", "net", "remoting"},
     "broker.metrics": set(),
+    "broker.access": set(),
     "broker.net": set(),
     "broker.command_line": set(),
     "broker.log_output": {"command_line"},
@@ -98,6 +99,7 @@ LAYERS = {
     "broker.settings": set(),
     "broker.tls": {"command_line", "net", "properties", "settings"},
     "broker.server": {
+        "access",
         "command_line",
         "log_output",
         "metrics",
@@ -113,6 +115,7 @@ LAYERS = {
     },
     "broker.node": {"command_line", "processes", "server", "settings"},
     "broker.namesrv": {
+        "access",
         "command_line",
         "log_output",
         "metrics",
@@ -441,8 +444,9 @@ def test_the_command_of_the_pipeline_starts_without_spark() -> None:
 
 
 # Who makes a file durable by itself: the disk of the log; the client, which uses nothing of the log; and an archive,
-# whose files are larger than what is written aside in one piece.
+# whose files are larger than what is written aside in one piece; and access rules, which keep the mode that they have.
 SYNCS = {
+    "broker/access/rule_files.py",
     "dledger/storage/posix.py",
     "dledger_mq/client/durable_file.py",
     "pipeline/archive/parts.py",

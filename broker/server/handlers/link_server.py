@@ -13,6 +13,7 @@ from broker.server.links.private_codes import (
     OUTDATED_HELLO,
     TRIED_FIELD,
     WAITED_FIELD,
+    HelloRefusal,
     PrivateCode,
     refuse_hello,
 )
@@ -40,6 +41,7 @@ class LinkServer:
         is_member: Callable[[str], bool],
         secret: str | None,
         nonce: str,
+        needs_secret: bool,
         frame_bytes_max: int,
         handle: Callable[[Origin, Sequence[Frame]], None],
         delivered: Callable[[str], None],
@@ -54,6 +56,7 @@ class LinkServer:
             is_member: whether a node id is that of a member of `group`.
             secret: that the members share.
             nonce: of this process, which a HELLO must mean.
+            needs_secret: whether links are refused where there is no secret: what comes over them is not checked again.
             frame_bytes_max: of what is passed on.
             handle: takes requests of clients that are passed on.
             delivered: takes message ids of answers that find their clients at the other node.
@@ -65,6 +68,7 @@ class LinkServer:
         self._is_member = is_member
         self._secret = secret
         self._nonce = nonce
+        self._needs_secret = needs_secret
         self._frame_bytes_max = frame_bytes_max
         self._handle = handle
         self._delivered = delivered
@@ -114,13 +118,7 @@ class LinkServer:
 
     def _hello(self, link: ClientOrigin, command: RemotingCommand) -> None:
         """Trust a connection whose HELLO proves the group's secret, a member's id and this process's nonce."""
-        refusal = refuse_hello(
-            command.ext,
-            secret=self._secret,
-            group=self._group,
-            is_member=self._is_member,
-            nonce=self._nonce,
-        )
+        refusal = self._refusal(command)
         if refusal is None:
             self._trusted.add(link.number)
             answer(link, command.opaque, ResponseCode.SUCCESS)
@@ -129,6 +127,18 @@ class LinkServer:
         level = logging.INFO if refusal.code == OUTDATED_HELLO else logging.WARNING
         _log.log(level, "refused a node's link from %s: %s", link.address, refusal.problem)
         answer(link, command.opaque, refusal.code, refusal.problem)
+
+    def _refusal(self, command: RemotingCommand) -> HelloRefusal | None:
+        if self._secret is None and self._needs_secret:
+            text = "access control is on and this group has no secret: a link would pass on what nobody has checked"
+            return HelloRefusal(ResponseCode.NO_PERMISSION, text)
+        return refuse_hello(
+            command.ext,
+            secret=self._secret,
+            group=self._group,
+            is_member=self._is_member,
+            nonce=self._nonce,
+        )
 
     def _forward(self, link: ClientOrigin, command: RemotingCommand) -> None:
         ext = command.ext

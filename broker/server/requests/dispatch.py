@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
+from broker.access.guard import AccessGuard
+from broker.server.links.private_codes import PrivateCode
 from broker.server.requests.origin import ForwardedOrigin, Origin, answer
 from broker.server.requests.questions import Question, Questions
 from broker.server.requests.request import (
@@ -19,10 +21,19 @@ from broker.server.requests.router import Router, refuse_fault
 from broker.service.conclusions import RequestKind
 from dledger import EntryDamagedError
 from dledger_mq.remoting.codes import ResponseCode
-from dledger_mq.remoting.errors import BodyError, FieldError
+from dledger_mq.remoting.errors import BodyError, FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
-from dledger_mq.remoting.header import FLAG_ONEWAY, FLAG_RESPONSE, RemotingCommand
+from dledger_mq.remoting.header import (
+    FLAG_ONEWAY,
+    FLAG_RESPONSE,
+    RemotingCommand,
+    decode_command,
+)
+from dledger_mq.remoting.registrant import ASK_REGISTRANT
 from dledger_mq.remoting.requests import SendRequest, decode_request
+
+_OF_SERVERS: Final = frozenset({*PrivateCode, ASK_REGISTRANT})
+"""Requests of other nodes, which have a proof of their own, and the question of a name server, which has no account."""
 
 
 class RequestLane(Protocol):
@@ -52,11 +63,13 @@ class Dispatch:
         lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
         unknown: the handler of every code that nobody has registered.
         client_answers: takes what a client says is an answer, with the number of its connection; None: nobody asks.
+        guard: decides which requests of clients that are connected here may be carried out; None: all.
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
         self.lane: RequestLane | None = None
         self.client_answers: Callable[[int, RemotingCommand], None] | None = None
+        self.guard: AccessGuard | None = None
         self._router = router
         self._now_ms = now_ms
         self._handlers: dict[int, AnyHandler] = {}
@@ -85,6 +98,16 @@ class Dispatch:
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
         """
+        if self.guard is None or origin.is_forwarded:
+            self._carry_out(origin, frames)
+            return
+        admitted, fault = _admit(self.guard, origin, frames)
+        self._carry_out(origin, admitted)
+        if fault is not None:
+            raise fault
+
+    def _carry_out(self, origin: Origin, frames: Sequence[Frame]) -> None:
+        """Carry out requests that may be."""
         deadline_ms = self._now_ms() + HOLD_MS
         lane = None if origin.is_forwarded else self.lane
         at, command = 0, None
@@ -143,6 +166,30 @@ class Dispatch:
         """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""
         why = f"{self._router.without_leader()}; nobody can say within {HOLD_MS} ms"
         self._questions.expire(now_ms, why)
+
+
+def _admit(
+    guard: AccessGuard, origin: Origin, frames: Sequence[Frame]
+) -> tuple[list[Frame], FrameError | None]:
+    """Answer the requests that may not be carried out; return the others, and what ends the connection after them.
+
+    Answers ask for nothing.
+    """
+    admitted: list[Frame] = []
+    for frame in frames:
+        try:
+            command = decode_command(frame)
+        except FrameError as error:
+            return admitted, error
+        if command.is_response or command.code in _OF_SERVERS:
+            admitted.append(frame)
+            continue
+        refusal = guard.refusal(origin.address, frame, command)
+        if refusal is None:
+            admitted.append(frame)
+        elif not command.is_oneway:
+            answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
+    return admitted, None
 
 
 def _note_forwarded(request: PendingRequest) -> None:

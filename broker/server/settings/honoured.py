@@ -67,6 +67,18 @@ _OF_MEMBERS: Final = (
         shown_default="none",
         is_strict=True,
     ),
+    HonouredKey(
+        flag("aclEnable", "false"),
+        "true: requests of clients need a signature, and are checked against the rights of their account "
+        "([acl.md](acl.md)); with several members it needs a `secret`",
+        is_strict=True,
+    ),
+    HonouredKey(
+        text("aclFile"),
+        "where accounts stand, read again when it changes; files in the folder `acl` beside it count as well. Beside "
+        "broker.conf unless it is absolute",
+        is_strict=True,
+    ),
 )
 
 _OF_ELECTIONS: Final = (

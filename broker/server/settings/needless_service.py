@@ -278,7 +278,7 @@ NEEDLESS_SERVICE: Final = (
     ),
     NeedlessKeys(
         "Access control",
-        "access control is not served yet: aclEnable=true, authenticationEnabled=true and "
+        "access control is that of RocketMQ 4 (aclEnable=true); authenticationEnabled=true and "
         "authorizationEnabled=true are refused",
         (
             number("aclCacheExpiredSecond", None, "600"),

@@ -11,11 +11,12 @@ from broker.settings.keys import RefusedKey, flag, number, text
 from broker.settings.tls import TLS_REFUSED
 
 _OFF: Final = ("false",)
-_NO_ACCESS_CONTROL: Final = "access control is not supported; remove the line"
+_NO_ACCESS_CONTROL: Final = (
+    "users and rights of RocketMQ 5 are not supported, those of 4 are (aclEnable); remove the line"
+)
 _NO_ADDRESS: Final = "name servers are read from namesrvAddr only; name them there"
 
 REFUSED: Final = (
-    RefusedKey(flag("aclEnable", "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authenticationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
     RefusedKey(flag("authorizationEnabled", None, "false"), _OFF, _NO_ACCESS_CONTROL),
     *TLS_REFUSED,

@@ -131,7 +131,7 @@ def test_a_lenient_start_passes_over_what_cannot_harm(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["tlsEnable=true", "tls.server.mode=on", "tlsMode=on", "aclEnable=true"]
+    "line", ["tlsEnable=true", "tls.server.mode=on", "tlsMode=on", "authEnable=true"]
 )
 def test_what_asks_for_a_protection_is_refused_in_any_case(tmp_path: Path, line: str) -> None:
     file = tmp_path / "namesrv.conf"
@@ -162,6 +162,8 @@ def test_what_is_honoured_is_read(tmp_path: Path) -> None:
         "kvConfigPath",
         "orderMessageEnable",
         *(row.key.name for row in TLS_KEYS),
+        "aclEnable",
+        "aclFile",
     }
     config = read_config(["-c", str(file)])
     assert (config.listen, config.folder) == (Address("127.0.0.2", 1), Path("/kv"))
@@ -190,3 +192,12 @@ def test_half_of_what_tls_needs_is_refused_by_a_name_server(tmp_path: Path) -> N
     file.write_text("listenPort=9\ntls.server.mode=enforcing\n")
     with pytest.raises(NameServerConfigError, match=r"line 2: tls.server.mode=enforcing: name a"):
         read_config(["-c", str(file)])
+
+
+def test_accounts_stand_beside_the_file_that_asks_for_them(tmp_path: Path) -> None:
+    file = tmp_path / "namesrv.conf"
+    found = []
+    for text in ("", "aclEnable=false", "aclEnable=true", "aclEnable=true\naclFile=x/rules.yml"):
+        file.write_text(text)
+        found.append(read_config(["-c", str(file)]).acl_file)
+    assert found == [None, None, tmp_path / "plain_acl.yml", tmp_path / "x/rules.yml"]

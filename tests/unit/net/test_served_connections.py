@@ -126,7 +126,9 @@ def reset(near: socket.socket) -> None:
     near.close()
 
 
-async def test_what_is_ready_together_is_one_turn() -> None:
+async def test_what_is_ready_together_is_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long the machine takes for it."""
+    monkeypatch.setattr(served_connections, "TURN_S", 60.0)
     server = Server()
     clients = [server.connect(f"c{number}")[0] for number in range(5)]
     for near in clients:

@@ -93,7 +93,7 @@ def test_what_this_version_does_not_know_is_passed_over() -> None:
         ({"raftLeaseMs": "500"}, "raftLeaseMs is read at the start only"),
         ({"secret": "x"}, "secret is read at the start only"),
         ({"haListenPort": "1"}, "haListenPort is not used: members replicate over the ports"),
-        ({"aclEnable": "true"}, "aclEnable=true: access control is not supported"),
+        ({"aclEnable": "true"}, "aclEnable is read at the start only: change it where it stands"),
         ({"brokerPermission": "4", "listenPort": ""}, "listenPort is read at the start only"),
         ({"deleteWhen": "04;" * 1366}, "deleteWhen has 4098 characters, at most 4096 may be"),
     ],

@@ -69,8 +69,8 @@ def test_check_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     [
         ("tlsEnable=true\n", [", line 8: tlsEnable=true: no such key is known: "]),
         (
-            "listenPort=x\naclEnable=true\n",
-            [" has 2 mistakes:", "  line 8: listen", "  line 9: acl"],
+            "listenPort=x\nauthenticationEnabled=true\n",
+            [" has 2 mistakes:", "  line 8: listen", "  line 9: auth"],
         ),
     ],
 )

@@ -24,11 +24,14 @@ IDENTITY = {
     "dLegerSelfId": "n1",
     "dLegerPeers": "n0-10.0.0.1:20911;n1-10.0.0.2:20911;n2-10.0.0.3:20911",
     "storePathRootDir": "/data/n1",
+    "secret": "s",
 }
 
 
 def build(**changes: str) -> tuple[BrokerConfig, list[str]]:
-    return read_config({**IDENTITY, **changes}, {})
+    """Settings of a member, and what is said of them but that everybody may do everything."""
+    config, warnings = read_config({**IDENTITY, **changes}, {})
+    return config, [text for text in warnings if not text.startswith("EVERYBODY")]
 
 
 def test_a_rocketmq_broker_conf_is_read_as_it_is() -> None:
@@ -117,11 +120,42 @@ def test_what_risks_something_is_said() -> None:
     assert "may lose acknowledged messages" in warnings[0]
 
 
+@pytest.mark.parametrize(
+    ("given", "is_said"),
+    [
+        ({}, True),
+        ({"bindAddress": "0.0.0.0"}, True),
+        ({"bindAddress": "127.0.0.1"}, False),
+        ({"aclEnable": "true"}, False),
+    ],
+)
+def test_a_port_for_everybody_is_named_once(given: dict[str, str], *, is_said: bool) -> None:
+    _, warnings = read_config(IDENTITY | given, {})
+    told = [text for text in warnings if text.startswith("EVERYBODY who reaches ")]
+    assert len(told) == is_said
+
+
+@pytest.mark.parametrize("host", ["10.0.0.2", "0.0.0.0", "some-machine", "::"])
+def test_members_do_not_listen_for_others_without_a_secret(host: str) -> None:
+    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "bindAddress": "127.0.0.1"}
+    assert read_settings(given, {}).mistakes == ()
+    (mistake,) = read_settings(given | {"secret": ""}, {}).mistakes
+    assert mistake.startswith(
+        f"n1-{host}:20911 can be reached from other machines, and without a secret"
+    )
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_on_one_machine_members_need_no_secret(host: str) -> None:
+    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "secret": ""}
+    assert read_settings(given, {}).mistakes == ()
+
+
 def test_a_preferred_leader_may_be_a_member_that_is_added_later() -> None:
     config, warnings = build(preferredLeaderId="n9; n0")
     assert config.preferred_leaders == ("n9", "n0")
     assert "preferredLeaderId=n9 is not among the members n0, n1, n2 of dLegerPeers" in warnings[0]
-    assert build(preferredLeaderId="n0")[1] == []
+    assert "preferredLeaderId" not in "".join(build(preferredLeaderId="n0")[1])
 
 
 def test_delay_levels_m1() -> None:

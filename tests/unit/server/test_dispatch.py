@@ -44,6 +44,7 @@ class Bench:
             is_member={"n1"}.__contains__,
             secret=None,
             nonce=NONCE,
+            needs_secret=False,
             frame_bytes_max=1 << 20,
             handle=self.dispatch.handle,
             delivered=self.delivered.append,

@@ -50,6 +50,12 @@ def test_the_nearest_name(written: str, meant: str | None) -> None:
     assert BROKER_KEYS.nearest(written) == meant
 
 
+NO_USERS = (
+    "line 9: authenticationEnabled=true: users and rights of RocketMQ 5 are not supported, those of 4 are "
+    "(aclEnable); remove the line"
+)
+
+
 def test_all_mistakes_of_a_file_are_told_at_once_with_their_lines() -> None:
     reading = read(
         {
@@ -61,7 +67,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_with_their_lines() -> None:
             "defaultTopicQueueNums": "0",
             "connectionsMax": "0",
             "messageDelayLevel": "1s 2x",
-            "aclEnable": "true",
+            "authenticationEnabled": "true",
         }
     )
     assert reading.config is None
@@ -74,7 +80,7 @@ def test_all_mistakes_of_a_file_are_told_at_once_with_their_lines() -> None:
         "line 6: defaultTopicQueueNums=0 is not a number from 1 to 1024",
         "line 7: connectionsMax=0 is not a number of at least 1",
         "line 8: messageDelayLevel: delay level '2x' is not a number with a unit s, m, h or d",
-        "line 9: aclEnable=true: access control is not supported; remove the line",
+        NO_USERS,
     ]
 
 
@@ -123,7 +129,6 @@ def test_what_the_log_would_refuse_is_told_before_it_starts(
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("aclEnable", "true"),
         ("aclEnable", "yes"),
         ("aclEnabel", "true"),
         ("enableAcl", "true"),
@@ -238,3 +243,29 @@ def test_members_show_what_the_port_shows_unless_told_otherwise() -> None:
 )
 def test_half_of_what_tls_needs_is_refused(given: dict[str, str], words: str) -> None:
     assert any(words in mistake for mistake in read(given).mistakes)
+
+
+THREE_MEMBERS = {
+    "dLegerGroup": "g",
+    "dLegerSelfId": "n0",
+    "dLegerPeers": "n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3",
+    "storePathRootDir": "/d",
+}
+
+
+def test_access_control_needs_a_secret_where_there_are_several_members() -> None:
+    given = THREE_MEMBERS | {"aclEnable": "true", "aclFile": "rules.yml"}
+    (mistake,) = read_settings(given, {}).mistakes
+    assert mistake.startswith("aclEnable=true needs the group's secret (--secret-file)")
+    with_secret = read_settings(given, {"secret": "s"}).config
+    assert with_secret is not None
+    assert with_secret.acl_file == "rules.yml"
+
+
+@pytest.mark.parametrize(
+    ("value", "file"), [("true", "plain_acl.yml"), ("false", None), ("", None)]
+)
+def test_access_control_of_a_lone_node(value: str, file: str | None) -> None:
+    reading = read({"aclEnable": value})
+    assert reading.config is not None
+    assert reading.config.acl_file == file

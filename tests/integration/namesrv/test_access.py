@@ -1,0 +1,60 @@
+"""A name server with access control: who asks for routes, who changes them, and who registers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.namesrv.config import NameServerConfig
+from broker.namesrv.errors import NameServerConfigError
+from dledger_mq.remoting.signature import sign
+from tests.integration.namesrv.test_server import LOOPBACK, server_and_clients
+
+RULES = """
+accounts:
+- {accessKey: anybody, secretKey: secret-of-a}
+- {accessKey: admin-1, secretKey: secret-of-1, admin: true}
+"""
+SECRETS = {"anybody": "secret-of-a", "admin-1": "secret-of-1"}
+VALUE = {"namespace": "N", "key": "k", "value": "v"}
+REFUSED = 16
+
+
+def signed(key: str, ext: dict[str, str]) -> dict[str, str]:
+    return sign(ext, b"", access_key=key, secret_key=SECRETS[key])
+
+
+async def test_clients_sign_and_administrators_change(tmp_path: Path) -> None:
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    config = NameServerConfig(listen=LOOPBACK, acl_file=file)
+    async with server_and_clients(1, config) as (client,):
+        codes = [
+            (await client.register()).code,
+            (await client.call(105, {"topic": "TopicA"})).code,
+            (await client.call(105, signed("anybody", {"topic": "TopicA"}))).code,
+            (
+                await client.call(105, signed("anybody", {"topic": "TopicA"}) | {"topic": "TopicB"})
+            ).code,
+            (await client.call(106, {})).code,
+            (await client.call(100, VALUE)).code,
+            (await client.call(100, signed("anybody", VALUE))).code,
+            (await client.call(100, signed("admin-1", VALUE))).code,
+            (await client.call(101, signed("anybody", VALUE))).code,
+            (await client.call(216, signed("anybody", {"topic": "TopicA"}))).code,
+            (await client.call(205, signed("anybody", {"brokerName": "broker-a"}))).code,
+            (await client.call(318, signed("anybody", {}))).code,
+            (await client.call(216, signed("admin-1", {"topic": "TopicA"}))).code,
+        ]
+    assert codes == [
+        0, REFUSED, 0, REFUSED, REFUSED, REFUSED, REFUSED, 0, 0, REFUSED, REFUSED, REFUSED, 0,
+    ]  # fmt: skip
+
+
+async def test_it_does_not_start_without_its_rules(tmp_path: Path) -> None:
+    config = NameServerConfig(listen=LOOPBACK, acl_file=tmp_path / "plain_acl.yml")
+    with pytest.RaisesGroup(NameServerConfigError, flatten_subgroups=True) as caught:
+        async with server_and_clients(1, config):
+            pass
+    assert "aclEnable=true" in str(caught.value.exceptions)
