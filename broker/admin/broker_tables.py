@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from broker.admin import answers
-from broker.admin.answers import ConsumerConnections, GroupProgress, QueueStats, WireGroupConfig
+from broker.admin.answers import ConsumerConnections, GroupPlace, QueueStats, WireGroupConfig
 from broker.admin.ask import ServerRefusedError, ask_server, reason_of
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.link import Links
@@ -70,12 +70,12 @@ class BrokerTables:
         code, ext = RequestCode.GET_TOPIC_STATS_INFO, {"topic": topic}
         return await self._ask(code, ext, answers.read_topic_stats)
 
-    async def offsets(self, broker_name: str) -> dict[str, dict[WireQueue, GroupProgress]]:
+    async def offsets(self, broker_name: str) -> dict[str, dict[WireQueue, GroupPlace]]:
         """Return the offsets that each group has committed, without the ends of queues. Raises NoAnswerError."""
         code = RequestCode.GET_ALL_CONSUMER_OFFSET
         return await self._ask(code, {}, lambda body: _read_offsets(body, broker_name))
 
-    async def all_consumed(self) -> dict[str, dict[WireQueue, GroupProgress]]:
+    async def all_consumed(self) -> dict[str, dict[WireQueue, GroupPlace]]:
         """Return how far each group that has settings is, in the queues of topics where it has committed.
 
         Raises:
@@ -122,27 +122,27 @@ class BrokerTables:
             raise NoAnswerError(f"{self._address}: {why}") from error
 
 
-def _read_offsets(body: bytes, broker_name: str) -> dict[str, dict[WireQueue, GroupProgress]]:
+def _read_offsets(body: bytes, broker_name: str) -> dict[str, dict[WireQueue, GroupPlace]]:
     """Read the offsets of all groups (43). Raises BodyError."""
-    found: dict[str, dict[WireQueue, GroupProgress]] = {}
+    found: dict[str, dict[WireQueue, GroupPlace]] = {}
     table = _converted(read_object(body).get("offsetTable"), dict[str, dict[int, int]])
     for name, queues in table.items():
         topic, _, group = name.partition("@")
         places = found.setdefault(group, {})
         for queue_id, offset in queues.items():
-            places[WireQueue(broker_name, queue_id, topic)] = GroupProgress(0, offset)
+            places[WireQueue(broker_name, queue_id, topic)] = GroupPlace(0, offset)
     return found
 
 
-def _read_all_consumed(body: bytes) -> dict[str, dict[WireQueue, GroupProgress]]:
+def _read_all_consumed(body: bytes) -> dict[str, dict[WireQueue, GroupPlace]]:
     """Read how far all groups are (317). Raises BodyError."""
-    found: dict[str, dict[WireQueue, GroupProgress]] = {}
+    found: dict[str, dict[WireQueue, GroupPlace]] = {}
     for groups in _converted(
         read_object(body).get("consumeStatsList"), list[dict[str, list[dict[str, object]]]]
     ):
         for group, tables in groups.items():
             for table in tables:
-                queues = _converted(table.get("offsetTable"), dict[WireQueue, GroupProgress])
+                queues = _converted(table.get("offsetTable"), dict[WireQueue, GroupPlace])
                 found.setdefault(group, {}).update(queues)
     return found
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Final
 
 from broker.node.config import NAME_SERVER, PORT_STEP, NodeFile, metrics_port
-from broker.node.values import is_loopback
 from broker.processes.child import Program
 from broker.server.config import read_settings
 from broker.settings.judging import join_mistakes
 from dledger import ConfigError
+from dledger.config import is_loopback
 from dledger_mq.net.address import Address
 
 _PYTHON: Final = (sys.executable, "-m")

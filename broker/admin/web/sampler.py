@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 import trio
 
-from broker.admin.answers import GroupProgress, QueueStats, WireGroupConfig
+from broker.admin.answers import GroupPlace, QueueStats, WireGroupConfig
 from broker.admin.ask import make_links
 from broker.admin.broker_tables import BrokerRefusedError, BrokerTables, NoAnswerError
 from broker.admin.health import UNKNOWN_GROUP, ClusterHealth, GroupHealth, MemberHealth, MemberState
@@ -67,7 +67,7 @@ class GroupTables:
     topics: dict[str, WireTopicConfig] = field(default_factory=dict)
     groups: dict[str, WireGroupConfig] = field(default_factory=dict)
     queues: dict[str, dict[int, QueueStats]] = field(default_factory=dict)
-    consumed: dict[str, dict[WireQueue, GroupProgress]] = field(default_factory=dict)
+    consumed: dict[str, dict[WireQueue, GroupPlace]] = field(default_factory=dict)
     delays_ms: dict[tuple[str, str], int] = field(default_factory=dict)
     lag_sums: dict[str, dict[str, int]] = field(default_factory=dict)
     groups_of: dict[str, set[str]] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class GroupTables:
         bounds = self.queues.get(queue.topic, {}).get(queue.queue_id, QueueStats())
         return max(0, end - max(consumed.consumer_offset, bounds.min_offset))
 
-    def end(self, queue: WireQueue, consumed: GroupProgress) -> int | None:
+    def end(self, queue: WireQueue, consumed: GroupPlace) -> int | None:
         """Return the next offset of a queue to be written; None: it was not asked for yet."""
         bounds = self.queues.get(queue.topic, {}).get(queue.queue_id)
         if bounds is None:

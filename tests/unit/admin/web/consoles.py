@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import httpx
 
-from broker.admin.answers import GroupProgress, QueueStats, WireGroupConfig
+from broker.admin.answers import GroupPlace, QueueStats, WireGroupConfig
 from broker.admin.ask import NodeAnswer
 from broker.admin.health import Sight, judge
 from broker.admin.looks import Look, Looks
@@ -57,8 +57,8 @@ def tables_of(topic: str = "Orders", group: str = "billing") -> GroupTables:
         queues={topic: {0: QueueStats(10, 30, NOW_MS - 1000), 1: QueueStats(0, 7, NOW_MS)}},
         consumed={
             group: {
-                WireQueue(GROUP, 0, topic): GroupProgress(30, 25),
-                WireQueue(GROUP, 1, topic): GroupProgress(7, -1),
+                WireQueue(GROUP, 0, topic): GroupPlace(30, 25),
+                WireQueue(GROUP, 1, topic): GroupPlace(7, -1),
             }
         },
         delays_ms={(group, topic): 42_000},
