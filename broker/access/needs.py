@@ -147,6 +147,8 @@ _FINDERS: Final[Mapping[int, _Finder]] = {
     RequestCode.CONSUMER_SEND_MSG_BACK: _group_in("group"),
     RequestCode.END_TRANSACTION: _end_of_some_send,
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _group_in("consumerGroup"),
+    RequestCode.INVOKE_BROKER_TO_GET_CONSUMER_STATUS: _group_in("group"),
+    RequestCode.GET_CONSUMER_RUNNING_INFO: _group_in("consumerGroup"),
     RequestCode.LOCK_BATCH_MQ: _locks,
     RequestCode.UNLOCK_BATCH_MQ: _locks,
     RequestCode.CHECK_CLIENT_CONFIG: _client_config,

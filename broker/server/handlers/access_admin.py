@@ -139,7 +139,7 @@ class AccessAdmin:
 
         keeper.change(change, done)
 
-    def versions(self, request: PendingRequest, _command: RemotingCommand) -> None:
+    def versions(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_BROKER_CLUSTER_ACL_INFO."""
         if self._keeper is None:
             request.answer(ResponseCode.SYSTEM_ERROR, _OFF)
@@ -152,7 +152,7 @@ class AccessAdmin:
         }
         request.answer(ResponseCode.SUCCESS, ext=self._names | ext)
 
-    def show(self, request: PendingRequest, _command: RemotingCommand) -> None:
+    def show(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_BROKER_CLUSTER_ACL_CONFIG, without secret keys."""
         if self._keeper is None:
             request.answer(ResponseCode.SYSTEM_ERROR, _OFF)

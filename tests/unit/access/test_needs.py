@@ -125,6 +125,7 @@ def test_what_says_not_what_it_is_about_is_refused(code: int, error: type[Except
 
 READS = {
     21, 26, 28, 43, 45, 52, 201, 202, 203, 204, 208, 300, 303, 305, 308, 315, 317, 321, 328, 343, 345, 351, 352, 400,
+    907, 1007,
 }  # fmt: skip
 """Codes for which a known account is enough, as in RocketMQ: they show figures and names, no messages."""
 

@@ -266,14 +266,15 @@ def test_values_with_blanks_and_other_letters_reach_the_broker() -> None:
 
 def test_figures_of_each_process_are_on_a_port_of_their_own_for_this_machine_alone() -> None:
     text = f"{THREE}[ports]\nmetrics = 5557\n"
-    read = [read_config(values, {})[0] for values in plans(text)[1].values()]
+    shared = {"secret": "s"}
+    read = [read_config(values, shared)[0] for values in plans(text)[1].values()]
     assert [str(config.metrics.listen) for config in read] == [
         f"127.0.0.1:{port}" for port in (5558, 5559, 5560)
     ]
     name_server = plan_node(read_node_file(text, folder=FOLDER), "beta", secret="s").children[0]
     assert name_server.command[-2:] == ("--metrics", "127.0.0.1:5557")
     elsewhere = f'{text}[broker]\nmetricsPromExporterHost = "10.0.0.2"\n'
-    read = [read_config(values, {})[0] for values in plans(elsewhere)[1].values()]
+    read = [read_config(values, shared)[0] for values in plans(elsewhere)[1].values()]
     assert str(read[0].metrics.listen) == "10.0.0.2:5558"
 
 
