@@ -330,7 +330,8 @@ def test_logs_that_take_nothing_keep_nobody_from_running(tmp_path: Path) -> None
 
 
 def test_the_address_of_another_machine_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    cluster = Cluster(tmp_path)
+    (tmp_path / "secret").write_text("s\n")
+    cluster = Cluster(tmp_path, head='secret_file = "secret"\n')
     cluster.file.write_text(cluster.file.read_text().replace("127.0.0.", "198.51.100."))
     refused = cluster.run("alpha")
     assert refused.returncode == 1
