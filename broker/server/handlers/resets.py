@@ -111,7 +111,8 @@ class ResetRequests:
         if topic is None:
             request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist")
             return
-        if self._state.groups.get(wanted.group) is None:
+        is_known = self._state.groups.get(wanted.group) is not None
+        if not (is_known or self._state.offsets.of(wanted.group, wanted.topic)):
             text = f"the consumer group[{wanted.group}] not exist"
             request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
             return
