@@ -122,8 +122,13 @@ def test_members_change_over_to_tls_one_after_the_other(permissive: TlsGroup) ->
         for node in permissive.processes.nodes:
             rewrite(permissive, node, mode)
             assert poll(lambda: permissive.sends(None), PATIENCE_S), permissive.logs()[-3000:]
-    asked = run_here(dledger_admin, "status", "--strict", "--namesrv", permissive.processes.namesrv)
-    assert asked.returncode == 0, asked.stdout
+
+    def is_in_order() -> bool:
+        """The member that was started last may take a moment to be with the others."""
+        arguments = ("status", "--strict", "--namesrv", permissive.processes.namesrv)
+        return run_here(dledger_admin, *arguments).returncode == 0
+
+    assert poll(is_in_order, PATIENCE_S), permissive.logs()[-3000:]
     peer = permissive.processes.peers.split(";")[0].partition("-")[2]
     host, port = peer.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as near:

@@ -135,22 +135,6 @@ def test_a_port_for_everybody_is_named_once(given: dict[str, str], *, is_said: b
     assert len(told) == is_said
 
 
-@pytest.mark.parametrize("host", ["10.0.0.2", "0.0.0.0", "some-machine", "::"])
-def test_members_do_not_listen_for_others_without_a_secret(host: str) -> None:
-    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "bindAddress": "127.0.0.1"}
-    assert read_settings(given, {}).mistakes == ()
-    (mistake,) = read_settings(given | {"secret": ""}, {}).mistakes
-    assert mistake.startswith(
-        f"n1-{host}:20911 can be reached from other machines, and without a secret"
-    )
-
-
-@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
-def test_on_one_machine_members_need_no_secret(host: str) -> None:
-    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "secret": ""}
-    assert read_settings(given, {}).mistakes == ()
-
-
 def test_a_preferred_leader_may_be_a_member_that_is_added_later() -> None:
     config, warnings = build(preferredLeaderId="n9; n0")
     assert config.preferred_leaders == ("n9", "n0")
