@@ -94,4 +94,6 @@ class AccessGuard:
         self._logged_ms = now_ms
         before, self._unlogged = self._unlogged, Counter()
         others = "".join(f"; {count} of {each} before" for each, count in before.most_common(5))
-        _log.warning("refused a request of %s: %.300s%s", host, text, others)
+        # A key is what a stranger says: it must not look like lines of its own.
+        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+        _log.warning("refused a request of %s: %.300s%s", host, shown, others)

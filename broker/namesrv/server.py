@@ -69,6 +69,7 @@ _OF_BROKERS: Final = frozenset(
         RequestCode.BROKER_HEARTBEAT,
     }
 )
+"""Requests of brokers, which show otherwise who they are: registrations carry a proof of their own (registrants.py)."""
 
 
 class NameServer:

@@ -9,6 +9,7 @@ from typing import Any
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.metrics.endpoint import FRESH_S
 from dledger_mq.net.address import Address
 
 PATIENCE_S = 60.0
@@ -64,5 +65,5 @@ async def scrape(address: Address | None) -> Figures:
 
 async def scrape_anew(address: Address | None) -> Figures:
     """The figures as they are now: those that were made for somebody else are too old by then."""
-    await trio.sleep(0.55)
+    await trio.sleep(FRESH_S * 1.1)
     return await scrape(address)

@@ -288,3 +288,16 @@ def test_refusals_are_logged_together(bench: Bench, caplog: pytest.LogCaptureFix
         f"refused a request of 10.0.0.9: code 17: {no_admin}; 99 of 10.0.0.7 before; 1 of 10.0.0.8 before",
     ]
     assert "secret" not in caplog.text
+
+
+def test_a_refusal_is_one_line_whatever_the_key(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING, "broker.access.guard")
+    bench.refusal(
+        make_request(17, 1, {"AccessKey": "a\n2026 ERROR all is lost\x1b[2J"}), "10.0.0.7:1"
+    )
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "refused a request of 10.0.0.7: code 17: No acl config for a\\n2026 ERROR all is lost\\x1b[2J"
+    )
