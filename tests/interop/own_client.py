@@ -119,6 +119,7 @@ def consume(options: argparse.Namespace) -> int:
 
     def take(message: ReceivedMessage) -> None:
         nonlocal taken
+        replied = {"reply": answer(message)} if options.reply else {}
         with lock:
             taken += 1
             emit(
@@ -134,12 +135,21 @@ def consume(options: argparse.Namespace) -> int:
                     "reconsume_times": message.reconsume_times,
                     "action": "ok",
                 }
+                | replied
             )
             if taken >= options.count:
                 full.set()
 
+    def answer(message: ReceivedMessage) -> str:
+        try:
+            consumer.reply(message, b"re:" + message.body)
+        except ClientError as error:
+            return str(error)
+        return "SEND_OK"
+
     subscriptions = {options.topic: options.expression}
-    with PushConsumer(options.namesrv, options.group, take, subscriptions=subscriptions):
+    consumer = PushConsumer(options.namesrv, options.group, take, subscriptions=subscriptions)
+    with consumer:
         emit({"event": "started", "client": CLIENT, "pid": os.getpid()})
         if full.wait(options.timeout):
             time.sleep(options.linger)

@@ -51,7 +51,6 @@ def replied(lines: list[dict[str, Any]]) -> list[int]:
 @pytest.mark.parametrize(
     ("asking", "answering"),
     [*((kind, kind) for kind in (*JAVAS, "go", "ours")), ("go", "ours"), ("ours", JAVAS[0])],
-    ids=" by ".join,
 )
 def test_each_request_gets_its_reply(
     group: RunningGroup, name: str, asking: str, answering: str

@@ -81,9 +81,12 @@ class Requesters:
             self._note(origin, client_id, is_sure=False)
 
     def origins(self, client_id: str) -> list[ClientOrigin]:
-        """Return the open connections of a client to this node, the newest first."""
-        found = self._by_client.get(client_id, {}).values()
-        return [origin for origin in reversed(found) if not origin.is_closed]
+        """Return the open connections of a client to this node, the newest first; those of heartbeats go before."""
+        found = reversed(self._by_client.get(client_id, {}).values())
+        live = [origin for origin in found if not origin.is_closed]
+        return sorted(
+            live, key=lambda origin: not self._connections[origin.number].clients[client_id]
+        )
 
     def connection_closed(self, number: int) -> None:
         """Forget the clients of a connection that ended."""
@@ -98,7 +101,9 @@ class Requesters:
         known = self._connections.setdefault(origin.number, _Connection(origin))
         was_sure = known.clients.pop(client_id, False)
         known.clients[client_id] = is_sure or was_sure
-        self._by_client.setdefault(client_id, {})[origin.number] = origin
+        connections = self._by_client.setdefault(client_id, {})
+        connections.pop(origin.number, None)
+        connections[origin.number] = origin
         while len(known.clients) > CLIENTS_MAX:
             self._forget(known, next(iter(known.clients)))
 
