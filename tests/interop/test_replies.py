@@ -21,6 +21,11 @@ from tests.interop.conftest import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
+SURE_FORMS = {"java-4.9.8": {0, 2, 3, 4, 5}, "java-5.3.3": {3, 5}}
+"""The forms of `request` (JavaClient.java) that wait for the reply. Others of these versions end with the answer to the
+send, unless the reply was faster: from 4.9.4 on the one with a callback alone, which gets null, and from 5.3.1 on those
+that block, which raise 10006 at once (apache/rocketmq, pull request 4313, issues 9292 and 9319)."""
+
 REQUEST_MS = "20000"
 """What a request may take: whole seconds, as Go has it. After that its reply is dropped by the client."""
 
@@ -41,11 +46,15 @@ def requests(client: ForeignClient, topic: str, count: int, *more: str) -> subpr
     )
 
 
-def replied(lines: list[dict[str, Any]]) -> list[int]:
+def replied(lines: list[dict[str, Any]]) -> set[int]:
     """The numbers of the requests whose reply came; it is that to the request."""
-    found = [line["i"] for line in lines if "reply" in line]
-    assert all(line["reply"] == f"re:ask-{line['i']}" for line in lines if "reply" in line)
-    return found
+    found = {line["i"]: line["reply"] for line in lines if "reply" in line}
+    assert all(reply == f"re:ask-{number}" for number, reply in found.items())
+    return set(found)
+
+
+def is_sure(kind: str, number: int) -> bool:
+    return number % 6 in SURE_FORMS.get(kind, range(6))
 
 
 @pytest.mark.parametrize(
@@ -58,8 +67,9 @@ def test_each_request_gets_its_reply(
     clients = client_or_skip(asking, group), client_or_skip(answering, group)
     topic = group.create_topic(name)
     with replier(clients[1], topic, name) as listener:
-        lines = clients[0].finish(requests(clients[0], topic, 12))
-        assert replied(lines) == list(range(12))
+        with Listener(requests(clients[0], topic, 12)) as requester:
+            lines = requester.wait_end()
+        assert replied(lines) >= {each for each in range(12) if is_sure(asking, each)}, lines
         assert poll(lambda: len([one for one in listener.lines if "reply" in one]) >= 12, 60)
         assert {one["reply"] for one in listener.lines if "reply" in one} == {"SEND_OK"}
 
@@ -80,7 +90,7 @@ def test_requests_are_replied_after_a_hand_over_and_after_the_death_of_the_leade
             """Wait until requests that were made from now on have got their replies."""
             begun = max((line["i"] for line in asking.lines), default=-1)
             assert poll(
-                lambda: len([one for one in replied(asking.lines) if one > begun + 1]) >= 12, 120
+                lambda: len([one for one in replied(asking.lines) if one > begun + 1]) >= 6, 120
             ), asking.lines[-20:]
 
         go_on()
@@ -98,4 +108,4 @@ def test_requests_are_replied_after_a_hand_over_and_after_the_death_of_the_leade
             assert poll(lambda: any(one.get("reply") == "SEND_OK" for one in fresh.lines), 60)
         kill_and_restart(group, topic)
         go_on()
-        assert old.lines[-1]["reply"] == "SEND_OK"
+        assert "SEND_OK" in {one.get("reply") for one in old.lines[-20:]}
