@@ -56,7 +56,7 @@ def keys_of(release: str, classes: dict[str, str]) -> dict[str, ValueKind]:
     """The keys of a release: what has a setter, as RocketMQ itself reads a file, and what is a field."""
     if shutil.which("javap") is None:
         pytest.skip("no javap on this machine")
-    told = told_of(release, set(classes.values()), "-p", *classes)
+    told = javap_output(release, set(classes.values()), "-p", *classes)
     found: dict[str, ValueKind] = {}
     for line in told.splitlines():
         if field := FIELD.fullmatch(line):
@@ -67,7 +67,7 @@ def keys_of(release: str, classes: dict[str, str]) -> dict[str, ValueKind]:
     return {name: kind for name, kind in found.items() if name not in NOT_SETTABLE}
 
 
-def told_of(release: str, names: set[str], *arguments: str) -> str:
+def javap_output(release: str, names: set[str], *arguments: str) -> str:
     """What javap tells of classes in the jars of these names."""
     folders = (ROOT / f".interop/java-{release}/jars", ROOT / f".interop/server-{release}")
     jars = [jar for name in names for folder in folders for jar in folder.glob(f"{name}-*.jar")]
@@ -84,7 +84,9 @@ def told_of(release: str, names: set[str], *arguments: str) -> str:
 
 def tls_keys_of(release: str) -> set[str]:
     """The keys of TLS of a release."""
-    return set(TLS_KEY.findall(told_of(release, {"rocketmq-remoting"}, "-constants", TLS_CLASS)))
+    return set(
+        TLS_KEY.findall(javap_output(release, {"rocketmq-remoting"}, "-constants", TLS_CLASS))
+    )
 
 
 @pytest.mark.slow
