@@ -133,12 +133,11 @@ def _text(row: dict[str, object]) -> Text:
     shown = body.decode(errors="replace") if isinstance(body, bytes) else ""
     shown = "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in shown)
     place = f"{row['topic']}, queue {row['queueId']}, offset {row['queueOffset']}"
-    lines = [
+    return Text.assemble(
         (place, "bold"),
         f"  {row['storeTimestamp']}  {row['msgId']}\n  {_printable(row['properties'])}\n",
         f"  {shown[:BODY_CHARS_MAX]}{'...' if len(shown) > BODY_CHARS_MAX else ''}",
-    ]
-    return Text.assemble(*lines)
+    )
 
 
 def _printable(value: object) -> str:
