@@ -19,7 +19,7 @@ from dledger.codec.wire_types import encode_header
 from dledger.raft.configuration import ChangeKind, MemberChange
 from dledger.storage.member_file import MEMBER_NAME
 from jepsen.ports import free_ports
-from tests.unit.runtime.conftest import Group, Member, wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, Group, Member, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -197,6 +197,9 @@ async def test_a_learner_follows_and_is_never_counted(open_group: OpenGroup) -> 
             assert (seen.voters, seen.learners) == (["n0"], ["n1"])
             await group.members.pop(N1).stop()
             await client.append(b"without it")
+            with trio.fail_after(PATIENCE_S):
+                while N1 not in (await client.members()).silent:
+                    await trio.lowlevel.checkpoint()
             with pytest.raises(Exception, match="n1 does not answer"):
                 await client.change_members(MemberChange(ChangeKind.PROMOTE, N1), timeout_s=1)
 
