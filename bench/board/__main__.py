@@ -84,7 +84,7 @@ def run(folder: Path, program: str, out: Path, seconds: float) -> None:
             f"The leader was killed after {killed_s:.0f} s and started again after {2 * killed_s:.0f} s; "
             f"{failed} calls of clients failed."
         )
-        draw(out, answered, begin_s=begin_s, caption=caption)
+        draw(out, answered, begin_s=begin_s, step_s=STEP_S, caption=caption)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

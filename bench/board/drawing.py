@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -17,16 +18,23 @@ COLUMNS: Final = 24
 COLUMN_INCH: Final = 0.55
 LINE_INCH: Final = 0.34
 CAPTION_INCH: Final = 0.9
-DOTS_PER_INCH: Final = 72
-LEGEND_MAX: Final = 9
+DOTS_PER_INCH: Final = 62
+LEGEND_MAX: Final = 6
 """Series with a name below a panel; the others are drawn."""
+
+NAME_MAX: Final = 30
 
 Answers = Sequence[Sequence[Series]]
 """What each target of a panel was answered."""
 
 
 def draw(
-    path: Path, panels: Sequence[tuple[Panel, Answers]], *, begin_s: float, caption: str
+    path: Path,
+    panels: Sequence[tuple[Panel, Answers]],
+    *,
+    begin_s: float,
+    step_s: float,
+    caption: str,
 ) -> None:
     """Draw a board.
 
@@ -34,6 +42,7 @@ def draw(
         path: the file to write, a PNG.
         panels: each with its answers.
         begin_s: seconds since 1970 at the left of each panel.
+        step_s: between two figures.
         caption: how the picture was made, at its foot.
     """
     from matplotlib.figure import Figure
@@ -59,12 +68,12 @@ def draw(
             continue
         room = (left + 0.045, bottom + high * 0.30, wide - 0.055, high * 0.57)
         axes = figure.add_axes(room)
-        axes.set_title(panel.title, size=9, loc="left")
+        axes.set_title(panel.title, size=10, loc="left")
         if panel.kind == "stat":
             _draw_numbers(axes, panel, answers)
         else:
-            _draw_lines(axes, panel, answers, begin_s)
-    figure.text(0.01, 0.2 / height, caption, size=8, color="dimgray", wrap=True)
+            _draw_lines(axes, panel, answers, begin_s, step_s)
+    figure.text(0.01, 0.2 / height, caption, size=9, color="dimgray", wrap=True)
     figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
 
 
@@ -79,17 +88,34 @@ def _draw_numbers(axes: Axes, panel: Panel, answers: Answers) -> None:
     axes.text(0.02, 0.5, "\n".join(lines) or "nothing", size=13, va="center")
 
 
-def _draw_lines(axes: Axes, panel: Panel, answers: Answers, begin_s: float) -> None:
+def with_gaps(
+    points: Sequence[tuple[float, float]], step_s: float
+) -> Iterator[tuple[float, float]]:
+    """Yield points, and none where there was no figure: a line over a gap would say that there was."""
+    before_s = None
+    for at, figure in points:
+        if before_s is not None and at - before_s > 1.5 * step_s:
+            yield before_s + step_s, math.nan
+        yield at, figure
+        before_s = at
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _draw_lines(axes: Axes, panel: Panel, answers: Answers, begin_s: float, step_s: float) -> None:
     """Draw all series of a panel."""
     for target, series in zip(panel.targets, answers, strict=True):
         for each in series:
-            times = [at - begin_s for at, _ in each.points]
-            figures = [figure for _, figure in each.points]
-            axes.plot(times, figures, linewidth=1.1, label=target.name_of(each.labels))
+            points = list(with_gaps(each.points, step_s))
+            times = [at - begin_s for at, _ in points]
+            figures = [figure for _, figure in points]
+            axes.plot(times, figures, linewidth=1.2, label=_short(target.name_of(each.labels)))
     axes.grid(visible=True, alpha=0.25)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
-    axes.tick_params(labelsize=7)
+    axes.tick_params(labelsize=8)
     axes.xaxis.set_major_formatter("{x:.0f} s")
     if (formatter := _formatter(panel.unit)) is not None:
         axes.yaxis.set_major_formatter(formatter)
@@ -99,8 +125,8 @@ def _draw_lines(axes: Axes, panel: Panel, answers: Answers, begin_s: float) -> N
     named = axes.lines[:LEGEND_MAX]
     axes.legend(
         handles=named,
-        fontsize=6,
-        ncols=3,
+        fontsize=7,
+        ncols=2,
         loc="upper left",
         bbox_to_anchor=(-0.08, -0.12),
         frameon=False,
