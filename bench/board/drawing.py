@@ -72,7 +72,7 @@ def draw(
         if panel.kind == "stat":
             _draw_numbers(axes, panel, answers)
         else:
-            _draw_lines(axes, panel, answers, begin_s, step_s)
+            _draw_lines(axes, panel, answers, begin_s=begin_s, step_s=step_s)
     figure.text(0.01, 0.2 / height, caption, size=9, color="dimgray", wrap=True)
     figure.savefig(path, format="png", dpi=DOTS_PER_INCH)
 
@@ -104,7 +104,9 @@ def _short(name: str) -> str:
     return name if len(name) <= NAME_MAX else f"{name[: NAME_MAX - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def _draw_lines(axes: Axes, panel: Panel, answers: Answers, begin_s: float, step_s: float) -> None:
+def _draw_lines(
+    axes: Axes, panel: Panel, answers: Answers, *, begin_s: float, step_s: float
+) -> None:
     """Draw all series of a panel."""
     for target, series in zip(panel.targets, answers, strict=True):
         for each in series:

@@ -113,7 +113,7 @@ async def _topics(console: Console, request: Request) -> Response:
 
 async def _topic(console: Console, request: Request) -> Response:
     view = topic_views.topic_view(console.sampler, _name(request), request.query_params)
-    return _one(console, request, "topic.html", view, _problems(console.sampler))
+    return _one(console, request, "topic.html", view, problems=_problems(console.sampler))
 
 
 async def _groups(console: Console, request: Request) -> Response:
@@ -130,7 +130,7 @@ async def _group(console: Console, request: Request) -> Response:
     except NoAnswerError as error:
         problems["members"] = str(error)
     view = group_views.group_view(console.sampler, name, members, request.query_params)
-    return _one(console, request, "group.html", view, problems)
+    return _one(console, request, "group.html", view, problems=problems)
 
 
 def _list(
@@ -156,6 +156,7 @@ def _one(
     request: Request,
     template: str,
     view: topic_views.TopicView | group_views.GroupView,
+    *,
     problems: Mapping[str, str],
 ) -> Response:
     """Show one topic or group; one that nobody knows has the same page, and a status that says so."""

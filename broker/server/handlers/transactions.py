@@ -302,7 +302,7 @@ class TransactionEnds:
         self._router.when_committed(
             request,
             place,
-            partial(self._end_committed, request, ending, topic),
+            partial(self._end_committed, request, ending, topic=topic),
             ended=partial(self.ended, offsets),
         )
 
@@ -324,9 +324,10 @@ class TransactionEnds:
         self,
         request: PendingRequest,
         ending: Ending,
-        topic: str,
         _staged: StagedEntry,
         _place: int,
+        *,
+        topic: str,
     ) -> None:
         """Answer with the verdict that the fold recorded, since an end is applied."""
         verdict = self._transactions().verdict(ending.queue_offset)
