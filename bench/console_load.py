@@ -54,7 +54,7 @@ LISTEN_S: Final = 90.0
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class ConsoleCost:
     """What was used in a second; of the processor parts of one core.
 
     Attributes:
@@ -136,7 +136,7 @@ def cost_of(
     *,
     browsers: int | None,
     seconds: float,
-) -> Cost:
+) -> ConsoleCost:
     """Measure one row.
 
     Raises:
@@ -159,12 +159,14 @@ def cost_of(
         opened.stop()
         if opened.failures:
             raise RuntimeError(f"{len(opened.failures)} pages failed: {opened.failures[0]}")
-    return Cost(
+    return ConsoleCost(
         browsers, requests / passed_s, sum(theirs) / passed_s, own / passed_s, pages / passed_s
     )
 
 
-def measure(folder: Path, browsers: Sequence[int], *, topics: int, seconds: float) -> list[Cost]:
+def measure(
+    folder: Path, browsers: Sequence[int], *, topics: int, seconds: float
+) -> list[ConsoleCost]:
     """Start everything, and measure without a console, with one that nobody looks at, and for each number of browsers.
 
     Raises:
@@ -196,7 +198,7 @@ def measure(folder: Path, browsers: Sequence[int], *, topics: int, seconds: floa
         return found
 
 
-def show(found: Sequence[Cost], console: Console) -> None:
+def show(found: Sequence[ConsoleCost], console: Console) -> None:
     """Print one row for each number of browsers."""
     names = ("browsers", "requests/s", "brokers' cores", "console's cores", "pages/s")
     table = Table(*names)

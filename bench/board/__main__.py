@@ -25,7 +25,7 @@ import trio
 from bench.board.drawing import draw
 from bench.board.panels import panels_of
 from bench.board.prometheus import Prometheus, find_prometheus
-from bench.board.traffic import ORDERS, PAYMENTS, Traffic
+from bench.board.traffic import ORDERS, PAYMENTS, BoardTraffic
 from bench.real_group import find_leader, made_topic
 from bench.remoting import address_of, create_topic
 from dledger.version import __version__
@@ -40,7 +40,7 @@ QUEUE_COUNT: Final = 4
 
 async def take_figures(group: Group, seconds: float) -> tuple[float, int]:
     """Let clients work, and the leader die and come back; return after how long it died, and how many calls failed."""
-    traffic = Traffic(group.namesrv, seconds)
+    traffic = BoardTraffic(group.namesrv, seconds)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(traffic.run)
         await trio.sleep(seconds / 3)

@@ -11,7 +11,7 @@ _LABEL: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class PanelTarget:
     """One question of a panel.
 
     Attributes:
@@ -46,7 +46,7 @@ class Panel:
     top: int
     width: int
     height: int
-    targets: tuple[Target, ...]
+    targets: tuple[PanelTarget, ...]
 
 
 def panels_of(board: Mapping[str, Any], *, rate_window_s: int) -> list[Panel]:
@@ -73,7 +73,7 @@ def _panels(board: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[
             width=place["w"],
             height=place["h"],
             targets=tuple(
-                Target(_filled(target["expr"], variables), target.get("legendFormat", ""))
+                PanelTarget(_filled(target["expr"], variables), target.get("legendFormat", ""))
                 for target in panel.get("targets", ())
             ),
         )

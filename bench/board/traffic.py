@@ -31,7 +31,7 @@ SLOW_S: Final = 0.05
 """A payment takes so long in the first half of the run."""
 
 
-class Traffic:
+class BoardTraffic:
     """Clients of a group, for a time.
 
     Attributes:

@@ -10,7 +10,7 @@ import pytest
 
 from bench.board.__main__ import BOARD
 from bench.board.drawing import with_gaps
-from bench.board.panels import Target, panels_of
+from bench.board.panels import PanelTarget, panels_of
 from bench.board.prometheus import Series, find_prometheus, last_figures
 
 
@@ -27,8 +27,8 @@ def test_expressions_of_the_board_have_no_variables_left() -> None:
 
 def test_a_legend_stands_for_the_labels_of_its_series() -> None:
     labels = {"node_id": "broker-a", "member": "n1"}
-    assert Target("x", "{{node_id}} {{ member }}: {{no}}").name_of(labels) == "broker-a n1: "
-    assert Target("x", "").name_of(labels) == "broker-a, n1"
+    assert PanelTarget("x", "{{node_id}} {{ member }}: {{no}}").name_of(labels) == "broker-a n1: "
+    assert PanelTarget("x", "").name_of(labels) == "broker-a, n1"
 
 
 def test_a_line_has_a_gap_where_there_was_no_figure() -> None:
