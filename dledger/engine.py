@@ -26,17 +26,15 @@ from typing import ClassVar, assert_never
 import msgspec
 
 from dledger.catch_up import EntriesLoad
-from dledger.codec.chain import expected_chain_crc
-from dledger.codec.entry import chain_crc
 from dledger.config import LogConfig
 from dledger.errors import (
     CorruptionError,
     DiskFailedError,
     DLedgerError,
     EntryDamagedError,
-    ForkedError,
 )
 from dledger.held_sends import HeldSends
+from dledger.log_history import check_history
 from dledger.raft.configuration import Configuration
 from dledger.raft.effects import (
     AppendEntries,
@@ -71,9 +69,8 @@ from dledger.raft.events import (
     TransferRequested,
 )
 from dledger.raft.hard_state import HardState
-from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.log_layout import LogBase
-from dledger.raft.membership import MembershipFormatError, configuration_in
 from dledger.raft.messages import (
     AppendRequest,
     PeerMessage,
@@ -86,7 +83,6 @@ from dledger.storage.api import Disk
 from dledger.storage.examination import Finding
 from dledger.storage.hard_state import HardStateStore
 from dledger.storage.log_start import FrontDrop
-from dledger.storage.read_errors import is_shortage
 from dledger.storage.scan import ChainEnd
 from dledger.storage.sealed_index import SealedIndex
 from dledger.storage.segmented_log import SegmentedLog
@@ -337,25 +333,6 @@ class Engine:
         """Note that the drop has run."""
         self._is_dropping = False
 
-    def last_membership(self) -> tuple[EntryId, frozenset[NodeId]] | None:
-        """Return the members that the first entry of the log's last term names; None: none, or it is unreadable.
-
-        Raises:
-            OSError: a shortage; nobody knows now.
-        """
-        runs = self.log.layout.runs()
-        if not runs:
-            return None
-        first, term = runs[-1]
-        try:
-            (entry,) = self.log.entries(first, Index(first + 1))
-            named = configuration_in(entry)
-        except (OSError, CorruptionError, MembershipFormatError) as error:
-            if is_shortage(error):
-                raise
-            return None
-        return None if named is None else (EntryId(term, first), frozenset(named.voters))
-
     # What happens.
 
     def step(self, event: Event, now_ms: int) -> None:
@@ -396,36 +373,11 @@ class Engine:
     def _may_check_history(self, request: AppendRequest) -> bool:
         """Check a request; return False if that cannot be done now: then it is lost, as the network may lose it."""
         try:
-            self._check_history(request)
+            check_history(self.log, request, self._node_id)
         except OSError as error:
             self._damage.shortage.judge(f"entry {request.prev_index}", error)
             return False
         return True
-
-    def _check_history(self, request: AppendRequest) -> None:
-        """Refuse entries of another history: in one group those of one index and term have one chain CRC.
-
-        Stores that were run apart may both have led a term, and then index and term say nothing.
-
-        Raises:
-            ForkedError: they are not.
-        """
-        if not request.entries:
-            return
-        first, layout = request.entries[0], self.log.layout
-        prev = request.prev_index
-        if layout.has(first.index) and layout.term_of(first.index) == first.term:
-            place, is_same = first.index, self.log.chain_crc_of(first.index) == chain_crc(first)
-        elif prev >= layout.first_index - 1 and layout.term_of(prev) == request.prev_term:
-            follows = expected_chain_crc(first.header, self.log.chain_crc_of(prev))
-            place, is_same = prev, follows == chain_crc(first)
-        else:
-            return
-        if not is_same:
-            raise ForkedError(
-                f"{request.source} leads term {request.term} with another history: its entries up to {place} are not "
-                f"those of {self._node_id}, though the last one is of the same term"
-            )
 
     def _mend(self, now_ms: int) -> None:
         """Request damaged entries when that is due; a leader that lacks one for too long hands over."""

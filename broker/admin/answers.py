@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TypeVar
 
 import msgspec
+from msgspec.structs import force_setattr
 
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import read_object
@@ -41,11 +42,17 @@ class GroupPlace(msgspec.Struct, frozen=True, rename="camel"):
         broker_offset: the next offset to be written.
         consumer_offset: the next one that it consumes; -1: it has committed none.
         last_timestamp: store time of the last message that it has consumed; 0: not known.
+        is_committed: False where the offset 0 stands for none. Older brokers of ours say -1 there, those of RocketMQ 0.
     """
 
     broker_offset: int = 0
     consumer_offset: int = -1
     last_timestamp: int = 0
+    is_committed: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.is_committed:
+            force_setattr(self, "consumer_offset", -1)
 
 
 class WireGroupConfig(msgspec.Struct, frozen=True, rename="camel"):

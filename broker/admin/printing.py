@@ -17,6 +17,7 @@ from rich.text import Text
 from broker.admin.command import PROGRAM
 from broker.times import local_and_utc
 from dledger.runtime.commands import TABLE_WIDTH
+from dledger.runtime.visible_text import visible
 
 TEXT_SHOWN_MAX: Final = 300
 
@@ -32,7 +33,7 @@ def console() -> Console:
 def shown(text: str, length_max: int = TEXT_SHOWN_MAX) -> str:
     """Return text of others so that it stays on its line and in its place."""
     cut = text if len(text) <= length_max else text[: length_max - 3] + "..."
-    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in cut)
+    return visible(cut)
 
 
 def number(value: int | None) -> str:

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import sys
-from collections.abc import Callable
 from typing import Final
 
 import trio
-from rich.console import Console
 
 from broker.admin.ask import NobodyAnsweredError
 from broker.admin.command import Command
@@ -20,13 +16,11 @@ from broker.admin.options import add_json, add_namesrv_or_brokers
 from broker.admin.printing import console as new_console
 from broker.admin.status_json import health_json
 from broker.admin.status_table import StatusTable
-from broker.admin.watching import keep_watching
+from broker.admin.watching import keep_watching, printer
 
 WATCH_S: Final = 2.0
 WATCH_S_MIN: Final = 0.2
 WATCH_S_MAX: Final = 3600.0
-
-Show = Callable[[StatusTable], None]
 
 
 def run_status(options: argparse.Namespace) -> int:
@@ -70,7 +64,7 @@ async def _show_once(options: argparse.Namespace) -> int:
     table = await looks.look()
     if looks.problem:
         raise NobodyAnsweredError(looks.problem)
-    _printer(new_console(), as_json=options.json)(table)
+    printer(new_console(), _json_of if options.json else None, is_stream=False)(table)
     return looks.exit_code()
 
 
@@ -79,7 +73,7 @@ async def _watch(options: argparse.Namespace) -> int:
     looks, console = _StatusLooks(options), new_console()
     await keep_watching(
         looks.look,
-        _printer(console, as_json=options.json, is_stream=True),
+        printer(console, _json_of if options.json else None, is_stream=True),
         interval_s=options.watch,
         out=console,
         is_live=not options.json,
@@ -87,22 +81,9 @@ async def _watch(options: argparse.Namespace) -> int:
     return looks.exit_code()
 
 
-def _printer(console: Console, *, as_json: bool, is_stream: bool = False) -> Show:
-    """Return what prints a table: one after the other with a blank line, or JSON, in a stream one object per line."""
-
-    def show(table: StatusTable) -> None:
-        if as_json:
-            look = {"at_ms": round(table.at_s * 1000), "remark": table.remark}
-            value = look | health_json(table.health)
-            json.dump(value, sys.stdout, indent=None if is_stream else 2)
-            sys.stdout.write("\n")
-        else:
-            console.print(table)
-            if is_stream:
-                console.print()
-        sys.stdout.flush()
-
-    return show
+def _json_of(table: StatusTable) -> dict[str, object]:
+    look: dict[str, object] = {"at_ms": round(table.at_s * 1000), "remark": table.remark}
+    return look | health_json(table.health)
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:

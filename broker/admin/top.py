@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Final
 
@@ -21,12 +17,12 @@ from broker.admin.cluster import Cluster, open_cluster
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.failures import NotThereError
-from broker.admin.health import ClusterHealth, GroupHealth, judge
+from broker.admin.health import ClusterHealth, GroupHealth
+from broker.admin.looks import Looks
 from broker.admin.options import add_json, add_namesrv, add_topic, count
 from broker.admin.printing import NONE, at, console, number, shown
 from broker.admin.status import WATCH_S, watch_s
 from broker.admin.status_table import duration
-from broker.admin.survey import look_around
 from broker.admin.topics import kind_of
 from broker.admin.traffic import (
     GroupTraffic,
@@ -36,7 +32,7 @@ from broker.admin.traffic import (
     group_traffic,
     topic_traffic,
 )
-from broker.admin.watching import keep_watching
+from broker.admin.watching import keep_watching, printer
 from dledger_mq.client.errors import ClientError
 from dledger_mq.message.names import is_system_group
 
@@ -173,16 +169,15 @@ class _Looks:
 
     def __init__(self, options: argparse.Namespace) -> None:
         self._options = options
+        self._looks = Looks(options.namesrv)
         self._before: TrafficLook | None = None
-        self._health = ClusterHealth({}, ())
+        self._is_led = False
         self.problem = ""
 
     async def look(self) -> TopView:
         """Look once."""
-        at_ms = time.time_ns() // 1_000_000
-        known = self._health.members
-        sight = await look_around(self._options.namesrv, (), known)
-        self._health = judge(sight, known)
+        look = await self._looks.look()
+        self._is_led = look.health.is_led
         now, before = TrafficLook(trio.current_time()), self._before
         self.problem = ""
         try:
@@ -193,8 +188,8 @@ class _Looks:
         else:
             self._before = now
         return TopView(
-            at_ms,
-            self._health,
+            round(look.at_s * 1000),
+            look.health,
             topic_traffic(now, before),
             group_traffic(now, before),
             now.left_out,
@@ -206,7 +201,7 @@ class _Looks:
         """Return what the last look means for a script."""
         if self.problem:
             return EXIT_UNKNOWN
-        return EXIT_OK if self._health.is_led else EXIT_DIFFERENT
+        return EXIT_OK if self._is_led else EXIT_DIFFERENT
 
 
 async def _offsets(cluster: Cluster, only: str | None) -> TrafficLook:
@@ -261,18 +256,6 @@ async def _queues(cluster: Cluster, wanted: list[tuple[str, str]]) -> dict[Place
     return found
 
 
-def _printer(out: Console, *, as_json: bool, is_stream: bool) -> Callable[[TopView], None]:
-    def show(view: TopView) -> None:
-        if as_json:
-            json.dump(view.as_json(), sys.stdout, indent=None if is_stream else 2)
-            sys.stdout.write("\n")
-        else:
-            out.print(view)
-        sys.stdout.flush()
-
-    return show
-
-
 async def _once(options: argparse.Namespace) -> int:
     """Look twice, and print the second look.
 
@@ -285,7 +268,7 @@ async def _once(options: argparse.Namespace) -> int:
     view = await looks.look()
     if looks.problem:
         raise NobodyAnsweredError(looks.problem)
-    _printer(console(), as_json=options.json, is_stream=False)(view)
+    printer(console(), TopView.as_json if options.json else None, is_stream=False)(view)
     return looks.exit_code()
 
 
@@ -294,7 +277,7 @@ async def _watch(options: argparse.Namespace) -> int:
     looks, out = _Looks(options), console()
     await keep_watching(
         looks.look,
-        _printer(out, as_json=options.json, is_stream=True),
+        printer(out, TopView.as_json if options.json else None, is_stream=True),
         interval_s=options.interval,
         out=out,
         is_live=not options.json,

@@ -5,6 +5,7 @@ It must not know what is looked at.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -57,6 +58,30 @@ async def keep_watching(
             nursery.start_soon(_keep_looking, look, _updater(live) if live else show, interval_s)
             await _wait_for_end(signals, live)
             nursery.cancel_scope.cancel()
+
+
+def printer(
+    out: Console, json_of: Callable[[_T], object] | None, *, is_stream: bool
+) -> Callable[[_T], None]:
+    """Return what prints a look.
+
+    Args:
+        out: for tables; in a stream there is a blank line after each.
+        json_of: makes JSON of it, for standard output: in a stream one object a line; None: a table is wanted.
+        is_stream: whether another look follows.
+    """
+
+    def show(seen: _T) -> None:
+        if json_of is not None:
+            json.dump(json_of(seen), sys.stdout, indent=None if is_stream else 2)
+            sys.stdout.write("\n")
+        else:
+            out.print(seen)
+            if is_stream:
+                out.print()
+        sys.stdout.flush()
+
+    return show
 
 
 async def _wait_for_end(signals: AsyncIterator[int], live: Live | None) -> None:

@@ -223,18 +223,20 @@ class QueueProgress(msgspec.Struct, rename="camel"):
 
     Attributes:
         broker_offset: the max offset.
-        consumer_offset: what is committed; -1: nothing is.
+        consumer_offset: what is committed; 0 where nothing is, as RocketMQ says it: tools subtract it as it stands.
         last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
+        is_committed: whether anything is; for our own tools, others pass over it.
     """
 
     broker_offset: QueueOffset
-    consumer_offset: int
+    consumer_offset: QueueOffset
     last_timestamp: int = 0
+    is_committed: bool = True
 
     @property
     def lag(self) -> int:
         """Messages that are still to be consumed."""
-        return self.broker_offset - max(0, self.consumer_offset)
+        return self.broker_offset - self.consumer_offset
 
 
 def consume_table(
@@ -251,7 +253,9 @@ def consume_table(
         for queue_id in map(QueueId, range(topic.read_queue_count)):
             consumed = offsets.get(group, topic.name, queue_id)
             table[WireQueue(broker_name, queue_id, topic.name)] = QueueProgress(
-                queues.min_max(topic.name, queue_id)[1], -1 if consumed is None else consumed
+                queues.min_max(topic.name, queue_id)[1],
+                consumed or QueueOffset(0),
+                is_committed=consumed is not None,
             )
     return table
 

@@ -133,9 +133,11 @@ class Schedule:
     @property
     def waiting_count(self) -> int:
         """The count of messages that are not delivered, and still in the log."""
-        return sum(
-            queue.max_offset - self._start(level, queue, None) for level, queue in self._levels()
-        )
+        return sum(queue.max_offset - start for _, queue, start in self.waiting())
+
+    def waiting(self) -> list[tuple[int, ConsumeQueue, QueueOffset]]:
+        """Return each level with its queue, and where in it the messages begin that are not delivered."""
+        return [(level, queue, self._start(level, queue, None)) for level, queue in self._levels()]
 
     def due(
         self, now_ms: int, limit: int, after: Mapping[int, QueueOffset] | None = None
@@ -159,9 +161,9 @@ class Schedule:
         By rule M6 one may be due before that.
         """
         heads = (
-            queue.unit(offset).tag_hash
-            for level, queue in self._levels()
-            if (offset := self._start(level, queue, None)) < queue.max_offset
+            queue.unit(start).tag_hash
+            for _, queue, start in self.waiting()
+            if start < queue.max_offset
         )
         return min(heads, default=None)
 
@@ -182,8 +184,8 @@ class Schedule:
         """Return where the oldest message stands that is not delivered; None when none waits."""
         waiting = (
             queue.unit(start).physical_offset
-            for level, queue in self._levels()
-            if (start := self._start(level, queue, None)) < queue.max_offset
+            for _, queue, start in self.waiting()
+            if start < queue.max_offset
         )
         return min(waiting, default=None)
 

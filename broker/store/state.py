@@ -329,7 +329,7 @@ class BrokerState:
         try:
             for _ in taken_in.load_steps(chunks):
                 pass
-        except BaseException:
+        except BaseException:  # whatever it was, what is taken in by halves is shown to nobody
             self.swap(self.beside())
             raise
         self.swap(taken_in)

@@ -97,6 +97,11 @@ class OpenHalf(NamedTuple):
     check_count: int
     checked_ms: int
 
+    @property
+    def topic(self) -> bytes:
+        """The topic that the message is for; empty where the record does not say."""
+        return b"" if self.key is None else self.key[0]
+
 
 def immunity_of(properties: bytes) -> int | None:
     """Read CHECK_IMMUNITY_TIME_IN_SECONDS in ms; None for the usual time (O17e: -1, or no number)."""
@@ -134,10 +139,12 @@ class Transactions:
     order of the log.
 
     Attributes:
+        open_counts: how many are open, by the topic that their messages are for; empty where the record does not say.
         digest: CRC32C chained over every change.
     """
 
     def __init__(self) -> None:
+        self.open_counts: dict[bytes, int] = {}
         self.digest: int = 0
         self._open: dict[QueueOffset, OpenHalf] = {}
         self._by_key: dict[TransactionKey, QueueOffset] = {}
@@ -228,6 +235,7 @@ class Transactions:
             checked_ms=store_ms,
         )
         self._open[offset] = half
+        self._count(half)
         self._name(half)
         self._enter_queue(half)
         self._changed(TransactionVerdict.OPEN, offset, message.physical_offset)
@@ -245,6 +253,7 @@ class Transactions:
             assert offset < self._end, f"half message {offset} ends, there are {self._end} of them"
             self._leave_queue(half)
             self._forget_name(half)
+            self._discount(half)
             if offset >= self._end - VERDICTS_KEPT:
                 self._verdicts[offset % VERDICTS_KEPT] = verdict
             self._changed(verdict, offset, half.physical_offset)
@@ -304,8 +313,9 @@ class Transactions:
         self.digest, self._end, self._last_check_ms = digest, end, last_check_ms
         self._verdicts = bytearray(verdicts)
         self._open = {half.queue_offset: half for half in halves}
-        self._by_key, self._older = {}, {}
+        self._by_key, self._older, self.open_counts = {}, {}, {}
         for half in halves:
+            self._count(half)
             self._name(half)
         self._unchecked = dict.fromkeys(unchecked)
         self._checked = dict.fromkeys(checked)
@@ -313,6 +323,18 @@ class Transactions:
         for half in halves:
             if half.immunity_ms is not None and not half.check_count:
                 self._enter_queue(half)
+
+    def _count(self, half: OpenHalf) -> None:
+        """Count a half message that is open."""
+        self.open_counts[half.topic] = self.open_counts.get(half.topic, 0) + 1
+
+    def _discount(self, half: OpenHalf) -> None:
+        """Count a half message no more, since it has ended; topics without any are forgotten."""
+        left = self.open_counts[half.topic] - 1
+        if left:
+            self.open_counts[half.topic] = left
+        else:
+            del self.open_counts[half.topic]
 
     def _name(self, half: OpenHalf) -> None:
         """Register a half message under its key."""

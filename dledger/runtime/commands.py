@@ -24,6 +24,7 @@ from dledger.errors import DLedgerError, OutcomeUnknownError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, NodeId
 from dledger.runtime.client import Client
+from dledger.runtime.visible_text import visible
 
 EXIT_DONE: Final = 0
 EXIT_REFUSED: Final = 1
@@ -140,10 +141,9 @@ async def get(
 
 def _entry_line(entry: Entry) -> str:
     text = entry.body.decode("utf-8", "backslashreplace")
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     return (
         f"{entry.index} term={entry.term} position={entry.position} "
-        f"{entry.kind.name.lower()} {len(entry.body)} bytes: {shown}"
+        f"{entry.kind.name.lower()} {len(entry.body)} bytes: {visible(text)}"
     )
 
 

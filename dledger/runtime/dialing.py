@@ -185,7 +185,7 @@ class Dialing:
             await self._meet(peer.node_id, remote)
             # It saves, whatever happens: meanwhile the member may have been removed, or have moved.
             await trio.lowlevel.checkpoint_if_cancelled()
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else knows of the stream yet
             stream.close()
             raise
         # Before the first message can leave: who asks for a vote has read the clocks of those whom it asks.

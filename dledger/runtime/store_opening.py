@@ -16,6 +16,7 @@ import trio
 from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import ConfigError, CorruptionError, DiskFailedError
+from dledger.log_history import last_membership
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
 from dledger.runtime.clock import draw, now_ms
 from dledger.runtime.driver import Driver
@@ -193,7 +194,7 @@ class StoreOpening:
             ConfigError: others did.
             DiskFailedError: the disk failed.
         """
-        found = engine.last_membership()
+        found = last_membership(engine.log)
         if found is None:
             return  # a log of an older version, or an empty one
         entry_id, writers = found

@@ -6,7 +6,7 @@ It must not know how a page looks (templates) nor what stands in it (the modules
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from typing import Final
@@ -34,6 +34,7 @@ from broker.admin.web import (
     words,
 )
 from broker.admin.web.console import Console, Handler
+from broker.admin.web.grid import Grid
 from broker.admin.web.guard import Guard
 from broker.admin.web.sampler import LOOK_S, TABLES_S, Sampler
 
@@ -107,39 +108,16 @@ async def _cluster(console: Console, request: Request) -> Response:
 
 
 async def _topics(console: Console, request: Request) -> Response:
-    query = request.query_params
-    return console.page(
-        request,
-        "topics.html",
-        refresh_s=TABLES_S,
-        grid=topic_views.topics_view(console.sampler, query),
-        query=query,
-        problems=_problems(console.sampler),
-    )
+    return _list(console, request, "topics.html", topic_views.topics_view)
 
 
 async def _topic(console: Console, request: Request) -> Response:
     view = topic_views.topic_view(console.sampler, _name(request), request.query_params)
-    return console.page(
-        request,
-        "topic.html",
-        status=HTTPStatus.OK if view.is_known else HTTPStatus.NOT_FOUND,
-        refresh_s=TABLES_S,
-        view=view,
-        problems=_problems(console.sampler),
-    )
+    return _one(console, request, "topic.html", view, problems=_problems(console.sampler))
 
 
 async def _groups(console: Console, request: Request) -> Response:
-    query = request.query_params
-    return console.page(
-        request,
-        "groups.html",
-        refresh_s=TABLES_S,
-        grid=group_views.groups_view(console.sampler, query),
-        query=query,
-        problems=_problems(console.sampler),
-    )
+    return _list(console, request, "groups.html", group_views.groups_view)
 
 
 async def _group(console: Console, request: Request) -> Response:
@@ -152,9 +130,39 @@ async def _group(console: Console, request: Request) -> Response:
     except NoAnswerError as error:
         problems["members"] = str(error)
     view = group_views.group_view(console.sampler, name, members, request.query_params)
+    return _one(console, request, "group.html", view, problems=problems)
+
+
+def _list(
+    console: Console,
+    request: Request,
+    template: str,
+    view: Callable[[Sampler, Mapping[str, str]], Grid],
+) -> Response:
+    """Show all topics, or all groups."""
+    query = request.query_params
     return console.page(
         request,
-        "group.html",
+        template,
+        refresh_s=TABLES_S,
+        grid=view(console.sampler, query),
+        query=query,
+        problems=_problems(console.sampler),
+    )
+
+
+def _one(
+    console: Console,
+    request: Request,
+    template: str,
+    view: topic_views.TopicView | group_views.GroupView,
+    *,
+    problems: Mapping[str, str],
+) -> Response:
+    """Show one topic or group; one that nobody knows has the same page, and a status that says so."""
+    return console.page(
+        request,
+        template,
         status=HTTPStatus.OK if view.is_known else HTTPStatus.NOT_FOUND,
         refresh_s=TABLES_S,
         view=view,

@@ -134,6 +134,23 @@ def sorting_of(query: Mapping[str, str], name: str, default: str = "") -> Sortin
     )
 
 
+class NameFilter:
+    """The choice of rows by their names that an address asks for.
+
+    Attributes:
+        base: what stands of it in the address, for `Grid.base`.
+    """
+
+    def __init__(self, query: Mapping[str, str]) -> None:
+        self.base = {key: query[key] for key in ("q", "system") if query.get(key)}
+        self._part = query.get("q", "").casefold()
+        self._with_system = query.get("system") == "1"
+
+    def lets(self, name: str, *, is_system: bool) -> bool:
+        """Return whether a row is shown: its name has the part, and the system's own are asked for."""
+        return self._part in name.casefold() and (self._with_system or not is_system)
+
+
 def text_cell(text: str, link: str = "", mark: str = "") -> Cell:
     """Return a cell with text."""
     return Cell(text or words.NOT_KNOWN, link=link, mark=mark)

@@ -8,27 +8,27 @@ from typing import Final
 
 from broker.admin.answers import ConsumerConnections
 from broker.admin.web import grid, words
-from broker.admin.web.grid import Cell, Column, Grid
+from broker.admin.web.grid import Cell, Column, Grid, NameFilter
+from broker.admin.web.progress import (
+    PROGRESS_COLUMNS,
+    consumed_rate,
+    delay_cell,
+    delay_of,
+    lag_of,
+    progress_cells,
+)
 from broker.admin.web.rendering import address_of
 from broker.admin.web.sampler import Sampler
-from broker.admin.web.topic_views import consumed_rate, delay_cell, delay_of, lag_of
 from dledger_mq.message import names
 
 _GROUP_COLUMNS: Final = (
     Column("group", "Consumer group"),
     Column("topics", "Topics", is_number=True),
-    Column("lag", "Behind, messages", is_number=True),
-    Column("delay", "Behind, time", is_number=True),
-    Column("rate", "Consumed per second", is_number=True),
+    *PROGRESS_COLUMNS,
     Column("dead", "Dead letters", is_number=True),
     Column("allowed", "May consume"),
 )
-_TOPIC_COLUMNS: Final = (
-    Column("topic", "Topic"),
-    Column("lag", "Behind, messages", is_number=True),
-    Column("delay", "Behind, time", is_number=True),
-    Column("rate", "Consumed per second", is_number=True),
-)
+_TOPIC_COLUMNS: Final = (Column("topic", "Topic"), *PROGRESS_COLUMNS)
 _QUEUE_COLUMNS: Final = (
     Column("topic", "Topic"),
     Column("broker", "Broker group"),
@@ -69,22 +69,19 @@ class GroupView:
 
 def groups_view(sampler: Sampler, query: Mapping[str, str]) -> Grid:
     """Return the table of all consumer groups, those of the system only where they are asked for."""
-    wanted, with_system = query.get("q", ""), query.get("system") == "1"
     found = sorted(_all_groups(sampler))
-    rows = [
-        _group_row(sampler, group)
-        for group in found
-        if wanted.casefold() in group.casefold()
-        if with_system or not names.is_system_group(group)
-    ]
-    base = {key: query[key] for key in ("q", "system") if query.get(key)}
+    wanted = NameFilter(query)
     return Grid(
         "groups",
         "Consumer groups",
         _GROUP_COLUMNS,
-        rows,
+        [
+            _group_row(sampler, group)
+            for group in found
+            if wanted.lets(group, is_system=names.is_system_group(group))
+        ],
         grid.sorting_of(query, "groups", "-lag"),
-        base,
+        wanted.base,
         nothing="No group is known." if not found else "No group is chosen by this filter.",
     )
 
@@ -119,7 +116,7 @@ def _topic_grid(
         [
             [
                 grid.text_cell(topic, address_of("/topic", name=topic)),
-                *_progress(sampler, group, topic),
+                *progress_cells(sampler, group, topic),
             ]
             for topic in topics
         ],
@@ -221,14 +218,6 @@ def _allowed(sampler: Sampler, group: str) -> Cell:
     if all(is_allowed):
         return grid.text_cell("yes")
     return grid.text_cell("partly" if any(is_allowed) else "no", mark="warn")
-
-
-def _progress(sampler: Sampler, group: str, topic: str) -> list[Cell]:
-    return [
-        grid.number_cell(lag_of(sampler, group, topic)),
-        delay_cell(delay_of(sampler, group, topic)),
-        grid.rate_cell(consumed_rate(sampler, group, topic)),
-    ]
 
 
 def _queue_rows(sampler: Sampler, group: str) -> list[Sequence[Cell]]:

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.admin.web import grid, words
-from broker.admin.web.grid import Cell, Column, Grid
+from broker.admin.web import grid
+from broker.admin.web.grid import Cell, Column, Grid, NameFilter
+from broker.admin.web.progress import PROGRESS_COLUMNS, lag_of, progress_cells
 from broker.admin.web.rendering import address_of
 from broker.admin.web.sampler import GroupTables, Sampler
 from dledger_mq.message import names
@@ -42,12 +43,7 @@ _QUEUE_COLUMNS: Final = (
     Column("last", "Last stored (UTC)"),
     Column("look", "Messages"),
 )
-_CONSUMER_COLUMNS: Final = (
-    Column("group", "Consumer group"),
-    Column("lag", "Behind, messages", is_number=True),
-    Column("delay", "Behind, time", is_number=True),
-    Column("rate", "Consumed per second", is_number=True),
-)
+_CONSUMER_COLUMNS: Final = (Column("group", "Consumer group"), *PROGRESS_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,22 +71,19 @@ def kind_of(topic: str) -> str:
 
 def topics_view(sampler: Sampler, query: Mapping[str, str]) -> Grid:
     """Return the table of all topics, those of the system only where they are asked for."""
-    wanted, with_system = query.get("q", ""), query.get("system") == "1"
     found = sorted({topic for tables in sampler.tables.values() for topic in tables.topics})
-    rows = [
-        _topic_row(sampler, topic)
-        for topic in found
-        if wanted.casefold() in topic.casefold()
-        if with_system or kind_of(topic) != "system"
-    ]
-    base = {key: query[key] for key in ("q", "system") if query.get(key)}
+    wanted = NameFilter(query)
     return Grid(
         "topics",
         "Topics",
         _TOPIC_COLUMNS,
-        rows,
+        [
+            _topic_row(sampler, topic)
+            for topic in found
+            if wanted.lets(topic, is_system=kind_of(topic) == "system")
+        ],
         grid.sorting_of(query, "topics", "topic"),
-        base,
+        wanted.base,
         nothing="No topic is known." if not found else "No topic is chosen by this filter.",
     )
 
@@ -123,28 +116,6 @@ def topic_view(sampler: Sampler, topic: str, query: Mapping[str, str]) -> TopicV
             nothing="No group has committed an offset here.",
         ),
     )
-
-
-def consumed_rate(sampler: Sampler, group: str, topic: str) -> float | None:
-    """Return how many messages of a topic a group consumes per second, over all broker groups."""
-    rates = [sampler.rates.rate(("consumed", name, group, topic)) for name in sampler.tables]
-    known = [rate for rate in rates if rate is not None]
-    return sum(known) if known else None
-
-
-def lag_of(sampler: Sampler, group: str, topic: str) -> int | None:
-    """Return how far a group is behind in a topic, over all broker groups; None: it has committed nothing there."""
-    lags = [tables.lags(group).get(topic) for tables in sampler.tables.values()]
-    known = [lag for lag in lags if lag is not None]
-    return sum(known) if known else None
-
-
-def delay_of(sampler: Sampler, group: str, topic: str) -> int | None:
-    """Return for how long the next message of a group has waited, in ms; None: it is not known yet."""
-    if lag_of(sampler, group, topic) == 0:
-        return 0
-    delays = [tables.delays_ms.get((group, topic)) for tables in sampler.tables.values()]
-    return max((delay for delay in delays if delay is not None), default=None)
 
 
 def _topic_row(sampler: Sampler, topic: str) -> list[Cell]:
@@ -217,24 +188,11 @@ def _consumer_rows(sampler: Sampler, topic: str) -> list[Sequence[Cell]]:
     groups = {
         group for tables in sampler.tables.values() for group in tables.groups_of.get(topic, ())
     }
-    rows: list[Sequence[Cell]] = []
-    for group in sorted(groups):
-        lag = lag_of(sampler, group, topic)
-        if lag is None:
-            continue
-        rows.append(
-            [
-                grid.text_cell(group, address_of("/group", name=group)),
-                grid.number_cell(lag),
-                delay_cell(delay_of(sampler, group, topic)),
-                grid.rate_cell(consumed_rate(sampler, group, topic)),
-            ]
-        )
-    return rows
-
-
-def delay_cell(delay_ms: int | None) -> Cell:
-    """Return a cell with the time that a group is behind."""
-    if delay_ms == 0:
-        return Cell("0 s", 0)
-    return Cell(words.duration(delay_ms), -1.0 if delay_ms is None else delay_ms)
+    return [
+        [
+            grid.text_cell(group, address_of("/group", name=group)),
+            *progress_cells(sampler, group, topic),
+        ]
+        for group in sorted(groups)
+        if lag_of(sampler, group, topic) is not None
+    ]

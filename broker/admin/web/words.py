@@ -10,6 +10,8 @@ from typing import Final
 
 from rich.filesize import decimal
 
+from dledger.runtime import visible_text
+
 NOT_KNOWN: Final = "\N{EN DASH}"
 _KEPT: Final = frozenset("\n\t\N{NO-BREAK SPACE}")
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
@@ -17,12 +19,7 @@ _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "
 
 def visible(text: str) -> str:
     """Return text in which whatever cannot be printed is written as an escape; lines and tabs stay."""
-    if text.isprintable():
-        return text
-    return "".join(
-        each if each.isprintable() or each in _KEPT else each.encode("unicode_escape").decode()
-        for each in text
-    )
+    return visible_text.visible(text, _KEPT)
 
 
 def number(value: float | None) -> str:

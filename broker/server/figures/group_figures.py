@@ -14,17 +14,26 @@ from broker.metrics.families import Families, Row
 from broker.server.figures.lag_times import LagTimes
 from broker.server.figures.observed import Observed
 from broker.server.figures.traffic_figures import flag, is_retry
+from broker.server.figures.waiting_topics import WaitingTopics
 from broker.service.tables import consume_lag
+from broker.store.transactions import TransactionVerdict
 from dledger_mq.message.names import DLQ_PREFIX, RETRY_PREFIX, SYSTEM_GROUP_PREFIX, is_system_topic
 
 
 class GroupFigures(Collector):
     """The collector of what groups lack, and of what waits."""
 
-    def __init__(self, families: Families, observed: Observed, lag_times: LagTimes) -> None:
+    def __init__(
+        self,
+        families: Families,
+        observed: Observed,
+        lag_times: LagTimes,
+        waiting_topics: WaitingTopics,
+    ) -> None:
         self._families = families
         self._observed = observed
         self._lag_times = lag_times
+        self._waiting_topics = waiting_topics
 
     def describe(self) -> Iterator[Metric]:
         """Return nothing: names are not known before somebody asks."""
@@ -35,6 +44,8 @@ class GroupFigures(Collector):
         yield from self._lags()
         yield from self._sent_back()
         yield from self._pending()
+        yield from self._pending_by_topic()
+        yield from self._ended()
 
     def _lags(self) -> Iterator[Metric]:
         """Yield what groups lack, in messages and in time, and where they are."""
@@ -138,6 +149,61 @@ class GroupFigures(Collector):
         )
         yield families.gauge("dledger_topics", "topics", len(state.topics))
         yield families.gauge("dledger_consumer_groups", "consumer groups", len(state.groups))
+
+    def _pending_by_topic(self) -> Iterator[Metric]:
+        """Yield what waits for each topic, and how late the first of what is due is."""
+        families, observed = self._families, self._observed
+        yield from families.gauges(
+            "rocketmq_half_messages",
+            "half messages for a topic that have no end yet",
+            ["topic"],
+            self._half_messages(),
+        )
+        timed = self._waiting_topics.timed if observed.log.is_serving else None
+        yield from families.gauges(
+            "rocketmq_timing_messages",
+            "messages for a topic that wait for a due time of their own",
+            ["topic"],
+            (((topic,), count) for topic, count in (timed or {}).items()),
+        )
+        delayed = self._waiting_topics.delayed if observed.log.is_serving else None
+        yield from families.gauges(
+            "dledger_delayed_messages",
+            "messages for a topic that wait for the delay of a level",
+            ["topic", "level"],
+            (((topic, str(level)), count) for (topic, level), count in (delayed or {}).items()),
+        )
+        yield from families.gauges(
+            "rocketmq_timer_dequeue_latency",
+            "milliseconds since the first message with a due time should have been delivered",
+            [],
+            self._timer_latency_ms(),
+        )
+
+    def _half_messages(self) -> Iterable[Row]:
+        if self._observed.log.is_serving:
+            for topic, count in tuple(self._observed.state.transactions.open_counts.items()):
+                yield (topic.decode(errors="replace"),), count
+
+    def _timer_latency_ms(self) -> Iterable[Row]:
+        if self._observed.log.is_serving:
+            due_ms = self._observed.state.timers.next_due_ms()
+            yield (), 0 if due_ms is None else max(0, self._observed.wall_ms() - due_ms)
+
+    def _ended(self) -> Iterator[Metric]:
+        """Yield the transactions that producers have ended at this node."""
+        counts = tuple(self._observed.services.ends.counts.by_topic.items())
+        for name, meaning, verdict in (
+            ("rocketmq_commit_messages", "committed", TransactionVerdict.COMMITTED),
+            ("rocketmq_rollback_messages", "rolled back", TransactionVerdict.ROLLED_BACK),
+        ):
+            rows = [((topic,), count) for (ended, topic), count in counts if ended is verdict]
+            yield from self._families.counters(
+                name,
+                f"transactions that were {meaning} at this node since its start",
+                ["topic"],
+                rows,
+            )
 
 
 def _labels(topic: str, group: str) -> tuple[str, str, str, str]:

@@ -13,8 +13,9 @@ from typing import Final
 
 import trio
 
+from broker.server.figures.missing_parts import read_missing
 from broker.store.lookups import store_time_at
-from broker.store.not_in_memory import FilesNotLoadedError, NotInMemoryError, NotLoadedError
+from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import DLedgerError, LogReader
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
@@ -81,20 +82,7 @@ class LagTimes:
                         self._state, self._reader, topic, queue_id, offset=offset, may_wait=True
                     )
                 except NotInMemoryError as missing:
-                    await self._read(missing)
+                    await read_missing(self._reader, missing)
         except DLedgerError:
             return None  # damaged, and asked for
         return None
-
-    async def _read(self, missing: NotInMemoryError) -> None:
-        """Wait until that was read, or cannot be."""
-        done, is_wanted = trio.Event(), [True]
-        if isinstance(missing, NotLoadedError):
-            self._reader.load(missing.places, done.set, lambda: is_wanted[0])
-        else:
-            assert isinstance(missing, FilesNotLoadedError), f"{missing!r} says not what to read"
-            self._reader.read_beside(missing.warm, done.set, lambda: is_wanted[0])
-        try:
-            await done.wait()
-        finally:
-            is_wanted[0] = False

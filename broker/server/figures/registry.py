@@ -19,6 +19,7 @@ from broker.server.figures.member_figures import MemberFigures
 from broker.server.figures.observed import Observed
 from broker.server.figures.readiness import readiness_of
 from broker.server.figures.traffic_figures import TrafficFigures
+from broker.server.figures.waiting_topics import WaitingTopics
 from dledger.version import __version__
 
 NODE_TYPE: Final = "broker"
@@ -60,11 +61,12 @@ def make_endpoint(sock: socket.socket, observed: Observed) -> Endpoint:
         series_max=config.metrics.series_max,
     )
     lag_times = LagTimes(observed.state, observed.log.reader)
+    waiting_topics = WaitingTopics(observed.state, observed.log.reader)
     registry = CollectorRegistry()
     for collector in (
         MemberFigures(families, observed),
         TrafficFigures(families, observed),
-        GroupFigures(families, observed, lag_times),
+        GroupFigures(families, observed, lag_times, waiting_topics),
         SeriesLeftOut(families),
     ):
         registry.register(collector)
@@ -73,5 +75,6 @@ def make_endpoint(sock: socket.socket, observed: Observed) -> Endpoint:
     async def before() -> None:
         if observed.log.is_serving:
             await lag_times.refresh()
+            await waiting_topics.refresh()
 
     return Endpoint(sock, registry, partial(readiness_of, observed), before=before)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.plan_staging import stage_plan
@@ -34,10 +34,31 @@ from dledger import DLedgerError, LogServer, RefusedError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.names import OP_HALF_TOPIC
 from dledger_mq.message.numbers import QueueId, QueueOffset
+from dledger_mq.message.properties import REAL_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 _OP = OP_HALF_TOPIC.encode()
+
+TOPICS_MAX: Final = 8192
+"""Of so many topics the ends are counted by topic."""
+
+
+class EndCounts:
+    """Transactions that producers have ended here since the start, by how they ended and by topic.
+
+    Attributes:
+        by_topic: those of topics beyond TOPICS_MAX are not in it.
+    """
+
+    def __init__(self) -> None:
+        self.by_topic: dict[tuple[TransactionVerdict, str], int] = {}
+
+    def add(self, verdict: TransactionVerdict, topic: str) -> None:
+        """Count one end."""
+        known = self.by_topic.get((verdict, topic))
+        if known is not None or len(self.by_topic) < TOPICS_MAX:
+            self.by_topic[verdict, topic] = (known or 0) + 1
 
 
 class _HalfSend(NamedTuple):
@@ -62,6 +83,9 @@ class TransactionEnds:
     Invariant: an end is staged only for a half message that is open in the fold and for which none is
     staged or on its way (`_ending`). A new leader has applied everything before it serves, so it starts
     with none on its way.
+
+    Attributes:
+        counts: of the ends that were carried out here.
     """
 
     def __init__(
@@ -82,6 +106,7 @@ class TransactionEnds:
 
         `repeats` recognises half messages that were stored before; None: every one is stored.
         """
+        self.counts = EndCounts()
         self._log = log
         self._commits = commits
         self._router = router
@@ -271,12 +296,13 @@ class TransactionEnds:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, f"the message is illegal: {error}")
             return
         offsets = [plan.half.queue_offset]
+        topic = (plan.half.find(REAL_TOPIC) or b"").decode(errors="replace")
         self.note_ending(offsets)
         # If it is not confirmed, whoever leads next knows, and asking twice is harmless.
         self._router.when_committed(
             request,
             place,
-            partial(self._end_committed, request, ending),
+            partial(self._end_committed, request, ending, topic=topic),
             ended=partial(self.ended, offsets),
         )
 
@@ -295,11 +321,18 @@ class TransactionEnds:
             self._ending.difference_update(queue_offsets)
 
     def _end_committed(
-        self, request: PendingRequest, ending: Ending, _staged: StagedEntry, _place: int
+        self,
+        request: PendingRequest,
+        ending: Ending,
+        _staged: StagedEntry,
+        _place: int,
+        *,
+        topic: str,
     ) -> None:
         """Answer with the verdict that the fold recorded, since an end is applied."""
         verdict = self._transactions().verdict(ending.queue_offset)
         recorded = ending.wanted if verdict is None else verdict
+        self.counts.add(recorded, topic)
         _answer_end(request, wanted=ending.wanted, recorded=recorded)
 
 

@@ -288,7 +288,7 @@ class LeaderLink:
         connection = await connect(address, nursery, timeout_s=_CONNECT_TIMEOUT_S, tls=self._tls())
         try:
             await self._send_hello(connection, leader_id)
-        except BaseException:
+        except BaseException:  # also a cancellation: nobody else knows of the connection yet
             connection.close("the link was not opened")
             raise
         return LeaderConnection(leader_id, connection)

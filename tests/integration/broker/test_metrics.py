@@ -208,3 +208,54 @@ async def test_retries_and_dead_letters_are_counted_by_their_group(
         figures = await scrape(leader.metrics_address)
     dead = figures.one("rocketmq_send_to_dlq_messages_total", consumer_group="G")
     assert (dead, figures.one("dledger_pending_delays")) == (1, 0)
+
+
+def by_label(figures: Figures, name: str, *labels: str) -> dict[str, float]:
+    """The figures of a name, by the values of some labels."""
+    return {
+        "/".join(sample.labels[label] for label in labels): sample.value
+        for sample in figures.samples
+        if sample.name == name
+    }
+
+
+async def test_half_and_timing_messages_are_counted_by_the_topic_that_they_are_for(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(3, metrics=FIGURES, delay_levels_ms=[3_600_000, 7_200_000])
+    leader = await cluster.leader()
+    due = f"TIMER_DELIVER_MS\x01{leader._clock() + 86_400_000}\x02"
+    async with cluster.wire(leader) as wire:
+        ends = []
+        for number, topic in enumerate("TTTUU"):
+            named = f"UNIQ_KEY\x01h{number}\x02TRAN_MSG\x01true\x02PGROUP\x01P\x02"
+            fields = send_ext(topic, 0, named) | {"f": "4"}
+            stored = await wire.ask(310, fields, b"x")
+            place = {"tranStateTableOffset": stored.ext["queueOffset"]}
+            place["commitLogOffset"] = str(int(stored.ext["msgId"][16:], 16))
+            ends.append({"producerGroup": "P", **place})
+        for place, decision in zip(ends, ("8", "12", "8"), strict=False):
+            assert (await wire.ask(37, {**place, "commitOrRollback": decision})).code == 0
+        handles = []
+        for number, topic in enumerate("TTU"):
+            stored = await wire.send(topic, properties=f"UNIQ_KEY\x01t{number}\x02{due}")
+            handles.append(stored.ext["recallHandle"])
+        for topic, level in (("T", 1), ("T", 1), ("T", 2), ("U", 2)):
+            assert (await wire.send(topic, properties=f"DELAY\x01{level}\x02")).code == 0
+        figures = await scrape(leader.metrics_address)
+        assert (await wire.ask(370, {"topic": "T", "recallHandle": handles[0]})).code == 0
+        recalled = await scrape(leader.metrics_address)
+    assert by_label(figures, "rocketmq_half_messages", "topic") == {"U": 2}
+    assert by_label(figures, "rocketmq_commit_messages_total", "topic") == {"T": 2}
+    assert by_label(figures, "rocketmq_rollback_messages_total", "topic") == {"T": 1}
+    assert by_label(figures, "rocketmq_timing_messages", "topic") == {"T": 2, "U": 1}
+    delayed = {"T/1": 2, "T/2": 1, "U/2": 1}
+    assert by_label(figures, "dledger_delayed_messages", "topic", "level") == delayed
+    assert figures.one("rocketmq_timer_dequeue_latency") == 0
+    assert by_label(recalled, "rocketmq_timing_messages", "topic") == {"T": 1, "U": 1}
+    # The others have the same state, and show it so that sums over the members are true: not at all.
+    for follower in await cluster.followers():
+        names = ("half_messages", "timing_messages", "timer_dequeue_latency")
+        shown = await scrape(follower.metrics_address)
+        assert [shown.of(f"rocketmq_{name}") for name in names] == [[], [], []]
+        assert shown.of("dledger_delayed_messages") == []

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from dledger.errors import (
     CorruptionError,
 )
+from dledger.log_history import last_membership
 from dledger.raft.effects import (
     AppendEntries,
     Commit,
@@ -101,13 +102,13 @@ def test_what_happens_is_told_in_order() -> None:
 
 def test_the_members_are_those_that_the_first_entry_of_the_last_term_names() -> None:
     engine = scripted()
-    assert engine.last_membership() is None, "there is no entry"
+    assert last_membership(engine.log) is None, "there is no entry"
     first = replace(entry(1), kind=EntryKind.CONFIGURATION, body=START)
     second = entry(2, body=b"body", position=first.end_position)
     give(engine, AppendEntries((first, second)))
     persist(engine)
-    assert engine.last_membership() == (EntryId(Term(1), Index(1)), frozenset({N0}))
+    assert last_membership(engine.log) == (EntryId(Term(1), Index(1)), frozenset({N0}))
     plain = entry(3, term=2, position=second.end_position)
     give(engine, AppendEntries((plain,)))
     persist(engine)
-    assert engine.last_membership() is None, "the first one of term 2 names none"
+    assert last_membership(engine.log) is None, "the first one of term 2 names none"

@@ -95,8 +95,8 @@ def test_208_consume_stats(state: BrokerState) -> None:
     table = body["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [
-        {"brokerOffset": 0, "consumerOffset": -1, "lastTimestamp": 0},
-        {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 0},
+        {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "isCommitted": False},
+        {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 0, "isCommitted": True},
     ]
 
 

@@ -266,6 +266,20 @@ def test_the_open_halves_under_one_key_are_found_newest_first_also_after_a_snaps
                 assert [half.queue_offset for half in found] == [halves[n] for n in left][:limit]
 
 
+def test_open_ones_are_counted_by_topic_also_after_a_snapshot() -> None:
+    broker = LoneBroker()
+    halves = [begin(broker, "u"), begin(broker, "v")]
+    broker.send(HALF, 0, b"half")  # it does not say for which topic it is
+    wanted = ({b"T": 2, b"": 1}, {b"T": 1, b"": 1}, {b"": 1})
+    for ended, counts in zip((None, *halves), wanted, strict=True):
+        if ended is not None:
+            end(broker, TransactionVerdict.COMMITTED, ended)
+        restored = BrokerState()
+        restored.restore(broker.state.snapshot())
+        assert broker.state.transactions.open_counts == counts
+        assert restored.transactions.open_counts == counts
+
+
 def test_the_digest_tells_verdicts_and_checks_apart() -> None:
     digests = set()
     for act in (

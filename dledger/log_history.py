@@ -1,0 +1,67 @@
+"""What a log says of how it came about: whether entries go on from it, and who led its last term. It changes nothing.
+
+It must not know what becomes of a log of another history.
+"""
+
+from __future__ import annotations
+
+from dledger.codec.chain import expected_chain_crc
+from dledger.codec.entry import chain_crc
+from dledger.errors import CorruptionError, ForkedError
+from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.membership import MembershipFormatError, configuration_in
+from dledger.raft.messages import AppendRequest
+from dledger.storage.read_errors import is_shortage
+from dledger.storage.segmented_log import SegmentedLog
+
+
+def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) -> None:
+    """Refuse entries of another history: in one group those of one index and term have one chain CRC.
+
+    Stores that were run apart may both have led a term, and then index and term say nothing.
+
+    Args:
+        log: of this node.
+        request: from whoever leads.
+        node_id: of this node, for the error.
+
+    Raises:
+        ForkedError: they are of another history.
+        OSError: what stands before them cannot be read now.
+    """
+    if not request.entries:
+        return
+    first, layout = request.entries[0], log.layout
+    prev = request.prev_index
+    if layout.has(first.index) and layout.term_of(first.index) == first.term:
+        place, is_same = first.index, log.chain_crc_of(first.index) == chain_crc(first)
+    elif prev >= layout.first_index - 1 and layout.term_of(prev) == request.prev_term:
+        follows = expected_chain_crc(first.header, log.chain_crc_of(prev))
+        place, is_same = prev, follows == chain_crc(first)
+    else:
+        return
+    if not is_same:
+        raise ForkedError(
+            f"{request.source} leads term {request.term} with another history: its entries up to {place} are not "
+            f"those of {node_id}, though the last one is of the same term"
+        )
+
+
+def last_membership(log: SegmentedLog) -> tuple[EntryId, frozenset[NodeId]] | None:
+    """Return the members that the first entry of a log's last term names; None: none, or it is unreadable.
+
+    Raises:
+        OSError: a shortage; nobody knows now.
+    """
+    runs = log.layout.runs()
+    if not runs:
+        return None
+    first, term = runs[-1]
+    try:
+        (entry,) = log.entries(first, Index(first + 1))
+        named = configuration_in(entry)
+    except (OSError, CorruptionError, MembershipFormatError) as error:
+        if is_shortage(error):
+            raise
+        return None
+    return None if named is None else (EntryId(term, first), frozenset(named.voters))
