@@ -29,7 +29,15 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.client_peer import BODY_BYTES, BROKER_NAME, TOPIC
-from dledger_mq import Message, MessageQueue, Producer, PullConsumer, PushConsumer, ReceivedMessage
+from dledger_mq import (
+    Credentials,
+    Message,
+    MessageQueue,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    ReceivedMessage,
+)
 from dledger_mq import blocking as sync
 
 BODY: Final = b"x" * BODY_BYTES
@@ -84,11 +92,13 @@ async def submit_batches(producer: Producer, count: int) -> None:
     await producer.flush()
 
 
-def producing(send: Callable[[Producer, int], Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-    """Return a case that sends with an open producer."""
+def producing(
+    send: Callable[[Producer, int], Awaitable[None]], credentials: Credentials | None = None
+) -> Callable[..., Awaitable[None]]:
+    """Return a case that sends with an open producer, signed if there are credentials."""
 
     async def run(namesrv: str, count: int, mark: Mark) -> None:
-        async with Producer(namesrv, GROUP) as producer:
+        async with Producer(namesrv, GROUP, credentials=credentials) as producer:
             await producer.send(Message(TOPIC, BODY))
             mark()
             await send(producer, count)
@@ -204,6 +214,7 @@ CASES: Final[dict[str, Case]] = {
     "send, one task": Case(producing(lambda p, n: send_in_tasks(p, n, 1)), 0.1),
     "send, 64 tasks": Case(producing(lambda p, n: send_in_tasks(p, n, 64)), 0.5),
     "submit": Case(producing(submit)),
+    "submit, signed": Case(producing(submit, Credentials("bench-client", "a secret key"))),
     "submit, tag and key": Case(producing(submit_labelled)),
     "send_nowait": Case(producing(send_nowait)),
     "submit_batch": Case(producing(submit_batches), 4),

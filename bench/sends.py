@@ -1,13 +1,14 @@
 """What does a send cost the processor of a leader? In one process, without network, disk and followers.
 
-    python -m bench.sends [--messages 4096] [--rounds 5] [--only "1 x 64"] [--ordinary] [--pure] [--profile 0] [--json]
+    python -m bench.sends [--messages 4096] [--rounds 5] [--only "1 x 64"] [--ordinary] [--pure] [--signed]
+                          [--profile 0] [--json]
 
 One broker, alone in its group, with a simulated clock, disk and client, as in `bench.calls`; the code is the shipped
 one, from the bytes of a connection to the bytes of its answers. Each load is so many connections times so many sends
 in one piece, and batches of 100. A figure is processor time of this process per message, the median of some rounds
 and the least of them. What the simulator takes is in it, what the client takes to make its frames is not: so the ratio
 of two figures says less than what was saved. `--ordinary` keeps bursts out of their lane, `--pure` does without
-compiled code.
+compiled code, `--signed` has access control on (singles only).
 """
 
 from __future__ import annotations
@@ -27,11 +28,18 @@ from rich.table import Table
 
 from bench.calls import BODY_BYTES, QUEUE_COUNT, TOPIC, Alone, make_group, on_bytes
 from bench.loadgen import FrameTemplate, batch_template, send_template
+from broker.access.addresses import parse_pattern
+from broker.access.guard import AccessGuard
+from broker.access.rules import AccessRules, Account, Permission
 from broker.testing.wires import SimConnection
+from dledger_mq import Credentials, MessageQueue
+from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.message import compiled
 
 BATCH_COUNT: Final = 100
 WAIT_MS: Final = 60_000
+CREDENTIALS: Final = Credentials("bench-client", "a secret key")
+QUEUES: Final = tuple(MessageQueue(TOPIC, "broker-a", number) for number in range(QUEUE_COUNT))
 _DONE: Final = b'"code":0,'
 
 
@@ -71,8 +79,9 @@ LOADS: Final = (
 class Sender:
     """Puts loads on one broker, step by step; answers are counted and not cut."""
 
-    def __init__(self, cluster: Alone) -> None:
+    def __init__(self, cluster: Alone, *, is_signed: bool = False) -> None:
         self._cluster = cluster
+        self._signed = SendTemplates("bench", credentials=CREDENTIALS) if is_signed else None
         self._answers = 0
         self._clients = [self._connect(number) for number in range(64)]
         body = b"x" * BODY_BYTES
@@ -109,10 +118,36 @@ class Sender:
         return time.process_time() - began_s
 
     def _piece(self, load: SendLoad) -> bytes:
+        if self._signed is not None:
+            return b"".join(self._signed_frame(self._signed) for _ in range(load.in_flight))
         templates: list[FrameTemplate] = self._singles if load.per_request == 1 else self._batches
         numbers = range(self._number, self._number + load.in_flight)
         self._number += load.in_flight
         return b"".join(templates[number % QUEUE_COUNT].frame(number) for number in numbers)
+
+    def _signed_frame(self, templates: SendTemplates) -> bytes:
+        self._number += 1
+        return templates.plain(
+            QUEUES[self._number % QUEUE_COUNT],
+            b"x" * BODY_BYTES,
+            f"{self._number:032X}",
+            opaque=self._number,
+            born_timestamp_ms=1_700_000_000_000,
+        )
+
+
+def switch_access_on(cluster: Alone) -> None:
+    """Let the broker take requests of one account only, which may send."""
+    rights = {TOPIC: Permission.PUB}
+    account = Account(
+        access_key=CREDENTIALS.access_key,
+        secret_key=CREDENTIALS.secret_key,
+        white_addresses=parse_pattern(""),
+        rights=rights,
+    )
+    rules = AccessRules(accounts={account.access_key: account})
+    dispatch = cluster.brokers[cluster.voters[0]].controller.services.dispatch
+    dispatch.guard = AccessGuard(rules, lambda: cluster.now_ms)
 
 
 def measure(sender: Sender, load: SendLoad, messages: int) -> float:
@@ -131,18 +166,23 @@ def main() -> int:
     parser.add_argument("--only", action="append", help="a load by its name; may come again")
     parser.add_argument("--ordinary", action="store_true", help="keep bursts out of their lane")
     parser.add_argument("--pure", action="store_true", help="without compiled code")
+    parser.add_argument("--signed", action="store_true", help="with access control on")
     parser.add_argument("--profile", type=int, default=0, help="show so many functions of each")
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
     compiled.choose(is_wanted=not options.pure)
     figures: dict[str, list[float]] = {}
     for load in LOADS:
-        if options.only and load.name not in options.only:
+        if (options.only and load.name not in options.only) or (
+            options.signed and load.per_request > 1
+        ):
             continue
         cluster, _ = make_group()
         if options.ordinary:
             cluster.brokers[cluster.voters[0]].controller.services.dispatch.lane = None
-        sender = Sender(cluster)
+        if options.signed:
+            switch_access_on(cluster)
+        sender = Sender(cluster, is_signed=options.signed)
         few = options.messages // 10 if load.messages == 1 else options.messages
         measure(sender, load, few // 10)
         figures[load.name] = [measure(sender, load, few) for _ in range(options.rounds)]

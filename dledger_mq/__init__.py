@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dledger.version import __version__
     from dledger_mq.client.admin import Admin, GroupDescription, TopicDescription
     from dledger_mq.client.consume_results import ConsumeResult, Later
+    from dledger_mq.client.credentials import Credentials, read_credentials
     from dledger_mq.client.errors import (
         ClientClosedError,
         ClientError,
@@ -62,6 +63,7 @@ _HOMES = {
     "ClosedMeanwhileError": "dledger_mq.client.errors",
     "ConnectionLostError": "dledger_mq.client.errors",
     "ConsumeResult": "dledger_mq.client.consume_results",
+    "Credentials": "dledger_mq.client.credentials",
     "FlowLimits": "dledger_mq.client.process_queue",
     "GroupDescription": "dledger_mq.client.admin",
     "IdempotentProducer": "dledger_mq.client.idempotent_producer",
@@ -95,6 +97,7 @@ _HOMES = {
     "TransactionState": "dledger_mq.client.transaction_producer",
     "__version__": "dledger.version",
     "make_tls_context": "dledger_mq.client.tls",
+    "read_credentials": "dledger_mq.client.credentials",
     "row_key": "dledger_mq.client.idempotent_producer",
 }
 
@@ -116,6 +119,7 @@ __all__ = [
     "ClosedMeanwhileError",
     "ConnectionLostError",
     "ConsumeResult",
+    "Credentials",
     "FlowLimits",
     "GroupDescription",
     "IdempotentProducer",
@@ -149,5 +153,6 @@ __all__ = [
     "TransactionState",
     "__version__",
     "make_tls_context",
+    "read_credentials",
     "row_key",
 ]

@@ -74,7 +74,7 @@ class AccessGuard:
         if account.white_addresses.matches(host):
             return None
         try:
-            if not is_signed_with(account.secret_key, command.ext, command.body):
+            if not is_signed_with(account.key, command.ext, command.body):
                 return f"Check signature failed for accessKey={access_key}"
             acted_on = decode_request(frame)
             if acted_on.code != command.code:

@@ -13,6 +13,7 @@ from typing import Final
 
 from broker.access.addresses import AddressPattern
 from dledger_mq.message.names import RETRY_PREFIX, TRACE_TOPIC, is_retry_topic
+from dledger_mq.remoting.signature import SigningKey
 
 KEY_LENGTH_MIN: Final = 7
 """Of access keys and secret keys, as in RocketMQ: "longer than 6"."""
@@ -36,10 +37,16 @@ class Permission(IntFlag):
 
     def allows(self, needed: Permission) -> bool:
         """Return whether who has this right has the needed one."""
-        if self & Permission.DENY:
+        held = int(self)  # the enumeration's own operators take most of the time of a look
+        if held & _DENY:
             return False
-        wanted = Permission.PUB | Permission.SUB if needed & Permission.ANY else needed
-        return bool(self & wanted)
+        wanted = int(needed)
+        return bool(held & (_ANY_OF if wanted & _ANY else wanted))
+
+
+_DENY: Final = int(Permission.DENY)
+_ANY: Final = int(Permission.ANY)
+_ANY_OF: Final = int(Permission.PUB | Permission.SUB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,7 @@ class Account:
         is_admin: it may send administrative requests; without `rights` it may do everything.
         default_topic, default_group: for what is not in `rights`.
         rights: by resource.
+        key: the secret key, ready to check signatures.
     """
 
     access_key: str
@@ -76,6 +84,10 @@ class Account:
     default_topic: Permission = Permission.DENY
     default_group: Permission = Permission.DENY
     rights: Mapping[str, Permission] = field(default_factory=dict)
+    key: SigningKey = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", SigningKey(self.secret_key))
 
     def why_not(self, needs: Needs, code: int) -> str | None:
         """Return why this account may not send a request, in RocketMQ's words; None: it may."""

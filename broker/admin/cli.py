@@ -16,6 +16,7 @@ from broker.admin.ask import NobodyAnsweredError
 from broker.admin.command import PROGRAM, Row, add_rows, names_of_mqadmin
 from broker.admin.config import CONFIG
 from broker.admin.connections import CONNECTIONS
+from broker.admin.credentials_option import add_credentials_option, credentials_of
 from broker.admin.exit_codes import (
     EXIT_DIFFERENT,
     EXIT_OK,
@@ -43,6 +44,7 @@ from broker.admin.verify_command import VERIFY
 from broker.admin.web.command import WEB
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
+from dledger_mq.client.credentials import credentials_for_all
 from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.tls import tls_for_all
 
@@ -100,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _carry_out(options: argparse.Namespace) -> int:
     """Run a subcommand; say in a line why it could not be carried out, and return what that means."""
     try:
-        with tls_for_all(tls_of(options)):
+        with tls_for_all(tls_of(options)), credentials_for_all(credentials_of(options)):
             code: int = options.run(options)
     except (ClientUsageError, ConfigError, UsageError) as error:
         print_error(error)
@@ -138,6 +140,7 @@ def parser() -> argparse.ArgumentParser:
     )
     whole.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
     add_tls_options(whole)
+    add_credentials_option(whole)
     add_rows(whole.add_subparsers(dest="command", required=True, metavar="COMMAND"), COMMANDS)
     return whole
 

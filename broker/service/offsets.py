@@ -66,6 +66,25 @@ class PendingOffsets:
         ]
 
 
+def is_beyond_end(state: BrokerState, place: QueuePlace, offset: QueueOffset) -> bool:
+    """Return whether an offset lies beyond the queue's end, as far as this node has applied; 0 never does.
+
+    What a consumer has read is committed before its commit comes, so a leader that has applied all that was committed
+    then knows an end that is no lower.
+    """
+    _, topic, queue_id = place
+    return offset > state.queues.end(topic, queue_id)
+
+
+def beyond_end_remark(place: QueuePlace, offset: QueueOffset, end: QueueOffset) -> str:
+    """Say why a commit was refused that names a place where nothing is yet."""
+    group, topic, queue_id = place
+    return (
+        f"offset {offset} of group {group} for topic {topic} queue {queue_id} was not stored: "
+        f"the queue ends at {end}"
+    )
+
+
 def fenced_remark(place: QueuePlace, client_id: str, holder: str | None) -> str:
     """Say why a commit was refused, for the client and its owner."""
     group, topic, queue_id = place

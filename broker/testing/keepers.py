@@ -59,7 +59,7 @@ class Keeper(SimClient):
 
     def _write(self, prefers: Prefers) -> None:
         wanted = max(0, self.answers.known_offset(self._key)) + self.rng.randint(0, STEP_MAX)
-        # An offset above the queue's end does not stand against lower ones (docs/divergence.md).
+        # An offset beyond the queue's end is refused (docs/divergence.md).
         offset = min(wanted, len(self.model.queues.get((TOPIC, QueueId(0)), ())))
 
         def written(answer: RemotingCommand | None) -> None:

@@ -11,6 +11,7 @@ from dledger_mq.blocking.runner import Runner, blocking, in_loop
 from dledger_mq.client import pull_consumer, push_consumer
 from dledger_mq.client.consume_results import Result
 from dledger_mq.client.consumer_settings import ConsumerOptions
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
 
@@ -26,10 +27,16 @@ class PullConsumer(Runner[pull_consumer.PullConsumer]):
         timeout_s: float = pull_consumer.PULL_TIMEOUT_S,
         instance: str | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         super().__init__(
             pull_consumer.PullConsumer(
-                namesrv, group, timeout_s=timeout_s, instance=instance, tls=tls
+                namesrv,
+                group,
+                timeout_s=timeout_s,
+                instance=instance,
+                tls=tls,
+                credentials=credentials,
             )
         )
 

@@ -28,6 +28,7 @@ from dledger_mq.client.arguments import (
     text_list,
     whole_number,
 )
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import (
     ClientUsageError,
     NoRouteError,
@@ -100,12 +101,18 @@ class Admin(Lifetime):
         namesrv: name servers, "host:port", several joined with ";".
         timeout_s: how long a request is tried, over all nodes and failovers.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
+        credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
 
     def __init__(
-        self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S, tls: ssl.SSLContext | None = None
+        self,
+        namesrv: str,
+        *,
+        timeout_s: float = PULL_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self._inspector = Inspector(namesrv, timeout_s=timeout_s, tls=tls)
+        self._inspector = Inspector(namesrv, timeout_s=timeout_s, tls=tls, credentials=credentials)
         self._reader = self._inspector.reader
         self.timeout_s = self._inspector.timeout_s
 

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 from numbers import Real
 from typing import SupportsIndex
 
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import group_problem, topic_problem
@@ -46,6 +47,16 @@ def check_tls(value: object) -> ssl.SSLContext | None:
         return value
     raise ClientUsageError(
         wrong_type("tls", value, "a context of the module ssl (see make_tls_context)")
+    )
+
+
+def check_credentials(value: object) -> Credentials | None:
+    """Return the argument `credentials`, or None."""
+    if value is None or isinstance(value, Credentials):
+        return value
+    # What it is may be a secret.
+    raise ClientUsageError(
+        f"credentials is {type(value).__name__}, not Credentials (see read_credentials)"
     )
 
 

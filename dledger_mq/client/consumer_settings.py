@@ -10,6 +10,7 @@ from typing import Final, TypedDict
 
 from dledger_mq.client.arguments import (
     check_callable,
+    check_credentials,
     check_instance,
     check_int,
     check_optional_text,
@@ -26,6 +27,7 @@ from dledger_mq.client.consume_results import (
     check_delay_level,
     check_suspend,
 )
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.local_offsets import DEFAULT_FOLDER
@@ -66,6 +68,7 @@ class ConsumerOptions(TypedDict, total=False):
     hooks: ClientHooks | None
     instance: str | None
     tls: ssl.SSLContext | None
+    credentials: Credentials | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +108,7 @@ class ConsumerSettings:
         instance: the part of the client id that distinguishes members on one machine. Made up when not
             given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
+        credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
 
     batch_handler: AnyBatchHandler | None = None
@@ -128,6 +132,7 @@ class ConsumerSettings:
     hooks: ClientHooks | None = None
     instance: str | None = None
     tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant.
@@ -161,6 +166,7 @@ class ConsumerSettings:
         check_truth("broadcast", self.broadcast)
         check_optional_text("instance", self.instance)
         check_tls(self.tls)
+        check_credentials(self.credentials)
         check_callable("allocation", self.allocation)
         check_instance("offsets_folder", self.offsets_folder, (str, Path))
         if self.max_reconsume_times is not None:

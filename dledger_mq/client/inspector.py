@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 import anyio
 import msgspec
 
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import (
     ConnectionLostError,
     NoRouteError,
@@ -76,12 +77,20 @@ class Inspector(Lifetime):
         reader: for questions about topics, queues and their offsets.
         timeout_s: how long a request is tried, over all nodes and failovers.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
+        credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
 
     def __init__(
-        self, namesrv: str, *, timeout_s: float = PULL_TIMEOUT_S, tls: ssl.SSLContext | None = None
+        self,
+        namesrv: str,
+        *,
+        timeout_s: float = PULL_TIMEOUT_S,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
-        self.reader = PullConsumer(namesrv, TOOLS_GROUP, timeout_s=timeout_s, tls=tls)
+        self.reader = PullConsumer(
+            namesrv, TOOLS_GROUP, timeout_s=timeout_s, tls=tls, credentials=credentials
+        )
         self.timeout_s = self.reader.timeout_s
 
     @asynccontextmanager

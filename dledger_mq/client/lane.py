@@ -28,6 +28,7 @@ import anyio
 import msgspec
 from anyio.abc import TaskGroup
 
+from dledger_mq.client.credentials import Credentials, with_sender
 from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.errors import (
     ConnectionLostError,
@@ -171,12 +172,14 @@ class Lane:
         *,
         tls: ssl.SSLContext | None = None,
         on_request: Callable[[Wire, Frame], None] | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.broker_name = broker_name
         self.failures = 0  # in a row, without a success between
         self.address: str | None = None  # of the node in use
         self._now, self._new_event = loop.now, loop.new_event
         self._tls = tls
+        self._credentials = credentials
         self._finder = finder
         self._on_settled = on_settled
         self._on_request = on_request
@@ -380,7 +383,7 @@ class Lane:
         An indefinite code leaves the send as perhaps stored.
         """
         pending.last_code = answer.code
-        pending.last_remark = answer.remark or ""
+        pending.last_remark = with_sender(answer.remark or "", self._credentials)
         if not is_definite(answer.code):
             pending.may_be_stored = True
         match judge(answer.code, pending.attempts, pending.last_remark):

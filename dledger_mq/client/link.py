@@ -13,7 +13,9 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 import anyio
+from msgspec.structs import replace
 
+from dledger_mq.client.credentials import Credentials, chosen_credentials, with_sender
 from dledger_mq.client.deadline_watch import DeadlineWatch
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -25,6 +27,7 @@ from dledger_mq.client.errors import (
 from dledger_mq.client.tls import chosen_tls
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.net.loop import Event, Starter, current_loop
+from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -79,10 +82,12 @@ class Link:
         on_request: RequestHandler,
         probe: Probe,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.address = address
         self._nursery = nursery
         self._tls = tls
+        self._credentials = credentials
         self.is_closed = False
         self.has_taken_heartbeat = False  # on this connection
         self._opaques = opaques
@@ -224,12 +229,13 @@ class Link:
     ) -> None:
         """Send a request at once; the callers have made sure that the link is connected."""
         assert self._wire is not None, "connected"
+        credentials = self._credentials
         command = RemotingCommand(
             code=code,
             opaque=opaque,
             flag=flag,
             language=CLIENT_LANGUAGE,
-            ext=dict(ext or {}),
+            ext=dict(ext or {}) if credentials is None else credentials.sign(ext or {}, body),
             body=body,
         )
         self._wire.send_nowait(encode_command(command))
@@ -249,8 +255,14 @@ class Link:
                 continue
             answer = self._answers.pop(command.opaque, None)
             if answer is not None:  # else its caller gave up
-                answer.command = command
+                answer.command = self._attributed(command)
                 answer.arrived.set()
+
+    def _attributed(self, answer: RemotingCommand) -> RemotingCommand:
+        """Return an answer whose remark says, where it is about access, whom the server has refused."""
+        if answer.code == ResponseCode.SUCCESS or not answer.remark:
+            return answer
+        return replace(answer, remark=with_sender(answer.remark, self._credentials))
 
 
 class Links:
@@ -258,6 +270,7 @@ class Links:
 
     Attributes:
         tls: encrypts them; None: plain text.
+        credentials: sign what is sent; None: nothing is signed.
     """
 
     def __init__(
@@ -268,9 +281,11 @@ class Links:
         probe: Probe = lambda: None,
         *,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self._probe = probe
         self.tls = tls or chosen_tls()
+        self.credentials = credentials or chosen_credentials()
         self._nursery = nursery
         self._opaques = opaques
         self._on_request = on_request
@@ -293,6 +308,7 @@ class Links:
                 on_request=self._on_request,
                 probe=self._probe,
                 tls=self.tls,
+                credentials=self.credentials,
             )
             self._links[address] = link
             self._nursery.start_soon(link.run, name=f"link {address}")

@@ -92,8 +92,8 @@ class Producer(Lifetime):
         namesrv: name servers, "host:port", several joined with ";".
         group: the producer group's name.
         options: `timeout_s`, `pending_max`, `pending_bytes_max`, `instance`, `retries`, `compress_from_bytes`,
-            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`, `tls`; see
-            `ProducerSettings`.
+            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`, `tls`,
+            `credentials`; see `ProducerSettings`.
     """
 
     def __init__(self, namesrv: str, group: str, **options: Unpack[ProducerOptions]) -> None:
@@ -120,13 +120,15 @@ class Producer(Lifetime):
         """Open the session for the body; all sends are flushed before it closes, unless the body raised."""
         failure: Exception | None = None
         async with anyio.create_task_group() as nursery:
-            session = self._maker.session = Session(
+            session = Session(
                 self._name_servers,
                 nursery,
                 instance=self._settings.instance,
                 heartbeat=self._make_heartbeat,
                 tls=self._settings.tls,
+                credentials=self._settings.credentials,
             )
+            self._maker.open(session)
             self._now = session.loop.now
             self._lanes = {}  # those of an earlier life have ended
             session.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
@@ -629,6 +631,7 @@ class Producer(Lifetime):
                 session.loop,
                 tls=session.links.tls,
                 on_request=self._on_lane_request,
+                credentials=session.links.credentials,
             )
             session.nursery.start_soon(lane.run, name=f"lane {name}")
         if self._settings.hooks is not None:

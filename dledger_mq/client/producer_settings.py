@@ -9,12 +9,14 @@ from typing import Any, Final, TypedDict
 
 from dledger_mq.client.arguments import (
     check_callable,
+    check_credentials,
     check_instance,
     check_int,
     check_optional_text,
     check_seconds,
     check_tls,
 )
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lane import ATTEMPTS_MAX
@@ -42,6 +44,7 @@ class ProducerOptions(TypedDict, total=False):
     serializer: Callable[[Any], bytes] | None
     hooks: ClientHooks | None
     tls: ssl.SSLContext | None
+    credentials: Credentials | None
 
 
 class SendChoices(TypedDict, total=False):
@@ -71,6 +74,7 @@ class ProducerSettings:
         serializer: makes the body of what `Producer.message` is given.
         hooks: called on sends.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
+        credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
 
     timeout_s: float = SEND_TIMEOUT_S
@@ -85,6 +89,7 @@ class ProducerSettings:
     serializer: Callable[[Any], bytes] | None = None
     hooks: ClientHooks | None = None
     tls: ssl.SSLContext | None = None
+    credentials: Credentials | None = None
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot be meant.
@@ -115,6 +120,7 @@ class ProducerSettings:
         check_int("pending_bytes_max", self.pending_bytes_max)
         check_optional_text("instance", self.instance)
         check_tls(self.tls)
+        check_credentials(self.credentials)
         if self.retries is not None:
             check_int("retries", self.retries)
         check_int("compress_from_bytes", self.compress_from_bytes)

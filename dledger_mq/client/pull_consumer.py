@@ -22,6 +22,7 @@ from typing import Final, TypeVar
 import anyio
 
 from dledger_mq.client.arguments import (
+    check_credentials,
     check_group,
     check_int,
     check_optional_text,
@@ -34,6 +35,7 @@ from dledger_mq.client.arguments import (
     queue_offsets,
     whole_number,
 )
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -79,6 +81,7 @@ class PullConsumer(Lifetime):
         timeout_s: how long a request is tried, over all nodes and failovers.
         instance: part of the client id; made up when not given.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
+        credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
 
     def __init__(
@@ -89,6 +92,7 @@ class PullConsumer(Lifetime):
         timeout_s: float = PULL_TIMEOUT_S,
         instance: str | None = None,
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         self.group = check_group(group)
         self.timeout_s = check_seconds("timeout_s", timeout_s)
@@ -97,6 +101,7 @@ class PullConsumer(Lifetime):
         self._name_servers = parse_name_servers(namesrv)
         self._instance = check_optional_text("instance", instance)
         self._tls = check_tls(tls)
+        self._credentials = check_credentials(credentials)
         self._session: Session | None = None
         self._requests: GroupRequests | None = None
         self._poller = Poller(
@@ -116,6 +121,7 @@ class PullConsumer(Lifetime):
                 instance=self._instance,
                 heartbeat=lambda: None,
                 tls=self._tls,
+                credentials=self._credentials,
             )
             self._requests = GroupRequests(self._session, self.group)
             nursery.start_soon(self._session.routes.keep_fresh, name="routes")

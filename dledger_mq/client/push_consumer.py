@@ -119,7 +119,7 @@ class PushConsumer(Lifetime):
         options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
             `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
             `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
-            `deserializer`, `hooks`, `instance`, `tls`; see `ConsumerSettings`.
+            `deserializer`, `hooks`, `instance`, `tls`, `credentials`; see `ConsumerSettings`.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class PushConsumer(Lifetime):
                 instance=self._instance,
                 heartbeat=self._make_heartbeat,
                 tls=self._settings.tls,
+                credentials=self._settings.credentials,
             )
             self._session = session
             assignment = self._open(session, local)

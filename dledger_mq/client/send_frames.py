@@ -7,7 +7,7 @@ whole header. Answers are read by a typed decoder.
 
 Header fields of SEND_MESSAGE_V2 (310) and SEND_BATCH_MESSAGE (320): a producer group, b topic, c default
 topic, d queues of an auto-created topic, e queue id, f system flag, g born timestamp, h flag, i properties,
-j reconsume times, k unit mode, m is batch.
+j reconsume times, k unit mode, m is batch. With credentials their fields come before these, the signature after them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ConnectionLostError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
@@ -25,6 +26,7 @@ from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_ONEWAY, PROTOCOL_VERSION
 from dledger_mq.remoting.requests import ROWS_STORED, SINK_BATCH
+from dledger_mq.remoting.signature import ACCESS_KEY, SIGNATURE, TEMPORARY
 
 AUTO_CREATE_QUEUES: Final = 4
 LANGUAGE: Final = "PYTHON"
@@ -32,13 +34,58 @@ _CACHE_MAX: Final = 4096
 
 _PREFIX: Final = Layout(">II")
 _json: Final = msgspec.json.encode
+_SIGNED: Final = b'"%b":"%%b",' % SIGNATURE.encode()
+
+
+class _SendSigner:
+    """Signs sends of one producer group: their fields' values are put down here in the order in which they are signed.
+
+    Attributes:
+        fields: who signs, as it stands in a header.
+    """
+
+    def __init__(self, credentials: Credentials, group: str, default_queues: int) -> None:
+        token = credentials.security_token
+        self.fields = b'"%b":%b,' % (ACCESS_KEY.encode(), _json(credentials.access_key))
+        if token is not None:
+            self.fields += b'"%b":%b,' % (TEMPORARY.encode(), _json(token))
+        self._first = f"{credentials.access_key}{token or ''}{group}"
+        self._default = f"{AUTO_CREATE_TOPIC}{default_queues}"
+        self._sign = credentials.key.signature
+
+    def signature(
+        self,
+        queue: MessageQueue,
+        body: bytes,
+        properties: str,
+        *,
+        born_timestamp_ms: int,
+        sys_flag: int,
+        flag: int,
+        is_batch: bool,
+        sink_batch: str,
+    ) -> bytes:
+        """Return the signature of one send: by the names of its fields, AccessKey to m, and then the body."""
+        values = (
+            f"{self._first}{queue.topic}{self._default}{sink_batch}{queue.queue_id}{sys_flag}"
+            f"{born_timestamp_ms}{flag}{properties}0false{'true' if is_batch else 'false'}"
+        )
+        return self._sign(values.encode(), body)
 
 
 class SendTemplates:
-    """Headers of one producer group, filled in per message."""
+    """Headers of one producer group, filled in per message, and signed where there are credentials."""
 
-    def __init__(self, group: str, default_queues: int = AUTO_CREATE_QUEUES) -> None:
+    def __init__(
+        self,
+        group: str,
+        default_queues: int = AUTO_CREATE_QUEUES,
+        credentials: Credentials | None = None,
+    ) -> None:
         self._group = _json(group)
+        self._signer = (
+            None if credentials is None else _SendSigner(credentials, group, default_queues)
+        )
         self._default_queues = default_queues
         self._heads: dict[tuple[MessageQueue, int, int, bool], bytes] = {}
         self._plain: dict[int, tuple[MessageQueue, bytes]] = {}  # by the identity of the queue
@@ -73,12 +120,21 @@ class SendTemplates:
             head = self._head(queue, sys_flag, flag, is_batch=is_batch)
         if sink_batch is not None:
             head += b'"%b":%b,' % (SINK_BATCH.encode(), _json(sink_batch))
-        header = b'%b"g":"%d","i":%b,%b' % (
-            head,
-            born_timestamp_ms,
-            _json(properties.decode()),
-            self._tails[is_oneway] % opaque,
-        )
+        text = properties.decode()
+        tail = self._tails[is_oneway] % opaque
+        if self._signer is not None:
+            signature = self._signer.signature(
+                queue,
+                body,
+                text,
+                born_timestamp_ms=born_timestamp_ms,
+                sys_flag=sys_flag,
+                flag=flag,
+                is_batch=is_batch,
+                sink_batch=sink_batch or "",
+            )
+            tail = _SIGNED % signature + tail
+        header = b'%b"g":"%d","i":%b,%b' % (head, born_timestamp_ms, _json(text), tail)
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
@@ -95,7 +151,20 @@ class SendTemplates:
         known = self._plain.get(id(queue))
         if known is None or known[0] is not queue:
             known = self._know_plain(queue)
-        header = known[1] % (born_timestamp_ms, unique_key.encode(), opaque)
+        if self._signer is None:
+            header = known[1] % (born_timestamp_ms, unique_key.encode(), opaque)
+        else:
+            signature = self._signer.signature(
+                queue,
+                body,
+                f"UNIQ_KEY\x01{unique_key}\x02",
+                born_timestamp_ms=born_timestamp_ms,
+                sys_flag=0,
+                flag=0,
+                is_batch=False,
+                sink_batch="",
+            )
+            header = known[1] % (born_timestamp_ms, unique_key.encode(), signature, opaque)
         size = len(header)
         return b"".join((_PREFIX.pack(4 + size + len(body), size), header, body))
 
@@ -109,6 +178,8 @@ class SendTemplates:
         if template is None:
             head = self._head(queue, 0, 0, is_batch=False).replace(b"%", b"%%")
             tail = self._tails[False]
+            if self._signer is not None:
+                tail = _SIGNED + tail
             template = b'%b"g":"%%d","i":"UNIQ_KEY\\u0001%%b\\u0002",%b' % (head, tail)
         if len(self._plain) >= _CACHE_MAX:
             self._plain.clear()
@@ -124,10 +195,11 @@ class SendTemplates:
         """
         code = RequestCode.SEND_BATCH_MESSAGE if is_batch else RequestCode.SEND_MESSAGE_V2
         head = (
-            b'{"code":%d,"extFields":{"a":%b,"b":%b,"c":"%b","d":"%d","e":"%d","f":"%d","h":"%d",'
+            b'{"code":%d,"extFields":{%b"a":%b,"b":%b,"c":"%b","d":"%d","e":"%d","f":"%d","h":"%d",'
             b'"m":"%b",'
             % (
                 code,
+                b"" if self._signer is None else self._signer.fields,
                 self._group,
                 _json(queue.topic),
                 AUTO_CREATE_TOPIC.encode(),

@@ -44,9 +44,17 @@ class SendMaker:
 
     def __init__(self, group: str, settings: ProducerSettings) -> None:
         self.session: Session | None = None
+        self._group = group
         self._settings = settings
         self._attempts_max = settings.attempts_max
         self._templates = SendTemplates(group, settings.default_queues)
+
+    def open(self, session: Session) -> None:
+        """Make sends for this session from now on, signed as it signs."""
+        self.session = session
+        self._templates = SendTemplates(
+            self._group, self._settings.default_queues, session.links.credentials
+        )
 
     def live_session(self) -> Session:
         """Return the session.

@@ -18,6 +18,7 @@ from typing import Final
 import anyio
 from anyio.abc import TaskGroup
 
+from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import (
     ClientClosedError,
     ClientError,
@@ -73,6 +74,7 @@ class Session:
         instance: part of the client id; two members of a group must differ in it. Default: unique.
         heartbeat: makes what is sent to the brokers; None means nothing yet.
         tls: encrypts all connections; None: what `tls_for_all` says, else plain text.
+        credentials: sign all requests; None: what `credentials_for_all` says, else nothing is signed.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Session:
         instance: str | None = None,
         heartbeat: Callable[[], Heartbeat | None],
         tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
     ) -> None:
         ip = local_ip(name_servers[0])
         if instance is None:
@@ -98,7 +101,10 @@ class Session:
         self.loop = current_loop()
         self._handlers: dict[int, RequestHandler] = {}
         self._heartbeat = heartbeat
-        self.links = Links(nursery, self.opaques, self._on_request, self._probe, tls=tls)
+        self._refused_heartbeats: dict[str, str] = {}  # address -> why, for want of a right
+        self.links = Links(
+            nursery, self.opaques, self._on_request, self._probe, tls=tls, credentials=credentials
+        )
         self.name_servers = NameServers(name_servers, self.links.get)
         self.routes = Routes(self.name_servers, self.loop.now)
 
@@ -215,6 +221,12 @@ class Session:
             return
         if answer.code == ResponseCode.SUCCESS:
             link.has_taken_heartbeat = True
+            self._refused_heartbeats.pop(address, None)
+        elif answer.code == ResponseCode.NO_PERMISSION:
+            # Nothing else tells a consumer that it may not consume: it would wait for messages for ever.
+            if self._refused_heartbeats.get(address) != answer.remark:
+                log.warning("%s refuses our heartbeats: %s", address, answer.remark)
+            self._refused_heartbeats[address] = answer.remark or ""
         else:
             log.debug("heartbeat refused by %s: %s", address, answer.remark)
 

@@ -103,6 +103,18 @@ class _JsonHeader(msgspec.Struct):
     extFields: dict[str, _Scalar] | None = None  # noqa: N815 - the name on the wire
 
 
+class _TextHeader(msgspec.Struct):
+    """A header whose ext values are all text, as Java and ours write them: these need no look at each."""
+
+    code: int
+    flag: int = 0
+    language: str | int | None = LANGUAGE
+    version: int = 0
+    opaque: int = 0
+    remark: str | None = None
+    extFields: dict[str, str] | None = None  # noqa: N815 - the name on the wire
+
+
 class _JsonHeaderOut(msgspec.Struct):
     """Members in the order in which the Java side writes them."""
 
@@ -117,6 +129,7 @@ class _JsonHeaderOut(msgspec.Struct):
 
 
 _decode_json: Final = msgspec.json.Decoder(_JsonHeader).decode
+_decode_text: Final = msgspec.json.Decoder(_TextHeader).decode
 _encode_json: Final = msgspec.json.Encoder().encode
 
 
@@ -135,9 +148,12 @@ def decode_command(frame: Frame) -> RemotingCommand:
 def _from_json(frame: Frame) -> RemotingCommand:
     """Decode a JSON header; other types than text become text, as all fields are kept (the module's head)."""
     try:
-        header = _decode_json(frame.header)
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise FrameError(f"header is not a JSON command header: {error}") from error
+        header: _TextHeader | _JsonHeader = _decode_text(frame.header)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        try:
+            header = _decode_json(frame.header)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            raise FrameError(f"header is not a JSON command header: {error}") from error
     ext = header.extFields or {}
     if len(ext) > EXT_ENTRIES_MAX:
         raise FrameError(f"{len(ext)} ext fields, at most {EXT_ENTRIES_MAX}")
@@ -155,7 +171,9 @@ def _from_json(frame: Frame) -> RemotingCommand:
         language=language,
         version=header.version if _is_int32(header.version) else 0,
         remark=header.remark,
-        ext={key: _text(value) for key, value in ext.items() if value is not None},
+        ext=header.extFields or {}
+        if isinstance(header, _TextHeader)
+        else {key: _text(value) for key, value in ext.items() if value is not None},
         body=frame.body,
     )
 

@@ -8,7 +8,7 @@ are not part of it. It must not know accounts or rights (broker/access).
 from __future__ import annotations
 
 import hmac
-from base64 import b64encode
+from binascii import b2a_base64
 from collections.abc import Container, Mapping
 from typing import Final
 
@@ -22,13 +22,11 @@ _LEFT_OUT_BY_SOME: Final = (UNIQUE_KEY_QUERY, TEMPORARY)
 """Java up to 4.9.3 signs before it adds the first, Go never signs the second."""
 
 
-def signed_content(
-    ext: Mapping[str, str], body: bytes, *, without: Container[str] = (SIGNATURE,)
-) -> bytes:
-    """Return the bytes that are signed: of all fields but those in `without`."""
+def signed_content(ext: Mapping[str, str], *, without: Container[str] = (SIGNATURE,)) -> bytes:
+    """Return the bytes that are signed before those of the body: of all fields but those in `without`."""
     names = [name for name in ext if name not in without]
-    names.sort(key=None if all(map(str.isascii, names)) else _as_java_orders)
-    return "".join([ext[name] for name in names]).encode() + body
+    names.sort(key=None if "".join(names).isascii() else _as_java_orders)
+    return "".join([ext[name] for name in names]).encode()
 
 
 def _as_java_orders(name: str) -> bytes:
@@ -36,9 +34,20 @@ def _as_java_orders(name: str) -> bytes:
     return name.encode("utf-16-be", "surrogatepass")
 
 
-def make_signature(secret_key: str, content: bytes) -> str:
-    """Return the signature of these bytes."""
-    return b64encode(hmac.digest(secret_key.encode(), content, "sha1")).decode()
+class SigningKey:
+    """A secret key made ready for signing, which takes longer than to sign with it. It cannot be read back."""
+
+    __slots__ = ("_keyed",)
+
+    def __init__(self, secret_key: str) -> None:
+        self._keyed = hmac.new(secret_key.encode(), digestmod="sha1")
+
+    def signature(self, *content: bytes) -> bytes:
+        """Return the signature of these bytes together, in base64."""
+        mac = self._keyed.copy()
+        for piece in content:
+            mac.update(piece)
+        return b2a_base64(mac.digest(), newline=False)
 
 
 def sign(
@@ -46,7 +55,7 @@ def sign(
     body: bytes,
     *,
     access_key: str,
-    secret_key: str,
+    key: SigningKey,
     security_token: str | None = None,
 ) -> dict[str, str]:
     """Return the fields of a request with those that say who sends it and prove it."""
@@ -54,23 +63,19 @@ def sign(
     if security_token is not None:
         signed[TEMPORARY] = security_token
     signed.pop(SIGNATURE, None)
-    signed[SIGNATURE] = make_signature(secret_key, signed_content(signed, body))
+    signed[SIGNATURE] = key.signature(signed_content(signed), body).decode()
     return signed
 
 
-def is_signed_with(secret_key: str, ext: Mapping[str, str], body: bytes) -> bool:
+def is_signed_with(key: SigningKey, ext: Mapping[str, str], body: bytes) -> bool:
     """Return whether a request carries the signature that this key makes; takes the same time for any wrong one."""
     given = ext.get(SIGNATURE, "").encode()
-    if hmac.compare_digest(given, _signature(secret_key, ext, body, (SIGNATURE,))):
+    if hmac.compare_digest(given, key.signature(signed_content(ext), body)):
         return True
     return any(
-        hmac.compare_digest(given, _signature(secret_key, ext, body, (SIGNATURE, name)))
+        hmac.compare_digest(
+            given, key.signature(signed_content(ext, without=(SIGNATURE, name)), body)
+        )
         for name in _LEFT_OUT_BY_SOME
         if name in ext
     )
-
-
-def _signature(
-    secret_key: str, ext: Mapping[str, str], body: bytes, without: Container[str]
-) -> bytes:
-    return make_signature(secret_key, signed_content(ext, body, without=without)).encode()

@@ -3,7 +3,7 @@
 The model. Each consumer group has one offset in one queue. A commit below it changes nothing (docs/divergence.md),
 so it is a register that keeps the highest value: a question is answered with the highest that was committed before.
 Each commit and each question takes effect at one moment between question and answer (`checkers/linearizable.py`),
-whatever nodes they were sent to. The queue is filled before: an offset above its end does not stand against lower ones.
+whatever nodes they were sent to. The queue is filled before: an offset beyond its end is refused.
 
 What is done. Raw frames, each to a node of its own choice, with no routes and no retries: so that leaders of the
 past, members that have just started and members that hear nobody are asked, too. A few groups are in use at a time;
@@ -38,7 +38,7 @@ TOPIC: Final = "offsets"
 GROUPS: Final = 4
 OPERATIONS: Final = 120
 FILLED: Final = 400
-"""Messages in the queue; a group's offset never gets so far."""
+"""Messages in the queue; no offset is committed beyond them."""
 
 STEP_MAX: Final = 5
 ANSWER_S: Final = 5.0
@@ -123,7 +123,7 @@ class OffsetsWorkload(Workload):
         node = chance.randrange(self._nodes)
         if chance.random() < 0.5:
             return Invocation("read", [name, node])
-        offset = max(0, self._highest[name] + chance.randint(-2, STEP_MAX))
+        offset = min(max(0, self._highest[name] + chance.randint(-2, STEP_MAX)), FILLED)
         self._highest[name] = max(offset, self._highest[name])
         return Invocation("commit", [name, [offset, node]])
 

@@ -26,6 +26,10 @@ ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
 CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
 NODE_MODULES = ROOT / ".interop/node/node_modules"
+TOOLS_4 = ROOT / ".interop/tools-4.9.8/jars"
+SIGNING_JARS = ("rocketmq-acl", "commons-codec", "snakeyaml")
+"""Among mqadmin's: those that a client needs beside its own to sign."""
+
 GO_CLIENT = ROOT / ".interop/go/go_client"
 JAVAS = ("java-4.9.8", "java-5.3.3")
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
@@ -212,8 +216,10 @@ def java_folder(kind: str) -> Path:
 def command(kind: str) -> list[str]:
     """What starts a client's program."""
     if kind in JAVAS:
-        path = f"{java_folder(kind)}/classes:{java_folder(kind)}/jars/*"
-        return ["java", *JAVA_OPTIONS, "-cp", path, "JavaClient"]
+        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
+        if kind == "java-4.9.8":
+            path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
+        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "JavaClient"]
     return {
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
         "go": [str(GO_CLIENT)],

@@ -17,9 +17,13 @@ from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.client import Prefers, SimClient
+from broker.testing.forms import Form
+from broker.testing.producers import send_request
 from broker.testing.settings import BrokerSimSettings
+from broker.testing.sim_broker import WALL_ZERO_MS
 from dledger.raft.ids import NodeId
 from dledger.testing.simulation import SimResult, SimVerdict
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -72,6 +76,20 @@ class Story:
         self._old = leader
         for client in self._clients:
             client.target = leader.node_id
+        # A commit beyond the queue's end would be refused.
+        forms = [
+            Form.of("T0", QueueId(0), b"x", {"UNIQ_KEY": f"filled-{number}"}) for number in range(3)
+        ]
+        for form in forms:
+            self._clients[0].model.wanted(form)
+        first = self._clients[0]
+        born_ms, count = WALL_ZERO_MS + self.cluster.now_ms, first.settings.queue_count
+        ext, body = send_request(forms, born_ms, queue_count=count)
+        first.ask(RequestCode.SEND_MESSAGE, ext, self._filled, body=body)
+
+    def _filled(self, answer: RemotingCommand | None) -> None:
+        assert answer is not None
+        assert answer.code == ResponseCode.SUCCESS, answer.remark
         self._clients[0].commit("K", 1, self._first_committed)
 
     def _first_committed(self, answer: RemotingCommand | None) -> None:

@@ -18,8 +18,10 @@ from broker.service.offsets import (
     NAME_LENGTH_MAX,
     PendingOffsets,
     QueuePlace,
+    beyond_end_remark,
     consumer_offset,
     fenced_remark,
+    is_beyond_end,
 )
 from broker.store.control import CommitOffsets
 from broker.store.lookups import earliest_store_time, offset_by_time
@@ -93,34 +95,64 @@ class Offsets:
         )
 
     def update(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out UPDATE_CONSUMER_OFFSET: answered when it is committed.
+        """Carry out UPDATE_CONSUMER_OFFSET: answered when it is committed, and refused beyond the queue's end.
 
         Raises:
             FieldError: a field is missing or impossible.
         """
-        if not self._has_room:
-            request.refuse_as_busy()
-            return
-        self._make_room()
         ext = command.ext
         group, topic = fields.text(ext, "consumerGroup"), fields.text(ext, "topic")
         offset = QueueOffset(fields.int64(ext, "commitOffset"))
         queue_id = QueueId(fields.int32(ext, "queueId"))
-        address, given_id = request.origin.address, ext.get("clientId", "")[:NAME_LENGTH_MAX]
         if queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             request.refuse(
                 ResponseCode.SYSTEM_ERROR,
                 f"there is no queue {queue_id}, or a name is longer than {NAME_LENGTH_MAX}: nothing was stored",
             )
             return
-        if self._is_reset((group, topic, queue_id), offset, request, command):
-            self._resets.set_offset(request, (group, topic, queue_id), offset)
+        place = (group, topic, queue_id)
+        if is_beyond_end(self._state, place, offset):
+            # A node that leads no more, or has yet to apply what is committed, must not say that.
+            act = partial(self._judge, request, command, place, offset)
+            self._router.when_confirmed(request, act)
+        else:
+            self._take(request, command, place, offset)
+
+    def _judge(
+        self,
+        request: PendingRequest,
+        command: RemotingCommand,
+        place: QueuePlace,
+        offset: QueueOffset,
+    ) -> None:
+        """Refuse a commit that was beyond the end before it was confirmed that this node leads, if it still is."""
+        if is_beyond_end(self._state, place, offset):
+            end = self._state.queues.end(*place[1:])
+            request.refuse(ResponseCode.INVALID_PARAMETER, beyond_end_remark(place, offset, end))
+        else:
+            self._take(request, command, place, offset)
+
+    def _take(
+        self,
+        request: PendingRequest,
+        command: RemotingCommand,
+        place: QueuePlace,
+        offset: QueueOffset,
+    ) -> None:
+        """Take a commit in, with the next ones."""
+        if not self._has_room:
+            request.refuse_as_busy()
             return
-        client_id = self.note(group, topic, queue_id, offset, address=address, given_id=given_id)
+        self._make_room()
+        if self._is_reset(place, offset, request, command):
+            self._resets.set_offset(request, place, offset)
+            return
+        given_id = command.ext.get("clientId", "")[:NAME_LENGTH_MAX]
+        client_id = self.note(*place, offset, address=request.origin.address, given_id=given_id)
         if offset < 0:  # Node commits -1 for "unknown"
             request.answer(ResponseCode.SUCCESS)
         elif not request.is_oneway:
-            self._waiting.append(_Commit(request, (group, topic, queue_id), client_id))
+            self._waiting.append(_Commit(request, place, client_id))
 
     def _is_reset(
         self,
@@ -152,13 +184,14 @@ class Offsets:
     ) -> str:
         """Take an offset into the next commit; gives the client id under which it is judged.
 
-        Nothing is taken while too much is pending: consumers say where they are again and again.
+        Nothing is taken while too much is pending, and nothing beyond the queue's end: consumers say where they are
+        again and again.
 
         `address` is the client's, `given_id` the client id that it gave itself.
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             return ""
-        if not self._has_room:
+        if not self._has_room or is_beyond_end(self._state, (group, topic, queue_id), offset):
             return ""
         self._make_room()
         client_id = self._committers.who(group, topic, queue_id, address=address, given_id=given_id)

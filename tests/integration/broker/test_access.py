@@ -17,7 +17,7 @@ from broker.server.links.private_codes import PrivateCode, link_proof
 from dledger import ConfigError
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.header import RemotingCommand, encode_binary_command, encode_command
-from dledger_mq.remoting.signature import sign
+from dledger_mq.remoting.signature import SigningKey, sign
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, pull_ext, send_ext
 
 RULES = """
@@ -31,7 +31,7 @@ REFUSED = 16
 
 
 def signed(key: str, ext: Mapping[str, str], body: bytes = b"") -> dict[str, str]:
-    return sign(ext, body, access_key=key, secret_key=SECRETS[key])
+    return sign(ext, body, access_key=key, key=SigningKey(SECRETS[key]))
 
 
 async def guarded(

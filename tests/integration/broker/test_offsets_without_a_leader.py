@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from broker.service.asking_again import OFFSET_UNKNOWN
+from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.remoting.group_bodies import decode_consumer_list
-from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
 PLACE = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
 JAVA_5 = {"language": "JAVA", "version": 479}
@@ -32,7 +33,10 @@ NUMBERS: list[tuple[int, dict[str, str]]] = [
 async def group_of_200(make_cluster: ClusterMaker) -> Cluster:
     cluster = await make_cluster(3)
     async with cluster.wire(await cluster.leader()) as wire:
-        assert (await wire.send("T")).code == 0
+        batch = encode_batch(
+            BatchItem(0, b"x", b"UNIQ_KEY\x01%d\x02" % number) for number in range(200)
+        )
+        assert (await wire.ask(320, {**send_ext("T"), "m": "true"}, batch)).code == 0
         assert (await wire.ask(15, {**PLACE, "commitOffset": "200"})).code == 0
     return cluster
 
@@ -101,5 +105,5 @@ async def test_every_node_tells_what_the_leader_knows(make_cluster: ClusterMaker
             assert await offset(wire, **JAVA_4) == (0, "200")
             answers = [await wire.ask(code, ext, **JAVA_4) for code, ext in NUMBERS]
             assert [answer.code for answer in answers] == [0] * len(NUMBERS)
-            assert [answer.ext["offset"] for answer in answers[:3]] == ["0", "1", "0"]
+            assert [answer.ext["offset"] for answer in answers[:3]] == ["0", "200", "0"]
             assert b'"0":200' in answers[4].body.replace(b"0:200", b'"0":200')

@@ -62,6 +62,12 @@ async def test_a_consumers_first_minute(one: Wire) -> None:
     assert pulled.code == 0
     assert set(pulled.ext) == {"nextBeginOffset", "minOffset", "maxOffset", "suggestWhichBrokerId"}
     assert len(decode_records(pulled.body)) == 1
+    beyond = await one.replay("cpp-update-consumer-offset")
+    assert (beyond.code, beyond.remark) == (
+        29,
+        "offset 2 of group GroupC for topic TopicA queue 0 was not stored: the queue ends at 1",
+    )
+    await one.send("TopicA")
     assert (await one.replay("cpp-update-consumer-offset")).code == 0
     offset = await one.replay("cpp-query-consumer-offset")
     assert offset.ext["offset"] == "2"
@@ -235,8 +241,9 @@ async def test_consumer_offsets(one: Wire) -> None:
 
 async def test_a_query_waits_for_a_commit_that_is_on_its_way(one: Wire) -> None:
     ext = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-    one.send_request(15, ext | {"commitOffset": "7"}, flag=2)
-    assert (await one.ask(14, ext)).ext == {"offset": "7"}
+    await one.send("T")
+    one.send_request(15, ext | {"commitOffset": "1"}, flag=2)
+    assert (await one.ask(14, ext)).ext == {"offset": "1"}
 
 
 async def test_offsets_that_come_with_pulls(one: Wire) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
-from dledger_mq.remoting.signature import sign
+from dledger_mq.remoting.signature import SigningKey, sign
 from tests.integration.namesrv.test_server import LOOPBACK, server_and_clients
 
 RULES = """
@@ -22,7 +22,7 @@ REFUSED = 16
 
 
 def signed(key: str, ext: dict[str, str]) -> dict[str, str]:
-    return sign(ext, b"", access_key=key, secret_key=SECRETS[key])
+    return sign(ext, b"", access_key=key, key=SigningKey(SECRETS[key]))
 
 
 async def test_clients_sign_and_administrators_change(tmp_path: Path) -> None:

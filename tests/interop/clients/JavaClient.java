@@ -27,6 +27,7 @@ import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
 import org.apache.rocketmq.client.producer.MessageQueueSelector;
@@ -42,6 +43,7 @@ import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.common.message.MessageQueue;
+import org.apache.rocketmq.remoting.RPCHook;
 
 /**
  * Command line around Maven's org.apache.rocketmq:rocketmq-client, 4.x and 5.x.
@@ -55,6 +57,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
  *   produce --transaction  halves: one is committed, the next rolled back, the third left to the check, which
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
+ *   --credentials FILE     accessKey and secretKey, as in tools.yml: requests are signed by AclClientRPCHook
  *   produce --steered      it stays until the end of stdin
  *   produce --request      sends are requests, by each of the library's six ways in turn; one is good once its reply,
  *                          which "reply" shows, has come; --send-timeout-ms is how long that may take
@@ -67,7 +70,8 @@ public final class JavaClient {
         "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
-        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir"));
+        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir",
+        "credentials"));
     private static final PrintStream OUT = System.out;
 
     private final Map<String, String> options;
@@ -110,8 +114,8 @@ public final class JavaClient {
 
     private int produce() throws Exception {
         DefaultMQProducer producer = has("transaction")
-            ? new TransactionMQProducer(text("group", "interop_java_producer"))
-            : new DefaultMQProducer(text("group", "interop_java_producer"));
+            ? new TransactionMQProducer(text("group", "interop_java_producer"), hook())
+            : new DefaultMQProducer(text("group", "interop_java_producer"), hook());
         configure(producer);
         producer.setSendMsgTimeout((int) number("send-timeout-ms", 3000));
         InTurn listener = new InTurn();
@@ -213,6 +217,23 @@ public final class JavaClient {
         }
         sent.reply = reply == null ? later.get(2 * timeout, TimeUnit.MILLISECONDS) : reply;
         return SendStatus.SEND_OK.name();
+    }
+
+    /** What signs requests, or null. Its class is in a jar of its own, which not every version has beside it here. */
+    private RPCHook hook() throws Exception {
+        if (!options.containsKey("credentials")) {
+            return null;
+        }
+        Map<String, String> keys = new HashMap<>();
+        for (String line : Files.readAllLines(Path.of(options.get("credentials")))) {
+            String[] parts = line.split(":", 2);
+            keys.put(parts[0].trim(), parts[1].trim());
+        }
+        String acl = "org.apache.rocketmq.acl.common.";
+        Class<?> credentials = Class.forName(acl + "SessionCredentials");
+        Object session = credentials.getConstructor(String.class, String.class)
+            .newInstance(keys.get("accessKey"), keys.get("secretKey"));
+        return (RPCHook) Class.forName(acl + "AclClientRPCHook").getConstructor(credentials).newInstance(session);
     }
 
     private SendResult send(DefaultMQProducer producer, List<Sent> sends) throws Exception {
@@ -342,7 +363,8 @@ public final class JavaClient {
     private int consume() throws Exception {
         int wanted = (int) number("count", 0);
         int laterFirst = (int) number("reconsume-first", 0);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        DefaultMQPushConsumer consumer =
+            new DefaultMQPushConsumer(options.get("group"), hook(), new AllocateMessageQueueAveragely());
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), text("expression", "*"));

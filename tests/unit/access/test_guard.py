@@ -19,7 +19,7 @@ from dledger_mq.remoting.header import (
     make_request,
 )
 from dledger_mq.remoting.requests import SendRequest, decode_request
-from dledger_mq.remoting.signature import sign
+from dledger_mq.remoting.signature import SigningKey, sign
 
 RULES = """
 globalWhiteRemoteAddresses: [10.9.*]
@@ -72,7 +72,7 @@ def frame_of(data: bytes) -> Frame:
 def signed(
     key: str, code: int, ext: dict[str, str] | None = None, body: bytes = b""
 ) -> RemotingCommand:
-    fields = sign(ext or {}, body, access_key=key, secret_key=SECRETS[key])
+    fields = sign(ext or {}, body, access_key=key, key=SigningKey(SECRETS[key]))
     return make_request(code, 1, fields, body)
 
 

@@ -113,6 +113,16 @@ WRONG: list[tuple[Main, list[str], str]] = [
     (broker, ["--dev", "--metrics", "5557"], "--dev chooses --metrics itself"),
     (broker, ["--metrics-port", "5557"], "--metrics-port goes with --dev"),
     (broker, [*NODE, *PEERS, "--metrics", "x"], "--metrics: 'x' is not [HOST:]PORT"),
+    (
+        admin,
+        ["--credentials", "absent", "status", "-n", "127.0.0.1:1"],
+        "credentials absent cannot be read: No such file or directory",
+    ),
+    (
+        admin,
+        ["--credentials", "name", "status", "-n", "127.0.0.1:1"],
+        "credentials name: line 1 begins with none of accessKey:, secretKey:, securityToken:",
+    ),
     (admin, ["verify", "-n", "foo"], "'foo' is not HOST:PORT with a port from 1 to 65535"),
     (admin, ["verify", "-b", ""], "argument -b/--brokers: no address is given"),
     (admin, ["lag", "-n", ";"], "argument -n/--namesrv: no address is given"),

@@ -17,6 +17,9 @@ from tests.unit.server.pending import NoResets, ParkingRouter, pending
 
 QUEUE = {"consumerGroup": "G", "topic": "T", "queueId": "0", "setZeroIfNotFound": "false"}
 
+ENDS_AT = 5
+"""Messages in the queue."""
+
 
 class Bench:
     """A leader that holds its lease, but while `is_confirmed` is False."""
@@ -37,6 +40,9 @@ class Bench:
             resets=cast("Any", NoResets()),
             now_ms=lambda: self.leader.now_ms,
         )
+        for number in range(ENDS_AT):
+            self.leader.send(b"%d" % number)
+        self.leader.commit()
 
     def _read(self, act: Callable[[], None], _failed: Callable[..., None]) -> None:
         if self.is_confirmed:
@@ -134,6 +140,46 @@ def commit(bench: Bench, number: int, **more: str) -> Asker:
     command = RemotingCommand(code=15, opaque=9, ext=ext, version=409)
     bench.offsets.update(pending(asker, 15), command)
     return asker
+
+
+def test_a_commit_beyond_the_end_is_refused_once_this_node_surely_leads(bench: Bench) -> None:
+    assert answers_of(commit(bench, 1, commitOffset=str(ENDS_AT + 1))) == [(29, None)]
+    assert answers_of(commit(bench, 1, queueId="1")) == [(29, None)], "nothing was ever sent there"
+    bench.is_confirmed = False
+    for offset in (ENDS_AT + 1, 2**63 - 1):
+        asker = commit(bench, 1, commitOffset=str(offset))
+        assert answers_of(asker) == []
+        bench.unconfirmed.pop()()
+        assert answers_of(asker) == [(29, None)]
+    bench.tick()
+    assert bench.leader.commits.is_idle
+
+
+def test_a_leader_that_was_behind_takes_what_is_not_beyond_the_end_after_all(bench: Bench) -> None:
+    bench.is_confirmed = False
+    asker = commit(bench, 1, commitOffset=str(ENDS_AT + 1))
+    bench.leader.send(b"what the consumer has read elsewhere")
+    bench.leader.commit()
+    bench.unconfirmed.pop()()
+    bench.tick()
+    bench.leader.commit()
+    assert answers_of(asker) == [(0, None)]
+    assert bench.leader.state.offsets.get("G1", "T", 0) == ENDS_AT + 1
+
+
+def test_the_end_and_0_may_always_be_committed_and_a_pull_may_not_go_beyond(bench: Bench) -> None:
+    taken = [
+        commit(bench, 1, commitOffset=str(ENDS_AT)),
+        commit(bench, 2, commitOffset="0", queueId="7"),
+        commit(bench, 3, commitOffset="0", topic="nowhere"),
+    ]
+    bench.note(ENDS_AT + 1)
+    bench.tick()
+    bench.leader.commit()
+    assert [answers_of(asker) for asker in taken] == [[(0, None)]] * 3
+    offsets = bench.leader.state.offsets
+    assert offsets.get("G1", "T", 0) == ENDS_AT
+    assert offsets.get("G", "T", 0) is None
 
 
 def test_commits_that_gather_are_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
