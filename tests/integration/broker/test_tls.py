@@ -172,8 +172,10 @@ def test_a_whole_group_to_try_speaks_tls_and_logs_into_files(tmp_path: Path) -> 
     command, _ = dev_command(tmp_path / "dev")
     ports = free_port_rows(1, length=4, step=1)
     log = tmp_path / "dev.log"
-    options = ("--tls-config", str(keys), "--metrics-port", str(ports[0]))
-    options += ("--log-file", str(tmp_path / "own.log"), "--log-format", "json")
+    options = [
+        *("--tls-config", str(keys), "--metrics-port", str(ports[0])),
+        *("--log-file", str(tmp_path / "own.log"), "--log-format", "json"),
+    ]
     tls = make_tls_context(trust=files.trust)
     with (
         log.open("wb") as out,

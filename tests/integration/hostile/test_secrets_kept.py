@@ -152,6 +152,7 @@ def test_the_groups_secret_changes_while_it_serves(group: SecretGroup, tmp_path:
     node = group.processes.nodes[0]
     node.kill()
     node.start()  # while the others still take both
+    assert poll(node.is_listening, PATIENCE_S), node.log_tail()
     group.change(f"{NEW}\n")
     assert (group.knows(old), group.knows(new)) == (False, True)
     assert poll(group.is_in_order, PATIENCE_S), group.logs()[-3000:]

@@ -222,10 +222,10 @@ def test_a_slow_handshake_and_a_slow_reader_hold_up_nobody(group: TlsGroup, hell
             stack.enter_context(group.tls.wrap_socket(connect(node), server_hostname=HOST))
             for _ in range(5)
         ]
-        for near in deaf:
-            near.settimeout(1.0)
+        for listener in deaf:
+            listener.settimeout(1.0)
             with suppress(OSError):  # it takes no more of this
-                near.sendall(listing)
+                listener.sendall(listing)
         for byte in hello[:60]:
             for near in slow:
                 with suppress(OSError):
