@@ -31,12 +31,12 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 SLOWEST_S = 20.0
 """Of a good client's sends while others misbehave; generous, since this machine has other work."""
 
-PLAIN_MAX, SHAKEN_MAX = 10_000, 1_000
+PLAIN_MAX, SHAKEN_MAX = 10_000, 300
 OURS = 500
 """Descriptors that this process needs for itself."""
 
 GROWN_BYTES_MAX = 300 << 20
-"""Of a broker with 10 000 silent connections, 1 000 encrypted ones, or what unpacks to 1 GiB."""
+"""Of a broker with 10 000 silent connections, 300 encrypted ones, or what unpacks to half a gigabyte."""
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +196,7 @@ def test_ten_thousand_silent_connections_keep_nobody_out(group: TlsGroup, hello:
         assert rss_bytes(node) - before < GROWN_BYTES_MAX
 
 
-def test_a_thousand_encrypted_connections_are_answered(group: TlsGroup) -> None:
+def test_encrypted_connections_are_answered_each(group: TlsGroup) -> None:
     node = group.processes.nodes[0]
     before = rss_bytes(node)
 
@@ -235,7 +235,7 @@ def test_a_slow_handshake_and_a_slow_reader_hold_up_nobody(group: TlsGroup, hell
 
 def bomb(unpacked_bytes: int) -> bytes:
     """What unpacks to so many zeros."""
-    packer, zeros = zlib.compressobj(9), bytes(1 << 20)
+    packer, zeros = zlib.compressobj(1), bytes(1 << 20)
     return b"".join(packer.compress(zeros) for _ in range(unpacked_bytes >> 20)) + packer.flush()
 
 
@@ -248,11 +248,11 @@ def ask(process: Process, group: TlsGroup, sent: Sequence[bytes]) -> list[object
         return codes
 
 
-def test_what_unpacks_to_a_gigabyte_is_unpacked_nowhere(group: TlsGroup) -> None:
+def test_what_unpacks_to_half_a_gigabyte_is_unpacked_nowhere(group: TlsGroup) -> None:
     """Brokers store compressed bodies as they come, alone and in batches; name servers unpack up to a bound."""
-    packed = bomb(1 << 30)
-    assert len(packed) < 2 << 20
-    assert INFLATED_BYTES_MAX < 1 << 30
+    packed = bomb(512 << 20)
+    assert len(packed) < 4 << 20
+    assert INFLATED_BYTES_MAX < 512 << 20
     compressed = {"f": "1"}  # sysFlag: the body is compressed
     ext = {
         "a": "p", "b": "Packed", "c": "TBW102", "d": "4", "e": "0", "g": "1", "h": "0",
