@@ -272,3 +272,10 @@ async def test_a_member_that_tells_no_clock_is_let_in_as_ever() -> None:
     assert dialer.clock is None
     dialer, _ = await shake(CLIENT, replace(ACCEPTOR, clock=WallClock()))
     assert isinstance(dialer, Remote)
+
+
+async def test_a_stream_that_was_closed_before_its_reader_began_is_closed_for_it() -> None:
+    async with stream_pair() as (near, _):
+        near.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await near.receive()
