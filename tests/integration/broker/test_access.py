@@ -127,7 +127,8 @@ async def test_what_a_recorded_request_is_good_for(
         end = await thief.ask(30, where)
     assert [answer.code for answer in noticed] == [REFUSED] * 4
     assert [answer.code for answer in unnoticed] == [0] * 3
-    assert end.ext["offset"] == "3"  # each of the three that count was stored
+    # The first and the last: a send that comes again as it was, while it is among the recent ones, is a repeat.
+    assert end.ext["offset"] == "2"
 
 
 async def test_one_way_requests_are_refused_in_silence(
