@@ -11,6 +11,7 @@ import logging
 import time
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import Final
 
 from broker.command_line import LOG_LEVELS, log_level
@@ -95,6 +96,16 @@ class LogOutput:
     def of(cls, options: argparse.Namespace) -> LogOutput:
         """Return what the options of `add_log_options` ask for."""
         return cls(options.log_level, options.log_format == "json", options.log_file)
+
+    def passed_on(self, name: str, *, with_level: bool = True) -> tuple[str, ...]:
+        """Return the options with which a process of this name logs so, into a file of its own."""
+        options = ["--log-level", self.level] if with_level else []
+        if self.is_json:
+            options += ["--log-format", "json"]
+        if self.file is not None:
+            path = Path(self.file).absolute()
+            options += ["--log-file", str(path.with_name(f"{path.stem}-{name}{path.suffix}"))]
+        return tuple(options)
 
     def start(self) -> None:
         """Log so from here on.

@@ -25,6 +25,10 @@ _POP: Final = "POP is not supported: consume by pulling (the push consumer of cl
 _FILTER: Final = "there are no filter servers: filter by tags"
 _UNUSED: Final = "no broker of RocketMQ answers that either"
 _TIMERS: Final = "the timers of this group follow from the log: there is no wheel to be copied or counted by delay"
+_USERS: Final = (
+    "users and rights of RocketMQ 5 are not supported, those of 4 are: accounts stand in plain_acl.yml (mqadmin "
+    "updateAclConfig, deleteAclConfig)"
+)
 _STATIC: Final = "static topics, whose queues move between groups, are not supported"
 
 
@@ -44,6 +48,7 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each((905, 906, 908), _BROKERS),
     **_each((*range(1001, 1007), *range(1008, 1014)), _CONTROLLER),
     **_each(range(2001, 2005), _COLD),
+    **_each(range(3001, 3011), _USERS),
 }
 """By request code."""
 

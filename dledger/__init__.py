@@ -43,6 +43,7 @@ from dledger.errors import (
     UnsupportedError,
     UsageError,
 )
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.effects import Committed, Failed, Role
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
@@ -122,6 +123,7 @@ __all__ = [
     "SealedPart",
     "SealingMachine",
     "StoredPart",
+    "GroupSecret",
     "HandshakeRefusedError",
     "Index",
     "LeaderNotReadyError",

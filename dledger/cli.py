@@ -17,6 +17,7 @@ import trio
 
 from dledger.config import LogConfig, RaftConfig, parse_peers, voters_of
 from dledger.errors import ConfigError, DLedgerError, UsageError
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.ids import NodeId
 from dledger.runtime.client import TIMEOUT_S, Client
@@ -35,6 +36,7 @@ from dledger.runtime.commands import (
 )
 from dledger.runtime.members_command import DESCRIPTION as MEMBERS_DESCRIPTION
 from dledger.runtime.members_command import describe_members, members
+from dledger.runtime.secret_file import SecretFile
 from dledger.runtime.serve_command import serve
 from dledger.storage.restored import mark_restored
 from dledger.version import __version__
@@ -112,7 +114,8 @@ async def _run(options: argparse.Namespace) -> int:
     """Carry out the command; only `server` and `restored` work without a client, since they need no running group."""
     _log_to_stderr(options.verbose)
     if options.command == "server":
-        return await serve(_log_config(options))
+        file = _secret_file(options)
+        return await serve(_log_config(options, file), secret_file=file)
     if options.command == "restored":
         mark_restored(
             options.store, group=options.group, node_id=NodeId(options.id), name=options.name
@@ -124,7 +127,7 @@ async def _run(options: argparse.Namespace) -> int:
     async with Client(
         options.peers,
         group=options.group,
-        secret=_secret(options),
+        secret=_secret(_secret_file(options)),
         tls=_tls(options),
         timeout_s=options.timeout,
     ) as client:
@@ -161,7 +164,7 @@ def _log_to_stderr(verbosity: int) -> None:
     )
 
 
-def _log_config(options: argparse.Namespace) -> LogConfig:
+def _log_config(options: argparse.Namespace, secret_file: SecretFile | None) -> LogConfig:
     """Build the member's configuration."""
     peers = parse_peers(options.peers)
     names = map(str.strip, options.preferred_leader_id.split(";"))
@@ -178,28 +181,21 @@ def _log_config(options: argparse.Namespace) -> LogConfig:
         peers=peers,
         store_path=options.store,
         raft=raft,
-        secret=_secret(options),
+        secret=_secret(secret_file),
         tls=_tls(options),
         fsync=not options.no_fsync,
     )
 
 
-def _secret(options: argparse.Namespace) -> str | None:
-    """Return the secret of the file, else of the environment, else none.
+def _secret_file(options: argparse.Namespace) -> SecretFile | None:
+    """Return the file of the secret, if one is named; raises ConfigError if it cannot be used."""
+    path = options.secret_file
+    return None if path is None else SecretFile(path, "--secret-file")
 
-    Raises:
-        ConfigError: the file cannot be read or is empty.
-    """
-    if options.secret_file is None:
-        return os.environ.get("DLEDGER_SECRET") or None
-    try:
-        secret = Path(options.secret_file).read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not text in UTF-8"
-        raise ConfigError(f"--secret-file {options.secret_file} cannot be read: {why}") from error
-    if not secret:
-        raise ConfigError(f"--secret-file {options.secret_file}: the file is empty")
-    return secret
+
+def _secret(file: SecretFile | None) -> GroupSecret | str | None:
+    """Return the secret of the file, else of the environment, else none."""
+    return os.environ.get("DLEDGER_SECRET") or None if file is None else file.secret
 
 
 def _tls(options: argparse.Namespace) -> MemberTls | None:
@@ -337,7 +333,9 @@ def _common_options() -> argparse.ArgumentParser:
         metavar="ID-HOST:PORT;...",
         help="all members, for example n0-127.0.0.1:20911;n1-127.0.0.1:20912 (%(default)s)",
     )
-    common.add_argument("--secret-file", metavar="FILE", help="file with the group's secret")
+    common.add_argument(
+        "--secret-file", metavar="FILE", help="file with the group's secret (first line)"
+    )
     common.add_argument(
         "--tls-cert",
         metavar="FILE",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dledger.errors import ConfigError
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 
@@ -192,7 +193,8 @@ class LogConfig:
         peers: the members that the group begins with, and their addresses. Once the log has changed the members, no
             more than addresses (docs/adr/0185); of a member that joins a group, those that it finds it by, and itself.
         store_path: folder of this node's log; created when missing, locked while in use.
-        secret: shared by all members and log clients of the group; None: no authentication.
+        secret: shared by all members and log clients of the group; a `GroupSecret` may change while they run. None: no
+            authentication.
         tls: encrypts connections between members, and those of log clients, by certificates of both sides; None: they
             are plain text.
         segment_size_bytes: a segment file is closed before it would grow beyond this.
@@ -218,7 +220,7 @@ class LogConfig:
     peers: tuple[Peer, ...]
     store_path: str
     raft: RaftConfig
-    secret: str | None = field(default=None, repr=False)
+    secret: GroupSecret | str | None = field(default=None, repr=False)
     tls: MemberTls | None = None
     segment_size_bytes: int = 256 * 1024 * 1024
     cache_bytes_max: int = 64 * 1024 * 1024
@@ -240,7 +242,7 @@ class LogConfig:
         store_path: str,
         *,
         group: str = "default",
-        secret: str | None = None,
+        secret: GroupSecret | str | None = None,
     ) -> LogConfig:
         """Build a member's configuration, with the members named once; `dataclasses.replace` changes the rest.
 
@@ -285,8 +287,8 @@ class LogConfig:
             raise ConfigError(
                 f"{len(members)} members are named, at most {MEMBER_COUNT_MAX} may be"
             )
-        if self.secret == "":
-            raise ConfigError("the secret is empty; leave it out to run without one")
+        GroupSecret.of(self.secret)
+        self._check_strangers()
         attributes_bytes = sum(
             len(name.encode()) + len(value.encode())
             for name, value in self.service_attributes.items()
@@ -295,3 +297,20 @@ class LogConfig:
             raise ConfigError(
                 f"service_attributes have {attributes_bytes} bytes, at most {ATTRIBUTES_BYTES_MAX} may be"
             )
+
+    def _check_strangers(self) -> None:
+        """Refuse a port that other machines reach, and on which nobody has to show that he belongs to the group.
+
+        Raises:
+            ConfigError: names the port, and both ways to protect it.
+        """
+        own = next(peer for peer in self.peers if peer.node_id == self.raft.node_id)
+        shows_certificates = self.tls is not None and not self.tls.takes_plain_text
+        if self.secret is not None or shows_certificates or is_loopback(own.host):
+            return
+        raise ConfigError(
+            f"{own} can be reached from other machines, and whoever reaches it could read and change the log: give all "
+            "members and log clients one secret (--secret-file FILE), or let members take nothing but each other's "
+            "certificates (tls.peer.mode=enforcing in broker.conf; dledger server: --tls-cert and --tls-trust), or let "
+            "them listen on 127.0.0.1"
+        )

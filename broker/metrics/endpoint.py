@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
@@ -56,6 +57,7 @@ class Endpoint:
         readiness: Callable[[], Readiness],
         *,
         before: Callable[[], Awaitable[None]] = _nothing,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Set up the pages; `run` serves them.
 
@@ -63,6 +65,7 @@ class Endpoint:
             sock: listens.
             registry: of all figures.
             readiness: returns whether the server can do its work now.
+            tls: returns what the next connection is encrypted with; None: it is plain text.
             before: gathers, before a text is made, what has to be waited for; for a bounded time.
         """
         self._registry = registry
@@ -73,6 +76,7 @@ class Endpoint:
         self._port = HttpPort(
             sock,
             {METRICS_PATH: self._figures, HEALTH_PATH: self._health, READINESS_PATH: self._ready},
+            tls=tls,
         )
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

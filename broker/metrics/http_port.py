@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -33,6 +34,9 @@ IDLE_S: Final = 75.0
 WRITE_S: Final = 10.0
 """A page has to be taken by then."""
 
+HANDSHAKE_S: Final = 10.0
+"""Who encrypts has this long for it; until then he waits as one does who asks for nothing."""
+
 LEAVE_S: Final = 1.0
 LEAVE_BYTES: Final = 64 * 1024
 """So much of what a refused client still sends is read, and for so long: a reset would take its answer from it."""
@@ -50,6 +54,7 @@ class Page:
 
 
 MakePage = Callable[[], Awaitable[Page]]
+_Encrypted = trio.SSLStream[trio.SocketStream]
 
 
 def plain(status: int, text: str) -> Page:
@@ -74,7 +79,12 @@ class HttpPort:
     """
 
     def __init__(
-        self, sock: socket.socket, pages: Mapping[str, MakePage], *, idle_s: float = IDLE_S
+        self,
+        sock: socket.socket,
+        pages: Mapping[str, MakePage],
+        *,
+        idle_s: float = IDLE_S,
+        tls: Callable[[], ssl.SSLContext | None] = lambda: None,
     ) -> None:
         """Set up a port.
 
@@ -82,12 +92,14 @@ class HttpPort:
             sock: listens.
             pages: by path.
             idle_s: a connection is closed that has sent no whole request for so long.
+            tls: returns what the next connection is encrypted with; None: it is plain text.
         """
         self.open_count = 0
         self.refused_count = 0
         self._socket = sock
         self._pages = pages
         self._idle_s = idle_s
+        self._tls = tls
         self._idle: dict[trio.CancelScope, None] = {}
         """Of the connections that wait for a request: those that began first come first."""
 
@@ -130,13 +142,35 @@ class HttpPort:
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         try:
             with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                await self._answer_all(stream)
+                context = self._tls()
+                if context is None:
+                    await self._answer_all(stream, stream)
+                elif (encrypted := await self._encrypt(stream, context)) is not None:
+                    await self._answer_all(encrypted, stream)
         finally:
             self.open_count -= 1
             sock.close()
 
-    async def _answer_all(self, stream: trio.SocketStream) -> None:
-        """Answer one request after the other."""
+    async def _encrypt(
+        self, transport: trio.SocketStream, context: ssl.SSLContext
+    ) -> _Encrypted | None:
+        """Return the stream above a handshake; None if it was not done in time, or room was needed before."""
+        stream = trio.SSLStream(transport, context, server_side=True, https_compatible=True)
+        with trio.move_on_after(HANDSHAKE_S) as scope:
+            self._idle[scope] = None
+            try:
+                await stream.do_handshake()
+            except trio.BrokenResourceError as error:
+                _log.info("a TLS handshake for figures failed: %s", error.__cause__ or error)
+                return None
+            finally:
+                self._idle.pop(scope, None)
+        return None if scope.cancelled_caught else stream
+
+    async def _answer_all(
+        self, stream: trio.SocketStream | _Encrypted, transport: trio.SocketStream
+    ) -> None:
+        """Answer one request after the other; `transport` is what carries the stream, or the stream itself."""
         http = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         while True:
             try:
@@ -150,12 +184,12 @@ class HttpPort:
             if not await _write(stream, http, page, is_head=is_head):
                 return
             if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
-                await _leave(stream)
+                await _leave(transport)
                 return
             http.start_next_cycle()
 
     async def _read_request(
-        self, stream: trio.SocketStream, http: h11.Connection
+        self, stream: trio.SocketStream | _Encrypted, http: h11.Connection
     ) -> h11.Request | None:
         """Return the next request, which has no body; None: the connection ends.
 
@@ -169,7 +203,7 @@ class HttpPort:
                 while True:
                     event = http.next_event()
                     if event is h11.NEED_DATA:
-                        http.receive_data(await stream.receive_some(READ_BYTES))
+                        http.receive_data(bytes(await stream.receive_some(READ_BYTES)))
                     elif isinstance(event, h11.Request):
                         request = event
                     elif isinstance(event, h11.EndOfMessage):
@@ -208,7 +242,7 @@ async def _leave(stream: trio.SocketStream) -> None:
 
 
 async def _write(
-    stream: trio.SocketStream, http: h11.Connection, page: Page, *, is_head: bool
+    stream: trio.SocketStream | _Encrypted, http: h11.Connection, page: Page, *, is_head: bool
 ) -> bool:
     """Write a page; return False if it was not taken in time, or no answer can be given any more."""
     if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):

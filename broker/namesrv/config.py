@@ -6,7 +6,6 @@ It must not open anything but the files that it is given, nor print.
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +16,10 @@ from broker.log_output import LogOutput, add_log_options
 from broker.namesrv.conf_keys import NAME_SERVER_KEYS
 from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.replicated_kv import KvGroup
+from broker.namesrv.signing_secrets import SigningSecrets, read_guarded
 from broker.properties import Property, read_property_lines
 from broker.settings.judging import FLAGS, Mistake, join_mistakes, judge
-from broker.settings.tls import TlsSettings, read_tls
+from broker.settings.tls import CONFIG_FILE, OF_MEMBERS, TlsSettings, read_tls
 from broker.tls.file import with_tls_file
 from broker.tls.keeper import TlsKeeper, tls_warnings
 from dledger.errors import ConfigError
@@ -38,7 +38,7 @@ class NameServerConfig:
         listen: where clients and brokers connect; port 0 picks a free one.
         folder: where configuration values are kept; None keeps them in memory.
         group: the other name servers; None for one that stands alone.
-        secrets: of broker names, by name or `*`; registrations of these must be signed.
+        secrets: of broker names; registrations of these must be signed.
         orders_messages: whether routes carry the order configuration of a topic.
         tls: of its port, and of the questions that it asks brokers.
         acl_file: where the accounts stand that requests have to come from; None: anybody may send them.
@@ -50,7 +50,7 @@ class NameServerConfig:
     listen: Address = Address(DEFAULT_HOST, DEFAULT_PORT)
     folder: Path | None = None
     group: KvGroup | None = None
-    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    secrets: SigningSecrets = field(default_factory=SigningSecrets, repr=False)
     orders_messages: bool = False
     tls: TlsSettings = field(default_factory=TlsSettings)
     acl_file: Path | None = None
@@ -96,6 +96,12 @@ def argument_parser() -> argparse.ArgumentParser:
         "names must be signed with it",
     )
     add(
+        "--group-secret-file",
+        metavar="FILE",
+        help="the --secret-file of brokers: registrations of all other names must be signed with it",
+    )
+    add("--tls-config", metavar="FILE", help="keys of TLS (tls.config.file; docs/tls.md)")
+    add(
         "--metrics",
         metavar="[HOST:]PORT",
         help="give figures for Prometheus (/metrics), /healthz and /readyz there; a bare port is on "
@@ -114,7 +120,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
     """
     options = argument_parser().parse_args(arguments)
     found = [] if options.config is None else _read_file(Path(options.config))
-    values = _values(found)
+    values = _values(found, options.tls_config)
     tls = _Tls(values)
     settings = read_tls(tls)
     lines = {each.key: each.line for each in found}
@@ -123,24 +129,31 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
     )
     _check_files(settings)
     folder = Path(options.store) if options.store else _folder_of(values)
+    secrets = SigningSecrets(
+        file=Path(options.secret_file) if options.secret_file else None,
+        group=options.group_secret_file,
+    )
     return NameServerConfig(
         listen=_listen(options.listen, values),
         folder=folder,
         group=_group(options, folder),
-        secrets={} if options.secret_file is None else _read_secrets(Path(options.secret_file)),
+        secrets=secrets,
         orders_messages=_boolean(values, "orderMessageEnable"),
         tls=settings,
         acl_file=_acl_file(values, Path(options.config or "")),
         log=LogOutput.of(options),
         metrics=_address("--metrics", options.metrics) if options.metrics else None,
-        warnings=(*warnings, *tls_warnings(settings)),
+        warnings=(*warnings, *tls_warnings(settings), *secrets.warnings()),
     )
 
 
-def _values(found: Sequence[Property]) -> dict[str, str]:
-    """Return the values of namesrv.conf and of the TLS file that it names; raises NameServerConfigError."""
+def _values(found: Sequence[Property], tls_file: str | None) -> dict[str, str]:
+    """Return the values of namesrv.conf and of the TLS file that is named; raises NameServerConfigError."""
+    values = {each.key: each.value for each in found}
+    if tls_file is not None:
+        values[CONFIG_FILE] = tls_file
     try:
-        return with_tls_file({each.key: each.value for each in found})
+        return with_tls_file(values, passes_over=OF_MEMBERS)
     except ConfigError as error:
         raise NameServerConfigError(str(error)) from error
 
@@ -274,45 +287,5 @@ def _group(options: argparse.Namespace, folder: Path | None) -> KvGroup | None:
     return group
 
 
-def _read_secrets(path: Path) -> dict[str, str]:
-    """Read broker names with their secrets; an unclear line is refused whole, since a lost one would weaken a name."""
-    secrets: dict[str, str] = {}
-    for number, line in enumerate(_read_guarded("--secret-file", path).splitlines(), start=1):
-        name, _, secret = line.strip().partition(" ")
-        if not name:
-            continue
-        if not secret.strip() or name in secrets:
-            raise NameServerConfigError(
-                f"--secret-file {path}, line {number}: "
-                + (
-                    f"{name} is named a second time"
-                    if name in secrets
-                    else f"no secret stands after {name}; a line is a broker name (or *), a blank, and a secret"
-                )
-            )
-        secrets[name] = secret.strip()
-    if not secrets:
-        raise NameServerConfigError(
-            f"--secret-file {path} names no broker: it has no line with a name and a secret"
-        )
-    return secrets
-
-
 def _read_password(path: Path) -> str:
-    return _read_guarded("--kv-password-file", path).strip()
-
-
-def _read_guarded(option: str, path: Path) -> str:
-    """Read a file that others must not be able to read."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        is_open = path.stat().st_mode & 0o007
-    except (OSError, UnicodeDecodeError) as error:
-        raise NameServerConfigError(
-            f"{option} {path} cannot be read: {why_unreadable(error)}"
-        ) from error
-    if is_open and os.name == "posix":
-        raise NameServerConfigError(
-            f"{option} {path} can be read or changed by everybody on this machine: run chmod o-rwx {path}"
-        )
-    return text
+    return read_guarded("--kv-password-file", path).strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import ssl
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -113,7 +114,9 @@ def by_name(by_code: Mapping[int, int]) -> Mapping[tuple[str], int]:
     return found
 
 
-def make_endpoint(sock: socket.socket, parts: NameServerParts) -> Endpoint:
+def make_endpoint(
+    sock: socket.socket, parts: NameServerParts, tls: Callable[[], ssl.SSLContext | None]
+) -> Endpoint:
     """Build the registry of a name server, and the endpoint that gives it on a socket."""
     registry = CollectorRegistry()
     registry.register(NameServerFigures(parts))
@@ -125,4 +128,4 @@ def make_endpoint(sock: socket.socket, parts: NameServerParts) -> Endpoint:
         leaderless = sorted(each.broker_name for each in groups if not each.has_leader)
         return Readiness(causes, {"groups": len(groups), "groupsWithoutLeader": leaderless})
 
-    return Endpoint(sock, registry, readiness)
+    return Endpoint(sock, registry, readiness, tls=tls)

@@ -21,7 +21,7 @@ It must not know topics, nor change the routes: it only reads who holds a name.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Container, Hashable, Mapping
+from collections.abc import Callable, Container, Hashable, Mapping, Sequence
 from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol
 
@@ -40,9 +40,6 @@ from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
 from dledger_mq.remoting.registration import BrokerIdentity
 from dledger_mq.remoting.route import LEADER_ID
-
-ANY_NAME: Final = "*"
-"""The secret of all broker names that have none of their own."""
 
 ASKS_PER_S_MAX: Final = 32
 """The times that one host can make the name server connect back."""
@@ -114,7 +111,7 @@ class Registrants:
         routes: RouteTable,
         ask: Ask,
         *,
-        secrets: Mapping[str, str],
+        secrets: Callable[[str], Sequence[str]],
         draw_nonce: Callable[[], str],
         now_ms: Callable[[], int],
     ) -> None:
@@ -123,7 +120,7 @@ class Registrants:
         Args:
             routes: know who holds a name.
             ask: asks a broker back.
-            secrets: by broker name, or ANY_NAME.
+            secrets: those with which registrations of a broker name may be signed; none: they need not be.
             draw_nonce: a text that nobody can guess.
             now_ms: a clock that does not go back.
         """
@@ -152,15 +149,15 @@ class Registrants:
         Raises:
             UnsignedRegistrationError: it is not; its nonce is to be used.
         """
-        secret = self._secret(name)
-        if secret is None:
+        accepted = self._secrets(name)
+        if not accepted:
             return
         nonce = self._nonces.get(connection)
         if nonce is None:
             nonce = self._nonces[connection] = self._draw_nonce()
         proof = ext.get(PROOF_FIELD, "")
-        expected = registration_proof(secret, nonce, ext, body)
-        if not hmac.compare_digest(proof.encode(), expected.encode()):
+        expected = [registration_proof(secret, nonce, ext, body) for secret in accepted]
+        if not any(hmac.compare_digest(proof.encode(), each.encode()) for each in expected):
             raise UnsignedRegistrationError(
                 f"registrations of {name} must be signed, and this one "
                 + ("has a signature with another secret" if proof else "is not")
@@ -172,7 +169,7 @@ class Registrants:
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> bool:
         """Return True if nothing has to be found out: it is foreign, or was proven and compared."""
-        if self._secret(identity.broker_name) is None and not is_token(ext.get(TOKEN_FIELD)):
+        if not self._secrets(identity.broker_name) and not is_token(ext.get(TOKEN_FIELD)):
             return True
         known = self._known_of(identity, connection, ext)
         is_registered = self._routes.is_registered(identity.broker_addr, connection)
@@ -228,7 +225,7 @@ class Registrants:
         """Prove a registrant, and compare its log with the name's holder until nobody else took the name meanwhile."""
         address = _address(identity.broker_addr)
         if self._known_of(identity, connection, ext) is None:
-            if self._secret(identity.broker_name) is None:
+            if not self._secrets(identity.broker_name):
                 await self._prove(address, ext[TOKEN_FIELD], host)
             self._know(identity, connection, ext, is_placed=False)
         compared: Member | None = None
@@ -328,7 +325,7 @@ class Registrants:
         Returns:
             The addresses that did not answer; and the refusal, if one of them does not know it, and none does.
         """
-        if self._secret(identity.broker_name) is not None:
+        if self._secrets(identity.broker_name):
             return set(), None
         answers: dict[str, bool | None] = {}
         silent: set[str] = set()
@@ -406,9 +403,6 @@ class Registrants:
             is_placed=known is not None and known.is_placed,
         )
         return known if known == claimed else None
-
-    def _secret(self, name: str) -> str | None:
-        return self._secrets.get(name, self._secrets.get(ANY_NAME))
 
 
 def _denial(address: Address, answer: Answer | None) -> str:

@@ -125,9 +125,10 @@ class NameServer:
                     )
                     figures = _bind(self._config.metrics, "--metrics")
                     self.metrics_address = bound_address(figures)
-                    await nursery.start(make_endpoint(figures, parts).run)
+                    await nursery.start(make_endpoint(figures, parts, self._tls.figures).run)
                 nursery.start_soon(service.expire)
                 nursery.start_soon(self._tls.run)
+                nursery.start_soon(self._config.secrets.run)
                 await nursery.start(listener.run, [sock])
                 task_status.started(bound_address(sock))
         finally:
@@ -156,7 +157,7 @@ class _Service:
         self._registrants = Registrants(
             routes,
             ask,
-            secrets=config.secrets,
+            secrets=config.secrets.accepted,
             draw_nonce=partial(token_hex, 16),
             now_ms=_now_ms,
         )

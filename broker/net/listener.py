@@ -30,6 +30,8 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 """A TLS handshake has to be done this long after its first byte; Netty's time for it."""
 
 _ACCEPT_PAUSE_S: Final = 0.1
+_TELL_S: Final = 10.0
+"""Between two lines about connections that made room."""
 
 
 def _ignore(_connection: ServedConnection) -> None:
@@ -41,7 +43,8 @@ class ListenerLimits:
     """Bounds of a listener.
 
     Attributes:
-        connections_max: more are closed as soon as they are accepted.
+        connections_max: one more ends that which has been open for longest without a request; if there is none, it is
+            closed as soon as it is accepted.
         frame_bytes_max: one frame.
         unfinished_bytes_max: frames of all connections that have begun and not ended; at least twice
             `frame_bytes_max`.
@@ -69,6 +72,7 @@ class Listener:
         connections: those open now, in the order of their arrival.
         handshakes: those of them that are not done.
         refused_count: connections turned away because there were too many.
+        displaced_count: those that were ended for others, since they had sent no request yet.
     """
 
     def __init__(
@@ -102,7 +106,8 @@ class Listener:
         )
         self.connections = self._served.connections
         self.handshakes = self._served.handshakes
-        self.refused_count = 0
+        self.refused_count = self.displaced_count = 0
+        self._told_at = -_TELL_S
 
     async def run(
         self,
@@ -141,12 +146,15 @@ class Listener:
                 _log.warning("a connection could not be accepted: %s", error)
                 await trio.sleep(_ACCEPT_PAUSE_S)
                 continue
-            if reason := self._why_turned_away(sock):
+            reason = self._why_turned_away(sock)
+            if reason and not self._served.mute:
                 self.refused_count += 1
                 _log.warning("a connection was turned away: %s", reason)
                 sock.close()
                 continue
             try:
+                if reason:
+                    sock = self._in_place_of_a_mute_one(sock, reason)
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 self._served.add(sock)
             except OSError as error:
@@ -164,6 +172,26 @@ class Listener:
                 "(ulimit -n) the last ones are kept for the store"
             )
         return ""
+
+    def _in_place_of_a_mute_one(self, sock: socket.socket, reason: str) -> socket.socket:
+        """End the connection that has said nothing whole for longest; return the new one, in the room that it leaves.
+
+        Who only holds connections open keeps nobody out so.
+        """
+        mute = next(iter(self._served.mute))
+        self.displaced_count += 1
+        now = trio.current_time()
+        if now - self._told_at >= _TELL_S:
+            self._told_at = now
+            _log.warning(
+                "%s, and that of %s, which has sent no request yet, makes room for another: %d by now",
+                *(reason, mute.peer, self.displaced_count),
+            )
+        mute.close("others need its room")
+        with sock:
+            return (
+                sock.dup()
+            )  # the descriptor that has become free: its own may be kept for the store
 
     async def _sweep(self) -> None:
         """Close connections that are silent, or whose frame stays unfinished.

@@ -38,9 +38,12 @@ class ServedConnection(FrameSocket):
     """A connection that was accepted.
 
     Invariant: it is read from unless it waits for room, and written to as long as something is queued.
+
+    Attributes:
+        has_spoken: a whole frame has come.
     """
 
-    __slots__ = ("_has_asked", "_server", "_watched")
+    __slots__ = ("_has_asked", "_server", "_watched", "has_spoken")
 
     def __init__(
         self,
@@ -64,6 +67,7 @@ class ServedConnection(FrameSocket):
         )
         self._server = server
         self._has_asked = False
+        self.has_spoken = False
         self._watched = 0
         server.ends.register(sock, _HALF_CLOSED)
         self._watch()

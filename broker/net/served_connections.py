@@ -86,6 +86,7 @@ class ServedConnections:
         self.ends = select.epoll()
         self.room = room
         self.handshakes = Handshakes()
+        self.mute: dict[ServedConnection, None] = {}
         self._door = door
         self._handle = handle
         self._closed = closed
@@ -113,7 +114,7 @@ class ServedConnections:
             unsent_bytes_max=self._unsent_bytes_max,
             cipher=None if self._door is None else self._door.meet(),
         )
-        self.connections[connection] = None
+        self.connections[connection] = self.mute[connection] = None
         return connection
 
     async def run(self) -> None:
@@ -176,6 +177,9 @@ class ServedConnections:
         """Read once from a connection, and hand over its frames; one that misbehaves is closed, with one log line."""
         try:
             frames = connection.read_now(connection.piece_bytes())
+            if frames and not connection.has_spoken:
+                connection.has_spoken = True
+                self.mute.pop(connection, None)
             for first in range(0, len(frames), FRAMES_MAX):
                 was_open = not connection.close_reason
                 self._handle(connection, frames[first : first + FRAMES_MAX])
@@ -191,6 +195,7 @@ class ServedConnections:
     def ended(self, connection: ServedConnection) -> None:
         """See `Server`. `closed` is called at the end of a round: nobody expects it in the middle of what closed it."""
         self._ended.append(connection)
+        self.mute.pop(connection, None)
         if self._round is None:
             self._some_ended.set()
 

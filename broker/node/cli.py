@@ -30,7 +30,6 @@ from broker.command_line import (
     log_level,
     print_error,
     print_line,
-    read_secret,
     run_command,
     why_unreadable,
 )
@@ -39,7 +38,10 @@ from broker.node.plan import NodePlan, plan_node
 from broker.node.status import MachineStatus, look
 from broker.node.supervisor import Supervisor
 from broker.processes.child import ChildStatus
+from broker.settings.tls import CONFIG_FILE
+from broker.tls.file import with_tls_file
 from dledger import ConfigError
+from dledger.runtime.secret_file import SecretFile
 from dledger.version import __version__
 
 _PROGRAM: Final = "dledger-node"
@@ -148,10 +150,13 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
     try:
         file = read_node_file(text, folder=path.parent.absolute())
         machine = choose_machine(file, options.machine, socket.gethostname())
-        secret = read_secret(file.secret_file, "secret_file") if file.secret_file else None
+        secret = (
+            SecretFile(file.secret_file, "secret_file").secret.shown if file.secret_file else None
+        )
         # What runs already must be seen and stopped whatever has become of the file.
         is_lenient = options.lenient or options.action in ("status", "stop")
-        return plan_node(file, machine, secret=secret, is_lenient=is_lenient)
+        tls = with_tls_file({CONFIG_FILE: file.tls_config_file}) if file.tls_config_file else {}
+        return plan_node(file, machine, secret=secret, tls=tls, is_lenient=is_lenient)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

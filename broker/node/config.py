@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Iterator
 from itertools import combinations
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import msgspec
 
@@ -23,6 +23,7 @@ from broker.node.values import (
     check_tables,
     explain,
 )
+from broker.settings.tls import CONFIG_FILE
 from dledger import ConfigError
 from dledger.config import is_loopback
 
@@ -43,6 +44,7 @@ DECIDED_KEYS: Final = {
     "brokerIP1": "it is the machine's address",
     "brokerClusterName": "set `cluster`",
     "secret": "set `secret_file`",
+    CONFIG_FILE: "set `tls_config_file`",
 }
 """Keys of broker.conf that the file's own settings decide, and by what."""
 
@@ -80,6 +82,11 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         store: folder for all data and logs of a machine, which are in a folder of its name below.
         groups: names of the groups; by default as many as there are machines: broker-a, broker-b, ...
         secret_file: its first line is the secret that members and name servers show each other.
+        tls_config_file: keys of TLS, for all processes of a machine.
+        log_level: of the processes; empty: their own.
+        log_format: of the processes, `text` or `json`.
+        log_folder: where they log, each into a file that is rotated; None: what they print goes into `logs` of the
+            machine's folder.
         broker: settings of broker.conf for all groups.
         group: settings of broker.conf by group; they win.
     """
@@ -91,6 +98,10 @@ class NodeFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     joined: dict[str, str] = {}
     left: tuple[str, ...] = ()
     secret_file: str | None = None
+    tls_config_file: str | None = None
+    log_level: Literal["", "debug", "info", "warning", "error"] = ""
+    log_format: Literal["text", "json"] = "text"
+    log_folder: str | None = None
     ports: Ports = Ports()
     broker: dict[str, Setting] = {}
     group: dict[str, dict[str, Setting]] = {}
@@ -136,8 +147,18 @@ def read_node_file(text: str, *, folder: Path) -> NodeFile:
         file = msgspec.structs.replace(file, groups=names)
     _check_groups(file)
     _check_ports(file)
-    secret_file = str(folder / file.secret_file) if file.secret_file else None
-    return msgspec.structs.replace(file, store=str(folder / file.store), secret_file=secret_file)
+    return msgspec.structs.replace(
+        file,
+        store=str(folder / file.store),
+        secret_file=_placed(folder, file.secret_file),
+        tls_config_file=_placed(folder, file.tls_config_file),
+        log_folder=_placed(folder, file.log_folder),
+    )
+
+
+def _placed(folder: Path, path: str | None) -> str | None:
+    """Return where a path begins that stands in the file of a folder."""
+    return str(folder / path) if path else None
 
 
 def choose_machine(file: NodeFile, wanted: str | None, host_name: str) -> str:

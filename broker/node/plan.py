@@ -53,6 +53,7 @@ class NodePlan:
         folder: of its data.
         children: the processes.
         warnings: what may be a mistake in the file.
+        log_folder: where the processes log; None: below `folder`.
         changes: commands by which its members are added, of a machine that joined.
         has_left: nothing is to run here any more.
     """
@@ -61,6 +62,7 @@ class NodePlan:
     folder: Path
     children: tuple[ChildPlan, ...]
     warnings: tuple[str, ...]
+    log_folder: str | None = None
     changes: tuple[str, ...] = ()
     has_left: bool = False
 
@@ -70,7 +72,12 @@ class NodePlan:
 
 
 def plan_node(
-    file: NodeFile, machine: str, *, secret: str | None, is_lenient: bool = False
+    file: NodeFile,
+    machine: str,
+    *,
+    secret: str | None,
+    tls: Mapping[str, str] | None = None,
+    is_lenient: bool = False,
 ) -> NodePlan:
     """Lay out the processes of a machine.
 
@@ -78,20 +85,24 @@ def plan_node(
         file: what all machines share.
         machine: one of `file.every_machine`.
         secret: what `file.secret_file` holds.
+        tls: what `file.tls_config_file` holds.
         is_lenient: brokers are not given unknown keys and wrong values; what protects is refused still.
 
     Raises:
         ConfigError: groups' settings are wrong; names all mistakes and their groups.
     """
     folder = Path(file.store) / machine
-    host = file.every_machine[machine]
-    secret_option = ("--secret-file", file.secret_file) if file.secret_file else ()
-    children = [_plan_name_server(file, host, folder, secret)]
+    shared = _of_all(file)
+    if file.secret_file:
+        shared = ("--secret-file", file.secret_file, *shared)
+    tls = tls or {}
+    children = [_plan_name_server(file, machine, folder)]
     warned: dict[str, list[str]] = {}
     mistaken: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
         values = file.settings_of(group) | _decided(file, machine, place)
-        reading = read_settings(values, {"secret": secret} if secret else {}, is_lenient=is_lenient)
+        flags = {**tls, "secret": secret} if secret else {**tls}
+        reading = read_settings(values, flags, is_lenient=is_lenient)
         for texts, by_text in ((reading.mistakes, mistaken), (reading.warnings, warned)):
             for text in texts:
                 by_text.setdefault(text, []).append(group)
@@ -102,7 +113,10 @@ def plan_node(
             ChildPlan(
                 name=group,
                 address=reading.config.listen,
-                command=(*_PYTHON, "broker.server.cli", "-c", str(settings), *secret_option),
+                command=(
+                    *(*_PYTHON, "broker.server.cli", "-c", str(settings)),
+                    *(*shared, *_log_file(file, machine, group)),
+                ),
                 log=folder / "logs" / f"{group}.log",
                 files=((settings, _properties(_without(values, reading.passed_over))),),
             )
@@ -115,6 +129,7 @@ def plan_node(
         folder,
         tuple(children),
         warnings,
+        log_folder=file.log_folder,
         changes=_changes(file, machine),
         has_left=machine in file.left,
     )
@@ -132,12 +147,33 @@ def _without(values: Mapping[str, str], keys: Sequence[str]) -> dict[str, str]:
     return {key: value for key, value in values.items() if key not in keys}
 
 
-def _plan_name_server(file: NodeFile, host: str, folder: Path, secret: str | None) -> ChildPlan:
+def _of_all(file: NodeFile) -> tuple[str, ...]:
+    """Return the options of all processes."""
+    options: list[str] = []
+    if file.tls_config_file:
+        options += ["--tls-config", file.tls_config_file]
+    if file.log_level:
+        options += ["--log-level", file.log_level]
+    if file.log_format == "json":
+        options += ["--log-format", "json"]
+    return tuple(options)
+
+
+def _log_file(file: NodeFile, machine: str, name: str) -> tuple[str, ...]:
+    """Return the option that gives a process a log file of its own, if there is a folder for them."""
+    if file.log_folder is None:
+        return ()
+    return ("--log-file", str(Path(file.log_folder) / f"{machine}-{name}.log"))
+
+
+def _plan_name_server(file: NodeFile, machine: str, folder: Path) -> ChildPlan:
     """Lay out the name server; its secret counts for the brokers of all groups."""
+    host = file.every_machine[machine]
     listen = Address(host, file.ports.namesrv)
-    settings, secrets = folder / "conf" / "namesrv.conf", folder / "conf" / "namesrv.secrets"
+    settings = folder / "conf" / "namesrv.conf"
     values = {"bindAddress": listen.host, "listenPort": str(listen.port)}
-    options: tuple[str, ...] = ("--secret-file", str(secrets)) if secret else ()
+    options: tuple[str, ...] = ("--group-secret-file", file.secret_file) if file.secret_file else ()
+    options = (*options, *_of_all(file), *_log_file(file, machine, NAME_SERVER))
     if file.ports.metrics:
         figures = Address(_figures_host(file, host), metrics_port(file, 0))
         options = (*options, "--metrics", str(figures))
@@ -146,10 +182,7 @@ def _plan_name_server(file: NodeFile, host: str, folder: Path, secret: str | Non
         address=listen,
         command=(*_PYTHON, "broker.namesrv.cli", "-c", str(settings), *options),
         log=folder / "logs" / "namesrv.log",
-        files=(
-            (settings, _properties(values)),
-            *([(secrets, f"* {secret}\n")] if secret else []),
-        ),
+        files=((settings, _properties(values)),),
     )
 
 

@@ -156,6 +156,8 @@ def write_files(plan: NodePlan) -> set[str]:
     """
     for name in ("conf", "logs"):
         (plan.folder / name).mkdir(parents=True, exist_ok=True)
+    if plan.log_folder is not None:
+        Path(plan.log_folder).mkdir(parents=True, exist_ok=True)
     changed = set()
     for child in plan.children:
         for path, text in child.files:

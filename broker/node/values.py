@@ -44,7 +44,7 @@ def check_tables(file: Mapping[str, object]) -> None:
     Raises:
         ConfigError: names the key and the value.
     """
-    for key in ("store", "cluster", "secret_file"):
+    for key in ("store", "cluster", "secret_file", "tls_config_file", "log_folder"):
         _check_line(key, file.get(key))
     for table in ("machines", "joined"):
         for name, host in _table(file.get(table)).items():

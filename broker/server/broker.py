@@ -51,6 +51,7 @@ from dledger import (
     NodeId,
     RoleView,
 )
+from dledger.runtime.secret_file import SecretFile
 from dledger.storage.lock import StoreLock
 from dledger_mq.net.address import Address
 from dledger_mq.net.frame_socket import FrameSocket
@@ -92,6 +93,9 @@ class Broker:
             ConfigError: the configuration contradicts itself, or a certificate cannot be used.
         """
         self._tls = TlsKeeper(config.tls)
+        self._secret_file = (
+            SecretFile(config.secret_file, "--secret-file") if config.secret_file else None
+        )
         derived = Path(config.store_path) / DERIVED
         # What is derived is written anew at each start, so it must be ours before the log is opened.
         self._lock = StoreLock(derived)
@@ -173,7 +177,7 @@ class Broker:
             group=config.group,
             peers=config.peers,
             store_path=config.store_path,
-            secret=config.secret,
+            secret=config.secret if self._secret_file is None else self._secret_file.secret,
             tls=self._tls.members,
             segment_size_bytes=config.segment_size_bytes,
             snapshot_log_bytes=config.snapshot_log_bytes,
@@ -218,6 +222,8 @@ class Broker:
                 self._start_accepting()
                 await nursery.start(self._listener.run, self._sockets)
                 nursery.start_soon(self._tls.run)
+                if self._secret_file is not None:
+                    nursery.start_soon(self._secret_file.run)
                 nursery.start_soon(self._registrar.run)  # name servers connect back
                 task_status.started()
                 await self._stop_wanted.wait()
@@ -337,6 +343,7 @@ class Broker:
                 wall_ms=self._clock,
                 clock_ahead_ms=lambda: self._clock.ahead_ms,
             ),
+            self._tls.figures,
         )
 
     def _watch_log(self, controller: BrokerController) -> None:

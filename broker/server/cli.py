@@ -26,7 +26,6 @@ from broker.command_line import (
     SERVER_EXIT_CODES,
     port,
     print_line,
-    read_secret,
     run_command,
     why_unreadable,
 )
@@ -36,12 +35,15 @@ from broker.server.broker import Broker
 from broker.server.check_command import check
 from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.server.dev import DevOptions, run_dev
+from broker.server.settings.values import Values
 from broker.settings.judging import join_mistakes
+from broker.settings.tls import CONFIG_FILE, TlsSettings, read_tls
 from broker.tls.file import with_tls_file
 from broker.tls.keeper import TlsKeeper, tls_warnings
 from dledger import ConfigError, DiskFailedError
 from dledger.runtime.allocator import use_one_arena
 from dledger.runtime.descriptors import raise_limit
+from dledger.runtime.secret_file import SecretFile
 from dledger.runtime.stop_signals import STOP_S_MAX, handle_stop_signals
 from dledger.version import __version__
 from dledger_mq.message import compiled
@@ -91,7 +93,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
     Raises:
         ConfigError: the settings are wrong, or options contradict each other.
     """
-    LogOutput.of(options).start()
+    # The processes of --dev have files of their own.
+    (LogOutput(options.log_level) if options.dev else LogOutput.of(options)).start()
     if options.json and not options.check:
         raise ConfigError("--json goes with --check")
     if options.metrics_port is not None and not options.dev:
@@ -107,6 +110,8 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         )
     for warning in reading.warnings:
         print_line(console, f"[yellow]{_PROGRAM}:[/yellow] {escape(warning)}")
+        if options.log_file is not None:  # nobody may ever look at standard error
+            _log.warning("%s", warning)
     trio.run(_serve, reading.config, console)
     return EXIT_OK
 
@@ -144,7 +149,14 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--cluster", help="cluster name in routes (default: DefaultCluster)")
     parser.add_argument(
-        "--secret-file", metavar="FILE", help="its first line is the group's secret"
+        "--secret-file",
+        metavar="FILE",
+        help="its first line is the group's secret; a second one is accepted, too, while it is changed",
+    )
+    parser.add_argument(
+        "--tls-config",
+        metavar="FILE",
+        help="keys of TLS (tls.config.file; docs/tls.md); with --dev for all of its processes",
     )
     parser.add_argument(
         "--metrics",
@@ -213,8 +225,22 @@ def _dev_options(options: argparse.Namespace) -> DevOptions:
         namesrv_port=options.namesrv_port,
         metrics_port=options.metrics_port,
         cluster=options.cluster or "DefaultCluster",
-        log_level=options.log_level,
+        log=LogOutput.of(options),
+        tls_config=options.tls_config and str(Path(options.tls_config).resolve()),
+        tls=_tls_of_dev(options.tls_config),
     )
+
+
+def _tls_of_dev(path: str | None) -> TlsSettings:
+    """Return what the processes of --dev offer each other; raises ConfigError."""
+    if path is None:
+        return TlsSettings()
+    values = Values(with_tls_file({CONFIG_FILE: path}))
+    settings = read_tls(values)
+    if values.mistakes:
+        raise ConfigError(join_mistakes([str(each.text) for each in values.mistakes], path))
+    TlsKeeper(settings)
+    return settings
 
 
 def _configure(options: argparse.Namespace) -> Reading:
@@ -224,8 +250,11 @@ def _configure(options: argparse.Namespace) -> Reading:
         ConfigError: the file cannot be read, or an option cannot.
     """
     found = _read_file(options.config) if options.config else []
+    values = {each.key: each.value for each in found}
+    if options.tls_config is not None:
+        values[CONFIG_FILE] = options.tls_config
     reading = read_settings(
-        with_tls_file({each.key: each.value for each in found}),
+        with_tls_file(values),
         _flags(options),
         lines={each.key: each.line for each in found},
         is_lenient=options.lenient,
@@ -244,9 +273,18 @@ def _configure(options: argparse.Namespace) -> Reading:
             reading.config,
             advertised_host=host,
             acl_file=_beside(options.config, reading.config.acl_file),
+            secret_file=options.secret_file,
         ),
-        warnings=(*reading.warnings, *tls_warnings(reading.config.tls)),
+        warnings=(
+            *reading.warnings,
+            *tls_warnings(reading.config.tls),
+            *_secret_warnings(options.secret_file),
+        ),
     )
+
+
+def _secret_warnings(path: str | None) -> list[str]:
+    return SecretFile(path, "--secret-file").warnings() if path else []
 
 
 def _beside(conf: str | None, file: str | None) -> str | None:
@@ -296,7 +334,7 @@ def _flags(options: argparse.Namespace) -> dict[str, str]:
     if options.metrics:
         flags |= _metrics_flags(options.metrics)
     if options.secret_file:
-        flags["secret"] = read_secret(options.secret_file, "--secret-file")
+        flags["secret"] = SecretFile(options.secret_file, "--secret-file").secret.shown
     return {key: value for key, value in flags.items() if value is not None}
 
 

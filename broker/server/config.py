@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -31,7 +32,7 @@ from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
 from broker.settings.tls import TlsMode, TlsSettings, read_peer_tls, read_tls
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
-from dledger import ConfigError, LogConfig, NodeId, Peer, RaftConfig, parse_peers
+from dledger import ConfigError, LogConfig, MemberTls, NodeId, Peer, RaftConfig, parse_peers
 from dledger.config import is_loopback, voters_of
 from dledger_mq.net.address import Address
 
@@ -120,6 +121,7 @@ class BrokerConfig:
         retention: what is deleted when.
         metrics: figures over HTTP.
         tls: of the port for clients, and of connections that this node opens there.
+        secret_file: holds `secret`, and is looked after; None: it stands in broker.conf, or there is none.
         acl_file: where accounts and their rights stand; None: everybody may do everything.
     """
 
@@ -135,6 +137,7 @@ class BrokerConfig:
     namesrvs: tuple[Address, ...] = ()
     preferred_leaders: tuple[str, ...] = ()
     secret: str | None = field(default=None, repr=False)
+    secret_file: str | None = None
     fsync: bool = True
     segment_size_bytes: int = 256 * 1024 * 1024
     snapshot_log_bytes: int = 256 * 1024 * 1024
@@ -547,10 +550,13 @@ def _risks(config: BrokerConfig) -> list[str]:
             "flushDiskType=ASYNC_FLUSH: sends are acknowledged before fsync; a power cut on a majority of "
             "the nodes may lose acknowledged messages"
         )
-    if config.acl_file is None and not is_loopback(config.listen.host):
+    tls = config.tls
+    shows_certificates = tls.mode is TlsMode.ENFORCING and tls.client_auth is ssl.CERT_REQUIRED
+    if config.acl_file is None and not shows_certificates and not is_loopback(config.listen.host):
         found.append(
             f"EVERYBODY who reaches {config.listen} can read, send and delete messages of all topics, move the offsets "
-            "of all groups, delete topics and groups, and change settings: access control is off (aclEnable)"
+            "of all groups, delete topics and groups, and change settings: access control is off (aclEnable), and "
+            "clients need no certificate (tls.server.mode=enforcing with tls.server.need.client.auth=require)"
         )
     return found
 
@@ -596,11 +602,26 @@ def _problems_of_log(config: BrokerConfig) -> list[str]:
             store_path=config.store_path,
             raft=config.raft_config(),
             secret=config.secret,
+            tls=_tls_to_check(config),
         )
         log.validate()
     except ConfigError as error:
         return [str(error)]
     return []
+
+
+def _tls_to_check(config: BrokerConfig) -> MemberTls | None:
+    """Return what members are to take from each other, without its certificates: nothing is connected with it."""
+    mode = config.tls.peer_mode
+    if mode is TlsMode.DISABLED:
+        return None
+    return MemberTls(
+        _no_certificate, _no_certificate, takes_plain_text=mode is not TlsMode.ENFORCING
+    )
+
+
+def _no_certificate() -> ssl.SSLContext:
+    raise AssertionError("settings are only checked with it")
 
 
 def _lone(config: BrokerConfig, added: Mapping[str, str]) -> list[str]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import ssl
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import trio
@@ -11,8 +12,11 @@ from rich.console import Console
 from rich.markup import escape
 
 from broker.command_line import print_line
+from broker.log_output import LogOutput
 from broker.processes.child import Child, ChildEnd, Program
 from broker.processes.staged_stop import StagedStop, StopStage
+from broker.settings.tls import TlsSettings
+from broker.tls.keeper import TlsKeeper
 from dledger import ConfigError
 from dledger.runtime.stop_signals import handle_stop_signals
 from dledger.storage.lock import StoreLock
@@ -45,15 +49,20 @@ class DevOptions:
 
     Attributes:
         store: folder of all data, an absolute path.
+        log: of the nodes, and in what form also of the name server; a file stands for one of each, with its name added.
         metrics_port: of the first node's figures; None: none are given.
+        tls_config: the absolute path of a file with keys of TLS, for all processes.
+        tls: what stands there.
     """
 
     store: Path
     first_port: int
     namesrv_port: int
     cluster: str
-    log_level: str
+    log: LogOutput
     metrics_port: int | None = None
+    tls_config: str | None = None
+    tls: TlsSettings = field(default_factory=TlsSettings)
 
     @property
     def ports(self) -> list[int]:
@@ -185,10 +194,16 @@ def _metrics(port: int) -> tuple[str, ...]:
     return ("--metrics", f"{HOST}:{port}")
 
 
+def _tls(options: DevOptions) -> tuple[str, ...]:
+    return ("--tls-config", options.tls_config) if options.tls_config else ()
+
+
 def _name_server(options: DevOptions, metrics: tuple[str, ...]) -> Program:
     command = (
         *(sys.executable, "-m", "broker.namesrv.cli"),
         *("--listen", f"{HOST}:{options.namesrv_port}", "--store", str(options.store / "namesrv")),
+        *options.log.passed_on("namesrv", with_level=False),
+        *_tls(options),
         *metrics,
     )
     return Program("name server", command, options.store / "namesrv.log")
@@ -200,7 +215,8 @@ def _broker(options: DevOptions, node: str, port: int, metrics: tuple[str, ...])
         *("--group", GROUP, "--id", node, "--peers", options.peers),
         *("--listen", f"{HOST}:{port}", "--namesrv", f"{HOST}:{options.namesrv_port}"),
         *("--store", str(options.store / node), "--cluster", options.cluster),
-        *("--log-level", options.log_level),
+        *options.log.passed_on(node),
+        *_tls(options),
         *metrics,
     )
     return Program(f"broker {node}", command, options.store / f"{node}.log")
@@ -208,10 +224,10 @@ def _broker(options: DevOptions, node: str, port: int, metrics: tuple[str, ...])
 
 async def _announce(options: DevOptions, console: Console) -> None:
     """Print how to use the group once it has a leader with a route."""
-    namesrv = Address(HOST, options.namesrv_port)
+    namesrv, tls = Address(HOST, options.namesrv_port), TlsKeeper(options.tls).client()
     with trio.move_on_after(_READY_S):
         # Polled, because another process is asked.
-        while not await _has_leader(namesrv):  # noqa: ASYNC110
+        while not await _has_leader(namesrv, tls):  # noqa: ASYNC110
             await trio.sleep(_POLL_S)
         brokers = ", ".join(
             f"{node} {HOST}:{port}" for node, port in zip(NODES, options.ports, strict=True)
@@ -232,12 +248,12 @@ async def _announce(options: DevOptions, console: Console) -> None:
     print_line(console, "[yellow]no leader yet[/yellow]; the logs say why")
 
 
-async def _has_leader(namesrv: Address) -> bool:
+async def _has_leader(namesrv: Address, tls: ssl.SSLContext | None) -> bool:
     """Return True once the default topic's route has a broker 0; any failure means not yet, since the caller polls."""
     request = make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, 1, {"topic": "TBW102"})
     try:
         async with trio.open_nursery() as nursery:
-            connection = await connect(namesrv, nursery, timeout_s=1.0)
+            connection = await connect(namesrv, nursery, timeout_s=1.0, tls=tls)
             connection.send_nowait(encode_command(request))
             frames = []
             with trio.move_on_after(1.0):

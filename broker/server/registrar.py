@@ -29,7 +29,7 @@ from broker.server.watches.name_contested import NameContested
 from broker.service.tables import wire_topic, wire_version
 from broker.store.group_settings import GroupSettings
 from broker.store.topics import DataVersion, Topics
-from dledger import LogServer
+from dledger import GroupSecret, LogServer
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
@@ -194,9 +194,9 @@ class Registrar:
         point = self._loss_watch.own_point()
         if point is not None:
             ext[COMMITTED_FIELD] = write_log_point(point)
-        secret = self._log.config.secret
+        secret = GroupSecret.of(self._log.config.secret)
         if nonce and secret is not None:
-            ext[PROOF_FIELD] = registration_proof(secret, nonce, ext, body)
+            ext[PROOF_FIELD] = registration_proof(secret.shown, nonce, ext, body)
         return encode_command(make_request(RequestCode.REGISTER_BROKER, opaque, ext, body))
 
     def _version(self) -> DataVersion:

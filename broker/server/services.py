@@ -69,7 +69,7 @@ from broker.store.kept_log import KeptLog
 from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
-from dledger import LogServer
+from dledger import GroupSecret, LogServer
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
 from dledger_mq.message.numbers import PhysicalOffset
@@ -220,7 +220,7 @@ class Services:
         config = self._config
         return LeaderLink(
             self._log,
-            secret=config.secret,
+            secret=GroupSecret.of(self._log.config.secret),
             asked_max=config.limits.forwards_max,
             asked_bytes_max=config.limits.staged_bytes_max,
             now_ms=self._environment.monotonic_ms,
@@ -327,7 +327,7 @@ class Services:
         return LinkServer(
             group=config.group,
             is_member=self._log.roster.is_known,
-            secret=config.secret,
+            secret=GroupSecret.of(self._log.config.secret),
             nonce=self._environment.link_nonce,
             needs_secret=self._environment.guard is not None,
             frame_bytes_max=config.limits.frame_bytes_max,

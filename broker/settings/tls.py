@@ -16,6 +16,9 @@ from dledger_mq.net.tls_contexts import TlsFiles
 
 CONFIG_FILE: Final = "tls.config.file"
 CONFIG_FILE_OF_STOCK: Final = "/etc/rocketmq/tls.properties"
+OF_MEMBERS: Final = "tls.peer."
+"""How the keys begin that only members of a group have; name servers may share a TLS file with them."""
+
 PASSWORDS: Final = frozenset(
     {"tls.server.keyPassword", "tls.client.keyPassword", "tls.peer.keyPassword"}
 )
@@ -111,6 +114,12 @@ TLS_KEYS: Final = (
         is_strict=True,
     ),
     HonouredKey(
+        flag("tls.metrics.enable"),
+        "whether the port of the figures (`/metrics`, `/healthz`, `/readyz`) takes HTTPS only, with the certificate of "
+        "`tls.server.certPath`, and asks its clients for theirs as `tls.server.need.client.auth` says",
+        is_strict=True,
+    ),
+    HonouredKey(
         text(CONFIG_FILE, CONFIG_FILE_OF_STOCK),
         "a file with keys of TLS, which win over those of this one",
         shown_default="none",
@@ -178,6 +187,7 @@ class TlsSettings:
         dials: whether connections that are opened are encrypted.
         client: certificate that is shown there, and who signs those of servers.
         checks_servers: whether these are checked.
+        figures: whether the port of the figures takes TLS, and nothing else.
         peer_mode: what members of the group take from each other and speak.
         peer: certificate that is shown there, and who signs those of others.
     """
@@ -188,6 +198,7 @@ class TlsSettings:
     dials: bool = False
     client: TlsFiles = field(default_factory=TlsFiles)
     checks_servers: bool = True
+    figures: bool = False
     peer_mode: TlsMode = TlsMode.DISABLED
     peer: TlsFiles = field(default_factory=TlsFiles)
 
@@ -195,6 +206,11 @@ class TlsSettings:
     def is_offered(self) -> bool:
         """True if the port takes TLS."""
         return self.mode is not TlsMode.DISABLED and bool(self.server.certificate)
+
+    @property
+    def needs_server(self) -> bool:
+        """True if a port shows the server's certificate."""
+        return self.is_offered or self.figures
 
 
 class SettingsReader(Protocol):
@@ -237,6 +253,12 @@ def read_tls(values: SettingsReader) -> TlsSettings:
             "tls.server.need.client.auth",
             f"tls.server.need.client.auth={auth}: name in tls.server.trustCertPath who signs certificates of clients",
         )
+    figures = values.boolean("tls.metrics.enable", default=False)
+    if figures and not server.certificate:
+        values.refuse(
+            "tls.metrics.enable",
+            "tls.metrics.enable=true: name a certificate in tls.server.certPath",
+        )
     dials = values.boolean("tls.enable", default=mode is TlsMode.ENFORCING)
     return TlsSettings(
         mode=mode,
@@ -245,6 +267,7 @@ def read_tls(values: SettingsReader) -> TlsSettings:
         dials=values.boolean("useTLS", default=False) or dials,
         client=_read_files(values, "client"),
         checks_servers=values.boolean("tls.client.authServer", default=True),
+        figures=figures,
     )
 
 

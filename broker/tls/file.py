@@ -11,8 +11,12 @@ from broker.settings.tls import CONFIG_FILE, CONFIG_FILE_OF_STOCK
 from dledger.errors import ConfigError
 
 
-def with_tls_file(values: Mapping[str, str]) -> dict[str, str]:
+def with_tls_file(values: Mapping[str, str], *, passes_over: str = "") -> dict[str, str]:
     """Return the values of a file of settings with those of the TLS file that it names, which win.
+
+    Args:
+        values: of the file of settings.
+        passes_over: how keys of the TLS file begin that mean nothing to this process; empty: all do.
 
     The file that RocketMQ reads unless told otherwise may be missing.
 
@@ -35,4 +39,5 @@ def with_tls_file(values: Mapping[str, str]) -> dict[str, str]:
             raise ConfigError(
                 f"{CONFIG_FILE}={path}, line {each.line}: {each.key} is no key of TLS, and nothing else stands there"
             )
-    return {**values, **{each.key: each.value for each in found}}
+    own = (each for each in found if not passes_over or not each.key.startswith(passes_over))
+    return {**values, **{each.key: each.value for each in own}}

@@ -65,6 +65,10 @@ class TlsKeeper:
         """Return what encrypts a connection that is opened now; None: plain text."""
         return self._now.client
 
+    def figures(self) -> ssl.SSLContext | None:
+        """Return what encrypts a connection to the port of the figures that comes now; None: plain text."""
+        return self._now.server if self._settings.figures else None
+
     @property
     def _paths(self) -> tuple[str, ...]:
         return tuple(path for files in _used(self._settings) for path in files.paths)
@@ -102,7 +106,7 @@ class _Contexts:
 def _load(settings: TlsSettings) -> _Contexts:
     """Return what the settings name; all of it or, with TlsFilesError, nothing."""
     found = _Contexts()
-    if settings.is_offered:
+    if settings.needs_server:
         found = replace(found, server=server_context(settings.server, settings.client_auth))
     if settings.dials:
         client = client_context(settings.client, checks_server=settings.checks_servers)
@@ -124,7 +128,7 @@ def _held(context: ssl.SSLContext | None) -> ssl.SSLContext:
 def _used(settings: TlsSettings) -> list[TlsFiles]:
     """Return the files that are used."""
     ends = (
-        (settings.server, settings.is_offered),
+        (settings.server, settings.needs_server),
         (settings.client, settings.dials),
         (settings.peer, settings.peer_mode is not TlsMode.DISABLED),
     )

@@ -44,6 +44,7 @@ from dledger.errors import (
     UnreachableError,
     UsageError,
 )
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.configuration import MemberChange
 from dledger.raft.entry import Entry
@@ -86,7 +87,7 @@ class Client:
         peers: str | tuple[Peer, ...],
         *,
         group: str = "default",
-        secret: str | None = None,
+        secret: GroupSecret | str | None = None,
         tls: MemberTls | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:

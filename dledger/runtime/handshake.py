@@ -2,7 +2,8 @@
 
 The conversation stands in codec/hello.py. With a secret each side proves that it knows it by an
 HMAC-SHA256 over both openings (ids, roles, nonces and attributes included), with a label for the
-side, so that a proof can neither be reflected nor used elsewhere. The dialer proves first. This
+side, so that a proof can neither be reflected nor used elsewhere. The dialer proves first; while the
+secret changes, an acceptor believes the old and the new one, and answers with what it was shown. This
 authenticates; it does not encrypt, and it does not protect the bytes that follow from somebody who
 can change packets on the way (docs/formats/rpc.md says what to do there).
 """
@@ -34,6 +35,7 @@ from dledger.codec.hello import (
 from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
 from dledger.errors import HandshakeRefusedError, PeerProtocolError, UnreachableError
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import draw_process_number, now_ms
@@ -70,7 +72,7 @@ class Identity:
     node_id: NodeId | None
     process: int
     members: frozenset[NodeId]
-    secret: bytes | None
+    secret: GroupSecret | None
     attributes: Mapping[str, str] = field(default_factory=dict)
     clock: ClockWatch | None = None
     store_identity: StoreIdentity | None = None
@@ -83,7 +85,7 @@ class Identity:
         cls,
         group: str,
         members: frozenset[NodeId],
-        secret: str | None,
+        secret: GroupSecret | str | None,
         tls: MemberTls | None = None,
     ) -> Identity:
         """Build the identity of a log client of a group."""
@@ -92,7 +94,7 @@ class Identity:
             node_id=None,
             process=draw_process_number(),
             members=members,
-            secret=secret.encode() if secret else None,
+            secret=GroupSecret.of(secret or None),
             tls=tls,
         )
 
@@ -165,11 +167,11 @@ def opening_decoder() -> FrameDecoder:
     return FrameDecoder(frame_bytes_max=HELLO_FRAME_BYTES_MAX, blob_bytes_max=0)
 
 
-def _prove(secret: bytes | None, *, label: bytes, hello: bytes, challenge: bytes) -> bytes:
+def _prove(secret: str | None, *, label: bytes, hello: bytes, challenge: bytes) -> bytes:
     """Return the HMAC over label, dialer's and acceptor's opening. Each has its length in front."""
     if secret is None:
         return b""
-    proof = hmac.new(secret, digestmod=hashlib.sha256)
+    proof = hmac.new(secret.encode(), digestmod=hashlib.sha256)
     for part in (label, hello, challenge):
         proof.update(len(part).to_bytes(4, "big"))
         proof.update(part)
@@ -246,12 +248,13 @@ async def dial(stream: FrameStream, me: Identity, target: NodeId | None) -> Remo
     if not isinstance(challenge, Challenge):
         raise PeerProtocolError("a welcome came where a challenge was due")
     _check_acceptor(challenge, me, target)
-    proof = ProofOfSecret(_prove(me.secret, label=_DIALER_LABEL, hello=hello, challenge=opening))
+    secret = None if me.secret is None else me.secret.shown  # the same for both proofs
+    proof = ProofOfSecret(_prove(secret, label=_DIALER_LABEL, hello=hello, challenge=opening))
     await stream.send(encode_frame(encode_header(proof)))
     welcome = _not_refused(decode_from_acceptor(await stream.receive_one()))
     if not isinstance(welcome, Welcome):
         raise PeerProtocolError("a second challenge came where a welcome was due")
-    expected = _prove(me.secret, label=_ACCEPTOR_LABEL, hello=hello, challenge=opening)
+    expected = _prove(secret, label=_ACCEPTOR_LABEL, hello=hello, challenge=opening)
     if not hmac.compare_digest(welcome.proof, expected):
         raise HandshakeRefusedError("secret", f"{challenge.node_id} does not know the secret")
     clock = reading_of(challenge.attributes, asked_ms=asked_ms, answered_ms=answered_ms)
@@ -325,13 +328,20 @@ async def accept(
     answer = decode_from_dialer(await stream.receive_one())
     if not isinstance(answer, ProofOfSecret):
         raise PeerProtocolError("a second hello came where a proof was due")
-    expected = _prove(me.secret, label=_DIALER_LABEL, hello=opening, challenge=challenge)
-    if not hmac.compare_digest(answer.proof, expected):
+    proven = [
+        secret
+        for secret in (me.secret.accepted if me.secret is not None else (None,))
+        if hmac.compare_digest(
+            answer.proof,
+            _prove(secret, label=_DIALER_LABEL, hello=opening, challenge=challenge),
+        )
+    ]
+    if not proven:
         await _refuse(stream, "secret", f"{hello.node_id or 'the client'} does not know the secret")
     node_id = NodeId(hello.node_id) if hello.role == "peer" else None
     if node_id is not None and (reason := check_duplicate(node_id, hello.process)):
         await _refuse(stream, "duplicate", reason)
-    welcome = Welcome(_prove(me.secret, label=_ACCEPTOR_LABEL, hello=opening, challenge=challenge))
+    welcome = Welcome(_prove(proven[0], label=_ACCEPTOR_LABEL, hello=opening, challenge=challenge))
     await stream.send(encode_frame(encode_header(welcome)))
     return Remote(node_id, hello.process, hello.attributes)
 

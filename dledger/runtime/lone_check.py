@@ -68,10 +68,9 @@ class LoneCheck:
     async def _ask(self, peer: Peer) -> None:
         """Ask who leads by what this member knows, and give up the vote if they are further."""
         me = self._me
-        secret = None if me.secret is None else me.secret.decode()
         try:
             async with Client(
-                (peer,), group=me.group, secret=secret, tls=me.tls, timeout_s=ASK_S
+                (peer,), group=me.group, secret=me.secret, tls=me.tls, timeout_s=ASK_S
             ) as client:
                 seen = await client.members()
         except DLedgerError as error:

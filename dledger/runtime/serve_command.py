@@ -17,6 +17,7 @@ from dledger.runtime.allocator import use_one_arena
 from dledger.runtime.commands import EXIT_DONE
 from dledger.runtime.descriptors import raise_limit
 from dledger.runtime.events_log import log_event
+from dledger.runtime.secret_file import SecretFile
 from dledger.runtime.server import LogServer
 from dledger.runtime.stop_signals import handle_stop_signals
 from dledger.runtime.task_group import open_task_group
@@ -38,8 +39,12 @@ class CountingMachine:
         self.digest = chain_crc(entries[-1])
 
 
-async def serve(config: LogConfig) -> int:
+async def serve(config: LogConfig, *, secret_file: SecretFile | None = None) -> int:
     """Run until SIGTERM or SIGINT; then hand over and stop. A second signal stops at once.
+
+    Args:
+        config: of the member.
+        secret_file: what holds `config.secret`, and is looked after; None: it never changes.
 
     Raises:
         DLedgerError: the member cannot start, or its disk has failed.
@@ -62,6 +67,8 @@ async def serve(config: LogConfig) -> int:
     handle_stop_signals(stop)
     async with open_task_group() as tasks:
         tasks.start(server.run, name="log server")
+        if secret_file is not None:
+            tasks.start(secret_file.run, name="secret file")
         await asked.wait()
         hand_over.deadline = trio.current_time() + STOP_TIMEOUT_S
         with hand_over:

@@ -19,6 +19,7 @@ import trio
 from dledger.config import LogConfig, peer_at
 from dledger.engine import Engine
 from dledger.errors import DLedgerError, UsageError
+from dledger.group_secret import GroupSecret
 from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
 from dledger.raft.effects import Committed, Role, TransferDone
 from dledger.raft.entry import ENTRY_HEADER_BYTES
@@ -137,7 +138,7 @@ class LogServer:
             node_id=self.node_id,
             process=process,
             members=frozenset(),
-            secret=config.secret.encode() if config.secret else None,
+            secret=GroupSecret.of(config.secret),
             tls=config.tls,
             attributes=dict(config.service_attributes),
             clock=clock,

@@ -144,6 +144,8 @@ class FrameStream:
         while True:
             if self._room is not None:
                 await self._room.wait(self)
+            if self.is_closed:  # before this task had its first turn
+                raise trio.ClosedResourceError
             await trio.lowlevel.wait_readable(self.sock)
             if self._cut_off_for:
                 raise PeerProtocolError(self._cut_off_for)

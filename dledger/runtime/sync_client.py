@@ -15,6 +15,7 @@ import trio
 from dledger.codec.client_rpc import StatusAnswer
 from dledger.config import Peer
 from dledger.errors import DLedgerError, OutcomeUnknownError, UsageError
+from dledger.group_secret import GroupSecret
 from dledger.member_tls import MemberTls
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, NodeId
@@ -31,7 +32,7 @@ class SyncClient:
         peers: str | tuple[Peer, ...],
         *,
         group: str = "default",
-        secret: str | None = None,
+        secret: GroupSecret | str | None = None,
         tls: MemberTls | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> None:

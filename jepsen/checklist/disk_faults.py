@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dledger import Client, EntryDamagedError, NodeId, RefusedError
+from dledger import EntryDamagedError, NodeId, RefusedError
 from jepsen.checklist.stage import Catalogue, Stage
 
 DISK: Final = Catalogue()
@@ -116,7 +116,6 @@ async def sync_fails_on_one(stage: Stage) -> None:
 @DISK.add(41, faults=("read-fail:one",))
 async def reads_fail(stage: Stage) -> None:
     """Fail reads of committed entries on one node; peers have them."""
-    group = stage.broker.group
     for _ in range(2):
         await stage.progress(50)
         stage.kill(*stage.names)  # memory holds no entry then
@@ -124,7 +123,7 @@ async def reads_fail(stage: Stage) -> None:
         await stage.whole()
         await stage.progress(20)
         async with (
-            Client(group.peers, group=group.group, timeout_s=READ_WAIT_S) as client,
+            stage.client(timeout_s=READ_WAIT_S) as client,
             stage.fault("read-fail:one"),
         ):
             for name in stage.names:  # one of them cannot read what it is asked for
@@ -150,9 +149,8 @@ async def the_leader_reads_nothing_and_nobody_helps_for_a_while(stage: Stage) ->
     leader = await stage.leader()
     others = stage.others(leader)
     pids = {name: stage.system.node(name).pid for name in stage.names}
-    group = stage.broker.group
     async with (
-        Client(group.peers, group=group.group, timeout_s=READ_WAIT_S) as client,
+        stage.client(timeout_s=READ_WAIT_S) as client,
         stage.fault("read-broken:leader"),
     ):
         stage.pause(*others)

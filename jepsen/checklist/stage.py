@@ -17,6 +17,8 @@ from typing import Final
 import trio
 
 from dledger import Client, DLedgerError, NodeId, StatusAnswer
+from dledger.runtime.client import TIMEOUT_S
+from jepsen.group_secret import secret_of
 from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.systems.api import Network, Subject
@@ -93,10 +95,16 @@ class Stage:
         """Count the sends that were acknowledged since a time."""
         return sum(op.type == "ok" for op in self.ends(since_ns=since_ns))
 
+    def client(self, *, timeout_s: float = TIMEOUT_S) -> Client:
+        """Return a client of the group's log."""
+        group = self.broker.group
+        return Client(
+            group.peers, group=group.group, secret=secret_of(group.peers), timeout_s=timeout_s
+        )
+
     async def statuses(self) -> dict[str, StatusAnswer]:
         """Ask each member for its status; those that do not answer are left out."""
-        group = self.broker.group
-        async with Client(group.peers, group=group.group, timeout_s=STATUS_TIMEOUT_S) as client:
+        async with self.client(timeout_s=STATUS_TIMEOUT_S) as client:
             answers = await client.status()
         return {
             str(name): status
@@ -141,8 +149,7 @@ class Stage:
         return status is not None and status.is_serving
 
     async def _hand_to(self, name: str) -> None:
-        group = self.broker.group
-        async with Client(group.peers, group=group.group) as client:
+        async with self.client() as client:
             # It may lag behind for the moment, or just be elected.
             with suppress(DLedgerError):
                 await client.transfer(NodeId(name), timeout_s=STATUS_TIMEOUT_S)

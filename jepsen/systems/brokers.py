@@ -13,6 +13,7 @@ from broker.admin.ask import ask_all
 from broker.admin.verify import Comparison, compare
 from dledger import parse_peers
 from dledger.raft.ids import Term
+from jepsen.group_secret import secret_options
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import ProxiedMember, ProxyLinks
@@ -191,6 +192,7 @@ def _move(group: Group, links: NamespaceLinks) -> None:
         node.prefix = links.prefix(node.name)
         _set_option(node.command, "--listen", node.address)
         _set_option(node.command, "--peers", group.peers)
+        node.command += secret_options(group.peers, group.folder)
         _set_option(node.command, "--namesrv", group.namesrv)
     group.by_address = {node.address: node for node in group.nodes}
 

@@ -21,6 +21,7 @@ from dledger import (
     StatusAnswer,
 )
 from dledger.raft.ids import Term
+from jepsen.group_secret import secret_of, secret_options
 from jepsen.history.ops import OpLog
 from jepsen.history.outcomes import Outcome, ended
 from jepsen.nemeses.namespaces import NamespaceLinks
@@ -120,8 +121,12 @@ class PlainLogSystem:
         process.command = [
             *server,
             *("--group", GROUP, "--id", name, "--peers", peers, "--store", str(self.store(name))),
+            *secret_options(peers, self.folder),
         ]
         return process
+
+    def _client(self, peers: str) -> Client:
+        return Client(peers, group=GROUP, secret=secret_of(peers), timeout_s=TIMEOUT_S)
 
     def node(self, name: str) -> Process:
         """Return the member called `name`."""
@@ -173,7 +178,7 @@ class PlainLogSystem:
         A header holds the chain checksum of the whole log before it, and the checksum of its body.
         """
         deadline = trio.current_time() + timeout_s
-        async with Client(self.peers, group=GROUP, timeout_s=TIMEOUT_S) as client:
+        async with self._client(self.peers) as client:
             while True:
                 answers = await client.status()
                 seen = [each for each in answers.values() if isinstance(each, StatusAnswer)]
@@ -188,7 +193,7 @@ class PlainLogSystem:
     @asynccontextmanager
     async def open_log(self, _process: int) -> AsyncIterator[Log]:
         """Open a client that has read what some process before it had read."""
-        async with Client(self._client_peers, group=GROUP, timeout_s=TIMEOUT_S) as client:
+        async with self._client(self._client_peers) as client:
             log = PlainLog(client, self._newest.copy())
             try:
                 yield log

@@ -26,6 +26,7 @@ from broker.node.config import PORT_STEP, NodeFile, Ports, read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.status import look, read_status
 from dledger.raft.ids import Term
+from jepsen.group_secret import write_secret
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.ports import free_port_rows
@@ -298,7 +299,8 @@ def machine_system(folder: Path, options: SystemOptions) -> Iterator[MachineSyst
             for number, name in enumerate(names, start=1)
         }
         path = folder / "node.toml"
-        path.write_text(node_toml(hosts, options.groups))
+        secret_file = write_secret(folder) if links is not None else None
+        path.write_text(node_toml(hosts, options.groups, secret_file))
         file = read_node_file(path.read_text(), folder=folder)
         machines = [_machine(path, file, name) for name in names]
         for machine in machines:
@@ -312,13 +314,14 @@ def machine_system(folder: Path, options: SystemOptions) -> Iterator[MachineSyst
         yield system
 
 
-def node_toml(hosts: Mapping[str, str], groups: int) -> str:
+def node_toml(hosts: Mapping[str, str], groups: int, secret_file: Path | None = None) -> str:
     """Return the file that all machines share, with ports that are free now."""
+    secret = f'secret_file = "{secret_file}"\n' if secret_file is not None else ""
     ports = Ports(*free_port_rows(3, length=groups, step=PORT_STEP))
     machines = "".join(f'{name} = "{host}"\n' for name, host in hosts.items())
     names = ", ".join(f'"broker-{chr(ord("a") + place)}"' for place in range(groups))
     return (
-        f'store = "."\ngroups = [{names}]\n[machines]\n{machines}'
+        f'store = "."\n{secret}groups = [{names}]\n[machines]\n{machines}'
         f"[ports]\nnamesrv = {ports.namesrv}\nbroker = {ports.broker}\nmember = {ports.member}\n"
         f"[broker]\n{BROKER_CONF}"
     )

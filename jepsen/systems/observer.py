@@ -9,6 +9,7 @@ import trio
 
 from dledger import Client, StatusAnswer
 from dledger.raft.ids import Term
+from jepsen.group_secret import secret_of
 from jepsen.history.ops import OBSERVER, OpLog
 from jepsen.history.values import LeaderSeen
 from jepsen.processes import Process
@@ -72,8 +73,9 @@ class Observer:
 
     async def run(self) -> None:
         """Ask until cancelled."""
+        peers = self._group.peers
         async with Client(
-            self._group.peers, group=self._group.group, timeout_s=STATUS_TIMEOUT_S
+            peers, group=self._group.group, secret=secret_of(peers), timeout_s=STATUS_TIMEOUT_S
         ) as client:
             while True:
                 answers = await client.status()

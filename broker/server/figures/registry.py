@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Final
 
@@ -48,7 +49,9 @@ class SeriesLeftOut(Collector):
         )
 
 
-def make_endpoint(sock: socket.socket, observed: Observed) -> Endpoint:
+def make_endpoint(
+    sock: socket.socket, observed: Observed, tls: Callable[[], ssl.SSLContext | None]
+) -> Endpoint:
     """Build the registry of a broker, and the endpoint that gives it on a socket."""
     config = observed.config()
     families = Families(
@@ -77,4 +80,4 @@ def make_endpoint(sock: socket.socket, observed: Observed) -> Endpoint:
             await lag_times.refresh()
             await waiting_topics.refresh()
 
-    return Endpoint(sock, registry, partial(readiness_of, observed), before=before)
+    return Endpoint(sock, registry, partial(readiness_of, observed), before=before, tls=tls)

@@ -20,6 +20,7 @@ from broker.server.links.private_codes import (
 from broker.server.requests.origin import ClientOrigin, ForwardedOrigin, Origin, answer
 from broker.server.requests.request import AnyHandler, Handler, PendingRequest, Where
 from broker.service.conclusions import RequestKind
+from dledger import GroupSecret
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.frame import Frame, FrameDecoder
@@ -39,7 +40,7 @@ class LinkServer:
         *,
         group: str,
         is_member: Callable[[str], bool],
-        secret: str | None,
+        secret: GroupSecret | None,
         nonce: str,
         needs_secret: bool,
         frame_bytes_max: int,
@@ -136,7 +137,7 @@ class LinkServer:
             return HelloRefusal(ResponseCode.NO_PERMISSION, text)
         return refuse_hello(
             command.ext,
-            secret=self._secret,
+            accepted=(None,) if self._secret is None else self._secret.accepted,
             group=self._group,
             is_member=self._is_member,
             nonce=self._nonce,

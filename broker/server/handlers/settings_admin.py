@@ -178,7 +178,6 @@ class SettingsHandlers:
             "brokerRole": "SYNC_MASTER" if is_leader else "SLAVE",
             "filterServerNums": "0",
             "msgTraceTopicName": TRACE_TOPIC,
-            "useTLS": "false",
         }
 
     def _notes(self) -> list[str]:
@@ -221,6 +220,8 @@ def settings_table(config: BrokerConfig) -> dict[str, str]:
         **_retention_settings(config.retention),
         "longPollingEnable": str(config.long_polling).lower(),
         "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
+        "tls.enable": str(config.tls.dials).lower(),
+        "useTLS": str(config.tls.dials).lower(),
     }
     return {**config.texts, **{key: str(value) for key, value in made.items()}}
 

@@ -21,7 +21,7 @@ from broker.server.links.private_codes import (
     PrivateCode,
     link_proof,
 )
-from dledger import LogServer, NodeId
+from dledger import GroupSecret, LogServer, NodeId
 from dledger_mq.net.address import Address, parse_address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
@@ -135,7 +135,7 @@ class LeaderLink:
         self,
         log: LogServer,
         *,
-        secret: str | None,
+        secret: GroupSecret | None,
         asked_max: int,
         asked_bytes_max: int,
         now_ms: Callable[[], int],
@@ -298,7 +298,8 @@ class LeaderLink:
         group = self._log.config.group
         node_id = str(self._log.config.raft.node_id)
         nonce = self._log.status.attributes(NodeId(leader_id)).get(LINK_NONCE, "")
-        proof = link_proof(self._secret, group=group, node_id=node_id, nonce=nonce)
+        secret = None if self._secret is None else self._secret.shown
+        proof = link_proof(secret, group=group, node_id=node_id, nonce=nonce)
         ext = {"group": group, "node": node_id, "nonce": nonce, "proof": proof}
         return encode_command(make_request(PrivateCode.HELLO, 0, ext))
 

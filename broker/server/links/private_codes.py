@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -95,7 +95,7 @@ class HelloRefusal(NamedTuple):
 def refuse_hello(
     ext: Mapping[str, str],
     *,
-    secret: str | None,
+    accepted: Sequence[str | None],
     group: str,
     is_member: Callable[[str], bool],
     nonce: str,
@@ -107,7 +107,7 @@ def refuse_hello(
 
     Args:
         ext: of the request. Older versions do not say which nonce they mean.
-        secret: of the node that is called.
+        accepted: secrets of the node that is called; None is there where the group has none.
         group: its group.
         is_member: whether a node id is that of one of its members.
         nonce: of its process.
@@ -117,15 +117,18 @@ def refuse_hello(
     """
     node_id = fields.text(ext, "node")
     meant = ext.get("nonce", nonce)
-    expected = link_proof(secret, group=group, node_id=node_id, nonce=meant)
-    proof = fields.text(ext, "proof")
+    proof = fields.text(ext, "proof").encode()
+    expected = [
+        link_proof(secret, group=group, node_id=node_id, nonce=meant).encode()
+        for secret in accepted
+    ]
     their_group = fields.text(ext, "group")
     problem = None
     if their_group != group:
         problem = f"this is group {group}, not {their_group[:64]}"
     elif not is_member(node_id):
         problem = f"{node_id[:64]} is not a member of group {group}"
-    elif not hmac.compare_digest(proof.encode(), expected.encode()):
+    elif not any(hmac.compare_digest(proof, each) for each in expected):
         problem = f"{node_id} does not know the group's secret"
     elif meant != nonce:
         text = f"{node_id} means an earlier process of this node"

@@ -99,6 +99,38 @@ async def test_bursts_with_wrong_sends_in_them(make_cluster: ClusterMaker, tmp_p
     assert len(bodies) > 1
 
 
+async def test_what_a_recorded_request_is_good_for(
+    make_cluster: ClusterMaker, tmp_path: Path
+) -> None:
+    """What signatures of 4.x notice, and what they cannot (docs/acl.md): they know no time, no number and no code."""
+    cluster = await guarded(make_cluster, tmp_path)
+    body = b"recorded"
+    ext = send_ext("T", properties=f"UNIQ_KEY\x01{77:032X}\x02") | {"g": "1"}
+    recorded = signed("producer", ext, body)
+    where = signed("consumer", {"topic": "T", "queueId": "0"})
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        assert (await wire.ask(310, recorded, body)).code == 0
+        assert (await wire.ask(30, where)).code == 0
+    async with cluster.wire(leader) as thief:
+        noticed = [
+            await thief.ask(310, recorded | {"g": str(2**40)}, body),
+            await thief.ask(310, recorded | {"b": "U"}, body),
+            await thief.ask(310, recorded, b"altered"),
+            await thief.ask(310, recorded | {"AccessKey": "admin-1"}, body),
+        ]
+        unnoticed = [
+            await thief.ask(310, recorded, body),
+            await thief.ask(31, where),
+            await thief.ask(310, signed("producer", ext | {"g": str(2**40)}, body), body),
+        ]
+        end = await thief.ask(30, where)
+    assert [answer.code for answer in noticed] == [REFUSED] * 4
+    assert [answer.code for answer in unnoticed] == [0] * 3
+    # The first and the last: a send that comes again as it was, while it is among the recent ones, is a repeat.
+    assert end.ext["offset"] == "2"
+
+
 async def test_one_way_requests_are_refused_in_silence(
     make_cluster: ClusterMaker, tmp_path: Path
 ) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
+import subprocess
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -12,13 +15,15 @@ import pytest
 
 from broker.admin.cli import main as dledger_admin
 from dledger.cli import main as dledger
-from dledger_mq import ClientError, make_tls_context
-from dledger_mq.blocking import Admin
+from dledger_mq import ClientError, Message, make_tls_context
+from dledger_mq.blocking import Admin, Producer
 from dledger_mq.net.tls import TlsEnd
+from jepsen.ports import free_port_rows
 from jepsen.processes import Process, poll
 from tests.certificates import HOST, client_side, write_files
+from tests.integration.broker.test_processes import dev_command
 from tests.integration.commands import run_here
-from tests.tls_group import PATIENCE_S, TlsGroup, peer_settings, running
+from tests.tls_group import PATIENCE_S, TlsGroup, peer_settings, running, settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -153,3 +158,54 @@ def test_certificates_change_without_a_restart(permissive: TlsGroup, tmp_path: P
     assert permissive.sends(theirs)
     assert [node.pid for node in permissive.processes.nodes] == pids
     assert "Traceback" not in permissive.logs()
+
+
+def test_a_whole_group_to_try_speaks_tls_and_logs_into_files(tmp_path: Path) -> None:
+    """--dev hands its options for TLS and for logs on to all of its processes."""
+    files = write_files(tmp_path / "tls")
+    keys = tmp_path / "tls.properties"
+    keys.write_text(
+        settings(files, "enforcing")
+        + peer_settings(files, "enforcing")
+        + "tls.metrics.enable=true\n"
+    )
+    command, _ = dev_command(tmp_path / "dev")
+    ports = free_port_rows(1, length=4, step=1)
+    log = tmp_path / "dev.log"
+    options = [
+        *("--tls-config", str(keys), "--metrics-port", str(ports[0])),
+        *("--log-file", str(tmp_path / "own.log"), "--log-format", "json"),
+    ]
+    tls = make_tls_context(trust=files.trust)
+    with (
+        log.open("wb") as out,
+        subprocess.Popen([*command, *options], stdout=out, stderr=out) as dev,
+    ):
+        try:
+            assert poll(lambda: "ready: name server" in log.read_text(), PATIENCE_S), (
+                log.read_text()
+            )
+            namesrv = f"127.0.0.1:{command[command.index('--namesrv-port') + 1]}"
+            with Producer(namesrv, "p", tls=tls) as producer:
+                assert poll(lambda: is_sent(producer), PATIENCE_S), log.read_text()
+            for number in range(4):
+                url = f"https://{HOST}:{ports[0] + number}/healthz"
+                with urllib.request.urlopen(url, timeout=PATIENCE_S, context=tls) as answer:
+                    assert answer.status == 200
+        finally:
+            dev.terminate()
+            dev.terminate()
+            dev.wait(timeout=PATIENCE_S)
+    for name in ("n0", "n1", "n2"):
+        lines = (tmp_path / f"own-{name}.log").read_text().splitlines()
+        assert {json.loads(line)["level"] for line in lines} <= {"info", "warning", "error"}
+        assert lines
+    assert (tmp_path / "own-namesrv.log").exists()
+
+
+def is_sent(producer: Producer) -> bool:
+    """Whether a message is stored now."""
+    with suppress(ClientError):
+        producer.send(Message("T", b"x"))
+        return True
+    return False

@@ -13,6 +13,7 @@ import trio
 from broker.namesrv.asking import ANSWER_BYTES_MAX, ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
+from broker.namesrv.signing_secrets import SigningSecrets
 from broker.server.broker import Broker
 from dledger import Index
 from dledger_mq.net.address import Address
@@ -63,10 +64,10 @@ class Place:
 
 
 @asynccontextmanager
-async def name_server(secrets: dict[str, str] | None = None) -> AsyncIterator[Place]:
+async def name_server(secrets: dict[str, tuple[str, ...]] | None = None) -> AsyncIterator[Place]:
     with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
-            server = NameServer(NameServerConfig(listen=LOOPBACK, secrets=secrets or {}))
+            server = NameServer(NameServerConfig(listen=LOOPBACK, secrets=SigningSecrets(secrets)))
             address = await nursery.start(server.run)
             place = Place(server, address, nursery)
             yield place
@@ -165,7 +166,7 @@ async def test_who_shows_a_copy_of_the_log_does_not_get_the_name(
 async def test_registrations_with_a_secret_are_signed(
     make_cluster: ClusterMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with name_server({"broker-a": "the secret"}) as place:
+    async with name_server({"broker-a": ("the next secret", "the secret")}) as place:
         stranger = await place.stranger()
         refused = await stranger.call(103, claim("10.6.6.6:10911"), b"{}")
         assert (refused.code, place.brokers()) == (16, {})
@@ -183,7 +184,7 @@ async def test_registrations_with_a_secret_are_signed(
 async def test_a_broker_without_the_secret_says_so(
     make_cluster: ClusterMaker, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with name_server({"*": "the secret"}) as place:
+    async with name_server({"*": ("the secret",)}) as place:
         cluster = await make_cluster(1, namesrvs=(place.address,))
         await cluster.wait(lambda: "must be signed" in caplog.text)
         assert place.brokers() == {}

@@ -19,6 +19,7 @@ from typing import Final
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer, addresses_of_group, ask_all
+from jepsen.group_secret import write_secret
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.processes import poll
 from tests.integration.node.test_node import MACHINES, Cluster, running, runs
@@ -172,6 +173,8 @@ def running_machines(folder: Path, group_count: int, *, is_silent: bool) -> Iter
     with ExitStack() as stack:
         links = stack.enter_context(NamespaceLinks(list(MACHINES))) if is_silent else None
         hosts = {name: links.address(name) for name in MACHINES} if links else MACHINES
+        if links:
+            head += f'secret_file = "{write_secret(folder)}"\n'
         cluster = Cluster(folder, machines=hosts, head=head)
         for name, supervisor in cluster.supervisors.items():
             supervisor.prefix = links.prefix(name) if links else []

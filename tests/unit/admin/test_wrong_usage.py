@@ -37,7 +37,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Path("open").chmod(0o644)
     Path("name").write_text("broker-a\n")
     Path("name").chmod(0o600)
-    Path("twice").write_text("b x\nb y\n")
+    Path("twice").write_text("b x\nb y\nb z\n")
     Path("twice").chmod(0o600)
     Path("password").write_text("correct horse battery")
     Path("password").chmod(0o600)
@@ -64,7 +64,7 @@ WRONG: list[tuple[Main, list[str], str]] = [
     ),
     (namesrv, ["--secret-file", "open"], "--secret-file open can be read or changed by everybody"),
     (namesrv, ["--secret-file", "name"], "line 1: no secret stands after broker-a"),
-    (namesrv, ["--secret-file", "twice"], "line 2: b is named a second time"),
+    (namesrv, ["--secret-file", "twice"], "line 3: b is named more than twice"),
     (namesrv, ["--secret-file", "nothing"], "names no broker"),
     (namesrv, ["--secret-file", "absent"], "absent cannot be read: No such file or directory\n"),
     (namesrv, kv("0", "127.0.0.1:2"), "127.0.0.1:0: name servers reach each other at fixed ports"),

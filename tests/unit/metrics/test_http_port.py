@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
 
 import pytest
 import trio
@@ -18,6 +20,7 @@ from broker.metrics.endpoint import Endpoint, Readiness
 from broker.metrics.http_port import CONNECTIONS_MAX, HttpPort, MakePage, Page, plain
 from dledger_mq.net.address import Address
 from dledger_mq.net.listening import bind, bound_address
+from tests.certificates import HOST, client_side, server_side
 from tests.waiting import wait_until
 
 PATIENCE_S = 30.0
@@ -33,11 +36,14 @@ async def _broken() -> Page:
 
 @asynccontextmanager
 async def serving(
-    pages: Mapping[str, MakePage] | None = None, idle_s: float = PATIENCE_S
+    pages: Mapping[str, MakePage] | None = None,
+    idle_s: float = PATIENCE_S,
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[tuple[HttpPort, Address]]:
     sock = bind(Address("127.0.0.1", 0))
     address = bound_address(sock)
-    port = HttpPort(sock, pages or {"/hello": _hello, "/broken": _broken}, idle_s=idle_s)
+    pages = pages or {"/hello": _hello, "/broken": _broken}
+    port = HttpPort(sock, pages, idle_s=idle_s, tls=lambda: tls)
     with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(port.run)
@@ -78,6 +84,41 @@ async def test_a_page_for_each_path(sent: bytes, status: int, body: bytes) -> No
     head, _, rest = answer.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 %d " % status)
     assert rest == body
+
+
+async def exchange_over_tls(address: Address, sent: bytes, tls: ssl.SSLContext) -> bytes:
+    """All that comes back until the server closes."""
+    transport = await dial(address)
+    stream = trio.SSLStream(transport, tls, server_hostname=HOST, https_compatible=True)
+    async with transport:
+        await stream.send_all(sent)
+        return b"".join([bytes(data) async for data in stream])
+
+
+async def test_pages_over_tls_and_nothing_for_who_speaks_plain_text(tmp_path: Path) -> None:
+    client = client_side(tmp_path)
+    refused = request("/hello", "POST", "Content-Length: 3\r\n") + b"abc"
+    async with serving(tls=server_side(tmp_path)) as (port, address):
+        answer = await exchange_over_tls(address, request("/hello"), client)
+        assert answer.startswith(b"HTTP/1.1 200")
+        assert (await exchange_over_tls(address, refused, client)).startswith(b"HTTP/1.1 413")
+        try:
+            answer = await exchange(address, request("/hello"))
+        except trio.BrokenResourceError:
+            answer = b""
+        assert b"hello" not in answer
+        await wait_until(lambda: not port.open_count)
+
+
+async def test_who_never_ends_his_handshake_makes_room_for_others(tmp_path: Path) -> None:
+    client = client_side(tmp_path)
+    async with serving(tls=server_side(tmp_path)) as (port, address), AsyncExitStack() as stack:
+        for _ in range(CONNECTIONS_MAX + 3):
+            silent = await stack.enter_async_context(await dial(address))
+            await silent.send_all(b"\x16\x03\x01")
+        answer = await exchange_over_tls(address, request("/hello"), client)
+        assert answer.endswith(b"hello\n")
+        assert port.refused_count == 0
 
 
 async def test_many_requests_come_over_one_connection_also_at_once() -> None:

@@ -127,7 +127,7 @@ class Server:
             return Answer(is_own=True, chain_crc=None if index is None else 7)
 
         self._registrants = Registrants(
-            self.routes, ask, secrets={}, draw_nonce=lambda: "", now_ms=lambda: 0
+            self.routes, ask, secrets=lambda _name: (), draw_nonce=lambda: "", now_ms=lambda: 0
         )
         self._handlers = RequestHandlers(self.routes, LocalKv(None), lambda: 0, self._registrants)
 

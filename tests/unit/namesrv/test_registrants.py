@@ -19,6 +19,7 @@ from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
 from broker.namesrv.routes import RouteTable
+from broker.namesrv.signing_secrets import SigningSecrets
 from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -56,7 +57,7 @@ class NameServerBench:
         self.registrants = Registrants(
             self.routes,
             self.ask,
-            secrets=self.secrets,
+            secrets=SigningSecrets({name: (each,) for name, each in self.secrets.items()}).accepted,
             draw_nonce=lambda: "nonce",
             now_ms=lambda: self.now_ms,
         )

@@ -265,6 +265,33 @@ async def test_connections_are_bounded() -> None:
             nursery.cancel_scope.cancel()
 
 
+async def test_who_has_asked_nothing_makes_room_for_who_comes(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The oldest of them, and none that has asked; the last that are left are turned away."""
+    listener = Listener(echo, limits=ListenerLimits(connections_max=3))
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            asking = []
+            mute = [await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S) for _ in "123"]
+            for number in range(3):
+                asking.append(await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S))
+                asking[-1].send_nowait(encode_frame(b"x", b""))
+                assert len(await asking[-1].receive()) == 1
+                assert await mute[number].receive() == []
+            refused = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            assert await refused.receive() == []
+            for each in asking:
+                each.send_nowait(encode_frame(b"x", b""))
+                assert len(await each.receive()) == 1
+                each.close("test")
+            nursery.cancel_scope.cancel()
+    assert (listener.displaced_count, listener.refused_count) == (3, 1)
+    assert caplog.text.count("makes room for another") == 1
+
+
 async def test_the_last_descriptors_are_for_no_client(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

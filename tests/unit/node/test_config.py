@@ -77,11 +77,42 @@ def test_one_machine_has_one_group_and_names_may_be_given() -> None:
     assert list(only) == ["broker-a"]
 
 
+def test_tls_and_log_options_reach_all_processes() -> None:
+    text = (
+        'tls_config_file = "tls.properties"\nlog_format = "json"\nlog_level = "debug"\nlog_folder = "/var/log/d"\n'
+        + THREE
+    )
+    file = read_node_file(text, folder=FOLDER)
+    tls = {"tls.server.mode": "enforcing", "tls.server.certPath": "c"}
+    name_server, *brokers = plan_node(file, "alpha", secret="s", tls=tls).children
+    for child in (name_server, *brokers):
+        words = " ".join(child.command)
+        assert (
+            "--tls-config /etc/dledger/tls.properties --log-level debug --log-format json" in words
+        )
+        assert f"--log-file /var/log/d/alpha-{child.name}.log" in words
+        assert not any("certPath" in content for _, content in child.files)
+    bare = plan_node(read_node_file(THREE, folder=FOLDER), "alpha", secret="s").children
+    assert not any(word.startswith(("--tls", "--log")) for each in bare for word in each.command)
+
+
+def test_machines_that_others_reach_need_a_secret_or_certificates() -> None:
+    file = read_node_file(THREE, folder=FOLDER)
+    with pytest.raises(ConfigError, match=r"--secret-file FILE.*tls\.peer\.mode=enforcing"):
+        plan_node(file, "alpha", secret=None)
+    shown = {
+        "tls.peer.mode": "enforcing",
+        "tls.peer.certPath": "c",
+        "tls.peer.trustCertPath": "t",
+    }
+    assert plan_node(file, "alpha", secret=None, tls=shown).children
+
+
 def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_broker() -> None:
     file = read_node_file(f'secret_file = "secret"\n{THREE}', folder=FOLDER)
     name_server, *brokers = plan_node(file, "alpha", secret="s3cret").children
-    assert [text for _, text in name_server.files][1:] == ["* s3cret\n"]
-    assert "--secret-file" in name_server.command
+    assert len(name_server.files) == 1
+    assert name_server.command[-2:] == ("--group-secret-file", "/etc/dledger/secret")
     for broker in brokers:
         assert broker.command[-2:] == ("--secret-file", "/etc/dledger/secret")
         assert [text for _, text in broker.files if "s3cret" in text] == []

@@ -15,6 +15,7 @@ from dledger.errors import (
     NotLeaderError,
     UsageError,
 )
+from dledger.group_secret import GroupSecret
 from dledger.runtime.commands import EXIT_REFUSED, EXIT_UNKNOWN, EXIT_USAGE
 
 
@@ -104,12 +105,15 @@ def test_every_error_is_one_line_and_a_code(
 def test_the_secret_comes_from_the_file_else_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert cli._secret(argparse.Namespace(secret_file=None)) is None
+    assert cli._secret(cli._secret_file(argparse.Namespace(secret_file=None))) is None
     monkeypatch.setenv("DLEDGER_SECRET", "from the environment")
-    assert cli._secret(argparse.Namespace(secret_file=None)) == "from the environment"
+    nowhere = cli._secret_file(argparse.Namespace(secret_file=None))
+    assert cli._secret(nowhere) == "from the environment"
     file = tmp_path / "secret"
-    file.write_text("from the file\n")
-    assert cli._secret(argparse.Namespace(secret_file=str(file))) == "from the file"
+    file.write_text("from the file\nand the one before\n")
+    found = cli._secret(cli._secret_file(argparse.Namespace(secret_file=str(file))))
+    assert isinstance(found, GroupSecret)
+    assert found.accepted == ("from the file", "and the one before")
     file.write_text("\n")
     with pytest.raises(ConfigError, match="empty"):
-        cli._secret(argparse.Namespace(secret_file=str(file)))
+        cli._secret_file(argparse.Namespace(secret_file=str(file)))

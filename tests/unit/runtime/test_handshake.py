@@ -22,6 +22,7 @@ from dledger.codec.hello import (
 )
 from dledger.codec.wire_types import encode_header
 from dledger.errors import DLedgerError, HandshakeRefusedError, PeerProtocolError
+from dledger.group_secret import GroupSecret
 from dledger.raft.ids import NodeId
 from dledger.runtime.clock import now_ms
 from dledger.runtime.handshake import Identity, Remote, accept, dial, opening_decoder
@@ -30,9 +31,10 @@ from dledger.runtime.sockets import FrameStream
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 MEMBERS = frozenset({N0, N1, N2})
-DIALER = Identity("g", N1, 11, MEMBERS, b"secret", {"service_address": "a:1"})
-ACCEPTOR = Identity("g", N0, 10, MEMBERS, b"secret", {"service_address": "b:2"})
-CLIENT = Identity("g", None, 12, MEMBERS, b"secret")
+SECRET = GroupSecret("secret")
+DIALER = Identity("g", N1, 11, MEMBERS, SECRET, {"service_address": "a:1"})
+ACCEPTOR = Identity("g", N0, 10, MEMBERS, SECRET, {"service_address": "b:2"})
+CLIENT = Identity("g", None, 12, MEMBERS, SECRET)
 
 
 @asynccontextmanager
@@ -96,13 +98,39 @@ async def test_without_a_secret_nobody_needs_one() -> None:
     assert isinstance(at_acceptor, Remote)
 
 
+async def test_a_secret_changes_member_by_member() -> None:
+    """Old and new are known to all before the first one shows the new one; then the old one goes."""
+    old, both = GroupSecret("old"), GroupSecret("old", "new")
+    turned, new = GroupSecret("new", "old"), GroupSecret("new")
+    for one, other in ((old, both), (both, turned), (turned, new)):
+        for near, far in ((one, other), (other, one), (one, one)):
+            at_dialer, at_acceptor = await shake(
+                replace(DIALER, secret=near), replace(ACCEPTOR, secret=far)
+            )
+            assert isinstance(at_dialer, Remote), at_dialer
+            assert isinstance(at_acceptor, Remote), at_acceptor
+    for near, far in ((old, new), (new, old), (old, turned)):
+        at_dialer, _ = await shake(replace(DIALER, secret=near), replace(ACCEPTOR, secret=far))
+        assert isinstance(at_dialer, Remote) == (far is turned)
+
+
+async def test_a_secret_that_changes_counts_for_who_comes_then() -> None:
+    secret = GroupSecret("old")
+    acceptor = replace(ACCEPTOR, secret=secret)
+    secret.change(("new",))
+    at_dialer, _ = await shake(replace(DIALER, secret=GroupSecret("new")), acceptor)
+    assert isinstance(at_dialer, Remote)
+    at_dialer, _ = await shake(replace(DIALER, secret=GroupSecret("old")), acceptor)
+    assert isinstance(at_dialer, HandshakeRefusedError)
+
+
 @pytest.mark.parametrize(
     ("dialer", "acceptor", "kind"),
     [
-        (replace(DIALER, secret=b"guess"), ACCEPTOR, "secret"),
+        (replace(DIALER, secret=GroupSecret("guess")), ACCEPTOR, "secret"),
         (replace(DIALER, secret=None), ACCEPTOR, "secret"),
         (DIALER, replace(ACCEPTOR, secret=None), "secret"),
-        (replace(CLIENT, secret=b"guess"), ACCEPTOR, "secret"),
+        (replace(CLIENT, secret=GroupSecret("guess")), ACCEPTOR, "secret"),
         (replace(DIALER, group="other"), ACCEPTOR, "group"),
         (replace(CLIENT, group="other"), ACCEPTOR, "group"),
         (replace(DIALER, node_id=NodeId("n9")), ACCEPTOR, "member"),
@@ -244,3 +272,10 @@ async def test_a_member_that_tells_no_clock_is_let_in_as_ever() -> None:
     assert dialer.clock is None
     dialer, _ = await shake(CLIENT, replace(ACCEPTOR, clock=WallClock()))
     assert isinstance(dialer, Remote)
+
+
+async def test_a_stream_that_was_closed_before_its_reader_began_is_closed_for_it() -> None:
+    async with stream_pair() as (near, _):
+        near.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await near.receive()

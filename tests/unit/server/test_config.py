@@ -28,6 +28,19 @@ IDENTITY = {
 }
 
 
+CLIENTS_SHOW_CERTIFICATES = {
+    "tls.server.mode": "enforcing",
+    "tls.server.certPath": "c",
+    "tls.server.trustCertPath": "t",
+    "tls.server.need.client.auth": "require",
+}
+MEMBERS_SHOW_CERTIFICATES = {
+    "tls.peer.mode": "enforcing",
+    "tls.peer.certPath": "c",
+    "tls.peer.trustCertPath": "t",
+}
+
+
 def build(**changes: str) -> tuple[BrokerConfig, list[str]]:
     """Settings of a member, and what is said of them but that everybody may do everything."""
     config, warnings = read_config({**IDENTITY, **changes}, {})
@@ -127,12 +140,35 @@ def test_what_risks_something_is_said() -> None:
         ({"bindAddress": "0.0.0.0"}, True),
         ({"bindAddress": "127.0.0.1"}, False),
         ({"aclEnable": "true"}, False),
+        ({"tls.server.mode": "enforcing", "tls.server.certPath": "c"}, True),
+        (CLIENTS_SHOW_CERTIFICATES, False),
+        (CLIENTS_SHOW_CERTIFICATES | {"tls.server.mode": "permissive"}, True),
     ],
 )
 def test_a_port_for_everybody_is_named_once(given: dict[str, str], *, is_said: bool) -> None:
     _, warnings = read_config(IDENTITY | given, {})
     told = [text for text in warnings if text.startswith("EVERYBODY who reaches ")]
     assert len(told) == is_said
+
+
+@pytest.mark.parametrize("host", ["10.0.0.2", "0.0.0.0", "some-machine", "::"])
+def test_members_that_others_reach_have_a_secret_or_certificates(host: str) -> None:
+    """A mode that takes plain text, too, keeps nobody out."""
+    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "bindAddress": "127.0.0.1"}
+    assert read_settings(given, {}).mistakes == ()
+    bare = given | {"secret": ""}
+    assert read_settings(bare | MEMBERS_SHOW_CERTIFICATES, {}).mistakes == ()
+    for more in ({}, MEMBERS_SHOW_CERTIFICATES | {"tls.peer.mode": "permissive"}):
+        (mistake,) = read_settings(bare | more, {}).mistakes
+        assert mistake.startswith(f"n1-{host}:20911 can be reached from other machines")
+        assert "--secret-file FILE" in mistake
+        assert "tls.peer.mode=enforcing" in mistake
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1"])
+def test_on_one_machine_members_need_no_secret(host: str) -> None:
+    given = IDENTITY | {"dLegerPeers": f"n1-{host}:20911", "secret": ""}
+    assert read_settings(given, {}).mistakes == ()
 
 
 def test_a_preferred_leader_may_be_a_member_that_is_added_later() -> None:

@@ -25,7 +25,7 @@ def refusal_of(secret: str | None = "s", **changed: str) -> HelloRefusal | None:
     proof = link_proof(secret, group="g", node_id="n1", nonce=meant)
     ext = {"group": "g", "node": "n1", "nonce": meant, "proof": proof, **changed}
     return refuse_hello(
-        ext, secret="s", group="g", is_member={"n0", "n1"}.__contains__, nonce="new"
+        ext, accepted=("s", "t"), group="g", is_member={"n0", "n1"}.__contains__, nonce="new"
     )
 
 
@@ -51,5 +51,11 @@ def test_a_node_of_before_does_not_say_which_process_it_means() -> None:
     proof = link_proof("s", group="g", node_id="n1", nonce="new")
     ext = {"group": "g", "node": "n1", "proof": proof}
     assert (
-        refuse_hello(ext, secret="s", group="g", is_member={"n1"}.__contains__, nonce="new") is None
+        refuse_hello(ext, accepted=("s",), group="g", is_member={"n1"}.__contains__, nonce="new")
+        is None
     )
+
+
+def test_while_a_secret_changes_a_link_opens_with_either() -> None:
+    assert refusal_of(secret="t") is None
+    assert refusal_of(secret="u") is not None

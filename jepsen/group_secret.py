@@ -1,0 +1,36 @@
+"""The secret of groups that other machines could reach, as those in network namespaces: they do not start without one.
+
+On loopback alone members have none, as people who try things out have none. It guards nothing: whoever reads the
+source knows it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from dledger import parse_peers
+from dledger.config import is_loopback
+
+_SECRET: Final = "known to all who read this"  # noqa: S105
+
+
+def secret_of(peers: str) -> str | None:
+    """Return the secret of a group, for its clients; None: its members are on loopback, and have none."""
+    return None if all(is_loopback(peer.host) for peer in parse_peers(peers)) else _SECRET
+
+
+def secret_options(peers: str, folder: Path) -> list[str]:
+    """Return the options that give a group's members their secret, which is written into a folder; none on loopback."""
+    secret = secret_of(peers)
+    if secret is None:
+        return []
+    return ["--secret-file", str(write_secret(folder))]
+
+
+def write_secret(folder: Path) -> Path:
+    """Write the secret into a folder, for its owner's eyes; return the file."""
+    path = folder / "group.secret"
+    path.touch(mode=0o600)
+    path.write_text(_SECRET + "\n")
+    return path
