@@ -21,6 +21,12 @@ from pipeline.source_options import SourceOptions, matching
 READ_GROUP: Final = "TOOLS_CONSUMER"
 """Reads are not those of a group, but every pull names one; this one exists on every broker."""
 
+TRY_S: Final = 5.0
+"""How long one try of a question may take: outlives an election, and is short enough to be told about."""
+
+_ROUTE_TRIES: Final = 2
+"""Of a topic without a route: the client has waited a moment in each already."""
+
 _T = TypeVar("_T")
 log = logging.getLogger(__name__)
 
@@ -65,7 +71,7 @@ class BrokerView:
             queues: list[MessageQueue] = []
             for topic in self._topics(consumer):
                 try:
-                    queues.extend(consumer.queues(topic))
+                    queues.extend(filter(self._options.reads, consumer.queues(topic)))
                 except NoRouteError:
                     if not may_miss:
                         raise
@@ -73,6 +79,10 @@ class BrokerView:
             return {queue: Bounds(start, max(start, end)) for queue, (start, end) in found.items()}
 
         bounds = self._asked(ask)
+        assigned = self._options.assigned
+        missing = assigned.missing(bounds) if assigned is not None and not may_miss else []
+        if missing:
+            raise PipelineUsageError(f"option assign: there is no {', '.join(missing[:5])}")
         if not bounds and not may_miss:
             raise PipelineUsageError(
                 f"there is no queue: {self._options.subject} at {self._servers}"
@@ -120,10 +130,20 @@ class BrokerView:
                 return ask(self._open())
             except ClientError as error:
                 self.close()
-                if not error.retriable or tries >= self._options.fetch_retries:
+                tries += 1
+                most = self._options.fetch_retries + 1
+                if isinstance(error, NoRouteError):
+                    most = min(most, _ROUTE_TRIES)
+                if not error.retriable or tries >= most:
                     raise self._failure(error) from error
-                log.warning("asking again about %s: %s", self._options.subject, error)
-            tries += 1
+                subject, pause_s = (
+                    self._options.subject,
+                    self._options.fetch_retry_interval_ms / 1000,
+                )
+                log.warning(
+                    "nobody answers about %s, asking again in %g s (try %d of %d): %s",
+                    *(subject, pause_s, tries + 1, most, error),
+                )
             time.sleep(self._options.fetch_retry_interval_ms / 1000)
 
     def _failure(self, error: ClientError) -> PipelineUsageError | InconclusiveError:
@@ -136,5 +156,6 @@ class BrokerView:
     def _open(self) -> PullConsumer:
         if self._consumer is None:
             group = self._options.commit_group or READ_GROUP
-            self._consumer = PullConsumer(self._options.name_server, group).open()
+            server = self._options.name_server
+            self._consumer = PullConsumer(server, group, timeout_s=TRY_S).open()
         return self._consumer

@@ -12,7 +12,13 @@ from dledger.raft.ids import Index
 from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
 from pipeline.scan.batches import RecordSelection, ScanOptions
-from pipeline.scan.columns import CONTROL_COLUMNS, LOG_COLUMNS, MESSAGE_COLUMNS, METADATA_COLUMNS
+from pipeline.scan.columns import (
+    CONTROL_COLUMNS,
+    LABEL_COLUMNS,
+    LOG_COLUMNS,
+    MESSAGE_COLUMNS,
+    METADATA_COLUMNS,
+)
 from pipeline.scan.plan import (
     SNAPSHOT,
     SPLIT_BYTES,
@@ -92,6 +98,7 @@ def log_columns(options: LogOptions) -> pa.Schema:
     if options.properties_as_map:
         place = MESSAGE_COLUMNS.get_field_index("properties")
         fields[place] = pa.field("properties", MAP_OF_TEXTS)
+    fields += LABEL_COLUMNS
     fields += LOG_COLUMNS
     known = {field.name for field in fields}
     if options.include_metadata:

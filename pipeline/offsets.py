@@ -109,19 +109,31 @@ def resolved(
     Raises:
         PipelineUsageError: `wanted` leaves out a queue that exists, or names one that does not.
     """
-    unknown = sorted(wanted.keys() - bounds.keys())
-    if unknown:
-        raise PipelineUsageError(f"{what} names queues that do not exist: {_named(unknown)}")
-    missing = sorted(bounds.keys() - wanted.keys())
-    if missing:
-        raise PipelineUsageError(
-            f"{what} leaves out {_named(missing)}; -2 stands for the earliest offset, -1 for the latest"
-        )
+    check_names(wanted, bounds, what, "; -2 stands for the earliest offset, -1 for the latest")
     marks = {EARLIEST: lambda b: b.start, LATEST: lambda b: b.end}
     return {
         queue: QueueOffset(marks[offset](bounds[queue]) if offset in marks else offset)
         for queue, offset in wanted.items()
     }
+
+
+def check_names(
+    wanted: Mapping[MessageQueue, object],
+    bounds: Mapping[MessageQueue, Bounds],
+    what: str,
+    hint: str = "",
+) -> None:
+    """Check that an option names exactly the queues that there are.
+
+    Raises:
+        PipelineUsageError: it leaves out a queue that exists, or names one that does not.
+    """
+    unknown = sorted(wanted.keys() - bounds.keys())
+    if unknown:
+        raise PipelineUsageError(f"{what} names queues that do not exist: {_named(unknown)}")
+    missing = sorted(bounds.keys() - wanted.keys())
+    if missing:
+        raise PipelineUsageError(f"{what} leaves out {_named(missing)}{hint}")
 
 
 def _named(queues: Iterable[MessageQueue], most: int = 5) -> str:
@@ -155,6 +167,14 @@ def loss_of_topics(topics: Sequence[str], subject: str) -> OffsetLoss:
         f"the checkpoint stands in {where}, and the query reads {subject}: it is the checkpoint of another "
         "query, or topics were taken out of this one"
     )
+    return OffsetLoss((clause,))
+
+
+def loss_of_queues(queues: Sequence[MessageQueue]) -> OffsetLoss:
+    """Return the loss of a start that names queues which option assign leaves out."""
+    if not queues:
+        return OffsetLoss()
+    clause = f"the checkpoint stands in {_named(queues)}, which option assign leaves out"
     return OffsetLoss((clause,))
 
 

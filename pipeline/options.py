@@ -7,7 +7,7 @@ own is an error that names the option and the nearest known one, never silence.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from pipeline.errors import PipelineUsageError
@@ -126,14 +126,17 @@ class OptionReader:
         """Return the error for an option."""
         return PipelineUsageError(f"{self._what}: option {name} {why}")
 
-    def finish(self) -> None:
+    def finish(self, ignored: Collection[str] = ()) -> None:
         """Refuse options that were given and never read.
+
+        Args:
+            ignored: names that are somebody else's, and may be given.
 
         Raises:
             PipelineUsageError: names the options, and what may have been meant.
         """
         known = {name.lower(): name for name in self._known}
-        for name in sorted(self._given.keys() - known.keys()):
+        for name in sorted(self._given.keys() - known.keys() - {each.lower() for each in ignored}):
             near = difflib.get_close_matches(name, known, n=1)
             hint = f"; did you mean {known[near[0]]}?" if near else ""
             raise PipelineUsageError(

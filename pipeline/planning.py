@@ -22,12 +22,14 @@ from pipeline.offsets import (
     OffsetLoss,
     Offsets,
     OffsetsForm,
+    check_names,
     from_form,
     joined,
     limited,
     loss_at_end,
     loss_at_start,
     loss_between,
+    loss_of_queues,
     loss_of_topics,
     reached,
     resolved,
@@ -97,12 +99,19 @@ class JoinedView:
         groups = {queue.broker_name for queue in live} or {""}
         self._history = self._archive(groups.pop() if len(groups) == 1 else None)
         self._live = live
-        self.past = dict(self._history.bounds)
+        reads, archived = self._options.reads, self._history.bounds
+        self.past = {queue: archived[queue] for queue in archived if reads(queue)}
         known = {queue.topic for queue in (*live, *self.past)}
         missing = sorted(set(self._options.topics) - known)
         if missing or not known:
             what = f"topic {missing[0]}" if missing else self._options.subject
             raise PipelineUsageError(f"{what} exists neither at the brokers nor in the archive")
+        assigned = self._options.assigned
+        absent = assigned.missing((*live, *self.past)) if assigned is not None else []
+        if absent:
+            raise PipelineUsageError(
+                f"option assign: {', '.join(absent[:5])} is neither at the brokers nor in the archive"
+            )
         on_loss(self._options, loss_between(self.past, live))
         return joined(self.past, live)
 
@@ -167,24 +176,36 @@ def place_of(
         PipelineUsageError: they do not fit the queues, or nothing is as young as the time that is said.
     """
     if place.kind is BoundaryKind.TIME:
-        return _at_time(f"{which}Timestamp", place, bounds, view)
+        times = dict.fromkeys(bounds, place.timestamp_ms)
+        return _at_times(f"{which}Timestamp", times, place, bounds, view)
+    if place.kind is BoundaryKind.QUEUE_TIMES:
+        name = f"{which}OffsetsByTimestamp"
+        assert place.offsets is not None, "of queues, in ms"
+        check_names(place.offsets, bounds, f"option {name} for {options.subject}")
+        return _at_times(name, place.offsets, place, bounds, view)
     mark = {BoundaryKind.EARLIEST: EARLIEST, BoundaryKind.LATEST: LATEST}.get(place.kind)
     wanted = place.offsets if place.offsets is not None else dict.fromkeys(bounds, mark or LATEST)
     return resolved(wanted, bounds, f"option {which}Offsets for {options.subject}")
 
 
-def _at_time(
-    name: str, place: Boundary, bounds: Mapping[MessageQueue, Bounds], view: BrokerLookup
+def _at_times(
+    name: str,
+    times: Mapping[MessageQueue, int],
+    place: Boundary,
+    bounds: Mapping[MessageQueue, Bounds],
+    view: BrokerLookup,
 ) -> Offsets:
-    """Return per queue the offset of the first message stored at a time or later; its end where there is none."""
-    found = view.offsets_at(bounds, place.timestamp_ms)
+    """Return per queue the offset of the first message stored at its time or later; its end where there is none."""
+    found: dict[MessageQueue, int] = {}
+    for time_ms in sorted(set(times.values())):
+        found |= view.offsets_at([queue for queue in bounds if times[queue] == time_ms], time_ms)
     if not place.or_latest:
         none = sorted(queue for queue, has in bounds.items() if found[queue] >= has.end)
         if none:
             raise PipelineUsageError(
                 f"option {name}: {none[0]}"
                 f"{f' and {len(none) - 1} more' if len(none) > 1 else ''} have no message stored at "
-                f"{place.timestamp_ms} ms or later; startingOffsetsByTimestampStrategy=latest takes their end"
+                f"{times[none[0]]} ms or later; startingOffsetsByTimestampStrategy=latest takes their end"
             )
     return {queue: QueueOffset(min(offset, bounds[queue].end)) for queue, offset in found.items()}
 
@@ -264,11 +285,14 @@ class StreamOffsets:
             InconclusiveError: brokers do not answer.
         """
         start = from_form(start_form, "the start of a batch")
-        strangers = {queue.topic for queue in start if not self._options.wants(queue.topic)}
-        on_loss(self._options, loss_of_topics(sorted(strangers), self._options.subject))
+        strangers = [queue for queue in start if not self._options.reads(queue)]
+        topics = {queue.topic for queue in strangers if not self._options.wants(queue.topic)}
+        on_loss(self._options, loss_of_topics(sorted(topics), self._options.subject))
+        left = [queue for queue in strangers if queue.topic not in topics]
+        on_loss(self._options, loss_of_queues(sorted(left)))
         self._show(start)
         bounds = self._view.bounds(may_miss=True)
-        known = {queue: offset for queue, offset in start.items() if queue.topic not in strangers}
+        known = {queue: offset for queue, offset in start.items() if queue not in strangers}
         on_loss(self._options, loss_at_start(known, bounds))
         end = reached(start, bounds)
         self._newest = end

@@ -22,6 +22,7 @@ from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.pulling import Chunk, RangePuller, ahead
 from pipeline.ranges import QueueRange, describe
 from pipeline.scan.columns import (
+    LABEL_COLUMNS,
     MESSAGE_COLUMNS,
     METADATA_COLUMNS,
     record_batches,
@@ -43,6 +44,7 @@ def source_columns(options: SourceOptions) -> pa.Schema:
             pa.field("properties", MAP_OF_TEXTS) if column.name == "properties" else column
             for column in columns
         ]
+    columns.extend(LABEL_COLUMNS)
     if options.has_metadata:
         columns.extend(METADATA_COLUMNS)
     return pa.schema(columns)

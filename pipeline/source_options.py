@@ -14,6 +14,7 @@ from typing import Final, Literal
 
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.name_servers import parse_name_servers
+from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.subscriptions import EVERYTHING, subscribe
 from dledger_mq.message.names import (
     group_problem,
@@ -22,8 +23,10 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
+from pipeline.assignment import Assignment, read_assignment
 from pipeline.errors import PipelineUsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
+from pipeline.option_names import SINK_OPTIONS
 from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here
 
@@ -50,6 +53,7 @@ class BoundaryKind(Enum):
     LATEST = "latest"
     OFFSETS = "offsets"
     TIME = "time"
+    QUEUE_TIMES = "times of queues"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +62,9 @@ class Boundary:
 
     Attributes:
         kind: how it was said.
-        offsets: for OFFSETS; LATEST and EARLIEST may stand for numbers.
+        offsets: for OFFSETS; LATEST and EARLIEST may stand for numbers. For QUEUE_TIMES: ms since 1970.
         timestamp_ms: for TIME: the first message stored then or later.
-        or_latest: for TIME as a start: where no message is so young, the queue's end will do.
+        or_latest: for times as a start: where no message is so young, the queue's end will do.
     """
 
     kind: BoundaryKind
@@ -76,6 +80,7 @@ class SourceOptions:
     name_server: str
     topics: tuple[str, ...]
     topic_pattern: str | None
+    assigned: Assignment | None
     starting: Boundary
     ending: Boundary
     max_offsets_per_trigger: int | None
@@ -104,6 +109,10 @@ class SourceOptions:
             return topic in self.topics
         return bool(matching(self.topic_pattern, [topic]))
 
+    def reads(self, queue: MessageQueue) -> bool:
+        """Return whether a queue is one of those asked for."""
+        return queue in self.assigned if self.assigned is not None else self.wants(queue.topic)
+
     @property
     def subject(self) -> str:
         """The topics, for errors."""
@@ -112,8 +121,16 @@ class SourceOptions:
         return f"topic{'s' if len(self.topics) > 1 else ''} {', '.join(self.topics)}"
 
 
-def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
+def read_source_options(
+    given: Mapping[str, str], use: Use, *, is_table: bool = False
+) -> SourceOptions:
     """Check and type the options.
+
+    Args:
+        given: names and texts.
+        use: how it is read.
+        is_table: they are those of a table in a catalog, which is written, too, and read either way: what is
+            meant for another use is passed over.
 
     Raises:
         PipelineUsageError: names the option and what is wrong with it.
@@ -121,7 +138,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
     options = OptionReader(given, FORMAT)
     options.refuse("group", _GROUP_REFUSED)
     options.refuse("consumerGroup", _GROUP_REFUSED)
-    if use == "batch":
+    if use == "batch" and not is_table:
         for name in (
             "maxOffsetsPerTrigger",
             "minOffsetsPerTrigger",
@@ -130,14 +147,15 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
         ):
             options.refuse(name, "is for streams")
     if use == "stream":
-        for name in ("endingOffsets", "endingTimestamp"):
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
             options.refuse(name, "is for batch reads: a stream has no end")
         options.refuse("includeArchive", _ARCHIVE_REFUSED)
-    topics, pattern = _topics(options)
+    topics, pattern, assigned = _topics(options)
     read = SourceOptions(
         name_server=_name_server(options),
         topics=topics,
         topic_pattern=pattern,
+        assigned=assigned,
         starting=_starting(options, use),
         ending=_ending(options),
         max_offsets_per_trigger=options.number("maxOffsetsPerTrigger", None, least=1),
@@ -160,7 +178,7 @@ def read_source_options(given: Mapping[str, str], use: Use) -> SourceOptions:
         reads_followers=options.choice("readFrom", ("leader", "any"), "leader") == "any",
         archive=options.text("includeArchive"),
     )
-    options.finish()
+    options.finish(SINK_OPTIONS if is_table else ())
     return read
 
 
@@ -172,38 +190,50 @@ def _name_server(options: OptionReader) -> str:
         raise options.error("nameServer", f"is {text!r}: {error}") from None
 
 
-def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None]:
-    """Return the topics, sorted, or a pattern; exactly one of the three options may be given."""
-    said = {name: options.text(name) for name in ("topic", "subscribe", "topicPattern")}
+_SUBJECTS: Final = ("topic", "subscribe", "topicPattern", "subscribePattern", "assign")
+
+
+def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None, Assignment | None]:
+    """Return the topics, sorted, and their queues if not all are meant; or a pattern."""
+    said = {name: options.text(name) for name in _SUBJECTS}
     given = [name for name, text in said.items() if text is not None]
     if len(given) != 1:
         raise PipelineUsageError(
-            f"{FORMAT} needs one of the options topic, subscribe (the same) and topicPattern; "
-            f"given: {', '.join(given) or 'none'}"
+            f"{FORMAT} needs one of the options topic, subscribe (the same), topicPattern, subscribePattern (the "
+            f"same) and assign; given: {', '.join(given) or 'none'}"
         )
-    pattern = said["topicPattern"]
-    if pattern is not None:
+    name = given[0]
+    if name == "assign":
+        value = _json("assign", said[name] or "")
+        assigned = read_assignment(value, f"{FORMAT}: option assign")
+        return assigned.topics, None, assigned
+    if name.endswith("Pattern"):
+        pattern = said[name] or ""
         try:
             re.compile(pattern)
         except re.error as error:
-            raise options.error("topicPattern", f"is {pattern!r}, no regex: {error}") from None
-        return (), pattern
-    name = given[0]
+            raise options.error(name, f"is {pattern!r}, no regex: {error}") from None
+        return (), pattern, None
     topics = [topic.strip() for topic in (said[name] or "").split(",")]
     for topic in topics:
         problem = topic_problem(topic)
         if problem is not None:
             raise options.error(name, f"names {topic!r}: {problem}")
-    return tuple(sorted(set(topics))), None
+    return tuple(sorted(set(topics))), None, None
 
 
 def _starting(options: OptionReader, use: Use) -> Boundary:
     """Return where to begin; a time wins over offsets, as in Spark's Kafka source."""
     text = options.text("startingOffsets")
     time_ms = options.number("startingTimestamp", None)
+    times = options.text("startingOffsetsByTimestamp")
     strategy = options.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
+    or_latest = strategy == "latest"
     if time_ms is not None:
-        return Boundary(BoundaryKind.TIME, timestamp_ms=time_ms, or_latest=strategy == "latest")
+        return Boundary(BoundaryKind.TIME, timestamp_ms=time_ms, or_latest=or_latest)
+    if times is not None:
+        wanted = _offsets("startingOffsetsByTimestamp", times)
+        return Boundary(BoundaryKind.QUEUE_TIMES, wanted, or_latest=or_latest)
     if text is None:
         return Boundary(BoundaryKind.EARLIEST if use == "batch" else BoundaryKind.LATEST)
     if text.lower() == "earliest":
@@ -219,8 +249,12 @@ def _starting(options: OptionReader, use: Use) -> Boundary:
 def _ending(options: OptionReader) -> Boundary:
     text = options.text("endingOffsets")
     time_ms = options.number("endingTimestamp", None)
+    times = options.text("endingOffsetsByTimestamp")
     if time_ms is not None:
         return Boundary(BoundaryKind.TIME, timestamp_ms=time_ms, or_latest=True)
+    if times is not None:
+        wanted = _offsets("endingOffsetsByTimestamp", times)
+        return Boundary(BoundaryKind.QUEUE_TIMES, wanted, or_latest=True)
     if text is None or text.lower() == "latest":
         return Boundary(BoundaryKind.LATEST)
     if text.lower() == "earliest":
@@ -228,13 +262,18 @@ def _ending(options: OptionReader) -> Boundary:
     return Boundary(BoundaryKind.OFFSETS, _offsets("endingOffsets", text, frozenset({LATEST})))
 
 
-def _offsets(name: str, text: str, marks: frozenset[int]) -> Offsets:
-    what = f"{FORMAT}: option {name}"
+def _offsets(name: str, text: str, marks: frozenset[int] = frozenset()) -> Offsets:
+    return from_form(_json(name, text), f"{FORMAT}: option {name}", marks)
+
+
+def _json(name: str, text: str) -> object:
     try:
-        value = json.loads(text, object_pairs_hook=_object_without_repeats)
+        value: object = json.loads(text, object_pairs_hook=_object_without_repeats)
     except ValueError as error:
-        raise PipelineUsageError(f"{what} is no JSON ({error}): {text[:200]}") from None
-    return from_form(value, what, marks)
+        raise PipelineUsageError(
+            f"{FORMAT}: option {name} is no JSON ({error}): {text[:200]}"
+        ) from None
+    return value
 
 
 def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:

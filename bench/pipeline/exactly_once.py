@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from bench.pipeline.machine_clock import MachineClock
 from bench.pipeline.spark_process import SparkProcess
 from dledger import Client, StatusAnswer
 from dledger_mq import ClientError, Message, MessageQueue, SendResult
@@ -40,9 +41,10 @@ from jepsen.processes import Group, NotReadyError, Process, ProcessDiedError, po
 EXAMPLE: Final = Path(__file__).parents[2] / "examples" / "enrich_orders.py"
 ORDERS: Final = "Orders"
 ENRICHED: Final = "Enriched"
-START_S: Final = 300.0
-"""For a JVM and the first batch, on a machine that has other things to do."""
+START_S: Final = 120.0
+"""For a JVM and the first batch, in seconds of `MachineClock`: a machine that does other things has longer."""
 THROUGH_S: Final = 300.0
+LOOK_S: Final = 0.5
 ORDERS_PER_SEND: Final = 40
 PATIENCE_S: Final = 60.0
 SOON_S: Final = 1.5
@@ -189,12 +191,13 @@ class ProofRun:
         self._group = group
         self._kills = kills
         self._chance = chance
+        self._checkpoint = folder / "checkpoint"
         self._orders = OrderStream(group.namesrv, rate)
         self._job = SparkProcess(
             [
                 str(EXAMPLE),
                 *("--name-server", group.namesrv),
-                *("--checkpoint", str(folder / "checkpoint")),
+                *("--checkpoint", str(self._checkpoint)),
                 *("--master", "local[2]"),
             ],
             folder / "spark.log",
@@ -239,14 +242,16 @@ class ProofRun:
                     return False
                 return True
 
-            if not poll(are_made, START_S):
-                raise NoProofError(f"no broker takes messages after {START_S:.0f} s")
+            clock = MachineClock()
+            if not _within(are_made, START_S, clock):
+                raise NoProofError(f"no broker takes messages after {_told(clock)}")
 
     def _wait_at_work(self, reader: OrderReader) -> None:
         """Wait until rows come out, and then a moment that differs each time."""
         before = reader.count(ENRICHED)
-        if not self._poll(lambda: reader.count(ENRICHED) > before, START_S):
-            raise NoProofError(f"no row came out within {START_S:.0f} s\n{self._job.log_tail()}")
+        clock = MachineClock()
+        if not self._poll(lambda: reader.count(ENRICHED) > before, START_S, clock):
+            raise NoProofError(f"no row came out after {_told(clock)}: {self._standing()}")
         time.sleep(self._chance.uniform(0, SOON_S))  # a fault's moment, not a wait for something
 
     def _kill_job(self, reader: OrderReader) -> None:
@@ -261,8 +266,11 @@ class ProofRun:
         self.proof.leader_kills += 1
         time.sleep(RESTART_AFTER_S)  # how long a broker is away
         leader.start()
-        if not poll(leader.is_listening, START_S):
-            raise NoProofError(f"{leader.name} does not come back\n{leader.log_tail()}")
+        clock = MachineClock()
+        if not _within(leader.is_listening, START_S, clock):
+            raise NoProofError(
+                f"{leader.name} does not come back after {_told(clock)}\n{leader.log_tail()}"
+            )
         self._wait_at_work(reader)
 
     def _leader(self) -> Process:
@@ -272,17 +280,16 @@ class ProofRun:
             names[:] = trio.run(serving_nodes, self._group)
             return bool(names)
 
-        if not self._poll(is_known, START_S):
-            raise NoProofError(f"nobody leads after {START_S:.0f} s")
+        clock = MachineClock()
+        if not self._poll(is_known, START_S, clock):
+            raise NoProofError(f"nobody leads after {_told(clock)}")
         return self._group.node(names[0])
 
     def _wait_through(self, reader: OrderReader) -> None:
         """Wait until every order came out, and then until nothing more does: duplicates may come late."""
         wanted = reader.count(ORDERS) + 1  # and the row that made the topic
-        if not self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S):
-            have = reader.count(ENRICHED)
-            if have >= wanted or not self._job.is_running:
-                raise NoProofError(f"the job ended\n{self._job.log_tail()}")
+        clock = MachineClock()
+        self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S, clock)
         # What comes twice may come late: everything that the job still has under way.
         settled = [reader.count(ENRICHED), 0]
 
@@ -294,7 +301,21 @@ class ProofRun:
 
         poll(is_quiet, THROUGH_S, interval_s=0.5)
 
-    def _poll(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+    def _standing(self) -> str:
+        """Say how far the job has come, and its last words."""
+        offsets = {int(file.name) for file in self._checkpoint.glob("offsets/[0-9]*")}
+        done = {int(file.name) for file in self._checkpoint.glob("commits/[0-9]*")}
+        if not self._checkpoint.exists():
+            where = "Spark has not started the query"
+        elif not offsets:
+            where = "the query runs, and has not planned a batch"
+        elif offsets - done:
+            where = f"batch {max(offsets - done)} is planned, and not done"
+        else:
+            where = f"batch {max(done)} is done, and no other is planned"
+        return f"{where}; the job's last lines:\n{self._job.log_tail() or '(it printed nothing)'}"
+
+    def _poll(self, condition: Callable[[], bool], timeout_s: float, clock: MachineClock) -> bool:
         def holds() -> bool:
             if not self._job.is_running:
                 raise NoProofError(f"the job ended by itself\n{self._job.log_tail()}")
@@ -303,7 +324,7 @@ class ProofRun:
             except ClientError:
                 return False  # no leader just now
 
-        return poll(holds, timeout_s, interval_s=0.1)
+        return _within(holds, timeout_s, clock)
 
     def _compare(self, reader: OrderReader) -> None:
         """Compare orders sent, stored and enriched; both topics must hold each order exactly once."""
@@ -326,6 +347,22 @@ class ProofRun:
         proof.lost, proof.wrong = len(missing), len(strange)
         proof.details.extend(f"order {number} is missing" for number in missing[:5])
         proof.details.extend(f"row {row} is wrong" for row in strange[:5])
+
+
+def _within(condition: Callable[[], bool], limit_s: float, clock: MachineClock) -> bool:
+    """Wait for a condition, as long as the machine needs; False if it did not come true."""
+    while not condition():
+        if clock.look() > limit_s:
+            return False
+        time.sleep(LOOK_S)  # between looks
+    return True
+
+
+def _told(clock: MachineClock) -> str:
+    """Return how long was waited, for people."""
+    return (
+        f"{clock.wall_s:.0f} s (the machine was {clock.slowness:.1f} times slower than a quiet one)"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

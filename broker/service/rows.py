@@ -88,6 +88,12 @@ def new_rows(rows: Rows, sinks: Sinks) -> list[bool]:
     return wanted
 
 
+def newer_batch(rows: Rows, sinks: Sinks) -> int | None:
+    """Return the sink's current batch if it lies above that of the rows; they count as done then."""
+    sink = sinks.get(rows.sink_id)
+    return sink.batch_id if sink is not None and rows.batch_id < sink.batch_id else None
+
+
 def bounds_problem(rows: Rows, new_count: int, flying_count: int, sinks: Sinks) -> Refusal | None:
     """Refuse rows for which there is no room; None if there is.
 

@@ -55,11 +55,14 @@ class RowsResult(msgspec.Struct, frozen=True):
         stored: for each row whether it was stored now; False: it was there already, or its batch is done.
         queue: where to.
         queue_offset: of the first row that was stored now, the others follow; -1 when none was.
+        newer_batch: the batch that the sink has begun, if it is a higher one: whatever of these rows had not
+            been stored before it never will be. Older brokers do not say so.
     """
 
     stored: tuple[bool, ...]
     queue: MessageQueue
     queue_offset: QueueOffset
+    newer_batch: int | None = None
 
     @property
     def stored_count(self) -> int:
@@ -91,7 +94,7 @@ class PendingRows:
                 f"to {self._count} rows) and stored them as ordinary messages",
             )
         stored = tuple(mark == "1" for mark in marks)
-        return RowsResult(stored, result.queue, result.queue_offset)
+        return RowsResult(stored, result.queue, result.queue_offset, result.newer_batch)
 
 
 class IdempotentProducer(Producer):

@@ -413,6 +413,7 @@ class Lane:
             fields.transaction_id,
             fields.recall_handle,
             fields.rows_stored,
+            fields.newer_batch,
         )
         pending.settle()
 

@@ -163,6 +163,7 @@ class SendResult(msgspec.Struct, frozen=True):
         transaction_id: of a half message.
         recall_handle: of a message with a due time that lies ahead; `Producer.recall` takes it.
         rows_stored: of rows (`IdempotentProducer`): 1 for each that was stored now, 0 for one already there.
+        newer_batch: of rows whose sink has begun a higher batch: which. None of them was stored now.
     """
 
     status: str
@@ -173,6 +174,7 @@ class SendResult(msgspec.Struct, frozen=True):
     transaction_id: str | None = None
     recall_handle: str | None = None
     rows_stored: str | None = None
+    newer_batch: int | None = None
 
     @property
     def queue_id(self) -> int:

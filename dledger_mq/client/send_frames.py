@@ -25,7 +25,7 @@ from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_ONEWAY, PROTOCOL_VERSION
-from dledger_mq.remoting.requests import ROWS_STORED, SINK_BATCH
+from dledger_mq.remoting.requests import NEWER_BATCH, ROWS_STORED, SINK_BATCH
 from dledger_mq.remoting.signature import ACCESS_KEY, SIGNATURE, TEMPORARY
 
 AUTO_CREATE_QUEUES: Final = 4
@@ -225,6 +225,7 @@ class SendAnswerFields(msgspec.Struct, rename="camel", gc=False):
     transaction_id: str | None = None
     recall_handle: str | None = None
     rows_stored: str | None = msgspec.field(name=ROWS_STORED, default=None)
+    newer_batch: int | None = msgspec.field(name=NEWER_BATCH, default=None)
 
 
 class SendAnswer(msgspec.Struct, gc=False):

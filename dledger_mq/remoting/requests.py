@@ -35,6 +35,8 @@ _QueueOffset = Annotated[QueueOffset, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 SINK_BATCH: Final = "dledgerSinkBatch"
 ROWS_STORED: Final = "dledgerRowsStored"
 """In the answer to a send with SINK_BATCH: 1 for each row that was stored now, 0 for one already there."""
+NEWER_BATCH: Final = "dledgerNewerBatch"
+"""In such an answer, where none was stored because the sink has begun a higher batch: the number of that one."""
 
 PULL_COMMIT_OFFSET: Final = 0x1
 PULL_SUSPEND: Final = 0x2

@@ -27,6 +27,7 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
 from pipeline.scan.batches import RecordSelection, ScanOptions, scan_batches
 from pipeline.scan.columns import (
+    LABEL_COLUMNS,
     LOG_COLUMNS,
     MESSAGE_COLUMNS,
     METADATA_COLUMNS,
@@ -38,7 +39,9 @@ ARCHIVE_COLUMNS: Final = pa.schema(
     [
         *MESSAGE_COLUMNS,
         *(LOG_COLUMNS.field(name) for name in ("physicalOffset", "size", "term", "index")),
-        *(METADATA_COLUMNS.field(name) for name in ("msgId", "keys", "tags", "reconsumeTimes")),
+        METADATA_COLUMNS.field("msgId"),
+        *LABEL_COLUMNS,
+        METADATA_COLUMNS.field("reconsumeTimes"),
         *(
             RECORD_COLUMNS.field(name)
             for name in ("sysFlag", "preparedTransactionOffset", "bornHost", "storeHost")

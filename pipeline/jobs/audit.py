@@ -62,10 +62,12 @@ def run(context: JobContext) -> int:
     committed = common_bound(stores, bounds)
     assert committed.index is not None, "a common bound is an index"
     with context.progress() as progress:
-        task = progress.add_task("fold the log, bytes", total=None)
-        findings = audit(
-            context.spark, stores, committed.index, lambda size: progress.advance(task, size)
-        )
+        task = progress.add_task("compare headers and records", total=None)
+
+        def fold(size: int) -> None:
+            progress.update(task, description="fold the log, bytes", advance=size)
+
+        findings = audit(context.spark, stores, committed.index, fold)
         findings += live_differences(context.options.namesrv, context.options.group)
     findings.sort(key=lambda each: (each.position < 0, each.position))
     result: AuditResult = {

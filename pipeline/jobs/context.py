@@ -21,6 +21,7 @@ from rich.progress import (
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
@@ -34,6 +35,27 @@ if TYPE_CHECKING:
 def _console() -> Console:
     """Build a console that prints texts as they are: names may have brackets or colons."""
     return Console(markup=False, emoji=False, highlight=False)
+
+
+def counted(progress: Progress, task: TaskID, total: int, then: str) -> Callable[[int], None]:
+    """Return what moves a bar on by a number, and names the step behind it once the bar is full.
+
+    Args:
+        progress: the display.
+        task: a bar in it.
+        total: where it is full.
+        then: the next step, of which nobody knows how long it takes; the bar stays full.
+    """
+    done = 0
+
+    def count(number: int) -> None:
+        nonlocal done
+        done += number
+        progress.update(task, completed=done)
+        if done >= total:
+            progress.update(task, description=then)
+
+    return count
 
 
 @dataclass

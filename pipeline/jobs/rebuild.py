@@ -9,7 +9,7 @@ from rich.table import Table
 
 from dledger.raft.ids import Index
 from pipeline.errors import EXIT_FINE, EXIT_FOUND
-from pipeline.jobs.context import JobContext
+from pipeline.jobs.context import JobContext, counted
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
 from pipeline.jobs.tables import alarming, new_table
 
@@ -56,14 +56,15 @@ def run(context: JobContext) -> int:
         _ = context.spark  # without Java nothing is begun
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
-        state = rebuild(plan, options.folder, lambda size: progress.advance(task, size))
-    applied, end = state.applied_index, plan.end.index
-    assert applied == end, f"{applied} entries of {end} are in the derived state"
-    differing: list[str] = []
-    if not options.local:
-        from pipeline.spark.consume_queues import checked_queues
+        count = counted(progress, task, plan.size_bytes, "write, and compute consume queues again")
+        state = rebuild(plan, options.folder, count)
+        applied, end = state.applied_index, plan.end.index
+        assert applied == end, f"{applied} entries of {end} are in the derived state"
+        differing: list[str] = []
+        if not options.local:
+            from pipeline.spark.consume_queues import checked_queues
 
-        differing = checked_queues(context.spark, store.path, plan.end.index, state)
+            differing = checked_queues(context.spark, store.path, plan.end.index, state)
     result: RebuildResult = {
         "folder": str(options.folder),
         "index": plan.end.index,

@@ -5,23 +5,28 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Final
 
 from rich.table import Table
 
 from dledger.raft.ids import Index
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
-from pipeline.errors import EXIT_FINE, EXIT_FOUND, PipelineUsageError
+from pipeline.errors import EXIT_FINE, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
+from pipeline.sink.counts import BatchCounts, summed, told
 from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
 if TYPE_CHECKING:
     from pipeline.spark.names import DataFrame
     from pipeline.spark.replay import QueueCount, Target
+
+TOPICS_NAMED: Final = 10
 
 name = "replay"
 summary = "send messages of an archive, of Parquet files or of a store's log to a topic again"
@@ -51,6 +56,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate", type=int, metavar="N", help="messages per second, all together")
     parser.add_argument(
         "--state", metavar="DIR", help="keeps the target's queue list; needed for several groups"
+    )
+    parser.add_argument(
+        "--keep-delays",
+        action="store_true",
+        help="what was sent with a delay is delayed for as long again; default: it is sent at once",
     )
     parser.add_argument("--dry-run", action="store_true", help="only count")
 
@@ -87,6 +97,7 @@ def _sink_options(options: argparse.Namespace) -> dict[str, str]:
         "delivery": "exactly-once",
         "sinkId": f"replay-{options.id}",
         "queueSelector": "column",
+        "olderBatch": "skip",  # a replay that goes on sends its first batches again
     }
     if options.state:
         given["metadataPath"] = options.state
@@ -100,18 +111,21 @@ def run(context: JobContext) -> int:
     options = context.options
     given = _sink_options(options)
     sink = read_options(given, is_stream=False)
-    last_index = last_index_of(options) if options.store else 0
+    last_index = Index(last_index_of(options) if options.store else 0)
     rows = replaying.chosen(
-        replaying.with_map(_frame(context, Index(last_index))),
+        replaying.with_map(_frame(context, last_index, options.topic)),
         replaying.Wanted(options.topic, options.from_time, options.to_time, options.key),
     )
-    with context.progress() as progress:
+    with context.progress() as progress, TemporaryDirectory(prefix="dledger-replay-") as folder:
         task = progress.add_task("counting", total=None)
         counts = replaying.counts_of(rows)
         total = sum(one.messages for one in counts)
+        if not total:
+            raise PipelineUsageError(_nothing(context, last_index))
         progress.update(task, description="sending", total=total)
-        sent = 0
-        if counts and not options.dry_run:
+        written = Path(folder, "counts")
+        given["countsPath"] = str(written)
+        if not options.dry_run:
             target = _target(context, counts, plan_queues(sink))
             if options.rate:
                 rate = options.rate // target.tasks
@@ -123,11 +137,13 @@ def run(context: JobContext) -> int:
                 progress.advance(task, count)
             offsets = sum(c.last + 1 - c.first for c in counts)
             assert covered == offsets, f"the batches cover {covered} offsets of {offsets}"
-            sent = total
+        done = summed(told(written))
+    assert options.dry_run or done.rows == total, f"{done.rows} of {total} messages are counted"
     result = {
         "id": options.id,
         "messages": total,
-        "sent": sent,
+        "sent": done.stored,
+        "already_there": done.already + done.older,
         "dry_run": options.dry_run,
         "queues": [
             {
@@ -141,8 +157,21 @@ def run(context: JobContext) -> int:
             for c in counts
         ],
     }
-    context.report(result, lambda: _table(counts, options))
-    return EXIT_FINE if total else EXIT_FOUND
+    context.report(result, lambda: _table(counts, options, done))
+    return EXIT_FINE
+
+
+def _nothing(context: JobContext, last_index: Index) -> str:
+    """Say why there is nothing to replay: no such topic, or nothing of it is wanted."""
+    options = context.options
+    place = options.store or options.parquet
+    every = _frame(context, last_index, None)
+    if every.where(every.topic == options.topic).take(1):
+        return f"no message of topic {options.topic} in {place} is one of those asked for (--from, --to, --key)"
+    known = sorted(row.topic for row in every.select("topic").distinct().take(TOPICS_NAMED + 1))
+    more = ", ..." if len(known) > TOPICS_NAMED else ""
+    topics = f"it has {', '.join(known[:TOPICS_NAMED])}{more}" if known else "it has no messages"
+    return f"there is no topic {options.topic} in {place}: {topics}"
 
 
 def _target(
@@ -160,17 +189,18 @@ def _target(
     if options.rate:
         # Tasks that wait for a processor would not use their share of the rate.
         tasks = min(tasks, options.rate, context.spark.sparkContext.defaultParallelism)
-    return replaying.Target(options.to_topic, targets, tasks)
+    return replaying.Target(options.to_topic, targets, tasks, options.keep_delays)
 
 
-def _frame(context: JobContext, last_index: Index) -> DataFrame:
-    """Return the messages to choose from."""
+def _frame(context: JobContext, last_index: Index, topic: str | None) -> DataFrame:
+    """Return the messages to choose from: those of a topic, or all."""
     from pipeline.spark.history import log_history, parquet_history
 
     options = context.options
     if options.store:
-        return log_history(context.spark, options.store, last_index, options.topic)
-    return parquet_history(context.spark, options.parquet, frozenset({options.topic}))
+        return log_history(context.spark, options.store, last_index, topic)
+    topics = None if topic is None else frozenset({topic})
+    return parquet_history(context.spark, options.parquet, topics)
 
 
 def _send(
@@ -191,8 +221,9 @@ def _send(
         yield sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
 
 
-def _table(counts: list[QueueCount], options: argparse.Namespace) -> Table:
-    what = "would be sent" if options.dry_run else "sent"
+def _table(counts: list[QueueCount], options: argparse.Namespace, done: BatchCounts) -> Table:
+    what = f"{done.stored} sent, {done.already + done.older} already there"
+    what = "would be sent" if options.dry_run else what
     columns = ("queue", "messages", "first", "last", "bytes")
     title = f"replay {options.id}: {options.topic} to {options.to_topic}, {what}"
     table = new_table(title, *columns, numbers=columns)

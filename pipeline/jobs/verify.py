@@ -16,7 +16,7 @@ from rich.table import Table
 
 from dledger.raft.ids import Index, Position
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, EXIT_INCONCLUSIVE
-from pipeline.jobs.context import JobContext
+from pipeline.jobs.context import JobContext, counted
 from pipeline.jobs.store_arguments import add_bound_arguments, bound_of, store_of
 from pipeline.jobs.tables import alarming, new_table
 
@@ -74,7 +74,8 @@ def run(context: JobContext) -> int:
     spark = None if options.local else context.spark  # without Java nothing is begun
     with context.progress() as progress:
         task = progress.add_task("fold the log, bytes", total=plan.size_bytes)
-        findings = verify(plan, lambda size: progress.advance(task, size), spark)
+        then = "compare with what is kept"
+        findings = verify(plan, counted(progress, task, plan.size_bytes, then), spark)
     result: VerifyResult = {
         "store": store.path,
         "index": plan.end.index,

@@ -41,11 +41,12 @@ MESSAGE_COLUMNS: Final = pa.schema(
 """Of every source. `body` is inflated as a consumer gets it; `properties` is JSON, or a map of texts when
 the wanted schema says so."""
 
+LABEL_COLUMNS: Final = pa.schema([("keys", pa.string()), ("tags", pa.string())])
+"""Of every source, too, behind the nine."""
+
 METADATA_COLUMNS: Final = pa.schema(
     [
         ("msgId", pa.string()),
-        ("keys", pa.string()),
-        ("tags", pa.string()),
         ("commitLogOffset", pa.int64()),
         ("term", pa.int64()),
         ("reconsumeTimes", pa.int32()),
@@ -257,7 +258,10 @@ def _given(value: GivenColumn, kind: pa.DataType, here: slice) -> pa.Array:
 
 
 def _types() -> dict[str, pa.DataType]:
-    every = (MESSAGE_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS, CONTROL_COLUMNS)
+    every = (
+        *(MESSAGE_COLUMNS, LABEL_COLUMNS, METADATA_COLUMNS),
+        *(LOG_COLUMNS, RECORD_COLUMNS, CONTROL_COLUMNS),
+    )
     return {field.name: field.type for schema in every for field in schema}
 
 

@@ -23,10 +23,17 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "queueId": _WHOLE,
     "queueOffset": _WHOLE,
     "delayLevel": _WHOLE,
+    "delayMs": _WHOLE,
     "deliverAt": ("timestamp", "timestamp_ntz"),
     "idempotencyKey": ("string", "binary", *_WHOLE),
 }
 """Names of columns, and the types that each may have."""
+
+OF_THE_STORED: Final = frozenset(
+    {"bornTimestamp", "storeTimestamp", "msgId", "commitLogOffset", "term", "reconsumeTimes"}
+)
+"""Columns of the source that say what became of one stored message. A table in a catalog has them, and
+what is inserted there gets its own."""
 
 COORDINATES: Final = ("topic", "brokerName", "queueId", "queueOffset")
 
@@ -48,17 +55,22 @@ class SinkColumns:
         return name in self.names
 
 
-def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumns:
+def check_columns(
+    fields: Mapping[str, str], options: SinkOptions, *, is_table: bool = False
+) -> SinkColumns:
     """Check a frame's columns; raises PipelineUsageError for those that the sink cannot write.
 
     Args:
         fields: names and types, as Spark writes them ("map<string,string>").
         options: the sink's.
+        is_table: the frame has the columns of a table in a catalog: those of stored messages are passed over.
 
     Raises:
         PipelineUsageError: names the column.
     """
     for name, kind in fields.items():
+        if is_table and name in OF_THE_STORED:
+            continue
         if name not in COLUMNS:
             near = difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.7)
             hint = f"; did you mean {near[0]}?" if near else ", drop it or put it into properties"
@@ -73,8 +85,6 @@ def check_columns(fields: Mapping[str, str], options: SinkOptions) -> SinkColumn
         raise PipelineUsageError(f"{WHAT} needs a column body (string or binary)")
     if "topic" not in fields and options.topic is None:
         raise PipelineUsageError(f"{WHAT} needs option topic, or a column topic")
-    if "delayLevel" in fields and "deliverAt" in fields:
-        raise PipelineUsageError(f"{WHAT}: a frame has delayLevel or deliverAt, not both")
     if options.queue_selector == COLUMN and not {"queueId", "brokerName"} <= fields.keys():
         raise PipelineUsageError(
             f"{WHAT}: queueSelector column needs the columns brokerName and queueId"

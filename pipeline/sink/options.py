@@ -13,6 +13,7 @@ from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 from pipeline.errors import PipelineUsageError
+from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
 from pipeline.written_once import NOT_HERE, folder_here
 
@@ -26,6 +27,8 @@ ROUND_ROBIN: Final = "roundrobin"
 COLUMN: Final = "column"
 AUTO: Final = "auto"
 POSITION: Final = "position"
+FAIL: Final = "fail"
+SKIP: Final = "skip"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class SinkOptions:
         send_s: how long a send is tried, over all nodes and failovers.
         rows_per_second: of each task; None for no bound.
         metadata_folder: where the queue list of an exactly-once sink is kept.
+        skips_older_batch: rows of a batch below the sink's current one are counted; otherwise they are an error.
+        counts_file: gets a line with the counts of each batch.
     """
 
     name_server: str
@@ -54,10 +59,19 @@ class SinkOptions:
     send_s: float
     rows_per_second: int | None
     metadata_folder: Path | None
+    skips_older_batch: bool
+    counts_file: Path | None
 
 
-def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
+def read_options(
+    given: Mapping[str, str], *, is_stream: bool, is_table: bool = False
+) -> SinkOptions:
     """Read and check the options of a sink.
+
+    Args:
+        given: names and texts.
+        is_stream: a streaming query writes.
+        is_table: they are those of a table in a catalog: the source's are passed over.
 
     Raises:
         PipelineUsageError: names the option and what is wrong with it.
@@ -96,8 +110,10 @@ def read_options(given: Mapping[str, str], *, is_stream: bool) -> SinkOptions:
         send_s=send_timeout_ms * (retries + 1) / 1000,
         rows_per_second=reader.number("maxRowsPerSecond", None, least=1),
         metadata_folder=_metadata_folder(reader),
+        skips_older_batch=reader.choice("olderBatch", (FAIL, SKIP), FAIL) == SKIP,
+        counts_file=_counts_file(reader),
     )
-    reader.finish()
+    reader.finish(SOURCE_OPTIONS if is_table else ())
     return options
 
 
@@ -127,6 +143,14 @@ def _sink_id(reader: OptionReader) -> str | None:
             "sinkId", f"is {text!r}, it must be 1 to {SINK_ID_BYTES_MAX} bytes of printable text"
         )
     return text
+
+
+def _counts_file(reader: OptionReader) -> Path | None:
+    given = reader.text("countsPath")
+    path = folder_here(given) if given is not None else None
+    if given is not None and path is None:
+        raise reader.error("countsPath", f"is {given!r}; it must be a file that the driver sees")
+    return None if path is None else Path(path)
 
 
 def _metadata_folder(reader: OptionReader) -> Path | None:

@@ -73,6 +73,7 @@ class _GivenRow(NamedTuple):
     queue_id: int | None
     queue_offset: QueueOffset | None
     delay_level: int | None
+    delay_ms: int | None
     deliver_at: datetime.datetime | None
     row_id: object
 
@@ -94,7 +95,9 @@ class RowReader:
             BadRowError: a row cannot be sent.
         """
         given = {
-            name: _values(batch.column(place)) for place, name in enumerate(self._columns.names)
+            name: _values(batch.column(place))
+            for place, name in enumerate(self._columns.names)
+            if name in _ORDER
         }
         nothing: Sequence[None] = [None] * batch.num_rows
         ordered = [given.get(name, nothing) for name in _ORDER]
@@ -118,6 +121,7 @@ class RowReader:
             queue_id,
             queue_offset,
             delay_level,
+            delay_ms,
             deliver_at,
             row_id,
         ) = given
@@ -139,6 +143,7 @@ class RowReader:
             {name: text for name, text in pairs.items() if name not in SYSTEM_PROPERTIES and text},
             flag or 0,
             delay_level or 0,
+            delay_ms=delay_ms or 0,
             deliver_at_ms=None if deliver_at is None else _milliseconds(deliver_at),
         )
         problem = topic_problem(target)
@@ -194,7 +199,7 @@ _ORDER: Final = (
         "queueId",
         "queueOffset",
     ),
-    *("delayLevel", "deliverAt", "idempotencyKey"),
+    *("delayLevel", "delayMs", "deliverAt", "idempotencyKey"),
 )
 """The columns in the order in which `_row` takes them."""
 

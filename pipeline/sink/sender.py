@@ -20,6 +20,7 @@ from dledger_mq import (
 from dledger_mq.client.idempotent_producer import PendingRows, RowsResult
 from dledger_mq.client.queues import RoundRobin, queue_for_key
 from pipeline.errors import BadRowError, PipelineError
+from pipeline.sink.counts import BatchCounts
 from pipeline.sink.options import COLUMN, PRODUCER_GROUP, ROUND_ROBIN, SinkOptions
 from pipeline.sink.rows import OutRow, RowReader
 
@@ -44,15 +45,6 @@ class SinkTask:
     sink_id: str
     batch_id: int
     queues: tuple[MessageQueue, ...]
-
-
-@dataclass(slots=True)
-class SinkCounts:
-    """The counts of a task. `already`: rows of an exactly-once sink that were there before."""
-
-    rows: int = 0
-    stored: int = 0
-    already: int = 0
 
 
 @dataclass(slots=True)
@@ -87,7 +79,7 @@ class RowSender:
         self._sent: list[_Sent] = []
         self._began = 0.0
         self._taken = 0
-        self.counts = SinkCounts()
+        self.counts = BatchCounts()
 
     async def __aenter__(self) -> RowSender:
         await self._producer.__aenter__()
@@ -176,20 +168,32 @@ class RowSender:
             result = await waiting
         except ClientError as error:
             return self._failed(sent.first, sent.last, sent.queue, error)
-        if isinstance(result, RowsResult):
-            self.counts.rows += len(result.stored)
-            self.counts.stored += result.stored_count
-            self.counts.already += len(result.stored) - result.stored_count
-        else:
+        if not isinstance(result, RowsResult):
             stored = result.message_id.count(",") + 1 if count > 1 else 1
-            self.counts.rows += stored
-            self.counts.stored += stored
+            self.counts += BatchCounts(stored, stored)
+        elif result.newer_batch is None:
+            stored = result.stored_count
+            self.counts += BatchCounts(count, stored, already=count - stored)
+        elif self._options.skips_older_batch:
+            self.counts += BatchCounts(count, older=count)
+        else:
+            return self._over(sent, result.newer_batch)
         return None
+
+    def _over(self, sent: _Sent, newer_batch: int) -> PipelineError:
+        """Return the error for rows of a batch that the sink is done with."""
+        task = self._task
+        return PipelineError(
+            f"{_which(sent.first, sent.last)} of partition {task.partition} for {sent.queue} are not stored: batch "
+            f"{task.batch_id} of sink {task.sink_id} is over, for it has begun batch {newer_batch}, and what was "
+            "not stored of it before never will be. New rows need a higher batchId, a query with a new checkpoint a "
+            "sinkId of its own; option olderBatch=skip goes on and only counts such rows"
+        )
 
     def _failed(
         self, first: int, last: int, queue: MessageQueue, error: ClientError
     ) -> PipelineError:
-        which = f"row {first}" if first == last else f"rows {first} to {last}"
+        which = _which(first, last)
         stored = "not stored" if error.definite else "not known to be stored"
         return PipelineError(
             f"{which} of partition {self._task.partition} for {queue} are {stored}: {error}"
@@ -259,6 +263,10 @@ class RowSender:
             await trio.sleep_until(self._began + self._taken / rate)
 
 
+def _which(first: int, last: int) -> str:
+    return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
 def _texts_bytes(message: Message) -> int:
     """Estimate what tags, keys and properties take; in UTF-8 a character may take four."""
     texts = sum(len(name) + len(text) for name, text in message.properties.items())
@@ -269,14 +277,14 @@ def _texts_bytes(message: Message) -> int:
 
 def send_all(
     options: SinkOptions, task: SinkTask, reader: RowReader, batches: Iterable[object]
-) -> SinkCounts:
+) -> BatchCounts:
     """Send every row of some Arrow batches; returns when all of them are stored.
 
     Raises:
         BadRowError, PipelineError: some are not.
     """
 
-    async def run() -> SinkCounts:
+    async def run() -> BatchCounts:
         async with RowSender(options, task) as sender:
             for batch in batches:
                 await sender.send(reader.read(batch))

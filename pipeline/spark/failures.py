@@ -2,13 +2,19 @@
 
 An error that our code raises in a worker arrives as text: a Python traceback inside a Java exception, often
 inside others. For streams the Python exception may say no more than "Writing job failed", so Java's causes are
-read as well.
+read as well. And since Spark prints some 160 lines for one of ours, the process where it happens says its sentence
+on standard error before.
 """
 
 from __future__ import annotations
 
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
+
+from pipeline.errors import InconclusiveError, PipelineError
 
 _OURS: Final = re.compile(
     r"(?:pipeline|dledger_mq)(?:\.\w+)+Error: (.*?)"
@@ -17,6 +23,19 @@ _OURS: Final = re.compile(
 )
 _PYTHON: Final = re.compile(r"^(?:\w+\.)*\w+(?:Error|Exception): .*$", re.MULTILINE)
 _CAUSES_MAX: Final = 20
+_OUR_NAMES: Final = re.compile(r"(?:pipeline|dledger_mq)(?:\.\w+)+\.(\w+Error): ")
+_UNKNOWN_OUTCOME: Final = "are not known to be stored"
+_ONE_UNKNOWN_OUTCOME: Final = "is not known to be stored"
+_OF_WORKERS: Final = (
+    "Python worker failed to connect back",
+    "Python worker exited unexpectedly",
+    "Python worker did not connect back",
+    "Cannot run program",
+    "Connection reset",
+    "ExecutorLostFailure",
+    "java.io.EOFException",
+)
+"""What Spark says when a process of its own died or did not come up in time."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -30,6 +49,27 @@ def reason_of(error: BaseException) -> str:
         return str(python[-1]).strip()
     lines = text.strip().splitlines()
     return lines[0] if lines else type(error).__name__
+
+
+@contextmanager
+def said_first() -> Iterator[None]:
+    """Say an error of ours on standard error, in one line, before Spark wraps it."""
+    try:
+        yield
+    except PipelineError as error:
+        sys.stderr.write(f"rocketmq: {error}\n")
+        sys.stderr.flush()
+        raise
+
+
+def is_passing(error: BaseException) -> bool:
+    """Return whether a failure may be over when the same is tried again: nobody answered, or a process died."""
+    text = _whole_text(error)
+    ours = _OUR_NAMES.findall(text)
+    if ours:
+        is_unknown = _UNKNOWN_OUTCOME in text or _ONE_UNKNOWN_OUTCOME in text
+        return ours[-1] == InconclusiveError.__name__ or is_unknown
+    return any(each in text for each in _OF_WORKERS)
 
 
 def _whole_text(error: BaseException) -> str:

@@ -20,8 +20,12 @@ def register_all(spark: SparkSession) -> None:
     """Register every format with a session.
 
     A planner knows nothing of its session, so the class that is registered carries how many tasks run at a
-    time, and whether some may run twice; being made here, it is pickled as a whole.
+    time, and whether some may run twice; being made here, it is pickled as a whole. Writers find them in every
+    thread from here on (`pipeline.spark.threads`).
     """
+    from pipeline.spark.threads import write_from_every_thread
+
+    write_from_every_thread()
     context = spark.sparkContext
     speculation = context.getConf().get("spark.speculation", "false")
     session = {

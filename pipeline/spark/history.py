@@ -22,8 +22,8 @@ NEEDED: Final = (
 """Columns that every frame of messages has; the source, the log reader and archives give them."""
 
 LOG_SCHEMA: Final = (
-    "topic string, brokerName string, queueId int, queueOffset bigint, body binary, properties string, "
-    "storeTimestamp timestamp"
+    "topic string, brokerName string, queueId int, queueOffset bigint, flag int, body binary, properties string, "
+    "bornTimestamp timestamp, storeTimestamp timestamp"
 )
 """The same of a log. A source does not learn what a query uses, so it is asked for no more than that."""
 

@@ -29,6 +29,10 @@ ORIGIN_BROKER: Final = "ORIGIN_BROKER"
 ORIGIN_QUEUE_ID: Final = "ORIGIN_QUEUE_ID"
 ORIGIN_QUEUE_OFFSET: Final = "ORIGIN_QUEUE_OFFSET"
 ORIGIN_STORE_TIMESTAMP: Final = "ORIGIN_STORE_TIMESTAMP"
+_MARKS: Final = (
+    *(ORIGIN_TOPIC, ORIGIN_BROKER, ORIGIN_QUEUE_ID),
+    *(ORIGIN_QUEUE_OFFSET, ORIGIN_STORE_TIMESTAMP),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +68,13 @@ class Target:
     Attributes:
         queues: by name of the original group and queue id.
         tasks: how many send at a time; rows of one queue are in one of them.
+        keeps_delays: what was delayed is delayed for as long again; otherwise it is sent at once.
     """
 
     topic: str
     queues: Mapping[tuple[str, int], MessageQueue]
     tasks: int
+    keeps_delays: bool = False
 
 
 def chosen(frame: DataFrame, wanted: Wanted) -> DataFrame:
@@ -155,7 +161,7 @@ def outgoing(rows: DataFrame, target: Target) -> DataFrame:
     )
     own = f.map_filter(
         f.coalesce("properties", f.create_map().cast("map<string,string>")),
-        lambda name, _: ~name.startswith("ORIGIN_"),
+        lambda name, _: ~name.isin(*_MARKS),
     )
     return (
         rows.withColumn("_place", place)
@@ -164,6 +170,8 @@ def outgoing(rows: DataFrame, target: Target) -> DataFrame:
         .select(
             "body",
             f.lit(target.topic).alias("topic"),
+            (f.col("flag") if "flag" in rows.columns else f.lit(0)).alias("flag"),
+            *(_delays() if target.keeps_delays else ()),
             f.map_filter(
                 f.map_concat(own, marks), lambda _, text: text.isNotNull() & (text != "")
             ).alias("properties"),
@@ -174,6 +182,19 @@ def outgoing(rows: DataFrame, target: Target) -> DataFrame:
             ).alias("idempotencyKey"),
         )
     )
+
+
+def _delays() -> tuple[Column, Column]:
+    """Return how long each message is to wait again: its level, or as many ms as its sender wanted."""
+    given = f.col("properties")
+    level = given["DELAY"].try_cast("int")
+    wait_ms = f.coalesce(
+        given["TIMER_DELAY_SEC"].try_cast("bigint") * 1000,
+        given["TIMER_DELAY_MS"].try_cast("bigint"),
+        given["TIMER_DELIVER_MS"].try_cast("bigint") - f.unix_millis("bornTimestamp"),
+    )
+    is_timed = level.isNull() & (wait_ms > 0)
+    return level.alias("delayLevel"), f.when(is_timed, wait_ms).alias("delayMs")
 
 
 def _looked_up(key: Column, values: Mapping[str, int | str]) -> Column:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Final
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -16,10 +17,17 @@ from pyspark.sql.types import StructType
 from pipeline.errors import PipelineUsageError
 from pipeline.reading import source_columns
 from pipeline.sink.options import WHAT
-from pipeline.source_options import read_source_options
+from pipeline.source_options import FORMAT, read_source_options
+from pipeline.spark.failures import said_first
 from pipeline.spark.schemas import spark_schema
 from pipeline.spark.sink import BatchSinkWriter, SinkPlan, StreamSinkWriter, plan_sink
 from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
+from pipeline.spark.table_options import created_options, keeping, table_options
+
+WITHOUT_OPTIONS: Final = (
+    f"{FORMAT} got no options. A table in a catalog keeps them only when it is created without a list of columns: "
+    "CREATE TABLE t USING rocketmq OPTIONS (nameServer '...', topic '...')"
+)
 
 
 class RocketMQDataSource(DataSource):
@@ -38,32 +46,53 @@ class RocketMQDataSource(DataSource):
         """Return the name in `format(...)`."""
         return "rocketmq"
 
+    @said_first()
     def schema(self) -> StructType:
-        """Return the columns that the options ask for."""
-        return spark_schema(source_columns(read_source_options(self.options, "either")))
+        """Return the columns that the options ask for; those of a new table keep its options."""
+        created = created_options(self.options)
+        if created is None:
+            return spark_schema(source_columns(read_source_options(self.options, "either")))
+        options = read_source_options(created, "either", is_table=True)
+        return keeping(spark_schema(source_columns(options)), created)
 
+    @said_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
-        return TopicReader(self.options, schema, self.parallelism or default_parallelism())
+        given, is_table = self._given(schema)
+        options = read_source_options(given, "batch", is_table=is_table)
+        return TopicReader(options, schema, self.parallelism or default_parallelism())
 
+    @said_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
-        return TopicStreamReader(self.options, schema, self.parallelism or default_parallelism())
+        given, is_table = self._given(schema)
+        options = read_source_options(given, "stream", is_table=is_table)
+        return TopicStreamReader(options, schema, self.parallelism or default_parallelism())
 
+    @said_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
         return BatchSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=False))
 
+    @said_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Plan a streaming query's writes."""
         return StreamSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=True))
+
+    def _given(self, schema: StructType) -> tuple[Mapping[str, str], bool]:
+        """Return the options, and whether they are those of a table in a catalog."""
+        kept = table_options(schema, self.options)
+        if kept is None and not self.options:
+            raise PipelineUsageError(WITHOUT_OPTIONS)
+        return (self.options, False) if kept is None else (kept, True)
 
     def _plan_sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> SinkPlan:
         if self.speculates:
             raise PipelineUsageError(
                 f"{WHAT} needs spark.speculation=false: two attempts would send twice"
             )
-        return plan_sink(schema, self.options, overwrite=overwrite, is_stream=is_stream)
+        given, is_table = self._given(schema)
+        return plan_sink(schema, given, overwrite=overwrite, is_stream=is_stream, is_table=is_table)
 
 
 class DLedgerDataSource(RocketMQDataSource):

@@ -49,6 +49,7 @@ def open_session(
     *,
     master: str | None = None,
     log_level: str = "error",
+    catalog: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
     """Return a session with our formats registered: the running one, or a new one.
@@ -57,6 +58,8 @@ def open_session(
         name: of the application, in Spark's listings.
         master: default: what spark-submit was given, MASTER, else all cores of this machine.
         log_level: error, warn, info or debug: what Spark itself may say on standard error.
+        catalog: a folder that keeps tables and views for later sessions, one session at a time; without it they
+            are gone with the session, unless Spark is set up for a metastore.
         settings: Spark settings above all others. Those given to spark-submit are above ours.
 
     Raises:
@@ -71,7 +74,8 @@ def open_session(
     if SparkSession.getActiveSession() is None:
         prepare_environment(os.environ, chosen, log_level)
     builder = SparkSession.builder
-    for key, value in (settings_for(chosen) | submitted | dict(settings or {})).items():
+    ours = settings_for(chosen) | (catalog_settings(Path(catalog)) if catalog else {})
+    for key, value in (ours | submitted | dict(settings or {})).items():
         builder = builder.config(key, value)
     builder = builder.appName(name).master(chosen)
     try:
@@ -114,6 +118,19 @@ def settings_for(master: str) -> dict[str, str]:
         return dict(_EVERYWHERE)
     shuffles = {"spark.sql.shuffle.partitions": str(max(os.cpu_count() or 1, 2))}
     return _EVERYWHERE | _ON_ONE_MACHINE | shuffles
+
+
+def catalog_settings(folder: Path) -> dict[str, str]:
+    """Return the Spark settings that keep the catalog in a folder: Hive's metastore in an embedded Derby."""
+    place = folder.absolute()
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": str(place / "warehouse"),
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={place / 'metastore'};create=true"
+        ),
+        "spark.driver.defaultJavaOptions": f"-Dderby.stream.error.file={place / 'derby.log'}",
+    }
 
 
 def prepare_environment(

@@ -8,7 +8,7 @@ finds them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,10 +22,12 @@ from pyspark.sql.datasource import (
 from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.sink.columns import SinkColumns, check_columns
+from pipeline.sink.counts import BatchCounts, summed, tell
 from pipeline.sink.options import WHAT, SinkOptions, read_options
 from pipeline.sink.queues import plan_queues
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import SinkTask, send_all
+from pipeline.spark.failures import said_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,12 +40,11 @@ QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True)
 class SinkCommit(WriterCommitMessage):
-    """The commit message of one task, with its counts (`pipeline.sink.sender.SinkCounts`)."""
+    """The commit message of one task: what it wrote, of which batch."""
 
-    partition: int
-    rows: int
-    stored: int
-    already: int
+    sink_id: str
+    batch_id: int
+    counts: BatchCounts
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,12 @@ class SinkPlan:
 
 
 def plan_sink(
-    schema: StructType, given: Mapping[str, str], *, overwrite: bool, is_stream: bool
+    schema: StructType,
+    given: Mapping[str, str],
+    *,
+    overwrite: bool,
+    is_stream: bool,
+    is_table: bool = False,
 ) -> SinkPlan:
     """Check everything that can be checked before a task runs.
 
@@ -65,6 +71,7 @@ def plan_sink(
         given: the options.
         overwrite: whether the mode is overwrite (stream: complete).
         is_stream: whether a streaming query writes.
+        is_table: whether options and columns are those of a table in a catalog.
 
     Raises:
         PipelineUsageError: option, column or mode.
@@ -73,20 +80,28 @@ def plan_sink(
     if overwrite:
         mode = "outputMode complete" if is_stream else 'mode "overwrite"'
         raise PipelineUsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
-    options = read_options(given, is_stream=is_stream)
+    options = read_options(given, is_stream=is_stream, is_table=is_table)
     fields = {field.name: field.dataType.simpleString() for field in schema.fields}
-    columns = check_columns(fields, options)
+    columns = check_columns(fields, options, is_table=is_table)
     return SinkPlan(options, columns, plan_queues(options))
 
 
+@said_first()
 def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
     sink_id, batch_id = _batch_of(plan.options, context)
     task = SinkTask(partition, sink_id, batch_id, plan.queues)
     reader = RowReader(plan.columns, plan.options, partition)
-    counts = send_all(plan.options, task, reader, iterator)
-    return SinkCommit(partition, counts.rows, counts.stored, counts.already)
+    return SinkCommit(sink_id, batch_id, send_all(plan.options, task, reader, iterator))
+
+
+def _tell(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Say what became of a batch; called on the driver, when all of its tasks are done."""
+    commits = [each for each in messages if isinstance(each, SinkCommit)]
+    if commits:
+        counts = summed(each.counts for each in commits)
+        tell(counts, commits[0].sink_id, commits[0].batch_id, plan.options.counts_file)
 
 
 def _batch_of(options: SinkOptions, context: TaskContext | None) -> tuple[str, int]:
@@ -113,6 +128,10 @@ class BatchSinkWriter(DataSourceArrowWriter):
         """Send the rows of one partition and wait until all are stored."""
         return _write(self._plan, iterator)
 
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say what was written: every row was stored when its task ended."""
+        _tell(self._plan, messages)
+
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
     """Writes the tasks of a streaming query's batches."""
@@ -125,7 +144,8 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Do nothing: every row was stored when its task ended."""
+        """Say what was written: every row was stored when its task ended."""
+        _tell(self._plan, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Do nothing: what was sent may have been read. The batch is repeated."""

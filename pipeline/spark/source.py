@@ -30,7 +30,8 @@ from pipeline.offsets import OffsetsForm, from_form
 from pipeline.planning import JoinedView, StreamOffsets, batch_offsets, divided
 from pipeline.ranges import QueueRange, plan
 from pipeline.reading import check_columns, read_batches, source_columns
-from pipeline.source_options import SourceOptions, read_source_options
+from pipeline.source_options import SourceOptions
+from pipeline.spark.failures import said_first
 from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
@@ -81,18 +82,20 @@ class TopicTasks:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what a task has; nothing if Spark asks for the read of an empty plan."""
-        if isinstance(partition, RangesPartition):
-            yield from read_batches(partition.ranges, self.options, self._schema)
-        elif isinstance(partition, HistoryPartition):
-            yield from read_history(partition.part, self.options, self._schema)
+        with said_first():
+            if isinstance(partition, RangesPartition):
+                yield from read_batches(partition.ranges, self.options, self._schema)
+            elif isinstance(partition, HistoryPartition):
+                yield from read_history(partition.part, self.options, self._schema)
 
 
 class TopicReader(DataSourceReader):
     """Reads topics as a table: from start to end as they are when the first action runs."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, parallelism: int) -> None:
-        self._tasks = TopicTasks(read_source_options(given, "batch"), schema, parallelism)
+    def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
+        self._tasks = TopicTasks(options, schema, parallelism)
 
+    @said_first()
     def partitions(self) -> list[InputPartition]:
         """Decide start and end, and distribute the ranges over partitions."""
         options = self._tasks.options
@@ -127,8 +130,7 @@ class TopicReader(DataSourceReader):
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream; see `pipeline.planning.StreamOffsets`."""
 
-    def __init__(self, given: Mapping[str, str], schema: StructType, parallelism: int) -> None:
-        options = read_source_options(given, "stream")
+    def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
         self._tasks = TopicTasks(options, schema, parallelism)
         self._view = BrokerView(options)
         self._offsets = StreamOffsets(options, self._view)
@@ -138,14 +140,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._tasks.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
+    @said_first()
     def initialOffset(self) -> OffsetsForm:
         """Return where a new query begins."""
         return self._offsets.initial()
 
+    @said_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the present ends as the end of the stream."""
         self._offsets.freeze()
 
+    @said_first()
     def latestOffset(self, start: OffsetsForm, limit: ReadLimit) -> OffsetsForm:
         """Return the end of the next batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None

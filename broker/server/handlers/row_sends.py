@@ -19,7 +19,7 @@ from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
 from broker.service.refusal import Refusal
-from broker.service.rows import Rows, bounds_problem, new_rows, read_rows
+from broker.service.rows import Rows, bounds_problem, new_rows, newer_batch, read_rows
 from broker.service.send import SendPlan
 from broker.store.control import TakeRows
 from broker.store.sinks import Sinks
@@ -28,7 +28,7 @@ from dledger import DLedgerError
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import OffsetIdMaker
 from dledger_mq.remoting.codes import ResponseCode
-from dledger_mq.remoting.requests import ROWS_STORED
+from dledger_mq.remoting.requests import NEWER_BATCH, ROWS_STORED
 
 
 @dataclass(slots=True, eq=False)
@@ -85,7 +85,7 @@ class RowSends:
         wanted = new_rows(rows, self._sinks())
         fresh = [key for key, is_new in zip(rows.keys, wanted, strict=True) if is_new]
         if not fresh:
-            self._answer(request, plan, wanted)
+            self._answer(request, plan, wanted, newer_batch=newer_batch(rows, self._sinks()))
             return
         problem = bounds_problem(rows, len(fresh), self._flying_count, self._sinks())
         if problem is not None:
@@ -152,6 +152,7 @@ class RowSends:
         *,
         staged: StagedEntry | None = None,
         place: int = -1,
+        newer_batch: int | None = None,
     ) -> None:
         """Answer which rows were stored now, and where the first of those stands."""
         ext = {
@@ -160,5 +161,7 @@ class RowSends:
             "queueOffset": str(staged.queue_offset(place)) if staged is not None else "-1",
             ROWS_STORED: "".join("1" if is_new else "0" for is_new in wanted),
         }
+        if newer_batch is not None:
+            ext[NEWER_BATCH] = str(newer_batch)
         give = partial(request.answer, ResponseCode.SUCCESS, ext=ext)
         self._new_topics.answer(request, plan.topic, give)

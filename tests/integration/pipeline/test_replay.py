@@ -8,13 +8,16 @@ from typing import Any
 
 import pytest
 
-from dledger_mq import Message, ReceivedMessage
+from dledger_mq import Message, MessageQueue, ReceivedMessage
 from dledger_mq.blocking import PullConsumer
+from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import Topics, load
 
 pytestmark = pytest.mark.slow
+
+PATIENCE_S = 120
 
 
 @pytest.fixture
@@ -41,7 +44,9 @@ def test_a_table_is_replayed_once(
 ) -> None:
     old, new = topics.fresh(), topics.fresh()
     topics.fill(old, 200)
-    topics.send([Message(old, b"200", tags="T", keys="a b", properties={"colour": "red"})])
+    mine = {"colour": "red", "ORIGIN_COUNTRY": "is", "__SHARDINGKEY": "s7"}
+    marked = Message(old, b"200", tags="T", keys="a b", properties=mine, flag=7)
+    topics.producer.send(marked, queue=MessageQueue(old, topics.group.group, 2))
     folder = str(tmp_path / "history")
     load(kept_open, topics, old).write.parquet(folder)
     command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
@@ -52,7 +57,8 @@ def test_a_table_is_replayed_once(
     assert (counted["messages"], counted["sent"], len(counted["queues"])) == (201, 0, 4)
 
     assert main(command) == 0
-    assert json.loads(capsys.readouterr().out)["sent"] == 201
+    done = json.loads(capsys.readouterr().out)
+    assert (done["sent"], done["already_there"]) == (201, 0)
     before, after = messages(topics, old), messages(topics, new)
     for number, some in before.items():
         again = after[number]
@@ -61,11 +67,37 @@ def test_a_table_is_replayed_once(
             str(m.queue_offset) for m in some
         ]
         assert all(m.properties["ORIGIN_TOPIC"] == old for m in again)
-    (marked,) = [m for some in after.values() for m in some if m.body == b"200"]
-    assert (marked.tags, marked.keys, marked.properties["colour"]) == ("T", ("a", "b"), "red")
+    (again,) = [m for some in after.values() for m in some if m.body == b"200"]
+    assert (again.tags, again.keys, again.flag) == ("T", ("a", "b"), 7)
+    assert mine.items() <= again.properties.items()
 
-    assert main(command) == 0, "as after a crash: started again under its id"
+    assert main(command[:-1]) == 0, "as after a crash: started again under its id"
+    assert "0 sent, 201 already there" in capsys.readouterr().out
     assert messages(topics, new) == after
+
+    missing = [*command[:4], "NoSuchTopic", *command[5:]]
+    assert main(missing) == 2
+    assert f"there is no topic NoSuchTopic in {folder}: it has {old}" in capsys.readouterr().err
+    assert main([*command, "--key", "c"]) == 2
+    assert "is one of those asked for (--from, --to, --key)" in capsys.readouterr().err
+
+
+def test_delays_come_again_if_they_are_wanted(
+    kept_open: Any, topics: Topics, tmp_path: Path
+) -> None:
+    old, folder = topics.fresh(), str(tmp_path / "history")
+    delayed = [Message(old, b"level", delay_level=1), Message(old, b"time", delay_ms=1500)]
+    topics.send([*delayed, Message(old, b"now")])
+    assert poll(lambda: sum(map(len, messages(topics, old).values())) == 3, PATIENCE_S)
+    load(kept_open, topics, old).write.parquet(folder)
+    for new, more in ((topics.fresh(), ["--keep-delays"]), (topics.fresh(), [])):
+        command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
+        topics.fill(new, 1)
+        assert main([*command, "--name-server", topics.namesrv, *more]) == 0
+        assert poll(lambda new=new: sum(map(len, messages(topics, new).values())) == 4, PATIENCE_S)
+        found = {m.body: m for some in messages(topics, new).values() for m in some}
+        waited = {body for body, m in found.items() if "REAL_TOPIC" in m.properties}
+        assert waited == ({b"level", b"time"} if more else set())
 
 
 def test_an_interrupted_replay_is_cut_alike_and_goes_on(

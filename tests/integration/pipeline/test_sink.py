@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,29 @@ def test_an_exactly_once_frame_can_be_written_again(spark: Any, topics: Topics) 
     assert bodies(topics, topic) == expected(500)
     write(frame.where("id < 10"), topics, batchId=1, **once)
     assert len(bodies(topics, topic)) == 510, "another batch of the same sink"
+
+
+def test_a_lower_batch_is_an_error_or_a_count(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    topic, counts = topics.fresh(), tmp_path / "counts"
+    frame = numbered(spark, 20).selectExpr("body", "id idempotencyKey")
+    sink = f"lower-{topic}"
+    once = {"topic": topic, "delivery": "exactly-once", "sinkId": sink, "countsPath": str(counts)}
+    write(frame.where("id < 10"), topics, batchId=7, **once)
+    write(frame.where("id < 15"), topics, batchId=7, **once)
+    told = refusal(frame.where("id >= 15"), topics, batchId=3, **once)
+    assert f"are not stored: batch 3 of sink {sink} is over, for it has begun batch 7" in told
+    write(frame.where("id >= 15"), topics, batchId=3, olderBatch="skip", **once)
+    assert bodies(topics, topic) == expected(15)
+    found = [json.loads(line) for line in counts.read_text().splitlines()]
+    assert found == [
+        {"sinkId": sink, "batchId": batch, "rows": rows}
+        | {"stored": stored, "already": already, "older": older}
+        for batch, rows, stored, already, older in (
+            (7, 10, 10, 0, 0),
+            (7, 15, 5, 10, 0),
+            (3, 5, 0, 0, 5),
+        )
+    ]
 
 
 def test_bad_rows_and_options_are_told_in_one_sentence(spark: Any, topics: Topics) -> None:

@@ -1,4 +1,4 @@
-"""Every example of docs/pipeline-source.md runs, one after the other; its options are those that there are."""
+"""Every example of docs/pipeline-source.md and pipeline-kafka.md runs; their options are those that there are."""
 
 from __future__ import annotations
 
@@ -10,24 +10,33 @@ import pytest
 
 from dledger_mq import Message
 from pipeline.errors import PipelineUsageError
+from pipeline.option_names import SINK_OPTIONS, SOURCE_OPTIONS
+from pipeline.sink.columns import COLUMNS
 from pipeline.source_options import read_source_options
-from tests.integration.pipeline.topics import Topics
+from tests.integration.pipeline.topics import Topics, load
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "pipeline-source.md"
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = DOCS / "pipeline-source.md"
+FROM_KAFKA = DOCS / "pipeline-kafka.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
 def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     topics.send([Message("Orders", b"%d" % n, tags="paid") for n in range(20)])
     names: dict[str, Any] = {"__name__": "__main__"}
-    examples = BLOCK.findall(PAGE.read_text())
-    assert len(examples) >= 4
+    topics.fill("Copies", 1)
+    examples = BLOCK.findall(PAGE.read_text()) + BLOCK.findall(FROM_KAFKA.read_text())
+    assert len(examples) >= 6
     for number, example in enumerate(examples):
         text = example.replace("127.0.0.1:9876", topics.namesrv).replace("/data/", f"{tmp_path}/")
         # The session of the tests is the running one, so `open_session` finds it.
         exec(compile(text, f"example {number}", "exec"), names)
-    assert names["orders"].count() == 20
-    assert spark.read.parquet(str(tmp_path / "orders")).count() == 20
+    spark.sql("DROP VIEW paid")
+    spark.sql("DROP TABLE orders")
+    every = 21  # one was inserted
+    assert names["orders"].count() == every
+    assert spark.read.parquet(str(tmp_path / "orders")).count() == every
+    assert load(spark, topics, "Copies").count() == 1 + every
 
 
 def test_the_table_names_every_option() -> None:
@@ -38,3 +47,13 @@ def test_the_table_names_every_option() -> None:
     assert len(known) > 20
     text = PAGE.read_text()
     assert [name for name in known if f"`{name}`" not in text] == []
+
+
+def test_the_page_for_those_who_come_from_kafka_names_options_that_there_are() -> None:
+    table = FROM_KAFKA.read_text().partition("\n| Kafka |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines()[2:]]
+    assert len(rows) > 20
+    known = {*SOURCE_OPTIONS, *SINK_OPTIONS, *COLUMNS, "storeTimestamp", "start_stream"}
+    for theirs, here in rows:
+        told = here + (theirs if "the same" in here else "")
+        assert set(re.findall(r"`([A-Za-z][\w.]*)`", told)) <= known, told

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from dledger_mq import MessageQueue
 from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
+from pipeline.spark.progress import lag_of
 from pipeline.spark.streams import start_stream
 from tests.integration.pipeline.topics import Topics, load, numbers
 
@@ -73,6 +75,9 @@ def test_a_running_query_reads_what_comes_and_reports_its_lag(
     assert numbers(spark.table("seen")) == list(range(8, 28))
     source = query.lastProgress["sources"][0]
     assert source["endOffset"] == source["latestOffset"]
+    assert lag_of(query.lastProgress) == {
+        MessageQueue(topic, "broker-a", number): 0 for number in range(4)
+    }
     query.stop()
 
 

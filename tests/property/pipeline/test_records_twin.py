@@ -23,6 +23,7 @@ from dledger_mq.message.properties import decode_properties, encode_properties, 
 from dledger_mq.message.record import StoredMessage, decode_records, encode_record
 from dledger_mq.message.sys_flags import COMPRESSED
 from pipeline.scan.columns import (
+    LABEL_COLUMNS,
     LOG_COLUMNS,
     MESSAGE_COLUMNS,
     METADATA_COLUMNS,
@@ -33,7 +34,9 @@ from pipeline.scan.columns import (
 from pipeline.scan.properties import property_json
 from pipeline.scan.records import BATCH_BYTES_MAX, RecordTable, read_records
 
-EVERY = pa.unify_schemas([MESSAGE_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS])
+EVERY = pa.unify_schemas(
+    [MESSAGE_COLUMNS, LABEL_COLUMNS, METADATA_COLUMNS, LOG_COLUMNS, RECORD_COLUMNS]
+)
 MAPPED = pa.schema([("properties", pa.map_(pa.string(), pa.string()))])
 
 texts = st.text(

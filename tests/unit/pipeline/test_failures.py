@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.failures import reason_of
+from pipeline.spark.failures import is_passing, reason_of
 
 
 @pytest.mark.parametrize(
@@ -34,3 +34,25 @@ from pipeline.spark.failures import reason_of
 )
 def test_the_sentence_is_found(text: str, reason: str) -> None:
     assert reason_of(RuntimeError(text)) == reason
+
+
+@pytest.mark.parametrize(
+    ("text", "passes"),
+    [
+        ("pipeline.errors.InconclusiveError: topic T cannot be asked about: nobody", True),
+        ("pipeline.errors.PipelineError: rows 0 to 9 of x are not known to be stored: late", True),
+        ("pipeline.errors.PipelineError: row 0 of x is not known to be stored: late", True),
+        ("pipeline.errors.PipelineError: rows 0 to 9 of x are not stored: no permission", False),
+        ("pipeline.errors.PipelineUsageError: topic T does not exist", False),
+        ("pipeline.errors.DataLossError: T@b/0 begins at 7 InconclusiveError: no", False),
+        ("org.apache.spark.SparkException: Python worker failed to connect back.", True),
+        ("Python worker exited unexpectedly (crashed): Consider setting", True),
+        ("ValueError: no such thing, said a function of the job", False),
+        (
+            "dledger_mq.client.errors.NoRouteError: none\n\npipeline.errors.InconclusiveError: nobody",
+            True,
+        ),
+    ],
+)
+def test_what_may_be_over_when_it_is_tried_again(text: str, passes: bool) -> None:
+    assert is_passing(RuntimeError(text)) is passes

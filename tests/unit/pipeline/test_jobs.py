@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from rich.progress import Progress
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
@@ -12,6 +13,7 @@ from dledger_mq.client.lag import QueueLag
 from pipeline.archive.manifests import Manifest, write_manifest
 from pipeline.cli import main
 from pipeline.jobs import lag
+from pipeline.jobs.context import counted
 from tests.unit.pipeline.stores import orders, write_store
 
 
@@ -67,3 +69,13 @@ def test_a_place_that_is_none_is_a_sentence(
     assert str(tmp_path / "file") in capsys.readouterr().err
     assert main(["archive", store, str(tmp_path / "a"), "--stretch-mib", "0"]) == 2
     assert "--stretch-mib 0" in capsys.readouterr().err
+
+
+def test_a_full_bar_names_the_step_behind_it() -> None:
+    progress = Progress(disable=True)
+    count = counted(progress, progress.add_task("fold", total=10), 10, "compare")
+    count(4)
+    (bar,) = progress.tasks
+    assert (bar.description, bar.completed, bar.total) == ("fold", 4, 10)
+    count(6)
+    assert (bar.description, bar.completed, bar.total) == ("compare", 10, 10)

@@ -43,7 +43,8 @@ class TableView:
 
 
 def options(use: Use, **more: object) -> SourceOptions:
-    return read_source_options(LEAST | {name: str(value) for name, value in more.items()}, use)
+    given = LEAST | {name: str(value) for name, value in more.items()}
+    return read_source_options({n: text for n, text in given.items() if text != "None"}, use)
 
 
 def form(**offsets: int) -> OffsetsForm:
@@ -110,6 +111,43 @@ def test_times(view: TableView) -> None:
         {A: 10, B: 0},
         {A: 13, B: 5},
     )
+
+
+def test_times_of_queues(view: TableView) -> None:
+    view.times = {A: 13, B: 5}
+    starting = json.dumps(form(q0=7, q1=9))
+    with pytest.raises(
+        PipelineUsageError,
+        match="option startingOffsetsByTimestamp: T@b/1 have no message stored at 9",
+    ):
+        batch_offsets(options("batch", startingOffsetsByTimestamp=starting), view)
+    both = options(
+        "batch",
+        startingOffsetsByTimestamp=starting,
+        startingOffsetsByTimestampStrategy="latest",
+        endingOffsetsByTimestamp=starting,
+        startingOffsets=json.dumps(form(q0=0, q1=0)),
+    )
+    assert batch_offsets(both, view) == ({A: 13, B: 5}, {A: 13, B: 5}), "times before offsets"
+    some = options("batch", endingOffsetsByTimestamp=json.dumps(form(q0=7)))
+    with pytest.raises(PipelineUsageError, match=r"endingOffsetsByTimestamp .* leaves out T@b/1"):
+        batch_offsets(some, view)
+
+
+def test_of_assigned_queues_nothing_else_is_read(view: TableView) -> None:
+    wanted = options("stream", topic=None, assign='{"T": {"b": [1]}}', startingOffsets="earliest")
+    narrow = TableView({B: view.table[B]})
+    stream = StreamOffsets(wanted, narrow)
+    assert stream.initial() == form(q1=0)
+    assert stream.latest(form(q1=0), None) == form(q1=5)
+    with pytest.raises(DataLossError, match="stands in T@b/0, which option assign leaves out"):
+        stream.latest(form(q0=12, q1=0), None)
+    batch = options("batch", topic=None, assign='{"T": [1]}')
+    both = JoinedView(batch, narrow, lambda group: TablePast({A: Bounds(0, 9), B: Bounds(0, 2)}))
+    assert both.bounds() == {B: Bounds(0, 5)}
+    nowhere = options("batch", topic=None, assign='{"T": [1, 7]}')
+    with pytest.raises(PipelineUsageError, match="T@any broker/7 is neither"):
+        JoinedView(nowhere, narrow, lambda group: TablePast({})).bounds()
 
 
 def test_a_stream_reads_what_is_new(view: TableView) -> None:

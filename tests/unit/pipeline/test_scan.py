@@ -149,7 +149,9 @@ def test_control_records_stand_apart_with_what_they_say(tmp_path: Path) -> None:
 
 def test_columns_follow_the_options(tmp_path: Path) -> None:
     plain = read_log_options({"path": "x"})
-    assert log_columns(plain).names[-6:] == [
+    assert log_columns(plain).names[-8:] == [
+        "keys",
+        "tags",
         "physicalOffset",
         "size",
         "term",
@@ -158,8 +160,8 @@ def test_columns_follow_the_options(tmp_path: Path) -> None:
         "segment",
     ]
     more = read_log_options({"path": "x", "includeMetadata": "true", "onCorrupt": "mark"})
-    assert log_columns(more).names[-6:] == [
-        "msgId", "keys", "tags", "commitLogOffset", "reconsumeTimes", "problem",
+    assert log_columns(more).names[-4:] == [
+        "msgId", "commitLogOffset", "reconsumeTimes", "problem",
     ]  # fmt: skip
     write_store(tmp_path, orders(2).log.entries)
     (first, _) = rows(tmp_path, propertiesAs="map", brokerName="broker-a", includeMetadata="true")

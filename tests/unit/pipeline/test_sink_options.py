@@ -84,7 +84,6 @@ def test_the_queue_list_lies_below_a_checkpoint_on_this_machine(
         ({"body": "int"}, {}, "column body has type int, it must be string or binary"),
         ({"body": "string", "properties": "map<string,int>"}, {}, "properties has type"),
         ({"tags": "string"}, {}, "needs a column body"),
-        ({"body": "string", "delayLevel": "int", "deliverAt": "timestamp"}, {}, "not both"),
         (
             {"body": "string", "queueId": "int"},
             {"queueSelector": "column"},

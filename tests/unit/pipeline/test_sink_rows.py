@@ -59,10 +59,12 @@ def test_maps_arrays_and_nulls() -> None:
             ),
             "tags": ("string", [None, "T"]),
             "delayLevel": ("int", [None, 3]),
+            "delayMs": ("bigint", [70, None]),
         }
     )
     assert (first.message.keys, first.message.properties) == (["a", "b"], {"x": "1"})
     assert (second.message.keys, second.message.delay_level) == ((), 3)
+    assert (first.message.delay_level, first.message.delay_ms) == (0, 70)
 
 
 def test_tags_and_keys_of_a_message_that_was_read_stay_with_it() -> None:
@@ -89,6 +91,11 @@ def test_the_topic_is_the_options_else_the_rows() -> None:
             "no JSON object",
         ),
         ({"body": ("string", ["ok"] * 2), "delayLevel": ("int", [0, 19])}, "delay level 19"),
+        (
+            {"body": ("string", ["ok"] * 2)}
+            | {"delayLevel": ("int", [0, 1]), "delayMs": ("int", [5, 5])},
+            "one",
+        ),
         ({"body": ("string", ["ok"] * 2), "flag": ("bigint", [0, 2**40])}, "32-bit"),
     ],
 )

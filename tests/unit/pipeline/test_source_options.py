@@ -82,6 +82,9 @@ def test_timestamps_come_before_offsets() -> None:
         ("batch", {"nameServer": " "}, "option nameServer is blank"),
         ("batch", {"topic": "a b"}, "option topic names 'a b'"),
         ("batch", {"topicPattern": "T.*"}, "given: topic, topicPattern"),
+        ("batch", {"assign": '{"T":[0]}'}, "given: topic, assign"),
+        ("stream", {"endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp is for batch"),
+        ("batch", {"startingOffsetsByTimestamp": "7"}, "startingOffsetsByTimestamp: 7 is not an"),
         ("batch", {"subExpression": "||"}, "option subExpression is '||'"),
         ("batch", {"propertiesAs": "xml"}, "propertiesAs is 'xml', it must be json or map"),
         ("stream", {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon', not a duration"),
@@ -94,6 +97,25 @@ def test_what_makes_no_sense_is_refused_with_its_name(
     with pytest.raises(PipelineUsageError) as caught:
         read_source_options(LEAST | more, use)
     assert text in str(caught.value)
+
+
+def test_queues_can_be_assigned() -> None:
+    text = '{"A": [0, 2], "B": {"broker-a": [1]}}'
+    options = read_source_options({"nameServer": "h:1", "assign": text}, "batch")
+    assert options.topics == ("A", "B")
+    queues = [MessageQueue(t, b, n) for t in "ABC" for b in ("broker-a", "b") for n in range(3)]
+    assert [str(queue) for queue in queues if options.reads(queue)] == [
+        "A@broker-a/0",
+        "A@broker-a/2",
+        "A@b/0",
+        "A@b/2",
+        "B@broker-a/1",
+    ]
+    assert options.assigned is not None
+    assert options.assigned.missing(queues[:1]) == ["A@any broker/2", "B@broker-a/1"]
+    for wrong in ("{}", "[]", '{"A": []}', '{"A": [-1]}', '{"A": {"b": 1}}', '{"a b": [1]}', "{"):
+        with pytest.raises(PipelineUsageError, match="option assign"):
+            read_source_options({"nameServer": "h:1", "assign": wrong}, "batch")
 
 
 def test_a_bad_pattern_and_missing_options() -> None:

@@ -44,7 +44,10 @@ def test_batches_and_sinks_are_apart(bench: RowBench) -> None:
 def test_a_lower_batch_is_done(bench: RowBench) -> None:
     bench.rows("5 s", 1)
     bench.commit()
-    assert result_of(bench.rows("4 s", 1, 2)) == "00"
+    late = bench.rows("4 s", 1, 2)
+    assert result_of(late) == "00"
+    assert late.answers()[0].ext["dledgerNewerBatch"] == "5"
+    assert "dledgerNewerBatch" not in bench.rows("5 s", 1).answers()[0].ext
     assert bench.bodies() == [b"1"]
 
 
