@@ -13,6 +13,7 @@ from dledger_mq.client.consume_results import Result
 from dledger_mq.client.consumer_settings import ConsumerOptions
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.subscriptions import BySql
 
 
 class PullConsumer(Runner[pull_consumer.PullConsumer]):
@@ -72,7 +73,7 @@ class PushConsumer(Runner[push_consumer.PushConsumer]):
         group: str,
         handler: Callable[[ReceivedMessage], Result] | None = None,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str | BySql],
         **options: Unpack[ConsumerOptions],
     ) -> None:
         super().__init__(

@@ -220,6 +220,7 @@ def settings_table(config: BrokerConfig) -> dict[str, str]:
         "brokerPermission": config.permission,
         **_retention_settings(config.retention),
         "longPollingEnable": str(config.long_polling).lower(),
+        "enablePropertyFilter": str(config.property_filters).lower(),
         "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
     }
     return {**config.texts, **{key: str(value) for key, value in made.items()}}
