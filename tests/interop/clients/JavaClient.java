@@ -21,7 +21,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -51,15 +53,17 @@ import org.apache.rocketmq.common.message.MessageExt;
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
  *   produce --steered      it stays until the end of stdin
+ *   consume --sql          a condition on properties, in place of --expression
+ *   consume --lite         the library's DefaultLitePullConsumer, with poll
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
     private static final int GRACE_S = 20;
     private static final Set<String> SWITCHES = new HashSet<>(Arrays.asList(
-        "orderly", "oneway", "async", "transaction", "keep-going", "steered"));
+        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "lite"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
-        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir"));
+        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "sql", "reconsume-first", "linger", "log-dir"));
     private static final PrintStream OUT = System.out;
 
     private final Map<String, String> options;
@@ -289,7 +293,7 @@ public final class JavaClient {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(options.get("topic"), text("expression", "*"));
+        consumer.subscribe(options.get("topic"), selector());
         AtomicInteger deliveries = new AtomicInteger();
         AtomicInteger accepted = new AtomicInteger();
         Set<String> bodies = new HashSet<>();
@@ -323,6 +327,10 @@ public final class JavaClient {
             }
             return later;
         };
+        if (has("lite")) {
+            poll(take, full);
+            return summarize(wanted, deliveries.get(), accepted.get(), ids.size(), bodies.size());
+        }
         if (has("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
                 take.test(messages) ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS);
@@ -354,14 +362,42 @@ public final class JavaClient {
         if (full.await((long) (number("timeout", 0) * 1000), TimeUnit.MILLISECONDS)) {
             pause((long) (number("linger", 0) * 1000));
         }
+        int status;
         synchronized (bodies) {
-            emit(row("summary", true, "client", name(), "op", "consume", "topic", options.get("topic"),
-                "group", options.get("group"), "asked", wanted, "deliveries", deliveries.get(),
-                "accepted", accepted.get(), "later", deliveries.get() - accepted.get(), "distinct_ids", ids.size(),
-                "distinct_bodies", bodies.size(), "elapsed_ms", millis(began)));
+            status = summarize(wanted, deliveries.get(), accepted.get(), ids.size(), bodies.size());
         }
         consumer.shutdown();
-        return accepted.get() >= wanted ? 0 : 1;
+        return status;
+    }
+
+    private int summarize(int wanted, int deliveries, int accepted, int ids, int bodies) {
+        emit(row("summary", true, "client", name(), "op", "consume", "topic", options.get("topic"),
+            "group", options.get("group"), "asked", wanted, "deliveries", deliveries,
+            "accepted", accepted, "later", deliveries - accepted, "distinct_ids", ids,
+            "distinct_bodies", bodies, "elapsed_ms", millis(began)));
+        return accepted >= wanted ? 0 : 1;
+    }
+
+    private MessageSelector selector() {
+        return has("sql") ? MessageSelector.bySql(options.get("sql")) : MessageSelector.byTag(text("expression", "*"));
+    }
+
+    private void poll(Predicate<List<MessageExt>> take, CountDownLatch full) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.get("group"));
+        configure(consumer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(options.get("topic"), selector());
+        consumer.start();
+        emit(row("event", "started", "client", name(), "pid", ProcessHandle.current().pid(), "ms", millis(began)));
+        long end = System.nanoTime() + (long) (number("timeout", 0) * 1e9);
+        while (full.getCount() > 0 && System.nanoTime() < end) {
+            take.test(consumer.poll(500));
+        }
+        long quiet = System.nanoTime() + (long) (number("linger", 0) * 1e9);
+        while (System.nanoTime() < quiet) {
+            take.test(consumer.poll(200));
+        }
+        consumer.shutdown();
     }
 
     // --- small things
