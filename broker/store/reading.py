@@ -7,7 +7,7 @@ long polling, permissions and subscriptions are the service's. An entry that the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -22,6 +22,7 @@ from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import record_properties
 
@@ -279,7 +280,6 @@ def _get_judged_quickly(
     )
     if units[0][0] < bounds.memory_start:  # what follows stands further on in the log
         return None
-    matches = property_filter.matches
     records: list[memoryview] = []
     examined = judged_bytes = 0
     is_full = False
@@ -289,9 +289,9 @@ def _get_judged_quickly(
             if not examined:
                 return None
             break
-        for record in some:
+        for record, is_wanted in zip(some, _verdicts(some, property_filter), strict=True):
             size_bytes = len(record)
-            if matches(record_properties(record)):
+            if is_wanted:
                 bytes_left -= size_bytes
                 if records and bytes_left < 0:
                     is_full = True
@@ -299,7 +299,7 @@ def _get_judged_quickly(
                 records.append(record)
             examined += 1
             judged_bytes += size_bytes
-            is_full = len(records) >= count_max or bool(records) and bytes_left <= 0
+            is_full = len(records) >= count_max or (bool(records) and bytes_left <= 0)
             if is_full or judged_bytes >= limits.judged_bytes_max:
                 break
     status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
@@ -309,13 +309,21 @@ def _get_judged_quickly(
     return GetResult(status, next_offset, least, most, records, len(records), behind)
 
 
+def _verdicts(records: list[memoryview], property_filter: PropertyFilter) -> Iterator[bool]:
+    """Return of each record whether it is wanted; it is judged when its turn comes."""
+    rows = compiled.asked_values(records, property_filter.marks)
+    if rows is None:
+        return map(property_filter.matches, map(record_properties, records))
+    return map(property_filter.matches_values, rows)
+
+
 def _whole_records(
     log: PulledLog, units: Sequence[tuple[int, int, int]], log_end: Position
-) -> Sequence[memoryview] | None:
+) -> list[memoryview] | None:
     """Return the records of units, each in one piece; None if they are not all in memory."""
     pieces = log.views([(start, start + size) for start, size, _ in units], log_end)
     if pieces is None or len(pieces) == len(units):
-        return pieces
+        return None if pieces is None else list(pieces)
     whole: list[memoryview] = []
     following = iter(pieces)
     for _, size_bytes, _ in units:

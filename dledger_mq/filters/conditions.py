@@ -1,7 +1,7 @@
 """Operands and conditions as functions of a message's values, and what may stand beside what (H6, H12, H17 to H19).
 
 A condition is true, false or unknown, which is None (H13). The values are those of the names that the filter asks for,
-in an order that whoever reads its text settles. Nothing here knows how a text is read into these.
+in the order of `PropertyFilter.marks`. Nothing here knows how a text is read into these.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from typing import Final
 from dledger_mq.filters.conditions import Condition, MisplacedError, Values, as_condition
 from dledger_mq.filters.errors import FilterTextError, UnreadableError
 from dledger_mq.filters.syntax import FilterReader
-from dledger_mq.message.properties import PAIR_SEPARATOR, find_property
+from dledger_mq.message.properties import NAME_VALUE_SEPARATOR, find_property
 
 TEXT_LENGTH_MAX: Final = 4096
 """Characters of a filter's text."""
@@ -30,13 +30,12 @@ class PropertyFilter:
 
     Attributes:
         text: that it was made of.
-        names: of the properties that it asks for.
+        marks: the names of the properties that it asks for, each with the separator behind it.
     """
 
     text: str
-    names: tuple[bytes, ...] = field(compare=False)
+    marks: tuple[bytes, ...] = field(compare=False)
     _condition: Condition = field(compare=False, repr=False)
-    _marks: tuple[bytes, ...] = field(compare=False, repr=False)
 
     def matches(self, properties: bytes) -> bool:
         """Return whether a message with these properties is wanted (H20).
@@ -47,27 +46,15 @@ class PropertyFilter:
         return self.matches_values(self.values(properties))
 
     def matches_values(self, values: Values) -> bool:
-        """Return whether a message is wanted whose properties `names` have these values; None: it has none."""
+        """Return whether a message is wanted that has these values, in the order of `marks`; None: it has none."""
         try:
             return self._condition(values) is True
         except UnreadableError:  # H11
             return False
 
     def values(self, properties: bytes) -> list[bytes | None]:
-        """Return the values of the properties that the filter asks for, in the order of `names`."""
-        found: list[bytes | None] = []
-        text = PAIR_SEPARATOR + properties
-        for mark in self._marks:
-            at = text.rfind(mark)
-            if at < 0:
-                found.append(None)
-                continue
-            start = at + len(mark)
-            end = text.find(PAIR_SEPARATOR, start)
-            value = text[start:] if end < 0 else text[start:end]
-            # The last pair of that name is empty and does not count: an earlier one may.
-            found.append(value or find_property(properties, mark[1:-1]))
-        return found
+        """Return the values of the properties that the filter asks for, in the order of `marks`."""
+        return [find_property(properties, mark[:-1]) for mark in self.marks]
 
 
 def compile_filter(text: str) -> PropertyFilter:
@@ -84,5 +71,5 @@ def compile_filter(text: str) -> PropertyFilter:
         condition = as_condition(operand)
     except MisplacedError as error:
         raise FilterTextError(str(error), 1, 1) from None
-    names = tuple(name.encode() for name in reader.names)
-    return PropertyFilter(text, names, condition, tuple(b"\x02%b\x01" % name for name in names))
+    marks = tuple(name.encode() + NAME_VALUE_SEPARATOR for name in reader.names)
+    return PropertyFilter(text, marks, condition)

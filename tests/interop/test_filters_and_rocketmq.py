@@ -97,7 +97,10 @@ def test_the_same_texts_are_refused() -> None:
 
 
 class Maker:
-    """Makes texts of what both know, with properties that are sometimes missing and sometimes no numbers."""
+    """Makes texts of what both know, with properties that are sometimes missing and sometimes no numbers.
+
+    No name stands by itself on the right of a condition: see OURS_ONLY.
+    """
 
     NAMES = ("a", "b", "c")
     VALUES = ("1", "2", "-3", "2.5", "3000000000", "x", "xy", "true", " 4", "1e1", "+1")
@@ -130,7 +133,7 @@ class Maker:
             first, other = self.text(depth - 1), self.text(depth - 1)
             return pick(
                 [f"({first}) AND ({other})", f"({first}) OR ({other})", f"NOT ({first})",
-                 f"{first} OR {other}", f"({first}) = TRUE", f"({first}) IS NULL", f"({first}) = ({other})"]
+                 f"{first} OR {other}", f"({first}) = TRUE", f"({first}) IS NULL", f"({first}) = (NOT ({other}))"]
             )  # fmt: skip
         name, other = pick(self.NAMES), pick(self.NAMES)
         low, high = sorted([pick(self.NUMBERS), pick(self.NUMBERS)], key=float)

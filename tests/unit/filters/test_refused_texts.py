@@ -64,7 +64,7 @@ def test_refused_with_the_place_of_the_mistake(
 
 def test_a_text_is_bounded_before_it_is_read() -> None:
     fits = "a = 1".ljust(TEXT_LENGTH_MAX)
-    assert compile_filter(fits).names == (b"a",)
+    assert compile_filter(fits).marks == (b"a\x01",)
     with pytest.raises(FilterTextError, match="4097 characters, at most 4096"):
         compile_filter(fits + " ")
 

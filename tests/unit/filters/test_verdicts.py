@@ -140,9 +140,9 @@ def test_bytes_that_are_no_text_are_values_like_others() -> None:
 
 def test_only_what_is_named_is_asked_for() -> None:
     found = compile_filter("b = 1 AND (a > 2 OR b < 5)")
-    assert dict(zip(found.names, found.values(b"x\x01y\x02b\x011\x02"), strict=True)) == {
-        b"a": None,
-        b"b": b"1",
+    assert dict(zip(found.marks, found.values(b"x\x01y\x02b\x011\x02"), strict=True)) == {
+        b"a\x01": None,
+        b"b\x01": b"1",
     }
 
 
