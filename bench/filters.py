@@ -43,7 +43,7 @@ from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
-from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from jepsen.processes import Group
 
@@ -73,12 +73,12 @@ class FilterCost:
     per_pull: float
 
 
-def filters_of(percent: int) -> dict[str, dict[str, str]]:
-    """Return the filters that want so many of a hundred, as `pull_template` takes them."""
+def filters_of(percent: int) -> dict[str, tuple[str, str]]:
+    """Return the filters that want so many of a hundred: tags, or a condition."""
     return {
-        "tags": {"tags": "||".join(f"t{n}" for n in range(percent))},
-        "one property": {"sql": f"n < {percent}"},
-        "two properties": {"sql": f"n < {percent} AND colour IN ('red', 'green')"},
+        "tags": ("||".join(f"t{n}" for n in range(percent)), ""),
+        "one property": ("*", f"n < {percent}"),
+        "two properties": ("*", f"n < {percent} AND colour IN ('red', 'green')"),
     }
 
 
@@ -105,14 +105,16 @@ class Reader:
         size = int.from_bytes(head[4:8]) & 0xFFFFFF
         self._answers.append(decode_command(frame_of_head(head[: 8 + size])))
 
-    def read_all(self, wanted: dict[str, str], per_queue: int) -> tuple[int, int, float, float]:
+    def read_all(self, wanted: tuple[str, str], per_queue: int) -> tuple[int, int, float, float]:
         """Pull through all queues; return pulls, messages looked at, processor time and time in seconds."""
+        tags, sql = wanted
         pulls = looked_at = 0
         cpu_s = took_s = 0.0
         for queue in range(QUEUE_COUNT):
             offset = 0
             while offset < per_queue:
-                frame = frame_of(pull_template(TOPIC, queue, offset, PULL_COUNT, **wanted))
+                pull = pull_template(TOPIC, queue, offset, PULL_COUNT, tags=tags, sql=sql)
+                frame = frame_of(pull)
                 cpu, began = time.process_time(), time.perf_counter()
                 self._dispatch.handle(self._origin, (frame,))
                 self._outputs.flush()
@@ -127,7 +129,7 @@ class Reader:
         return pulls, looked_at, cpu_s, took_s
 
 
-def frame_of_head(head: bytes) -> object:
+def frame_of_head(head: bytes) -> Frame:
     """Return a frame without a body that has this head."""
     decoder = FrameDecoder()
     decoder.feed((len(head) - 4).to_bytes(4) + head[4:])

@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from typing import Final
+from typing import Final, cast
 
 from lark import Lark, Token, Tree, UnexpectedCharacters, UnexpectedToken
 from lark.tree import Meta
@@ -145,7 +145,8 @@ def _parse(text: str) -> Tree[Token]:
     try:
         return _parser().parse(text)
     except UnexpectedCharacters as error:
-        at, line, column = error.pos_in_stream, error.line, error.column
+        at = cast("int", error.pos_in_stream)  # lark declares its default only
+        line, column = error.line, error.column
         said, hint = f"unexpected {text[at : at + _SHOWN_MAX]!r}", _HINTS.get(text[at], "")
     except UnexpectedToken as error:
         line, column = error.line, error.column

@@ -136,7 +136,6 @@ class LoneLeader:
                 catalog,
                 permission=6,
                 auto_create_groups=True,
-                judge=lambda _wanted: None,
                 delay_level_max=18,
                 load=lambda offset: read_message(self.log, offset),
                 pick=lambda bound: 0,

@@ -11,6 +11,7 @@ import pytest
 from broker.store.not_in_memory import NotLoadedError
 from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
 from dledger import EntryDamagedError
+from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger_mq.filters import compile_filter
 from dledger_mq.message.record import decode_record
 from tests.unit.store.lone_broker import LoneBroker
@@ -109,7 +110,7 @@ class InMemory:
             entry = self._log.entry_at(start)
             if entry.index in self.cold:
                 return None
-            first = start - self._log.span_at(start, 1).position
+            first = start - entry.position - ENTRY_HEADER_BYTES
             record = memoryview(entry.body)[first : first + end - start]
             found += (
                 record[at : at + self._piece_bytes]
