@@ -138,7 +138,12 @@ def get_messages(
         )
     else:
         quick = _get_judged_quickly(
-            queue, log, offset, bounds, property_filter, without_waiting=may_wait_for_units
+            queue,
+            log,
+            offset,
+            bounds,
+            property_filter=property_filter,
+            without_waiting=may_wait_for_units,
         )
     if quick is not None:
         return quick
@@ -267,8 +272,8 @@ def _get_judged_quickly(
     log: PulledLog,
     offset: QueueOffset,
     bounds: _Bounds,
-    property_filter: PropertyFilter,
     *,
+    property_filter: PropertyFilter,
     without_waiting: bool,
 ) -> GetResult | None:
     """Do what `_get_quickly` does, by a property filter; it ends where records are not in memory."""
