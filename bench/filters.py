@@ -82,7 +82,7 @@ def filters_of(percent: int) -> dict[str, tuple[str, str]]:
     }
 
 
-class Reader:
+class QueueWalk:
     """A client in this process that reads every queue once."""
 
     def __init__(self, services: Services, outputs: Outputs) -> None:
@@ -187,7 +187,7 @@ async def measure(group: Group, folder: Path, *, mib: int, rounds: int) -> list[
         services = Services(
             broker_config(group, folder), server, state, outputs=outputs, environment=environment
         )
-        reader = Reader(services, outputs)
+        reader = QueueWalk(services, outputs)
         found: dict[tuple[str, int], list[tuple[int, int, float, float]]] = {}
         for _ in range(rounds):
             for percent in PERCENTS:

@@ -200,6 +200,7 @@ PURE = {
     "dledger_mq/message": {"dledger_mq.message"},
     "broker/store": {
         "broker.store",
+        "dledger_mq.filters",
         "dledger_mq.remoting",
         "dledger_mq.message",
         *VALUES_OF_THE_LOG,
@@ -207,6 +208,7 @@ PURE = {
     "broker/service": {
         "broker.service",
         "broker.store",
+        "dledger_mq.filters",
         "dledger_mq.remoting",
         "dledger_mq.message",
         *VALUES_OF_THE_LOG,
