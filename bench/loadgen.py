@@ -150,6 +150,7 @@ def pull_template(
     count: int,
     *,
     tags: str = "*",
+    sql: str = "",
     wait_ms: int = 0,
 ) -> FrameTemplate:
     """Build a PULL_MESSAGE request (11) that carries its own subscription; it waits for messages for so long."""
@@ -162,9 +163,9 @@ def pull_template(
         "sysFlag": str(_HAS_SUBSCRIPTION | (_MAY_WAIT if wait_ms else 0)),
         "commitOffset": "0",
         "suspendTimeoutMillis": str(wait_ms),
-        "subscription": tags,
+        "subscription": sql or tags,
         "subVersion": "0",
-        "expressionType": "TAG",
+        "expressionType": "SQL92" if sql else "TAG",
     }
     return FrameTemplate(11, ext)
 

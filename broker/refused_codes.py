@@ -22,7 +22,9 @@ _ROCKSDB: Final = (
     "there is no RocksDB: settings, offsets and consume queues follow from the log on every member"
 )
 _POP: Final = "POP is not supported: consume by pulling (the push consumer of clients does, with client-side rebalance)"
-_FILTER: Final = "there are no filter servers: filter by tags"
+_FILTER: Final = (
+    "code of clients is not run here, so there are no filter servers: filter by tags, or in SQL92"
+)
 _UNUSED: Final = "no broker of RocketMQ answers that either"
 _TIMERS: Final = "the timers of this group follow from the log: there is no wheel to be copied or counted by delay"
 _USERS: Final = (

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.queues import MessageQueue
     from dledger_mq.client.rebalance_listener import RebalanceListener
     from dledger_mq.client.send_maker import Row
+    from dledger_mq.client.subscriptions import BySql
     from dledger_mq.client.tls import make_tls_context
     from dledger_mq.client.transaction_producer import (
         TransactionProducer,
@@ -56,6 +57,7 @@ if TYPE_CHECKING:
 # Loaded when they are first asked for: the codecs must be importable without sockets and a loop.
 _HOMES = {
     "Admin": "dledger_mq.client.admin",
+    "BySql": "dledger_mq.client.subscriptions",
     "ClientClosedError": "dledger_mq.client.errors",
     "ClientError": "dledger_mq.client.errors",
     "ClientHooks": "dledger_mq.client.hooks",
@@ -112,6 +114,7 @@ def __getattr__(name: str) -> object:
 
 __all__ = [
     "Admin",
+    "BySql",
     "ClientClosedError",
     "ClientError",
     "ClientHooks",

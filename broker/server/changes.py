@@ -29,6 +29,7 @@ FIELDS: Final[Mapping[str, str]] = {
     "diskMaxUsedSpaceRatio": "retention",
     "diskSpaceCleanForciblyRatio": "retention",
     "diskSpaceWarningLevelRatio": "retention",
+    "enablePropertyFilter": "property_filters",
     "fileReservedTime": "retention",
     "longPollingEnable": "long_polling",
     "maxMessageSize": "message_bytes_max",

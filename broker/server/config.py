@@ -157,6 +157,7 @@ class BrokerConfig:
     recall: bool = True
     permission: int = 6
     long_polling: bool = True
+    property_filters: bool = True
     reject_transactions: bool = False
     transaction_check_interval_ms: int = 30_000
     transaction_timeout_ms: int = 6_000
@@ -475,6 +476,7 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         config,
         permission=values.number("brokerPermission", 6, high=7),
         long_polling=values.boolean("longPollingEnable", default=True),
+        property_filters=values.boolean("enablePropertyFilter", default=True),
         slave_reads=values.boolean("slaveReadEnable", default=True),
         memory_span_bytes=_memory_bytes()
         * values.number("accessMessageInMemoryMaxRatio", MEMORY_PERCENT, high=100)

@@ -59,6 +59,7 @@ class LiveRules:
         for rules in (self.send_backs, self.pull_rules):
             rules.permission = config.permission
             rules.auto_create_groups = config.auto_create_groups
+        self.pull_rules.property_filters = config.property_filters
         self.members.auto_create_groups = config.auto_create_groups
         self.pulls.long_polling = config.long_polling
         self.advice.adopt(config.memory_span_bytes, slave_reads=config.slave_reads)

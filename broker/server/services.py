@@ -260,6 +260,7 @@ class Services:
             nursery=self._environment.nursery,
             beaten=self.requesters.beat,
             auto_create_groups=config.auto_create_groups,
+            judge=lambda wanted: self._pull_rules.judge(wanted),
             tasks_max=config.limits.requests_max,
             now_ms=self._environment.monotonic_ms,
         )
@@ -589,6 +590,7 @@ class Services:
             self._catalog,
             permission=config.permission,
             auto_create_groups=config.auto_create_groups,
+            property_filters=config.property_filters,
             members=self.members.members,
             forbidden_bits=lambda group, topic: self._state.groups.forbidden_bits(group, topic),
         )

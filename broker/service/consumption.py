@@ -16,7 +16,7 @@ from broker.store.groups import Groups
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import TopicConfig
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
-from dledger_mq.remoting.heartbeat import Subscription
+from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, Subscription
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.message_queue import WireQueue
 
@@ -159,11 +159,12 @@ def units(
 
     Args:
         found: units of the queue, back to back.
-        wanted: the subscription by whose tags each is judged; None: all pass.
+        wanted: the subscription by whose tags each is judged; None, or one by SQL92: all pass.
         min_offset: of the queue.
         max_offset: of the queue.
     """
-    hashes = None if wanted is None else tag_hashes(wanted.expression)
+    is_by_tags = wanted is not None and wanted.expression_type == EXPRESSION_TAG
+    hashes = tag_hashes(wanted.expression) if wanted is not None and is_by_tags else None
     rows = [
         {
             "eval": hashes is None or tag_hash in hashes,

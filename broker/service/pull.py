@@ -1,7 +1,8 @@
 """Decisions on pulls: may one read, with which filter, and with which code is it answered (rules E and F). Pure.
 
 Codes are those of release 4.9.8 (1 where 5.3.2 says 29), but for 25: a pull that names a newer subscription
-than any that was reported here reads without a filter (adr/0165).
+than any that was reported here reads without a filter (adr/0165), unless either of the two is one by SQL92, at which
+clients do not look again (adr/0232).
 """
 
 from __future__ import annotations
@@ -11,17 +12,26 @@ from typing import NamedTuple
 
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
+from broker.service.property_filters import (
+    CLASS_FILTERS_REFUSED,
+    SWITCHED_OFF_HERE,
+    CompiledFilters,
+)
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
+from dledger_mq.filters import FilterTextError, PropertyFilter
+from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
-from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, MessageModel
-from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PullFields
-
-SQL_REFUSED = "The broker does not support consumer to filter message by SQL92"
-"""RocketMQ's text while enablePropertyFilter is false; tools look for it."""
+from dledger_mq.remoting.heartbeat import (
+    EXPRESSION_SQL92,
+    EXPRESSION_TAG,
+    MessageModel,
+    Subscription,
+)
+from dledger_mq.remoting.requests import PULL_CLASS_FILTER, PULL_SUBSCRIPTION, PullFields
 
 Members = Callable[[str], "dict[str, ConsumerClient]"]
 """The live members of a consumer group, by client id."""
@@ -33,10 +43,44 @@ class PullGrant(NamedTuple):
     Attributes:
         tags: hashes of the tags that it wants; None for everything.
         creation: a group that should be created for it.
+        property_filter: chooses by properties what it wants; then tags do not count.
     """
 
     tags: frozenset[int] | None
     creation: Creation = NOTHING_NEW
+    property_filter: PropertyFilter | None = None
+
+
+def _selection(
+    filters: CompiledFilters, wanted: Subscription, *, property_filters: bool
+) -> PullGrant | Refusal:
+    """Return what a subscription selects, or why it cannot be used.
+
+    On a retry topic stands what its group has wanted before: an SQL92 expression does not count there (G9).
+    """
+    if wanted.is_class_filter:
+        return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, CLASS_FILTERS_REFUSED)
+    try:
+        if wanted.expression_type == EXPRESSION_TAG:
+            return PullGrant(tag_hashes(wanted.expression))
+        if wanted.expression_type != EXPRESSION_SQL92:
+            return Refusal(
+                ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                f"there are expressions of the types {EXPRESSION_TAG} and {EXPRESSION_SQL92}, "
+                f"and none of the type {wanted.expression_type[:80]!r}",
+            )
+        if not property_filters:
+            return Refusal(ResponseCode.SYSTEM_ERROR, SWITCHED_OFF_HERE)
+        if is_retry_topic(wanted.topic):
+            return PullGrant(None)
+        return PullGrant(None, property_filter=filters.get(wanted.expression))
+    except FilterTextError as error:
+        return Refusal(
+            ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+            f"no SQL92 expression for {wanted.topic}: {error}",
+        )
+    except TagExpressionError as error:
+        return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
 
 
 class PullRules:
@@ -48,14 +92,32 @@ class PullRules:
         *,
         permission: int,
         auto_create_groups: bool,
+        property_filters: bool = True,
         members: Members,
         forbidden_bits: Callable[[str, str], int],
     ) -> None:
+        """Set up the rules.
+
+        Args:
+            catalog: the topics and groups that there are.
+            permission: of this broker.
+            auto_create_groups: whether a pull creates its group.
+            property_filters: whether SQL92 expressions are taken.
+            members: the consumers of a group.
+            forbidden_bits: of a group for a topic; it may not read if there are any.
+        """
         self._catalog = catalog
         self.permission = permission
         self.auto_create_groups = auto_create_groups
+        self.property_filters = property_filters
+        self._filters = CompiledFilters()
         self._members = members
         self._forbidden_bits = forbidden_bits
+
+    def judge(self, wanted: Subscription) -> Refusal | None:
+        """Return why a subscription cannot be used, or None (CHECK_CLIENT_CONFIG)."""
+        found = _selection(self._filters, wanted, property_filters=self.property_filters)
+        return found if isinstance(found, Refusal) else None
 
     def check(self, fields: PullFields) -> PullGrant | Refusal:
         """Go through E1 to E7 in their order."""
@@ -81,13 +143,17 @@ class PullRules:
         wanted = self._wanted(fields, broadcast_allowed=group.consume_broadcast_enable)
         if isinstance(wanted, Refusal):
             return wanted
-        expression, expression_type = wanted
-        if expression_type != EXPRESSION_TAG:
-            return Refusal(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
-        try:
-            return PullGrant(tag_hashes(expression), creation)
-        except TagExpressionError as error:
-            return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        selection = _selection(self._filters, wanted, property_filters=self.property_filters)
+        if isinstance(selection, PullGrant):
+            return selection._replace(creation=creation)
+        is_reported = not fields.sys_flag & PULL_SUBSCRIPTION
+        if (
+            is_reported
+            and wanted.expression_type == EXPRESSION_SQL92
+            and selection.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+        ):  # a heartbeat is not refused, and what it said is not known as a filter (H8)
+            return Refusal(ResponseCode.FILTER_DATA_NOT_EXIST, selection.remark)
+        return selection
 
     def _topic_refusal(self, fields: PullFields) -> Refusal | None:
         """Check the topic and the queue of a pull (E3)."""
@@ -110,10 +176,16 @@ class PullRules:
             )
         return None
 
-    def _wanted(self, fields: PullFields, *, broadcast_allowed: bool) -> tuple[str, str] | Refusal:
-        """Return expression and type: from the header (E5), or from the heartbeats of the group (E6)."""
+    def _wanted(self, fields: PullFields, *, broadcast_allowed: bool) -> Subscription | Refusal:
+        """Return the subscription: from the header (E5), or from the heartbeats of the group (E6)."""
+        is_class_filter = bool(fields.sys_flag & PULL_CLASS_FILTER)
         if fields.sys_flag & PULL_SUBSCRIPTION:
-            return fields.subscription or "*", fields.expression_type or EXPRESSION_TAG
+            return Subscription(
+                fields.topic,
+                fields.subscription or "*",
+                fields.expression_type or EXPRESSION_TAG,
+                is_class_filter=is_class_filter,
+            )
         members = self._members(fields.consumer_group)
         if not members:
             return Refusal(
@@ -138,9 +210,22 @@ class PullRules:
                 f"the consumer's subscription not exist: {fields.consumer_group} does not subscribe to {fields.topic}",
             )
         if newest.version < fields.sub_version:
+            return self._not_reported_yet(fields, newest)
+        return newest
+
+    @staticmethod
+    def _not_reported_yet(fields: PullFields, newest: Subscription) -> Subscription | Refusal:
+        """Return what a pull gets that names a newer subscription than the newest that was reported here."""
+        expression_type = fields.expression_type or newest.expression_type
+        if expression_type == EXPRESSION_TAG and not newest.is_class_filter:
             # What it wants now is not known here yet: everything, since clients look at tags again (G4).
-            return "*", fields.expression_type or EXPRESSION_TAG
-        return newest.expression, newest.expression_type
+            return Subscription(fields.topic)
+        return Refusal(
+            ResponseCode.SUBSCRIPTION_NOT_LATEST,
+            f"the consumer's subscription not latest: {fields.consumer_group} pulls {fields.topic} by version "
+            f"{fields.sub_version} of its {expression_type[:80]} expression, and the newest that was reported here is "
+            f"{newest.version}",
+        )
 
 
 class PullOutcome(NamedTuple):

@@ -7,11 +7,11 @@ long polling, permissions and subscriptions are the service's. An entry that the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -21,7 +21,10 @@ from broker.store.record_reader import MessageGoneError, PulledLog, RecordReader
 from broker.store.state import BrokerState
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
+from dledger_mq.filters import PropertyFilter
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
+from dledger_mq.message.record import record_properties
 
 
 class GetStatus(Enum):
@@ -44,9 +47,11 @@ class GetLimits:
     Attributes:
         memory_span_bytes: records at most this far behind the log's end count as in memory; RocketMQ
             takes 40 % of the machine's memory.
+        judged_bytes_max: of the records that a property filter looks at, one in any case.
     """
 
     examined_units_max: int = 800
+    judged_bytes_max: int = 2 << 20
     count_max_in_memory: int = 32
     bytes_max_in_memory: int = 262_144
     count_max_on_disk: int = 8
@@ -86,6 +91,7 @@ def get_messages(
     log_end: Position,
     bytes_max: int = 2**31 - 1,
     tag_hashes: AbstractSet[int] | None = None,
+    property_filter: PropertyFilter | None = None,
     limits: GetLimits = GetLimits(),
     may_wait: bool = False,
     may_wait_for_units: bool = False,
@@ -102,6 +108,7 @@ def get_messages(
         log_end: end of the committed log, from which "in memory" is judged (D17).
         bytes_max: how many bytes at most, but one message is always given (D18).
         tag_hashes: Java hashes of the wanted tags; None for all.
+        property_filter: judges messages by their properties; then tags do not count.
         limits: of one read.
         may_wait: whether whoever asks can wait until the first record was read from the disk. If not, it is read
             now; further ones are given in any case only if they are in memory.
@@ -110,7 +117,8 @@ def get_messages(
     Raises:
         FilesNotLoadedError: it may wait for the units, or for where the queue begins, and they are not in memory.
         NotLoadedError: it may wait, and the first wanted message is not in memory.
-        EntryDamagedError: the first wanted message cannot be read now; one further on ends the batch.
+        EntryDamagedError: the first wanted message, or the first that a property filter has to judge, cannot be read
+            now; one further on ends the batch.
     """
     queue = state.queues.get(topic, queue_id, without_waiting=may_wait_for_units)
     if queue is None or queue.max_offset == 0:  # D3, D13
@@ -124,14 +132,27 @@ def get_messages(
     if offset > most:  # D6
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, most, least, most)
     bounds = _Bounds(count_max, bytes_max, log_end, limits)
-    quick = _get_quickly(
-        queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=may_wait_for_units
-    )
+    if property_filter is None:
+        quick = _get_quickly(
+            queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=may_wait_for_units
+        )
+    else:
+        quick = _get_judged_quickly(
+            queue,
+            log,
+            offset,
+            bounds,
+            property_filter=property_filter,
+            without_waiting=may_wait_for_units,
+        )
     if quick is not None:
         return quick
     batch = _Batch(RecordReader(log), bounds)
     units = queue.units(offset, bounds.examined_max, without_waiting=may_wait_for_units)
-    examined = batch.collect(units, tag_hashes, may_wait=may_wait)
+    if property_filter is None:
+        examined = batch.collect(units, tag_hashes, may_wait=may_wait)
+    else:
+        examined = batch.collect_judged(units, property_filter, may_wait=may_wait)
     next_offset = QueueOffset(offset + examined)
     assert offset <= next_offset <= most, (
         f"{queue.key}: {examined} units from {offset} on, of a queue that ends at {most}"
@@ -239,6 +260,85 @@ def _choose(
     return _Chosen(runs, count, examined, first, position)
 
 
+_JUDGED_AT_ONCE: Final = 32
+"""Records that a property filter is given at a time: most are not looked at if all of these match."""
+
+_LOADED_AT_ONCE: Final = 64
+"""Records of which it is said that they are not in memory: each may stand in another part of the log (64 KiB)."""
+
+
+def _get_judged_quickly(
+    queue: ConsumeQueue,
+    log: PulledLog,
+    offset: QueueOffset,
+    bounds: _Bounds,
+    *,
+    property_filter: PropertyFilter,
+    without_waiting: bool,
+) -> GetResult | None:
+    """Do what `_get_quickly` does, by a property filter; it ends where records are not in memory."""
+    limits, log_end = bounds.limits, bounds.log_end
+    count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
+    bytes_left = min(bounds.bytes_max, limits.bytes_max_in_memory)
+    units = list(
+        UNIT.iter_unpack(queue.units(offset, bounds.examined_max, without_waiting=without_waiting))
+    )
+    if units[0][0] < bounds.memory_start:  # what follows stands further on in the log
+        return None
+    records: list[memoryview] = []
+    examined = judged_bytes = 0
+    is_full = False
+    while examined < len(units) and judged_bytes < limits.judged_bytes_max and not is_full:
+        some = _whole_records(log, units[examined : examined + _JUDGED_AT_ONCE], log_end)
+        if some is None:
+            if not examined:
+                return None
+            break
+        for record, is_wanted in zip(some, _verdicts(some, property_filter), strict=True):
+            size_bytes = len(record)
+            if is_wanted:
+                bytes_left -= size_bytes
+                if records and bytes_left < 0:
+                    is_full = True
+                    break
+                records.append(record)
+            examined += 1
+            judged_bytes += size_bytes
+            is_full = len(records) >= count_max or (bool(records) and bytes_left <= 0)
+            if is_full or judged_bytes >= limits.judged_bytes_max:
+                break
+    status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
+    next_offset = QueueOffset(offset + examined)
+    behind = max(0, log_end - units[examined - 1][0])
+    least, most = queue.min_offset, queue.max_offset
+    return GetResult(status, next_offset, least, most, records, len(records), behind)
+
+
+def _verdicts(records: list[memoryview], property_filter: PropertyFilter) -> Iterator[bool]:
+    """Return of each record whether it is wanted; it is judged when its turn comes."""
+    rows = compiled.asked_values(records, property_filter.marks)
+    if rows is None:
+        return map(property_filter.matches, map(record_properties, records))
+    return map(property_filter.matches_values, rows)
+
+
+def _whole_records(
+    log: PulledLog, units: Sequence[tuple[int, int, int]], log_end: Position
+) -> list[memoryview] | None:
+    """Return the records of units, each in one piece; None if they are not all in memory."""
+    pieces = log.views([(start, start + size) for start, size, _ in units], log_end)
+    if pieces is None or len(pieces) == len(units):
+        return None if pieces is None else list(pieces)
+    whole: list[memoryview] = []
+    following = iter(pieces)
+    for _, size_bytes, _ in units:
+        record = next(following)
+        while len(record) < size_bytes:
+            record = memoryview(bytes(record) + next(following))
+        whole.append(record)
+    return whole
+
+
 class _Batch:
     """The messages of one read, as they are collected."""
 
@@ -283,6 +383,47 @@ class _Batch:
         if self.not_loaded and not self.records:
             raise NotLoadedError(self.not_loaded)
         return examined
+
+    def collect_judged(
+        self, units: memoryview, property_filter: PropertyFilter, *, may_wait: bool
+    ) -> int:
+        """Do what `collect` does, by a property filter; it ends at the first record that is not in memory, or damaged.
+
+        Raises:
+            NotLoadedError, EntryDamagedError: that is the first one that is to be judged.
+        """
+        physical_offset: PhysicalOffset
+        places = [(at, size_bytes) for at, size_bytes, _ in UNIT.iter_unpack(units)]
+        judged_bytes = 0
+        for examined, (physical_offset, size_bytes) in enumerate(places):
+            if judged_bytes >= self._limits.judged_bytes_max:
+                return examined
+            must = not (examined or may_wait)
+            try:
+                record = self._reader.read(physical_offset, size_bytes, only_memory=not must)
+            except MessageGoneError:
+                self.was_gone = True
+            except NotLoadedError:
+                missing = places[examined : examined + _LOADED_AT_ONCE]
+                if not examined:
+                    raise NotLoadedError(missing) from None
+                self.not_loaded = missing
+                return examined
+            except EntryDamagedError:
+                if not examined:
+                    raise
+                return examined
+            else:
+                judged_bytes += size_bytes
+                if property_filter.matches(record_properties(record)):
+                    if self.records and self._is_full(physical_offset, size_bytes):
+                        return examined
+                    self.records.append(record)
+                    self._bytes += size_bytes
+            self.last_physical_offset = physical_offset
+            if self.records and self._is_full(physical_offset, 0):
+                return examined + 1
+        return len(places)
 
     @property
     def status(self) -> GetStatus:

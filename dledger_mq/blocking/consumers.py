@@ -14,6 +14,7 @@ from dledger_mq.client.consumer_settings import ConsumerOptions
 from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.subscriptions import BySql
 
 
 class PullConsumer(Runner[pull_consumer.PullConsumer]):
@@ -79,7 +80,7 @@ class PushConsumer(Runner[push_consumer.PushConsumer]):
         group: str,
         handler: Callable[[ReceivedMessage], Result] | None = None,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str | BySql],
         **options: Unpack[ConsumerOptions],
     ) -> None:
         super().__init__(

@@ -27,11 +27,13 @@ from dledger_mq.remoting.group_bodies import (
     encode_lock_request,
 )
 from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.heartbeat import encode_client_config
 from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.requests import PULL_SUBSCRIPTION, PULL_SUSPEND
 
 PULL_GRACE_S: Final = 5.0  # beyond the time that the broker may hold a pull
 SEND_BACK_TIMEOUT_S: Final = 5.0
+CHECK_TIMEOUT_S: Final = 3.0
 _OFFSET_CODES: Final = frozenset(
     {
         ResponseCode.SUCCESS,
@@ -190,6 +192,19 @@ class GroupRequests:
         except RemotingError as error:
             raise RequestFailedError(answer.code, f"unreadable member list: {error}") from error
 
+    async def check(self, broker_name: str, subscription: TopicSubscription) -> None:
+        """Ask one broker group whether it takes a subscription.
+
+        Raises:
+            ClientError: it does not, or that could not be found out.
+        """
+        body = encode_client_config(self._session.client_id, self.group, subscription.reported())
+        raise_for(
+            await self._session.call_group(
+                broker_name, RequestCode.CHECK_CLIENT_CONFIG, {}, body, timeout_s=CHECK_TIMEOUT_S
+            )
+        )
+
     async def pull(
         self,
         address: str,
@@ -242,7 +257,7 @@ class GroupRequests:
                 "suspendTimeoutMillis": str(hold_ms),
                 "subscription": subscription.expression,
                 "subVersion": str(subscription.version),
-                "expressionType": "TAG",
+                "expressionType": subscription.expression_type,
             },
             timeout_s=hold_s + grace_s,
         )

@@ -217,7 +217,7 @@ def _subscription(item: TopicSubscription) -> dict[str, WritableJson]:
     return {
         "classFilterMode": False,
         "codeSet": [java_hash(tag) for tag in tags],
-        "expressionType": "TAG",
+        "expressionType": item.expression_type,
         "subString": item.expression,
         "subVersion": item.version,
         "tagsSet": list(tags),

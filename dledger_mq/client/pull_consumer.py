@@ -58,7 +58,7 @@ from dledger_mq.client.poller import Poller
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session, is_transient, raise_for
-from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
+from dledger_mq.client.subscriptions import EVERYTHING, BySql, TopicSubscription, subscribe
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.errors import BodyError
@@ -292,7 +292,7 @@ class PullConsumer(Lifetime):
         offset: int,
         *,
         max_messages: int = 32,
-        expression: str = EVERYTHING,
+        expression: str | BySql = EVERYTHING,
         hold_s: float = 0.0,
     ) -> PullAnswer:
         """Read from a queue, starting at an offset; follows the leader until `timeout_s`.
@@ -301,7 +301,7 @@ class PullConsumer(Lifetime):
             queue: which one.
             offset: the first one wanted.
             max_messages: at most so many; the broker may send fewer.
-            expression: "*", or tags joined with "||".
+            expression: "*", tags joined with "||", or a choice by properties.
             hold_s: how long the broker may wait for a message when there is none.
 
         Raises:
@@ -326,7 +326,7 @@ class PullConsumer(Lifetime):
         offset: int,
         *,
         max_messages: int = 32,
-        expression: str = EVERYTHING,
+        expression: str | BySql = EVERYTHING,
         node: int | None = None,
         answer_within_s: float = PULL_GRACE_S,
     ) -> PulledRecords:
@@ -336,7 +336,7 @@ class PullConsumer(Lifetime):
             queue: which one.
             offset: the first one wanted.
             max_messages: at most so many; the broker may send fewer.
-            expression: "*", or tags joined with "||".
+            expression: "*", tags joined with "||", or a choice by properties.
             node: which node of the group to ask, by its place in the route (0 leads; beyond the last it
                 starts over), and no other. Each serves only what is committed, and may be behind.
                 None: follow the leader until `timeout_s`.
@@ -420,7 +420,7 @@ class PullConsumer(Lifetime):
         return requests
 
 
-def _subscribe(queue: MessageQueue, expression: str) -> TopicSubscription:
+def _subscribe(queue: MessageQueue, expression: str | BySql) -> TopicSubscription:
     return subscribe(check_queue(queue).topic, expression, time.time_ns() // 1_000_000)
 
 

@@ -22,6 +22,7 @@ and keep the rest of the queue waiting).
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -51,7 +52,12 @@ from dledger_mq.client.consume_results import (
 )
 from dledger_mq.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from dledger_mq.client.dispatch import Dispatcher
-from dledger_mq.client.errors import ClientClosedError, ClientUsageError
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    ClientError,
+    ClientUsageError,
+    RequestFailedError,
+)
 from dledger_mq.client.group_requests import GroupRequests
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.local_offsets import LocalOffsets
@@ -62,20 +68,22 @@ from dledger_mq.client.operator_requests import OperatorRequests
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.replies import REPLY_TIMEOUT_S, send_reply
 from dledger_mq.client.service import open_service_nursery
-from dledger_mq.client.session import Session, make_client_id
-from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
+from dledger_mq.client.session import Session, is_transient, make_client_id
+from dledger_mq.client.subscriptions import EVERYTHING, BySql, TopicSubscription, subscribe
 from dledger_mq.message.names import retry_topic
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.heartbeat import (
+    EXPRESSION_TAG,
     ConsumeFromWhere,
     ConsumerEntry,
     ConsumeType,
     Heartbeat,
     MessageModel,
-    Subscription,
 )
+
+log = logging.getLogger(__name__)
 
 CLOSE_COMMIT_S: Final = 5.0  # how long the last commit may take; a group without leader takes none
 BROADCAST_INSTANCE: Final = "DEFAULT"  # Java's: the same after a restart, so that offsets are found
@@ -115,7 +123,7 @@ class PushConsumer(Lifetime):
         group: the consumer group; its members share the queues and must subscribe alike.
         handler: function that consumes one message; one without `async` runs in a worker thread, up to
             `concurrency` at a time. Without any handler messages are taken by `async for`.
-        subscriptions: topic -> "*" or tags joined with "||".
+        subscriptions: topic -> "*", tags joined with "||", or `BySql` with a condition on properties.
         options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
             `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
             `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
@@ -128,7 +136,7 @@ class PushConsumer(Lifetime):
         group: str,
         handler: AnyHandler | None = None,
         *,
-        subscriptions: Mapping[str, str],
+        subscriptions: Mapping[str, str | BySql],
         **options: Unpack[ConsumerOptions],
     ) -> None:
         check_group(group)
@@ -181,11 +189,13 @@ class PushConsumer(Lifetime):
             session.start()
             try:
                 async with anyio.create_task_group() as nursery:
-                    await self._start_tasks(nursery, assignment)
-                    try:
-                        yield
-                    except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
-                        failure = error
+                    failure = await self._refused(session, *self.subscriptions.values())
+                    if failure is None:
+                        await self._start_tasks(nursery, assignment)
+                        try:
+                            yield
+                        except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+                            failure = error
                     if self._loop is not None:
                         self._loop.end(is_consumed=failure is None)
                     await assignment.stop()
@@ -242,6 +252,28 @@ class PushConsumer(Lifetime):
         self._assignment, self._dispatcher = assignment, dispatcher
         return assignment
 
+    async def _refused(
+        self, session: Session, *wanted: TopicSubscription
+    ) -> RequestFailedError | None:
+        """Ask the brokers of each topic whether they take a choice by properties; return the first refusal.
+
+        A refused pull alone would be a line in a log. Brokers that cannot be asked now say it then.
+        """
+        requests = GroupRequests(session, self.group)
+        for item in wanted:
+            if item.expression_type == EXPRESSION_TAG:
+                continue
+            try:
+                queues = await session.routes.read_queues(item.topic)
+                for broker_name in sorted({queue.broker_name for queue in queues}):
+                    await requests.check(broker_name, item)
+            except RequestFailedError as error:
+                if not is_transient(error.code):
+                    return error
+            except ClientError as error:
+                log.debug("nobody could be asked about the filter of %s: %s", item.topic, error)
+        return None
+
     async def _start_tasks(self, nursery: TaskGroup, assignment: Assignment) -> None:
         assert self._dispatcher is not None, f"{self.group}: tasks start before the dispatcher"
         await nursery.start(self._dispatcher.run, name="dispatcher")
@@ -272,12 +304,7 @@ class PushConsumer(Lifetime):
             ConsumeType.CONSUME_PASSIVELY,
             MessageModel.BROADCASTING if self._settings.broadcast else MessageModel.CLUSTERING,
             _FROM_WHERE.get(self._settings.start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
-            tuple(
-                Subscription(
-                    item.topic, item.expression, tags=tuple(sorted(item.tags)), version=item.version
-                )
-                for item in self.subscriptions.values()
-            ),
+            tuple(item.reported() for item in self.subscriptions.values()),
         )
         return Heartbeat(client_id=self._session.client_id, consumers=(entry,))
 
@@ -318,20 +345,26 @@ class PushConsumer(Lifetime):
         await self._owned().balanced.wait()
         return self.assigned
 
-    async def subscribe(self, topic: str, expression: str = EVERYTHING) -> None:
+    async def subscribe(self, topic: str, expression: str | BySql = EVERYTHING) -> None:
         """Read another topic, or another selection of one, from now on.
 
         The members of a group must subscribe alike, so call it on each.
 
         Args:
             topic: which one.
-            expression: "*" or tags joined with "||".
+            expression: "*", tags joined with "||", or a choice by properties.
 
         Raises:
             ClientUsageError: the topic's name is invalid, or the expression holds no tag.
+            RequestFailedError: a broker does not take the choice by properties.
         """
         assignment = self._owned()
-        self.subscriptions[topic] = subscribe(topic, expression, time.time_ns() // 1_000_000)
+        wanted = subscribe(topic, expression, time.time_ns() // 1_000_000)
+        assert self._session is not None, f"{self.group} owns queues without a session"
+        refused = await self._refused(self._session, wanted)
+        if refused is not None:
+            raise refused
+        self.subscriptions[topic] = wanted
         await assignment.subscriptions_changed()
 
     async def unsubscribe(self, topic: str) -> None:
@@ -436,7 +469,7 @@ def _batches(handler: AnyHandler | None, settings: ConsumerSettings) -> BatchHan
 
 
 def _subscriptions(
-    group: str, wanted: Mapping[str, str], *, with_retries: bool
+    group: str, wanted: Mapping[str, str | BySql], *, with_retries: bool
 ) -> dict[str, TopicSubscription]:
     """Read the subscriptions, and add the retry topic where the group has one; the version is the time in ms."""
     if not isinstance(wanted, Mapping):

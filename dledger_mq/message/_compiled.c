@@ -2,7 +2,8 @@
  *
  * Each of its functions is a faster way to what Python code beside its call does already, and leaves to that code whatever
  * is not usual, and whatever is wrong: it decides, and finds the words. So nothing is refused here, and there is one
- * place for each refusal. _sends.c has what leaders do, _fold.c what every replica does, _compiled.h what both need.
+ * place for each refusal. _sends.c has what leaders do, _fold.c what every replica does, _filters.c what pulls by
+ * properties do, _compiled.h what they share.
  */
 #include "_compiled.h"
 
@@ -14,6 +15,7 @@ static PyMethodDef functions[] = {
     {"parse_records", parse_records, METH_VARARGS, see},
     {"fold_usual", fold_usual, METH_VARARGS, see},
     {"chain", chain, METH_VARARGS, see},
+    {"asked_values", asked_values, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
 };
 

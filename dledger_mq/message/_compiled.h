@@ -176,5 +176,6 @@ PyObject *encode_records(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);
+PyObject *asked_values(PyObject *module, PyObject *arguments);
 
 #endif

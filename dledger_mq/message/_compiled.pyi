@@ -1,7 +1,15 @@
-from dledger_mq.message.compiled import Chain, EncodeRecords, FoldUsual, ParseRecords, ReadBatch
+from dledger_mq.message.compiled import (
+    AskedValues,
+    Chain,
+    EncodeRecords,
+    FoldUsual,
+    ParseRecords,
+    ReadBatch,
+)
 
 read_batch: ReadBatch
 encode_records: EncodeRecords
 parse_records: ParseRecords
 fold_usual: FoldUsual
 chain: Chain
+asked_values: AskedValues

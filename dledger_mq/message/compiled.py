@@ -65,6 +65,11 @@ these. Makes each one's number the newest of its chain; returns those before the
 numbers beyond four bytes."""
 
 
+AskedValues = Callable[[list[Any], "tuple[bytes, ...]"], "list[list[bytes | None]] | None"]
+"""Takes records and the marks of properties, each a name with the separator behind it. Returns a row for each record:
+the values, None where it has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
+
+
 class _Functions(NamedTuple):
     """The functions of the stage."""
 
@@ -73,6 +78,7 @@ class _Functions(NamedTuple):
     parse_records: ParseRecords
     fold_usual: FoldUsual
     chain: Chain
+    asked_values: AskedValues
 
 
 def _decline(*_arguments: object) -> None:
@@ -91,22 +97,23 @@ def _find() -> _Functions | None:
         _compiled.parse_records,
         _compiled.fold_usual,
         _compiled.chain,
+        _compiled.asked_values,
     )
 
 
-_NONE: Final = _Functions(_decline, _decline, _decline, _decline, _decline)
+_NONE: Final = _Functions(_decline, _decline, _decline, _decline, _decline, _decline)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, chain = _NONE
+read_batch, encode_records, parse_records, fold_usual, chain, asked_values = _NONE
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, encode_records, parse_records, fold_usual, chain
+    global is_used, read_batch, encode_records, parse_records, fold_usual, chain, asked_values
     is_used = is_wanted and is_built
-    read_batch, encode_records, parse_records, fold_usual, chain = (
+    read_batch, encode_records, parse_records, fold_usual, chain, asked_values = (
         _FOUND if is_used and _FOUND else _NONE
     )
 

@@ -70,6 +70,8 @@ _HEAD_BY_FLAG: Final = {
 _HOST_BITS: Final = BORN_HOST_V6 | STORE_HOST_V6
 _SHORT: Final = struct.Struct(">H")
 _PREFIX: Final = struct.Struct(">ii")
+_INT: Final = struct.Struct(">i")
+_MAGIC_V1_END: Final = MAGIC_V1 & 0xFF
 
 
 class StoredMessage(msgspec.Struct, frozen=True, gc=False):
@@ -100,6 +102,15 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     def find(self, name: bytes) -> bytes | None:
         """Return the value of one property."""
         return find_property(self.properties, name)
+
+
+def record_properties(record: bytes | memoryview) -> bytes:
+    """Return the properties of a record that is whole, as they stand there; nothing else of it is looked at."""
+    head_bytes = _HEAD_BY_FLAG[record[SYS_FLAG_AT + 3] & _HOST_BITS].size
+    topic_at: int = head_bytes + _INT.unpack_from(record, head_bytes - _INT.size)[0]
+    if record[7] == _MAGIC_V1_END:
+        return bytes(record[topic_at + 1 + record[topic_at] + _SHORT.size :])
+    return bytes(record[topic_at + _SHORT.unpack_from(record, topic_at)[0] + 2 * _SHORT.size :])
 
 
 def encode_record(

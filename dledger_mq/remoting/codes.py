@@ -227,8 +227,12 @@ RESPONSES: Final = {
         ),
         _row(ResponseCode.SUBSCRIPTION_NOT_LATEST, "dr", "The group's subscription is older here."),
         _row(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "dr", "The consumer group does not exist."),
-        _row(ResponseCode.FILTER_DATA_NOT_EXIST, "dr", "The SQL filter is not known yet."),
-        _row(ResponseCode.FILTER_DATA_NOT_LATEST, "dr", "The SQL filter is older here."),
+        _row(
+            ResponseCode.FILTER_DATA_NOT_EXIST,
+            "dr",
+            "The SQL92 filter of the group's heartbeat is wrong.",
+        ),
+        _row(ResponseCode.FILTER_DATA_NOT_LATEST, "dr", "The SQL92 filter is older here."),
         _row(ResponseCode.INVALID_PARAMETER, "d", "A field of the request is outside its range."),
         _row(ResponseCode.TRANSACTION_SHOULD_COMMIT, "d", "The transaction was committed before."),
         _row(

@@ -168,6 +168,17 @@ def decode_client_config(body: bytes) -> tuple[str, str, Subscription]:
     return data.clientId, data.group, _subscription(data.subscriptionData)
 
 
+def encode_client_config(client_id: str, group: str, subscription: Subscription) -> bytes:
+    """Write the body of CHECK_CLIENT_CONFIG."""
+    return msgspec.json.encode(
+        {
+            "clientId": client_id,
+            "group": group,
+            "subscriptionData": _subscription_out(subscription),
+        }
+    )
+
+
 def _consumer(entry: _ConsumerIn) -> ConsumerEntry:
     return ConsumerEntry(
         group=entry.groupName,
@@ -214,6 +225,18 @@ class _SubscriptionOut(msgspec.Struct, rename="camel"):
     topic: str
 
 
+def _subscription_out(item: Subscription, codes: Sequence[int] = ()) -> _SubscriptionOut:
+    return _SubscriptionOut(
+        item.is_class_filter,
+        list(codes),
+        item.expression_type,
+        item.expression,
+        item.version,
+        list(item.tags),
+        item.topic,
+    )
+
+
 def encode_heartbeat(heartbeat: Heartbeat, code_sets: Sequence[Sequence[int]] = ()) -> bytes:
     """Write a heartbeat as the Java client does.
 
@@ -233,16 +256,7 @@ def encode_heartbeat(heartbeat: Heartbeat, code_sets: Sequence[Sequence[int]] = 
                     "groupName": entry.group,
                     "messageModel": entry.message_model.name,
                     "subscriptionDataSet": [
-                        _SubscriptionOut(
-                            item.is_class_filter,
-                            list(next(codes, ())),
-                            item.expression_type,
-                            item.expression,
-                            item.version,
-                            list(item.tags),
-                            item.topic,
-                        )
-                        for item in entry.subscriptions
+                        _subscription_out(item, next(codes, ())) for item in entry.subscriptions
                     ],
                     "unitMode": entry.is_unit_mode,
                 }

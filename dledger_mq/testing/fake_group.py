@@ -8,8 +8,8 @@
 It speaks the real protocol on loopback sockets: a name server and some nodes that share one perfect
 log. Nodes can be killed, come back and be elected; the next answers can be scripted. Time runs by itself and
 can be moved on (`advance`): messages with a delay or a due time come when it has come, and producers are asked
-about transactions that stay open. It knows what the client needs and nothing more: no disk, no filters beyond
-tags, and retries come at once.
+about transactions that stay open. It knows what the client needs and nothing more: no disk, and retries come at
+once.
 """
 
 from __future__ import annotations
@@ -65,6 +65,7 @@ CHECK_AFTER_S = 6  # a transaction that is open for so long is asked about
 
 _ADMIN_CODES = frozenset(
     {
+        RequestCode.CHECK_CLIENT_CONFIG,
         RequestCode.UPDATE_AND_CREATE_TOPIC,
         RequestCode.DELETE_TOPIC_IN_BROKER,
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
@@ -428,6 +429,8 @@ class FakeGroup:
         """Carry out one of `_ADMIN_CODES`; the one without a case of its own is GET_ALL_CONSUMER_OFFSET."""
         ext, body = request.ext, b""
         match request.code:
+            case RequestCode.CHECK_CLIENT_CONFIG:  # the client has read its filters
+                pass
             case RequestCode.UPDATE_AND_CREATE_TOPIC:
                 self.create_topic(ext["topic"], int(ext["writeQueueNums"]))
             case RequestCode.DELETE_TOPIC_IN_BROKER:

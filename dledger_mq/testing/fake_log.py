@@ -11,15 +11,22 @@ from typing import Final, NamedTuple
 
 import anyio
 
+from dledger_mq.filters import FilterTextError, compile_filter
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset
 from dledger_mq.message.properties import find_property
-from dledger_mq.message.record import StoredMessage, decode_record, encode_record
+from dledger_mq.message.record import (
+    StoredMessage,
+    decode_record,
+    encode_record,
+    record_properties,
+)
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import encode_command, make_response
+from dledger_mq.remoting.heartbeat import EXPRESSION_SQL92
 from dledger_mq.remoting.replies import pull_reply_head
-from dledger_mq.remoting.requests import PullRequest
+from dledger_mq.remoting.requests import PullFields, PullRequest
 
 STORE_HOST: Final = pack_host("127.0.0.1", 10911)
 _STEP: Final = 1000  # from one physical offset to the next
@@ -141,7 +148,11 @@ class FakeLog:
         records = queue[offset : offset + fields.max_msg_nums]
         if not records:
             return None
-        body = b"".join(record for record in records if self.matches(record, fields.subscription))
+        try:
+            body = b"".join(record for record in records if self.matches(record, fields))
+        except FilterTextError as error:
+            code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
+            return encode_command(make_response(request.opaque, code, str(error)))
         code = ResponseCode.SUCCESS if body else ResponseCode.PULL_RETRY_IMMEDIATELY
         head = pull_reply_head(
             request.opaque,
@@ -169,10 +180,17 @@ class FakeLog:
             body_bytes=0,
         )
 
-    def matches(self, record: bytes, expression: str | None) -> bool:
-        """Return whether a record has one of the tags of an expression."""
+    def matches(self, record: bytes, fields: PullFields) -> bool:
+        """Return whether a record is one that a pull wants, by its tag or its properties.
+
+        Raises:
+            FilterTextError: the pull's filter is none.
+        """
+        expression = fields.subscription
         if not expression or expression == "*":
             return True
+        if fields.expression_type == EXPRESSION_SQL92:
+            return compile_filter(expression).matches(record_properties(record))
         tags = {tag.strip().encode() for tag in expression.split("||")}
         return decode_record(record).find(b"TAGS") in tags
 

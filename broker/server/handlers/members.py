@@ -26,9 +26,7 @@ from broker.service.clients import (
     producers_of,
 )
 from broker.service.conclusions import RequestKind
-from broker.service.pull import SQL_REFUSED
 from broker.service.refusal import Refusal
-from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 from dledger import DLedgerError, LogServer
@@ -37,7 +35,7 @@ from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.group_bodies import encode_consumer_list
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
-from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, decode_client_config, decode_heartbeat
+from dledger_mq.remoting.heartbeat import Subscription, decode_client_config, decode_heartbeat
 
 _log = logging.getLogger(__name__)
 
@@ -60,6 +58,7 @@ class Members:
         nursery: of the tasks that wait.
         beaten: is called with each heartbeat's connection and client id.
         auto_create_groups: whether a heartbeat creates its group.
+        judge: returns why a subscription cannot be used, or None.
         tasks_max: requests that may wait at a time.
         now_ms: a clock that never goes back.
     """
@@ -76,6 +75,7 @@ class Members:
         nursery: trio.Nursery,
         beaten: Callable[[ClientOrigin, str], None],
         auto_create_groups: bool,
+        judge: Callable[[Subscription], Refusal | None],
         tasks_max: int,
         now_ms: Callable[[], int],
     ) -> None:
@@ -86,6 +86,7 @@ class Members:
         self._nursery = nursery
         self._beaten = beaten
         self.auto_create_groups = auto_create_groups
+        self._judge = judge
         self._tasks_max = tasks_max
         self._tasks = 0
         self._turn = 0
@@ -238,23 +239,17 @@ class Members:
             text = f"no consumer for this group, {group[:255]}"
             request.answer(ResponseCode.SYSTEM_ERROR, text)
 
-    @staticmethod
-    def check_config(request: PendingRequest, command: RemotingCommand) -> None:
+    def check_config(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out CHECK_CLIENT_CONFIG.
 
         Raises:
             BodyError: the body is no client configuration.
         """
-        subscription = decode_client_config(command.body)[2]
-        if subscription.expression_type != EXPRESSION_TAG:
-            request.answer(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
-            return
-        try:
-            tag_hashes(subscription.expression)
-        except TagExpressionError as error:
-            request.answer(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
-        else:
+        refusal = self._judge(decode_client_config(command.body)[2])
+        if refusal is None:
             request.answer(ResponseCode.SUCCESS)
+        else:
+            request.answer(refusal.code, refusal.remark)
 
     def members(self, group: str) -> dict[str, ConsumerClient]:
         """Return the live members of a group on all nodes, as far as this node knows, by client id."""

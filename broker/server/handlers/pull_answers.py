@@ -114,6 +114,7 @@ class PullAnswers:
             log_end=self._log.reader.committed_position,
             bytes_max=fields.max_msg_bytes or 2**31 - 1,
             tag_hashes=pull.tags,
+            property_filter=pull.property_filter,
             limits=self._advice.limits,
             may_wait=may_wait,
             may_wait_for_units=may_wait and pull.unit_waits < UNIT_WAITS_MAX,

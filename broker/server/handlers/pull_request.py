@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from broker.server.requests.request import PendingRequest
+from dledger_mq.filters import PropertyFilter
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.requests import PullFields
 
@@ -14,6 +15,7 @@ class Pull(PendingRequest, eq=False):
         is_confirmed: True once this node surely has applied everything that its client can have seen.
         is_checked: True once it may read.
         tags: hashes of the tags that it wants; None for everything.
+        property_filter: chooses by properties what it wants; then tags do not count.
         next_offset: first queue offset that was not looked at yet; grows while it is held and nothing matches.
             Invariant: never below the offset that was asked for, once it was read.
         held_until_ms: end of the hold, by the monotonic clock; it is answered with what is there then.
@@ -26,6 +28,7 @@ class Pull(PendingRequest, eq=False):
     is_confirmed: bool = False
     is_checked: bool = False
     tags: frozenset[int] | None = None
+    property_filter: PropertyFilter | None = None
     next_offset: QueueOffset = QueueOffset(0)
     held_until_ms: int = 0
     is_held: bool = False

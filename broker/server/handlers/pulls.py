@@ -227,9 +227,9 @@ class Pulls:
         return True
 
     def _read_anew(self, pull: Pull, grant: PullGrant | None = None) -> None:
-        """Read from where it asked, though it was held; `grant` has other tags than it was held with."""
+        """Read from where it asked, though it was held; `grant` has another filter than it was held with."""
         if grant is not None:
-            pull.tags = grant.tags
+            pull.tags, pull.property_filter = grant.tags, grant.property_filter
         pull.deadline_ms = self._now_ms() + HOLD_MS
         self._go_on(pull)
 
@@ -272,7 +272,8 @@ class Pulls:
             self._commits.create(grant.creation)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
             self._commit_offset(pull.origin, fields)
-        pull.is_checked, pull.tags = True, grant.tags
+        pull.is_checked = True
+        pull.tags, pull.property_filter = grant.tags, grant.property_filter
         if pull.was_held:  # what it waits for now is another thing
             pull.deadline_ms = self._now_ms() + HOLD_MS
         return None
@@ -413,8 +414,10 @@ class Pulls:
             return
         if outcome.code == ResponseCode.PULL_NOT_FOUND:
             return
-        if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY:
-            # Messages came, none with a wanted tag: keep waiting after them.
+        is_through = outcome.next_offset >= result.max_offset
+        if outcome.code == ResponseCode.PULL_RETRY_IMMEDIATELY and is_through:
+            # Messages came, none of them wanted: keep waiting after them. After more than one read examines, the
+            # client asks for the rest: nothing else might come that makes us look at it.
             assert outcome.next_offset >= pull.next_offset, (
                 f"a held pull goes back from {pull.next_offset} to {outcome.next_offset}"
             )
@@ -428,13 +431,15 @@ class Pulls:
             self._read_anew(pull, newer)
 
     def _newer_grant(self, pull: Pull) -> PullGrant | None:
-        """Return the grant of now, if a pull passed over messages by other tags than its group wants by now.
+        """Return the grant of now, if a pull passed over messages by another filter than its group has by now.
 
         What was passed over while it was held may be wanted now, and its client would never ask for it again.
         """
         if pull.next_offset == pull.fields.queue_offset:
             return None
         grant = self._rules.check(pull.fields)
-        if isinstance(grant, Refusal) or grant.tags == pull.tags:
+        if isinstance(grant, Refusal):
+            return None
+        if (grant.tags, grant.property_filter) == (pull.tags, pull.property_filter):
             return None
         return grant

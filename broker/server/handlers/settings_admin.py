@@ -219,6 +219,7 @@ def settings_table(config: BrokerConfig) -> dict[str, str]:
         "brokerPermission": config.permission,
         **_retention_settings(config.retention),
         "longPollingEnable": str(config.long_polling).lower(),
+        "enablePropertyFilter": str(config.property_filters).lower(),
         "recognizeRepeatedSends": str(config.recognise_repeats).lower(),
         "tls.enable": str(config.tls.dials).lower(),
         "useTLS": str(config.tls.dials).lower(),

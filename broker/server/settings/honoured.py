@@ -379,6 +379,13 @@ _OF_SERVICE: Final = (
         scope=Scope.GROUP,
     ),
     HonouredKey(
+        flag("enablePropertyFilter", "false"),
+        "consumers may choose messages by their properties, in SQL92 ([filter.md](filter.md)); false: they are told "
+        "that they may not ([adr/0232](adr/0232-property-filters-are-on.md))",
+        is_strict=True,
+        scope=Scope.GROUP,
+    ),
+    HonouredKey(
         flag("slaveReadEnable", "false"),
         "consumers that read far behind the log's end are sent to a follower "
         "([adr/0175](adr/0175-backlogs-are-read-from-followers.md)); false: everything is read from the leader",

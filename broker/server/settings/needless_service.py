@@ -263,7 +263,7 @@ NEEDLESS_SERVICE: Final = (
     ),
     NeedlessKeys(
         "Filters",
-        "messages are filtered by tags, which needs none of this",
+        "messages are filtered by tags and by properties, which needs none of this",
         (
             number("bitMapLengthConsumeQueueExt", "64"),
             flag("enableCalcFilterBitMap", "false"),

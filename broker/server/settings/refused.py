@@ -46,14 +46,9 @@ REFUSED: Final = (
         flag("asyncLearner", None, "false"), _OFF, "every member votes here; remove the line"
     ),
     RefusedKey(
-        flag("enablePropertyFilter", "false"),
-        _OFF,
-        "SQL92 filters are not supported; use tags",
-    ),
-    RefusedKey(
         number("filterServerNums", "0", None),
         ("0",),
-        "filter classes are not supported; use tags",
+        "code of clients is not run here; filter by tags, or by properties with SQL92",
     ),
     RefusedKey(
         flag("enableLmq", "false"), _OFF, "light message queues are not supported; remove the line"

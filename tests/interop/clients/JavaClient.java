@@ -22,7 +22,9 @@ import java.util.concurrent.atomic.AtomicInteger;
 import java.util.function.Predicate;
 import java.util.stream.Stream;
 import org.apache.rocketmq.client.ClientConfig;
+import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
@@ -62,15 +64,17 @@ import org.apache.rocketmq.remoting.RPCHook;
  *   produce --request      sends are requests, by each of the library's six ways in turn; one is good once its reply,
  *                          which "reply" shows, has come; --send-timeout-ms is how long that may take
  *   consume --reply        answers each message with "re:" and its body; "reply" shows what became of that
+ *   consume --sql          a condition on properties, in place of --expression
+ *   consume --lite         the library's DefaultLitePullConsumer, with poll
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
     private static final int GRACE_S = 20;
     private static final Set<String> SWITCHES = new HashSet<>(Arrays.asList(
-        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply"));
+        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply", "lite"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
-        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir",
+        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "sql", "reconsume-first", "linger", "log-dir",
         "credentials"));
     private static final PrintStream OUT = System.out;
 
@@ -367,7 +371,7 @@ public final class JavaClient {
             new DefaultMQPushConsumer(options.get("group"), hook(), new AllocateMessageQueueAveragely());
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
-        consumer.subscribe(options.get("topic"), text("expression", "*"));
+        consumer.subscribe(options.get("topic"), selector());
         DefaultMQProducer replier = has("reply") ? new DefaultMQProducer("interop_java_replier") : null;
         if (replier != null) {
             configure(replier);
@@ -410,6 +414,10 @@ public final class JavaClient {
             }
             return later;
         };
+        if (has("lite")) {
+            poll(take, full);
+            return summarize(wanted, deliveries.get(), accepted.get(), ids.size(), bodies.size());
+        }
         if (has("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) ->
                 take.test(messages) ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT : ConsumeOrderlyStatus.SUCCESS);
@@ -441,14 +449,42 @@ public final class JavaClient {
         if (full.await((long) (number("timeout", 0) * 1000), TimeUnit.MILLISECONDS)) {
             pause((long) (number("linger", 0) * 1000));
         }
+        int status;
         synchronized (bodies) {
-            emit(row("summary", true, "client", name(), "op", "consume", "topic", options.get("topic"),
-                "group", options.get("group"), "asked", wanted, "deliveries", deliveries.get(),
-                "accepted", accepted.get(), "later", deliveries.get() - accepted.get(), "distinct_ids", ids.size(),
-                "distinct_bodies", bodies.size(), "elapsed_ms", millis(began)));
+            status = summarize(wanted, deliveries.get(), accepted.get(), ids.size(), bodies.size());
         }
         consumer.shutdown();
-        return accepted.get() >= wanted ? 0 : 1;
+        return status;
+    }
+
+    private int summarize(int wanted, int deliveries, int accepted, int ids, int bodies) {
+        emit(row("summary", true, "client", name(), "op", "consume", "topic", options.get("topic"),
+            "group", options.get("group"), "asked", wanted, "deliveries", deliveries,
+            "accepted", accepted, "later", deliveries - accepted, "distinct_ids", ids,
+            "distinct_bodies", bodies, "elapsed_ms", millis(began)));
+        return accepted >= wanted ? 0 : 1;
+    }
+
+    private MessageSelector selector() {
+        return has("sql") ? MessageSelector.bySql(options.get("sql")) : MessageSelector.byTag(text("expression", "*"));
+    }
+
+    private void poll(Predicate<List<MessageExt>> take, CountDownLatch full) throws Exception {
+        DefaultLitePullConsumer consumer = new DefaultLitePullConsumer(options.get("group"));
+        configure(consumer);
+        consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
+        consumer.subscribe(options.get("topic"), selector());
+        consumer.start();
+        emit(row("event", "started", "client", name(), "pid", ProcessHandle.current().pid(), "ms", millis(began)));
+        long end = System.nanoTime() + (long) (number("timeout", 0) * 1e9);
+        while (full.getCount() > 0 && System.nanoTime() < end) {
+            take.test(consumer.poll(500));
+        }
+        long quiet = System.nanoTime() + (long) (number("linger", 0) * 1e9);
+        while (System.nanoTime() < quiet) {
+            take.test(consumer.poll(200));
+        }
+        consumer.shutdown();
     }
 
     private static String reply(DefaultMQProducer replier, MessageExt message) {

@@ -26,8 +26,10 @@ TWINS = (
     "tests/property/store/test_encoded_entries_twin.py",
     "tests/property/store/test_compiled_fold_twin.py",
     "tests/property/store/test_record_shapes_twin.py",
+    "tests/property/store/test_asked_values_twin.py",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
     "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
+    "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
 )
 TIMEOUT_S = 300.0
 
@@ -120,6 +122,36 @@ def test_no_reference_is_kept_or_given_away() -> None:
                             _outcome(compiled.encode_records, some, 0, 7, HOST, crc32, fold)
 
     with stage(is_compiled=True):
+        use_all()
+        before = [sys.getrefcount(each) for each in watched if each is not None]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_filters() -> None:
+    """On all ways out, as before."""
+    sound = memoryview(record_of(b"UNIQ_KEY\x01k1\x02a\x01b\x02"))
+    marks = (b"a\x01"[:2], b"no\x01"[:3])
+    calls: list[tuple[Any, ...]] = [
+        ([sound] * 3, marks),
+        ([sound, sound[:-1]], marks),
+        ([sound, 5], marks),
+        ([sound], (marks[0], 5)),
+        ([], ()),
+        (5, marks),
+    ]
+    watched: list[Any] = [sound, marks, *marks, None]
+
+    def use_all() -> None:
+        for arguments in calls:
+            _outcome(compiled.asked_values, *arguments)
+
+    with stage(is_compiled=True):
+        assert compiled.asked_values([sound], marks) == [[b"b", None]]
         use_all()
         before = [sys.getrefcount(each) for each in watched if each is not None]
         blocks = sys.getallocatedblocks()

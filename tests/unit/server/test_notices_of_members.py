@@ -68,6 +68,7 @@ class Bench:
             nursery=cast("Any", None),
             beaten=lambda _origin, _client_id: None,
             auto_create_groups=True,
+            judge=lambda _wanted: None,
             tasks_max=1,
             now_ms=lambda: self.now_ms,
         )

@@ -80,8 +80,6 @@ REFUSED = [
     ("E6 not connected", {"consumer_group": "offline"}, 6, True, R.SUBSCRIPTION_NOT_EXIST),
     ("E6 broadcast", {"consumer_group": "nobroadcast"}, 6, True, R.NO_PERMISSION),
     ("E6 forbidden", {"consumer_group": "forbidden"}, 6, True, R.NO_PERMISSION),
-    ("E7 SQL92, newer than told", {"sub_version": 101, "expression_type": "SQL92"}, 6, True, R.SYSTEM_ERROR),
-    ("E7 SQL92", {"sys_flag": 4, "subscription": "a > 1", "expression_type": "SQL92"}, 6, True, R.SYSTEM_ERROR),
 ]  # fmt: skip
 
 

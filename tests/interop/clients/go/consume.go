@@ -63,6 +63,9 @@ func (t *tally) settings() []consumer.Option {
 }
 
 func (t *tally) selector() consumer.MessageSelector {
+	if t.sql != "" {
+		return consumer.MessageSelector{Type: consumer.SQL92, Expression: t.sql}
+	}
 	return consumer.MessageSelector{Type: consumer.TAG, Expression: t.expression}
 }
 

@@ -7,6 +7,7 @@
 // Exit status: 0 all done, 1 short or failed, 2 bad usage, 3 the hard deadline fired.
 // The options are those of JavaClient.java without `consume --steered` and --log-dir, and:
 //
+//	consume --sql    a condition on properties, as there
 //	consume --pull   the library's PullConsumer, with Poll and ACK
 //
 // of the ways to request the library has two, and a reply may take whole seconds only.
@@ -37,12 +38,12 @@ const (
 type row map[string]any
 
 type options struct {
-	namesrv, topic, group, tag, keyPrefix, bodyPrefix, expression string
-	count, bodySize, delayLevel, batch, shards                    int
-	sendTimeoutMs, intervalMs, reconsumeFirst                     int
-	timeout, linger                                               float64
-	orderly, oneway, async, transaction, keepGoing, pull, steered bool
-	request, reply                                                bool
+	namesrv, topic, group, tag, keyPrefix, bodyPrefix, expression, sql string
+	count, bodySize, delayLevel, batch, shards                         int
+	sendTimeoutMs, intervalMs, reconsumeFirst                          int
+	timeout, linger                                                    float64
+	orderly, oneway, async, transaction, keepGoing, pull, steered      bool
+	request, reply                                                     bool
 }
 
 func read(args []string) (string, *options) {
@@ -75,6 +76,7 @@ func read(args []string) (string, *options) {
 		flags.BoolVar(&o.keepGoing, "keep-going", false, "go on after a failed send")
 	} else {
 		flags.StringVar(&o.expression, "expression", "*", "")
+		flags.StringVar(&o.sql, "sql", "", "a condition on properties, in place of --expression")
 		flags.IntVar(&o.reconsumeFirst, "reconsume-first", 0, "refuse so many deliveries")
 		flags.Float64Var(&o.linger, "linger", 0, "seconds to go on listening after --count")
 		flags.BoolVar(&o.orderly, "orderly", false, "")
