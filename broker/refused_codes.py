@@ -21,7 +21,9 @@ _COLD: Final = "cold reads are not limited by group: each turn of a broker leave
 _ROCKSDB: Final = (
     "there is no RocksDB: settings, offsets and consume queues follow from the log on every member"
 )
-_POP: Final = "POP is not supported: consume by pulling (the push consumer of clients does, with client-side rebalance)"
+_PEEK: Final = (
+    "what could be popped is not shown: pop it (200050), or ask whether there is something (200054)"
+)
 _REPLY: Final = "answers to request messages are not handed on"
 _FILTER: Final = "there are no filter servers: filter by tags"
 _UNUSED: Final = "no broker of RocketMQ answers that either"
@@ -39,7 +41,7 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each((301, 302), _FILTER),
     **_each((324, 325), _REPLY),
     **_each((354, 355), _ROCKSDB),
-    **_each((400, 200_050, 200_051, 200_052, 200_053, 200_054, 200_055, 200_056, 200_151), _POP),
+    **_each((200_052, 200_055, 200_056), _PEEK),
     402: _BROKERS,
     513: _STATIC,
     **_each((902, 903), _CONTAINER),
@@ -48,6 +50,3 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each(range(2001, 2005), _COLD),
 }
 """By request code."""
-
-POP_REFUSED: Final = _POP
-"""For requests that mean POP among others."""
