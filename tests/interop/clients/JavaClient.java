@@ -51,6 +51,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
  *   produce --steered      it stays until the end of stdin
+ *   consume --broker-rebalance   the broker says which queues are its own, and whether it pops them (5.x)
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
@@ -288,6 +289,9 @@ public final class JavaClient {
         int laterFirst = (int) number("reconsume-first", 0);
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
         configure(consumer);
+        if (has("broker-rebalance")) { // 4.x does not know it
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), text("expression", "*"));
         AtomicInteger deliveries = new AtomicInteger();
