@@ -57,7 +57,7 @@ import org.apache.rocketmq.common.message.MessageExt;
 public final class JavaClient {
     private static final int GRACE_S = 20;
     private static final Set<String> SWITCHES = new HashSet<>(Arrays.asList(
-        "orderly", "oneway", "async", "transaction", "keep-going", "steered"));
+        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "broker-rebalance"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
         "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir"));
