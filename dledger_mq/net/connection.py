@@ -60,11 +60,11 @@ class Connection(FrameSocket):
         cipher = self._cipher = TlsEnd(context, is_server=False, host=host)
         self.is_shaking, self.partial_since = True, self._now()
         self._send_output(cipher.begin())
-        while self.is_shaking:
+        while self.is_shaking and not self.close_reason:  # the first write may have closed it
             if await self._read_once():
                 self.close("it has sent a frame before it was asked for anything")
-            if self.close_reason:
-                raise TlsError(self.close_reason)
+        if self.close_reason:
+            raise TlsError(self.close_reason)
 
     async def receive(self) -> list[Frame]:
         """Wait for bytes and return the frames that are whole now.

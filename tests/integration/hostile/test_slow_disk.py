@@ -67,14 +67,20 @@ class Slowed:
             return None
 
     def status(self) -> dict[str, Any]:
-        """What the preferred member says of itself."""
+        """What the preferred member says of itself, once it has time for an answer."""
         processes = self.group.processes
-        ended = run_here(
-            dledger_command, "status", "--json", "-g", processes.group, "-p", processes.peers
-        )
-        assert ended.returncode == 0, ended.stderr
-        members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
-        return next(member for member in members if member["id"] == PREFERRED)
+        words = ("status", "--json", "-g", processes.group, "-p", processes.peers)
+        shown: dict[str, Any] = {}
+
+        def has_answered() -> bool:
+            ended = run_here(dledger_command, *words)
+            assert ended.returncode == 0, ended.stderr
+            members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
+            shown.update(next(member for member in members if member["id"] == PREFERRED))
+            return "attributes" in shown
+
+        assert poll(has_answered, 60), shown
+        return shown
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from itertools import pairwise
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -17,11 +18,24 @@ from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
 from dledger_mq.net.listening import bind, bound_address
+from dledger_mq.net.tls import TlsError
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, encode_frame
+from tests.certificates import HOST, client_side
 
 TIMEOUT_S = 60.0
 LOOPBACK = Address("127.0.0.1", 0)
+
+
+async def test_who_has_gone_before_the_first_byte_of_tls_is_told_as_that(tmp_path: Path) -> None:
+    """A server that stops takes connections to the end; one of them ended its client."""
+    near, far = socket.socketpair()
+    far.close()
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            connection = Connection(near, nursery)
+            with pytest.raises(TlsError, match="Broken pipe"):
+                await connection.encrypt_all(client_side(tmp_path), HOST)
 
 
 async def test_frames_of_one_read_come_together() -> None:
