@@ -409,7 +409,7 @@ class Services:
                 self.commits,
                 self.router,
                 self.pop_returns,
-                self._config.broker_name,
+                broker_name=self._config.broker_name,
             ),
             self._make_assignments(),
             self.offsets,
@@ -467,7 +467,9 @@ class Services:
             forbidden_bits=lambda group, topic: self._state.groups.forbidden_bits(group, topic),
         )
         reading = PopReading(self._log, self._state, lambda: self._advice.limits, self._log_ms)
-        returns = PopReturns(self._log, self._state, self.commits, self._send_back_rules, reading)
+        returns = PopReturns(
+            self._log, self._state, self.commits, rules=self._send_back_rules, reading=reading
+        )
         pops = Pops(
             self._log,
             self._state,

@@ -37,6 +37,7 @@ def popped(
     queues: Sequence[WireQueue],
     clients: Iterable[str],
     client_id: str,
+    *,
     strategy: str,
     mode: RequestMode,
 ) -> list[WireQueue]:

@@ -88,7 +88,7 @@ class Assignments:
             text = f"unknown strategy {strategy!r}: {', '.join(sorted(STRATEGIES))}"
             request.answer(ResponseCode.SYSTEM_ERROR, text)
             return
-        act = partial(self._assign, request, group, topic, client_id, strategy)
+        act = partial(self._assign, request, group, topic, client_id=client_id, strategy=strategy)
         if self._find_route is None:
             act(None)
         else:
@@ -112,9 +112,10 @@ class Assignments:
         request: PendingRequest,
         group: str,
         topic: str,
+        route: TopicRoute | None,
+        *,
         client_id: str,
         strategy: str,
-        route: TopicRoute | None,
     ) -> None:
         """Answer with a client's share; with none while the group or the topic is not known."""
         members = self._members(group)
@@ -125,7 +126,7 @@ class Assignments:
         mode = None if is_retry_topic(topic) else self._state.pops.mode(group, topic)
         is_pop = mode is not None and mode.is_pop
         if mode is not None and is_pop:
-            share = popped(queues, members, client_id, strategy, mode)
+            share = popped(queues, members, client_id, strategy=strategy, mode=mode)
         else:
             share = shared(queues, members, client_id, strategy)
         rows = [

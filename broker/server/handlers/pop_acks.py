@@ -46,6 +46,7 @@ class PopAcks:
         commits: Commits,
         router: Router,
         returns: PopReturns,
+        *,
         broker_name: str,
     ) -> None:
         """Set up the acknowledgements.

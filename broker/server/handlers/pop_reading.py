@@ -147,7 +147,7 @@ class PopReading:
         if again:
             at = self._state.offsets.get(*key)
             where = at or QueueOffset(0)
-            plan.command = self._command(pop, key, at, where, where, again=again)
+            plan.command = self._command(pop, key, at, where, end=where, again=again)
         return plan if again or plan.spent or plan.gone else None
 
     def _new(
@@ -185,7 +185,9 @@ class PopReading:
                 taken = list(plan.records)
                 assert taken == sorted(taken), f"{key}: offsets {taken} were read"
                 plan.counts = dict.fromkeys(taken, 0)
-                plan.command = self._command(pop, key, at, begin, result.next_offset, taken)
+                plan.command = self._command(
+                    pop, key, at, begin, end=result.next_offset, taken=taken
+                )
                 return plan
             is_passed = result.status in (
                 GetStatus.NO_MATCHED_MESSAGE,
@@ -196,7 +198,7 @@ class PopReading:
             first = result.next_offset
         if first == at or (at is None and high == 0):
             return None
-        return PopPlan(key, self._command(pop, key, at, begin, first))
+        return PopPlan(key, self._command(pop, key, at, begin, end=first))
 
     def _begin(self, key: PopKey, low: QueueOffset, high: QueueOffset) -> QueueOffset:
         """Return where a group begins that wants what comes from now on (R7): at 0 in a queue that is young."""
@@ -214,6 +216,7 @@ class PopReading:
         key: PopKey,
         at: QueueOffset | None,
         first: QueueOffset,
+        *,
         end: QueueOffset,
         taken: list[QueueOffset] | None = None,
         again: list[tuple[QueueOffset, int]] | None = None,

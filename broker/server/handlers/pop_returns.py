@@ -54,6 +54,7 @@ class PopReturns:
         log: LogServer,
         state: BrokerState,
         commits: Commits,
+        *,
         rules: SendBackRules,
         reading: PopReading,
     ) -> None:

@@ -96,7 +96,7 @@ class Bench:
             load=lambda offset: read_message(leader.log, offset),
             pick=lambda _bound: 0,
         )
-        self.returns = PopReturns(*shared, rules, reading)
+        self.returns = PopReturns(*shared, rules=rules, reading=reading)
         self.pops = Pops(
             *shared,
             leader.router,
@@ -111,7 +111,9 @@ class Bench:
             pick=lambda _bound: 0,
             now_ms=lambda: leader.now_ms,
         )
-        self.acks = PopAcks(state, leader.commits, leader.router, self.returns, "broker-a")
+        self.acks = PopAcks(
+            state, leader.commits, leader.router, self.returns, broker_name="broker-a"
+        )
 
     def send(self, *bodies: bytes, **named: str) -> None:
         for body in bodies:

@@ -36,11 +36,19 @@ def test_shares_are_those_of_javas_strategies() -> None:
 @pytest.mark.parametrize("share", [0, 2, 9])
 def test_all_pop_everything_unless_few_share(share: int) -> None:
     mode = RequestMode(is_pop=True, share_count=share)
-    assert names(popped(QUEUES, ["x", "y", "z"], "x", AVERAGE, mode)) == ["a-1", "b-1"]
+    assert names(popped(QUEUES, ["x", "y", "z"], "x", strategy=AVERAGE, mode=mode)) == [
+        "a-1",
+        "b-1",
+    ]
 
 
 def test_a_client_pops_the_queues_of_some_after_it_as_well() -> None:
     mode = RequestMode(is_pop=True, share_count=1)
     clients = ["w", "x", "y", "z"]
-    assert names(popped(QUEUES, clients, "z", AVERAGE, mode)) == ["b2", "b3", "a0", "a1"]
-    assert popped(QUEUES, clients, "stranger", AVERAGE, mode) == []
+    assert names(popped(QUEUES, clients, "z", strategy=AVERAGE, mode=mode)) == [
+        "b2",
+        "b3",
+        "a0",
+        "a1",
+    ]
+    assert popped(QUEUES, clients, "stranger", strategy=AVERAGE, mode=mode) == []
