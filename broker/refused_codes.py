@@ -21,9 +21,11 @@ _COLD: Final = "cold reads are not limited by group: each turn of a broker leave
 _ROCKSDB: Final = (
     "there is no RocksDB: settings, offsets and consume queues follow from the log on every member"
 )
-_POP: Final = "POP is not supported: consume by pulling (the push consumer of clients does, with client-side rebalance)"
 _FILTER: Final = (
     "code of clients is not run here, so there are no filter servers: filter by tags, or in SQL92"
+)
+_PEEK: Final = (
+    "what could be popped is not shown: pop it (200050), or ask whether there is something (200054)"
 )
 _UNUSED: Final = "no broker of RocketMQ answers that either"
 _TIMERS: Final = "the timers of this group follow from the log: there is no wheel to be copied or counted by delay"
@@ -43,7 +45,7 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each((60, 61), _TIMERS),
     **_each((301, 302), _FILTER),
     **_each((354, 355), _ROCKSDB),
-    **_each((400, 200_050, 200_051, 200_052, 200_053, 200_054, 200_055, 200_056, 200_151), _POP),
+    **_each((200_052, 200_055, 200_056), _PEEK),
     402: _BROKERS,
     513: _STATIC,
     **_each((902, 903), _CONTAINER),
@@ -53,6 +55,3 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each(range(3001, 3011), _USERS),
 }
 """By request code."""
-
-POP_REFUSED: Final = _POP
-"""For requests that mean POP among others."""

@@ -18,6 +18,7 @@ from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.remoting.group_bodies import decode_lock_request
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.heartbeat import decode_client_config, decode_heartbeat
+from dledger_mq.remoting.pop_bodies import assignment_place, batch_places
 from dledger_mq.remoting.requests import PullRequest, SendRequest
 
 Resource = tuple[str, Permission]
@@ -123,6 +124,16 @@ def _reply(name: str) -> _Finder:
     return lambda ext, _body: _of_topic(fields.text(ext, name), _PUB).resources
 
 
+def _batch_ack(_ext: Mapping[str, str], body: bytes) -> Iterable[Resource]:
+    for group, topic in batch_places(body):
+        yield from (*_group(group), (topic, _SUB))
+
+
+def _assignment(_ext: Mapping[str, str], body: bytes) -> Iterable[Resource]:
+    group, topic = assignment_place(body)
+    return (*_group(group), (topic, _SUB))
+
+
 def _any_message(_ext: Mapping[str, str], _body: bytes) -> Iterable[Resource]:
     return ((EVERY_TOPIC, _SUB),)
 
@@ -155,6 +166,12 @@ _FINDERS: Final[Mapping[int, _Finder]] = {
     RequestCode.SEND_REPLY_MESSAGE: _reply("topic"),
     RequestCode.SEND_REPLY_MESSAGE_V2: _reply("b"),
     RequestCode.RECALL_MESSAGE: _topic_of(_PUB),
+    RequestCode.POP_MESSAGE: _group_and_topic,
+    RequestCode.NOTIFICATION: _group_and_topic,
+    RequestCode.ACK_MESSAGE: _group_and_topic,
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: _group_and_topic,
+    RequestCode.BATCH_ACK_MESSAGE: _batch_ack,
+    RequestCode.QUERY_ASSIGNMENT: _assignment,
 }
 
 CODES_WITH_RESOURCES: Final = frozenset(

@@ -9,6 +9,7 @@ import shutil
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -58,6 +59,7 @@ from dledger_mq.net.frame_socket import FrameSocket
 from dledger_mq.net.listening import bind, bound_address, start_accepting
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.route import TopicRoute
 
 _log = logging.getLogger(__name__)
 
@@ -65,6 +67,9 @@ TICK_S = 0.05
 
 USEFUL_WAIT_S = 1.0
 """For a leader, before a node that is back lets clients in: then they are told at least what is wrong."""
+
+ROUTES_ASKED_MAX = 64
+"""Questions for routes at a time, of clients that leave it to brokers to share out queues."""
 
 _CHANCE = secrets.SystemRandom()
 
@@ -128,6 +133,7 @@ class Broker:
         self._listener = self._make_listener()
         self._is_leading = self._is_turn = self._has_staged = False
         self._stop_wanted = trio.Event()
+        self._routes_asked = 0
 
     def _make_listener(self) -> Listener:
         """Build what accepts and serves clients, within the bounds that are set."""
@@ -294,6 +300,7 @@ class Broker:
             loss_notice=lambda: loss_watch.notice,
             made=self._registrar.made,
             when_routed=self._call_when_routed,
+            find_route=partial(self._find_route, nursery) if self.config.namesrvs else None,
             disk_room=lambda: _disk_room(self.config.store_path),
             client_count=self._client_count,
             stop_stage=lambda: self._orderly_stop.stage,
@@ -491,6 +498,25 @@ class Broker:
             self._outputs.flush()
 
         self._registrar.when_routed(answer)
+
+    def _find_route(
+        self, nursery: trio.Nursery, topic: str, then: Callable[[TopicRoute | None], None]
+    ) -> None:
+        """Ask the name servers for a topic's route in a task, as long as not too many are asked for."""
+        if self._routes_asked >= ROUTES_ASKED_MAX:
+            then(None)
+            return
+        self._routes_asked += 1
+
+        async def find() -> None:
+            try:
+                route = await self._registrar.find_route(topic)
+            finally:
+                self._routes_asked -= 1
+            then(route)
+            self._outputs.flush()
+
+        nursery.start_soon(find)
 
     async def _tick(self) -> None:
         while True:

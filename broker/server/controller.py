@@ -96,6 +96,7 @@ class BrokerController:
             self._is_set_up = False
         self.services.points.applied()
         self.services.pulls.applied()
+        self.services.pops.applied()
         if self.runtime.is_replaying:
             is_over = self.runtime.note_replayed()
             self.services.stats.restart()
@@ -108,6 +109,7 @@ class BrokerController:
             self.commits.lost(NotLeaderError(view.leader_id, view.term))
             self._offsets.lost()
             self.services.sends.lost()
+            self.services.pops.lost()
             # Whoever was refused just now must not have staged anything: nobody would refuse that.
             staged_count = self.commits.staging.staged_count
             assert not staged_count, f"{staged_count} records are staged after term {view.term}"
@@ -142,6 +144,8 @@ class BrokerController:
         self._dispatch.expire(now_ms)
         self.services.points.expire(now_ms)
         self.services.pulls.expire(now_ms)
+        self.services.pops.expire(now_ms)
+        self.services.pop_returns.tick(now_ms)
         self.link.expire(now_ms)
         self.members.tick(now_ms)
         self.services.calls.expire(now_ms)

@@ -15,6 +15,7 @@ import trio
 from broker.access.guard import AccessGuard
 from broker.server.config import BrokerConfig
 from broker.server.handlers.access_admin import KeepRules
+from broker.server.handlers.assignments import FindRoute
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.handlers.settings_admin import KeepNodeSettings
 from broker.server.requests.linear import LinearReads
@@ -41,6 +42,7 @@ class Environment:
         loss_notice: returns what the group was found to have lost; empty: nothing.
         made: returns True if this node registers somewhere with a token.
         when_routed: calls back once the name servers know the topics of now, or cannot be waited for any longer.
+        find_route: asks name servers for a topic's route and calls back with it; None: there are none to ask.
         disk_room: returns the room on the disk of the store; None: the disk cannot say.
         local_hour: returns the hour of the local day at a time in milliseconds since 1970.
         client_count: returns the number of clients' connections.
@@ -64,6 +66,7 @@ class Environment:
     loss_notice: Callable[[], str] = lambda: ""
     made: Callable[[str], bool] = lambda _token: False
     when_routed: Callable[[Callable[[], None]], None] = lambda then: then()
+    find_route: FindRoute | None = None
     disk_room: Callable[[], DiskRoom | None] = lambda: None
     local_hour: Callable[[int], int] = lambda at_ms: time.localtime(at_ms / 1000).tm_hour
     client_count: Callable[[], int] = lambda: 0

@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from broker.server.config import BrokerConfig
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.handlers.members import Members
+from broker.server.handlers.pops import Pops
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.watches.retention_watch import RetentionWatch
+from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send import SendRules, SendSettings
 from broker.service.send_back import SendBackRules
@@ -43,7 +45,9 @@ class LiveRules:
     sends: SendRules
     send_backs: SendBackRules
     pull_rules: PullRules
+    pop_rules: PopRules
     pulls: Pulls
+    pops: Pops
     advice: PullAdvice
     members: Members
     ends: EndRules
@@ -56,12 +60,12 @@ class LiveRules:
         timers = self.make_timers(config)
         self.sends.settings, self.sends.timers = send_settings(config), timers
         self.ends.timeout_ms, self.ends.timers = config.transaction_timeout_ms, timers
-        for rules in (self.send_backs, self.pull_rules):
+        for rules in (self.send_backs, self.pull_rules, self.pop_rules):
             rules.permission = config.permission
             rules.auto_create_groups = config.auto_create_groups
         self.pull_rules.property_filters = config.property_filters
         self.members.auto_create_groups = config.auto_create_groups
-        self.pulls.long_polling = config.long_polling
+        self.pulls.long_polling = self.pops.long_polling = config.long_polling
         self.advice.adopt(config.memory_span_bytes, slave_reads=config.slave_reads)
         self.checks.timeout_ms = config.transaction_timeout_ms
         self.checks.interval_ms = config.transaction_check_interval_ms

@@ -34,7 +34,7 @@ from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.errors import BodyError, FrameError
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
 from dledger_mq.remoting.log_point import (
     COMMITTED_FIELD,
@@ -52,6 +52,7 @@ from dledger_mq.remoting.registrant import (
     registration_proof,
 )
 from dledger_mq.remoting.registration import BrokerIdentity, encode_registration, identity_ext
+from dledger_mq.remoting.route import TopicRoute, decode_route
 
 _log = logging.getLogger(__name__)
 
@@ -156,6 +157,21 @@ class Registrar:
 
     def _has_taken(self, numbers: tuple[int, ...]) -> bool:
         return all(map(_NameServer.has_taken, self._servers, numbers))
+
+    async def find_route(self, topic: str) -> TopicRoute | None:
+        """Return a topic's route as a name server knows it; None: none of them answers, or none knows the topic."""
+        for server in self._servers:
+            answer = await server.ask(
+                lambda opaque: encode_command(
+                    make_request(RequestCode.GET_ROUTEINFO_BY_TOPIC, opaque, {"topic": topic})
+                )
+            )
+            if answer is not None and answer.code == 0:
+                try:
+                    return decode_route(answer.body)
+                except BodyError as error:
+                    _log.warning("a name server's route of %s: %s", topic, error)
+        return None
 
     def announce(self) -> None:
         """Register at once: the role changed, or who belongs to the group."""

@@ -15,6 +15,7 @@ from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.environment import Environment
 from broker.server.handlers.access_admin import AccessAdmin
 from broker.server.handlers.admin import AdminHandlers
+from broker.server.handlers.assignments import Assignments
 from broker.server.handlers.cleaning import Cleaning
 from broker.server.handlers.client_calls import ClientCalls
 from broker.server.handlers.client_tools import ClientTools
@@ -30,6 +31,10 @@ from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.offset_tools import OffsetTools
 from broker.server.handlers.offsets import Offsets
 from broker.server.handlers.pins import PinRequests
+from broker.server.handlers.pop_acks import PopAcks
+from broker.server.handlers.pop_reading import PopReading
+from broker.server.handlers.pop_returns import PopReturns
+from broker.server.handlers.pops import Pops
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.handlers.replies import Replies
@@ -59,6 +64,7 @@ from broker.server.watches.retention_watch import RetentionWatch
 from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
 from broker.service.catalog import Catalog
+from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules
@@ -81,8 +87,8 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, points, requesters, members, calls, replies, resets, offsets, ends, pulls, delays,
-            timers, checks, digests, retention, trims, member_info, runtime, stats, sends: the services whose events
+        commits, link, router, points, requesters, members, calls, replies, resets, offsets, ends, pulls, pops,
+            pop_returns, delays, timers, checks, digests, retention, trims, member_info, runtime, stats, sends: the services whose events
             the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
@@ -148,6 +154,7 @@ class Services:
         self.sends = self._make_sends()
         self.replies = self._make_replies()
         self._send_backs = self._make_send_backs()
+        self.pops, self.pop_returns = self._make_pops()
         self.retention = self._make_retention()
         self.trims = Trims(log.reader, lambda: state.queues)
         self.dispatch = self._make_dispatch()
@@ -167,7 +174,9 @@ class Services:
             self._send_rules,
             self._send_back_rules,
             self._pull_rules,
+            self._pop_rules,
             self.pulls,
+            self.pops,
             self._advice,
             self.members,
             self._end_rules,
@@ -402,6 +411,15 @@ class Services:
             self.replies,
             self._send_backs,
             self.pulls,
+            self.pops,
+            PopAcks(
+                self._state,
+                self.commits,
+                self.router,
+                self.pop_returns,
+                broker_name=self._config.broker_name,
+            ),
+            self._make_assignments(),
             self.offsets,
             self.members,
             Locks(self.commits, self.router, lambda: self._state.locks, self._committers),
@@ -436,6 +454,45 @@ class Services:
             self.link_server,
         ):
             self.dispatch.register(service.handlers())
+
+    def _make_assignments(self) -> Assignments:
+        return Assignments(
+            self._state,
+            self.commits,
+            self.router,
+            members=self.members.members,
+            broker_name=self._config.broker_name,
+            find_route=self._environment.find_route,
+        )
+
+    def _make_pops(self) -> tuple[Pops, PopReturns]:
+        """Build pops, which share limits with pulls, and what goes to retry topics, by the rules of send-backs."""
+        config = self._config
+        self._pop_rules = rules = PopRules(
+            self._catalog,
+            permission=config.permission,
+            auto_create_groups=config.auto_create_groups,
+            forbidden_bits=lambda group, topic: self._state.groups.forbidden_bits(group, topic),
+        )
+        reading = PopReading(self._log, self._state, lambda: self._advice.limits, self._log_ms)
+        returns = PopReturns(
+            self._log, self._state, self.commits, rules=self._send_back_rules, reading=reading
+        )
+        pops = Pops(
+            self._log,
+            self._state,
+            self.commits,
+            self.router,
+            rules=rules,
+            reading=reading,
+            returns=returns,
+            counts=self.pulls.counts,
+            held_max=config.limits.held_pulls_max,
+            long_polling=config.long_polling,
+            pick=self._environment.pick,
+            now_ms=self._environment.monotonic_ms,
+        )
+        return pops, returns
 
     def _make_sends(self) -> Sends:
         """Build the way of sends; retries are recognised by `repeats`, the same one that half messages use."""

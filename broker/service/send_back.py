@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
 from broker.service.refusal import Refusal
 from broker.service.send import retry_limit
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import PERM_WRITE
 from dledger_mq.message import names
 from dledger_mq.message.ids import offset_msg_id
@@ -136,6 +137,24 @@ class SendBackRules:
             level=min(level, self._delay_level_max),
             creation=Creation(retry_created.topics, groups),
         )
+
+    def hand_on(
+        self, message: StoredMessage, group: SubscriptionGroupConfig, *, is_dead: bool
+    ) -> SendBackPlan | Refusal:
+        """Plan the copy of a popped message that is not handed out again: to be consumed at once, or a dead letter."""
+        name = group.name
+        if is_dead:
+            topic, created = special_topic(self._catalog, names.dlq_topic(name))
+        else:
+            count = max(1, group.retry_queue_count)
+            topic, created = special_topic(
+                self._catalog, names.retry_topic(name), queue_count=count
+            )
+        if not topic.is_writable:
+            text = f"the topic[{topic.name}] sending message is forbidden"
+            return Refusal(ResponseCode.NO_PERMISSION, text)
+        queue_id = QueueId(0 if is_dead else self._pick(max(1, topic.write_queue_count)))
+        return self._plan(message, topic.name, queue_id, level=0, creation=created)
 
     def _plan(
         self,

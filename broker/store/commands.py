@@ -17,6 +17,8 @@ from broker.store.locks import QueueLockTable
 from broker.store.needs import oldest_need, oldest_pin
 from broker.store.offsets import ConsumerOffsets
 from broker.store.pins import Pin
+from broker.store.popping import carry_out_pop
+from broker.store.pops import Pops
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import RefusalKind
 from broker.store.retention import Retention
@@ -36,6 +38,7 @@ class Tables(Protocol):
     topics: Topics
     groups: Groups
     offsets: ConsumerOffsets
+    pops: Pops
     locks: QueueLockTable
     schedule: Schedule
     marks: DigestMarks
@@ -68,10 +71,21 @@ def carry_out(
             return _change_topics(state, command, now_ms)
         case control.PutGroup() | control.DeleteGroup() | control.ForbidTopic():
             return _change_groups(state, command, now_ms)
-        case control.CommitOffsets():
-            _commit_offsets(state, command, now_ms, physical_offset)
-        case control.ResetOffsets() | control.AdmitToReset() | control.RemoveOffsets():
-            _change_offsets(state, command, physical_offset)
+        case (
+            control.CommitOffsets()
+            | control.ResetOffsets()
+            | control.AdmitToReset()
+            | control.RemoveOffsets()
+        ):
+            _change_offsets(state, command, now_ms, physical_offset)
+        case (
+            control.PopMessages()
+            | control.AckMessages()
+            | control.ChangeInvisible()
+            | control.DropPopped()
+            | control.SetRequestMode()
+        ):
+            return carry_out_pop(state, command, now_ms, physical_offset)
         case control.LockQueues() | control.UnlockQueues():
             _change_locks(state, command, now_ms, physical_offset)
         case control.SetDelayLevels() | control.AdvanceSchedule():
@@ -177,20 +191,33 @@ def _commit_offsets(
         key = (each.group, each.topic, each.queue_id)
         if not is_forced and state.locks.keeps_out(key, each.client_id, now_ms):
             state.locks.note_fenced(key, each.client_id, physical_offset)
-        else:
-            state.offsets.commit(*key, each.offset, is_forced=is_forced, client_id=each.client_id)
+            continue
+        if is_forced:  # what is in flight may come again
+            state.pops.forget(*key)
+        state.offsets.commit(*key, each.offset, is_forced=is_forced, client_id=each.client_id)
 
 
 def _change_offsets(
     state: Tables,
-    command: control.ResetOffsets | control.AdmitToReset | control.RemoveOffsets,
+    command: control.CommitOffsets
+    | control.ResetOffsets
+    | control.AdmitToReset
+    | control.RemoveOffsets,
+    now_ms: StoreTimeMs,
     physical_offset: PhysicalOffset,
 ) -> None:
-    """Set or forget a group's offsets, whoever consumes, or let a client commit that follows a reset."""
+    """Set or forget a group's offsets, whoever consumes, or let a client commit that follows a reset.
+
+    What is in flight where the group stands elsewhere now is forgotten: it may lie ahead, and come again.
+    """
+    if isinstance(command, control.CommitOffsets):
+        _commit_offsets(state, command, now_ms, physical_offset)
+        return
     group, topic = command.group, command.topic
     match command:
         case control.ResetOffsets():
             for queue_id, offset in command.offsets:
+                state.pops.forget(group, topic, queue_id)
                 state.offsets.reset(group, command.topic, queue_id, offset, since=physical_offset)
         case control.AdmitToReset():
             state.offsets.admit(
@@ -202,6 +229,7 @@ def _change_offsets(
             )
         case control.RemoveOffsets():
             state.offsets.remove(group, topic)
+            state.pops.forget(group, topic)
 
 
 def _change_locks(
@@ -269,6 +297,8 @@ def _change_topics(
     state.queues.drop_topic(command.name)
     state.retention.show(command.name)
     state.offsets.remove_topic(command.name)
+    state.pops.forget(None, command.name)
+    state.pops.forget_modes(None, command.name)
     state.locks.remove_topic(command.name)
     left = state.queues.of_topic(command.name)
     assert not left, f"topic {command.name} is deleted, {len(left)} queues are left"
@@ -286,8 +316,11 @@ def _change_groups(
             return state.groups.put(command.config, now_ms, only_if_missing=command.only_if_missing)
         case control.DeleteGroup():
             refusal = state.groups.delete(command.name, now_ms)
-            if refusal is None and command.clean_offsets:
-                state.offsets.remove(command.name, None)
+            if refusal is None:
+                state.pops.forget(command.name, None)
+                state.pops.forget_modes(command.name, None)
+                if command.clean_offsets:
+                    state.offsets.remove(command.name, None)
             return refusal
         case control.ForbidTopic():
             return state.groups.forbid(command.group, command.topic, command.bits, now_ms)

@@ -292,6 +292,79 @@ class PutSettings(_Command, frozen=True, tag="put_settings"):
     v: int = VERSION
 
 
+POPPED_MAX: Final = 1024
+"""Messages that one record hands out, acknowledges or drops."""
+
+_PopTime = Annotated[int, Meta(ge=0, le=2**42 - 1)]
+_InvisibleMs = Annotated[int, Meta(ge=1, le=2**33)]
+_Handles = Annotated[list[tuple[_QueueOffset, _PopTime]], Meta(max_length=POPPED_MAX)]
+
+
+class PopMessages(_Command, frozen=True, tag="pop_messages"):
+    """Hand out messages of a queue to a consumer of a group, and to nobody else for `invisible_ms`.
+
+    New ones (`taken`, counted from `first`) if the group stands at `at`, None for nowhere; it goes on to `end` with it,
+    in order once they are acknowledged. `again` names others, (offset, pop time) each, that were handed out before.
+    """
+
+    group: _Name
+    topic: _Name
+    queue_id: _QueueId
+    at: _QueueOffset | None
+    first: _QueueOffset
+    end: _QueueOffset
+    taken: Annotated[list[_QueueOffset], Meta(max_length=POPPED_MAX)]
+    again: _Handles
+    invisible_ms: _InvisibleMs
+    is_ordered: bool = False
+    attempt_id: Annotated[str, Meta(max_length=255)] = ""
+    v: int = VERSION
+
+
+class AckMessages(_Command, frozen=True, tag="ack_messages"):
+    """Messages, (offset, pop time) each, that were handed out are acknowledged."""
+
+    group: _Name
+    topic: _Name
+    queue_id: _QueueId
+    handles: _Handles
+    v: int = VERSION
+
+
+class ChangeInvisible(_Command, frozen=True, tag="change_invisible"):
+    """A message in flight is handed out to nobody else for so long from now on; its handle is another one then."""
+
+    group: _Name
+    topic: _Name
+    queue_id: _QueueId
+    offset: _QueueOffset
+    popped_ms: _PopTime
+    invisible_ms: _InvisibleMs
+    v: int = VERSION
+
+
+class DropPopped(_Command, frozen=True, tag="drop_popped"):
+    """Messages, (offset, pop time) each, whose time was over are in flight no more: their copies stand before it."""
+
+    group: _Name
+    topic: _Name
+    queue_id: _QueueId
+    handles: _Handles
+    v: int = VERSION
+
+
+class SetRequestMode(_Command, frozen=True, tag="set_request_mode"):
+    """How clients of a group that let the broker share out a topic's queues consume it (401)."""
+
+    group: _Name
+    topic: _Name
+    is_pop: bool
+    share_count: Annotated[int, Meta(ge=0, le=2**31 - 1)]
+    v: int = VERSION
+
+
+PopCommand = PopMessages | AckMessages | ChangeInvisible | DropPopped | SetRequestMode
+
 Command = (
     PutTopic
     | DeleteTopic
@@ -302,6 +375,11 @@ Command = (
     | ResetOffsets
     | AdmitToReset
     | RemoveOffsets
+    | PopMessages
+    | AckMessages
+    | ChangeInvisible
+    | DropPopped
+    | SetRequestMode
     | LockQueues
     | UnlockQueues
     | SetDelayLevels
@@ -329,6 +407,11 @@ _TOPIC_OF: Final[dict[type[Command], str]] = {
     ResetOffsets: OFFSETS,
     AdmitToReset: OFFSETS,
     RemoveOffsets: OFFSETS,
+    PopMessages: OFFSETS,
+    AckMessages: OFFSETS,
+    ChangeInvisible: OFFSETS,
+    DropPopped: OFFSETS,
+    SetRequestMode: OFFSETS,
     LockQueues: LOCKS,
     UnlockQueues: LOCKS,
     SetDelayLevels: SCHEDULE,

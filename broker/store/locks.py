@@ -74,6 +74,11 @@ class QueueLockTable:
         is_held = lock is not None and lock.is_live(now_ms - self._skipped_ms)
         return lock.client_id if lock is not None and is_held else None
 
+    @property
+    def skipped_ms(self) -> int:
+        """The time that did not count between terms, in all."""
+        return self._skipped_ms
+
     def owner(self, group: str, topic: str, queue_id: QueueId) -> str | None:
         """Return the client that locked a queue last, expired or not; None after an unlock."""
         lock = self._table.get((group, topic, queue_id))

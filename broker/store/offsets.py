@@ -114,6 +114,12 @@ class ConsumerOffsets:
         self.resets.passed(group, topic, queue_id, self._table[topic, group][queue_id])
         return is_stored
 
+    def take(self, group: str, topic: str, queue_id: QueueId, offset: QueueOffset) -> None:
+        """Move a group on by a pop, which begins where the group stands: so no reset keeps it out."""
+        self._commit(group, topic, queue_id, offset, is_forced=False)
+        if self.resets:
+            self.resets.passed(group, topic, queue_id, self._table[topic, group][queue_id])
+
     def reset(
         self,
         group: str,

@@ -52,6 +52,7 @@ from broker.store.parse import (
     ParsedRecord,
     parse_records,
 )
+from broker.store.pops import Pops
 from broker.store.recent_sends import RecentSends
 from broker.store.refusals import FoldRefusal, RefusalKind, Refusals
 from broker.store.retention import JUMP_MS, Retention
@@ -119,7 +120,7 @@ class BrokerState:
     Attributes:
         applied_index: the last entry that the state contains.
         restored_index: the last entry that it took over with a snapshot; what came after it was folded here.
-        queues, key_index, topics, groups, offsets, locks, schedule, recent_sends, transactions,
+        queues, key_index, topics, groups, offsets, pops, locks, schedule, recent_sends, transactions,
             timers, sinks, retention, settings, refusals: the components.
         last_store_ms: the latest store time of any record; leaders stamp no earlier one.
         put_count, put_bytes: of all records folded.
@@ -146,6 +147,7 @@ class BrokerState:
         self.topics = Topics()
         self.groups = Groups()
         self.offsets = ConsumerOffsets(self.queues.max_offset)
+        self.pops = Pops()
         self.locks = QueueLockTable()
         self.schedule = Schedule(self.queues)
         self.recent_sends = RecentSends()
@@ -216,14 +218,14 @@ class BrokerState:
     def digests(self) -> dict[str, int]:
         """Return a CRC32C per component; equal on all replicas at the same applied index.
 
-        Pins came later: they have none as long as there never was one, so that the state has the digest with which
-        older versions wrote it down.
+        Pins and pops came later: they have none as long as there never was one, so that the state has the digest with
+        which older versions wrote it down.
         """
         return self._digests_with(self.queues.digest())
 
     def _digests_with(self, queues: int) -> dict[str, int]:
         """Return the digests of all components, given that of the queues, which takes long to draw."""
-        pins = self.retention.pins.digest
+        pins, pops = self.retention.pins.digest, self.pops.digest
         return {
             "queues": queues,
             "key_index": self.key_index.digest(),
@@ -238,6 +240,7 @@ class BrokerState:
             "sinks": self.sinks.digest,
             "retention": self.retention.digest,
             **({"pins": pins} if pins else {}),
+            **({"pops": pops} if pops else {}),
             "settings": self.settings.digest,
             "refusals": self.refusals.digest,
         }
@@ -377,7 +380,7 @@ class BrokerState:
         """Forget everything, step by step; see `dledger.SwappingMachine`."""
         self.close()
         self.key_index.give_up()
-        for component in (self.queues, self.recent_sends, self.offsets):
+        for component in (self.queues, self.recent_sends, self.offsets, self.pops):
             yield from component.giving_up()
         for place in (self._units, self._segments, self._far_timers):
             yield from place.removing()
@@ -388,8 +391,12 @@ class BrokerState:
             place.close()
 
     def tables(self) -> dict[str, SavedTable]:
-        """Return the components that a snapshot keeps whole, by the names of its format."""
+        """Return the components that a snapshot keeps whole, by the names of its format.
+
+        Pops came later: as long as nobody ever popped, the state is written as older versions do, and read by them.
+        """
         return {
+            **({"pops": self.pops} if self.pops.digest else {}),
             "topics": self.topics,
             "groups": self.groups,
             "offsets": self.offsets,

@@ -15,6 +15,7 @@ import msgspec
 from broker.store import saved
 from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues, units_to_keep
 from broker.store.key_index import KeyIndex
+from broker.store.pops import Pops
 from broker.store.queue_gathering import QueueGathering, ranges_of
 from broker.store.retention import Retention
 from broker.store.saved import ByteSource, LargeTable, QueueRow, SavedTable, StateHead
@@ -34,6 +35,7 @@ class SavedState(Protocol):
     queues: ConsumeQueues
     key_index: KeyIndex
     timers: Timers
+    pops: Pops
     retention: Retention
 
     def tables(self) -> Mapping[str, SavedTable]:
@@ -105,7 +107,9 @@ def load_steps(
     yield
     head = saved.decode_head(head_data)
     yield
-    tables = dict(state.tables())
+    tables: dict[str, SavedTable] = dict(state.tables())
+    if "pops" in head.tables:
+        tables["pops"] = state.pops
     if head.v == saved.VERSION_BEFORE:
         del tables["settings"]  # an empty state has none
     if tables.keys() != head.tables.keys():

@@ -117,6 +117,11 @@ class RequestCode(IntEnum):
     GET_BROKER_EPOCH_CACHE = 1007
     PIN_LOG = 32201
     UNPIN_LOG = 32202
+    POP_MESSAGE = 200_050
+    ACK_MESSAGE = 200_051
+    CHANGE_MESSAGE_INVISIBLETIME = 200_053
+    NOTIFICATION = 200_054
+    BATCH_ACK_MESSAGE = 200_151
 
 
 class ResponseCode(IntEnum):
@@ -356,6 +361,11 @@ REQUESTS: Final[dict[RequestCode, str]] = {
     RequestCode.GET_BROKER_EPOCH_CACHE: "the terms of a broker's log (5.x)",
     RequestCode.PIN_LOG: "ours: keep the log from a position on, for a while",
     RequestCode.UNPIN_LOG: "ours: remove such a pin",
+    RequestCode.POP_MESSAGE: "hand out messages for a time (5.x)",
+    RequestCode.ACK_MESSAGE: "acknowledge a popped message (5.x)",
+    RequestCode.CHANGE_MESSAGE_INVISIBLETIME: "hand a popped message to nobody else for another time (5.x)",
+    RequestCode.NOTIFICATION: "is there something to pop (5.x)",
+    RequestCode.BATCH_ACK_MESSAGE: "acknowledge popped messages (5.2)",
 }
 
 

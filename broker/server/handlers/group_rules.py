@@ -1,8 +1,7 @@
-"""What a consumer group may do in one topic, and how: reading forbidden or allowed (353), pulled or popped (401)."""
+"""What a consumer group may do in one topic: reading forbidden or allowed (353)."""
 
 from __future__ import annotations
 
-from broker.refused_codes import POP_REFUSED
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
@@ -13,7 +12,7 @@ from broker.store.topics import PERM_READ
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.json_body import read_object, write_json
+from dledger_mq.remoting.json_body import write_json
 
 
 class GroupRules:
@@ -36,7 +35,6 @@ class GroupRules:
         code, admin = RequestCode, RequestKind.ADMIN
         return (
             Handler(code.UPDATE_AND_GET_GROUP_FORBIDDEN, self.forbid, admin, is_confirmed=True),
-            Handler(code.SET_MESSAGE_REQUEST_MODE, self.set_mode, admin, is_confirmed=True),
         )
 
     def forbid(self, request: PendingRequest, command: RemotingCommand) -> None:
@@ -67,15 +65,3 @@ class GroupRules:
         is_readable = not self._state.groups.forbidden_bits(group, topic) & PERM_READ
         body = {"group": group, "readable": is_readable, "topic": topic}
         request.answer(ResponseCode.SUCCESS, body=write_json(body))
-
-    @staticmethod
-    def set_mode(request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out SET_MESSAGE_REQUEST_MODE: everything is pulled, and nothing can be popped.
-
-        Raises:
-            BodyError: the body is no such request.
-        """
-        if read_object(command.body).get("mode") == "PULL":
-            request.answer(ResponseCode.SUCCESS)
-        else:
-            request.answer(ResponseCode.SYSTEM_ERROR, POP_REFUSED)

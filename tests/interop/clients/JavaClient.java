@@ -66,12 +66,14 @@ import org.apache.rocketmq.remoting.RPCHook;
  *   consume --reply        answers each message with "re:" and its body; "reply" shows what became of that
  *   consume --sql          a condition on properties, in place of --expression
  *   consume --lite         the library's DefaultLitePullConsumer, with poll
+ *   consume --broker-rebalance   the broker says which queues are its own, and whether it pops them (5.x)
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
     private static final int GRACE_S = 20;
     private static final Set<String> SWITCHES = new HashSet<>(Arrays.asList(
-        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply", "lite"));
+        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply", "lite",
+        "broker-rebalance"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
         "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "sql", "reconsume-first", "linger", "log-dir",
@@ -370,6 +372,9 @@ public final class JavaClient {
         DefaultMQPushConsumer consumer =
             new DefaultMQPushConsumer(options.get("group"), hook(), new AllocateMessageQueueAveragely());
         configure(consumer);
+        if (has("broker-rebalance")) { // 4.x does not know it
+            consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);
+        }
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), selector());
         DefaultMQProducer replier = has("reply") ? new DefaultMQProducer("interop_java_replier") : null;

@@ -1,0 +1,186 @@
+"""What is in flight and not handed out again: to the dead letters, or back to the group's retry topic (R16, R19).
+
+A message that was handed out as often as its group wants goes to the dead letters when it is due. One that nobody has
+popped for RETURN_MS since it was due goes to the group's retry topic, where also those find it who pull: so a group may
+change from popping to pulling. Copies, and the record that takes the originals out of flight, are one entry. What is
+being acknowledged, or claimed, is let alone until that is decided.
+
+A message popped in order is not returned: the group stands before it, so whoever pulls gets it from there.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from broker.server.deliveries.deliveries import DELIVERY_BYTES_MAX
+from broker.server.handlers.plan_staging import stage_plan
+from broker.server.handlers.pop_reading import PopReading, is_spent
+from broker.server.requests.commits import Commits, OnCommit
+from broker.service.refusal import Refusal
+from broker.service.send import MessagePlan, SendPlan
+from broker.service.send_back import SendBackRules
+from broker.store.control import DropPopped
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.pops import InFlight, PopKey
+from broker.store.state import BrokerState
+from dledger import EntryDamagedError, LogServer
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.numbers import QueueOffset
+from dledger_mq.message.record import StoredMessage, decode_record
+
+_log = logging.getLogger(__name__)
+
+RETURN_MS: Final = 60_000
+"""So long after it was due a message waits for somebody who pops."""
+
+RETURNS_MAX: Final = 256
+"""Messages of one entry."""
+
+LOOK_MS: Final = 500
+"""Between two looks for what is to be returned."""
+
+
+class PopReturns:
+    """Stages what leaves the flight without an acknowledgement, while this node leads.
+
+    Attributes:
+        claimed: queues of which a claim, or a return, is on its way.
+    """
+
+    def __init__(
+        self,
+        log: LogServer,
+        state: BrokerState,
+        commits: Commits,
+        *,
+        rules: SendBackRules,
+        reading: PopReading,
+    ) -> None:
+        self.claimed: set[PopKey] = set()
+        self._log = log
+        self._state = state
+        self._commits = commits
+        self._rules = rules
+        self._reading = reading
+        self._changing: dict[tuple[PopKey, QueueOffset], int] = {}
+        self._next_look_ms = 0
+
+    def changing(self, key: PopKey, offsets: Iterable[QueueOffset]) -> Callable[[object], None]:
+        """Let messages alone that are being acknowledged, until what this returns is called."""
+        names = [(key, offset) for offset in offsets]
+        for name in names:
+            self._changing[name] = self._changing.get(name, 0) + 1
+
+        def decided(_error: object) -> None:
+            for name in names:
+                left = self._changing.pop(name) - 1
+                if left:
+                    self._changing[name] = left
+
+        return decided
+
+    def stage(
+        self,
+        key: PopKey,
+        group: SubscriptionGroupConfig,
+        *,
+        spent: Iterable[tuple[InFlight, StoredMessage]] = (),
+        unwanted: Iterable[tuple[InFlight, StoredMessage]] = (),
+        gone: Iterable[InFlight] = (),
+    ) -> int | None:
+        """Stage copies and the record that takes the originals out; return its place, None if there is nothing.
+
+        Args:
+            key: the queue.
+            group: whose messages they are.
+            spent: to the dead letters.
+            unwanted: to the retry topic.
+            gone: nowhere, since the log no longer has them.
+        """
+        left = [each for each in gone if (key, each.offset) not in self._changing]
+        for is_dead, messages in ((True, spent), (False, unwanted)):
+            for each, message in messages:
+                is_free = (key, each.offset) not in self._changing
+                if is_free and self._copy(group, message, each.times, is_dead=is_dead):
+                    left.append(each)
+        if not left:
+            return None
+        handles = [(each.offset, each.popped_ms) for each in left]
+        return self._commits.stage_control(DropPopped(*key, handles))
+
+    def _copy(
+        self, group: SubscriptionGroupConfig, message: StoredMessage, times: int, *, is_dead: bool
+    ) -> bool:
+        """Stage the copy of a message; return False if it has to stay in flight."""
+        plan = self._rules.hand_on(message, group, is_dead=is_dead)
+        if isinstance(plan, Refusal):
+            _log.warning("a popped message of %s stays in flight: %s", group.name, plan.remark)
+            return False
+        self._commits.create(plan.creation)
+        copy = SendPlan(
+            plan.topic,
+            plan.queue_id,
+            message.sys_flag,
+            message.reconsume_times + times,
+            0,
+            (MessagePlan(message.flag, message.body, plan.properties, b""),),
+        )
+        try:
+            stage_plan(self._commits.staging, copy, message.born_timestamp_ms, message.born_host)
+        except RecordError as error:
+            _log.warning("a popped message of %s stays in flight: %s", group.name, error)
+            return False
+        return True
+
+    def tick(self, now_ms: int) -> None:
+        """Return what nobody pops any more; `now_ms` is monotonic."""
+        if now_ms < self._next_look_ms or not self._log.is_serving or self._commits.is_full:
+            return
+        self._next_look_ms = now_ms + LOOK_MS
+        limit_ms = self._reading.time_ms() - RETURN_MS
+        for key, queue in list(self._state.pops.queues()):
+            due_ms = queue.next_due_ms
+            if due_ms is None or due_ms > limit_ms or queue.end is not None or key in self.claimed:
+                continue
+            try:
+                self._return(key, queue.due(limit_ms, RETURNS_MAX))
+            except EntryDamagedError as error:
+                _log.warning("popped messages of %s wait: %s", key, error)
+            return
+
+    def _return(self, key: PopKey, due: list[InFlight]) -> None:
+        """Return messages of one queue.
+
+        Raises:
+            EntryDamagedError: one cannot be read now; nothing was done.
+        """
+        group = self._state.groups.get(key[0])
+        if group is None:  # with its deletion nothing of it is in flight any more
+            return
+        spent: list[tuple[InFlight, StoredMessage]] = []
+        unwanted: list[tuple[InFlight, StoredMessage]] = []
+        gone: list[InFlight] = []
+        total = 0
+        for each in due:
+            record = self._reading.message(key, each.offset, may_wait=False)
+            if record is None:
+                gone.append(each)
+                continue
+            total += len(record)
+            if total > DELIVERY_BYTES_MAX and (spent or unwanted):
+                break
+            message = decode_record(bytes(record))
+            is_dead = is_spent(message.reconsume_times, each.times, group.retry_times_max)
+            (spent if is_dead else unwanted).append((each, message))
+        place = self.stage(key, group, spent=spent, unwanted=unwanted, gone=gone)
+        if place is not None:
+            self.claimed.add(key)
+            self._commits.wait(
+                place,
+                OnCommit(
+                    lambda _staged, _place: self.claimed.discard(key),
+                    lambda _error: self.claimed.discard(key),
+                ),
+            )

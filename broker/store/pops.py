@@ -1,0 +1,491 @@
+"""What is popped and not acknowledged: which messages of which queue, since when, until when, how often (rules R).
+
+A pop hands out messages that lie where the group stands and moves the group on, or hands out again what was not
+acknowledged in its time. Until then nobody else gets a message. It stays where it lies: nothing is copied when its
+time is over, and no record says so; whoever pops next names it again. Time is the store time of the records, so every
+replica agrees on what is in flight, and a failover neither forgets an acknowledgement nor hands out early: between two
+terms time stands still, as for locks (locks.py), since the next leader's clock may be another.
+
+What was handed out is known by queue offset and *pop time*, the store time of the pop or up to some milliseconds more:
+the two that a client's handle brings back (broker/service/pop_handle.py). Messages of one pop that lie in the same 64
+offsets of a queue are one block, a bit each:
+
+    key     pop time << 57 | offset >> 6
+    value   due time << 64 | bits, the lowest for the lowest offset
+
+An offset is in one block at most. A message on its own costs about 230 bytes, and so do 64 beside each other.
+
+In order, a queue has the messages of one pop in flight, and nothing new is handed out before they are acknowledged; the
+group moves on only then.
+
+Nothing here knows messages, clients or limits of deliveries; nothing here moves the group (broker/store/commands.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, NamedTuple
+
+import msgspec
+from crc32c import crc32c
+from sortedcontainers import SortedList
+
+from broker.store.emptying import emptied
+from broker.store.packing import STEP_ROWS, array_head, pack
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
+
+PopKey = tuple[str, str, QueueId]
+"""Group, topic, queue id."""
+
+IN_FLIGHT_MAX: Final = 1 << 20
+"""Messages in flight, of all groups together: 240 MB if each lies on its own, some MB if they lie beside each other."""
+
+OUTCOMES_MAX: Final = 32_768
+"""Recent outcomes by place; more than can be in flight."""
+
+MODES_MAX: Final = 65_536
+"""Groups in topics whose mode was set; the one that was set first is forgotten, and pulls again."""
+
+_BLOCK_BITS: Final = 6
+_BLOCK_MASK: Final = (1 << _BLOCK_BITS) - 1
+_TIME_SHIFT: Final = 57
+_BLOCK_OF_KEY: Final = (1 << _TIME_SHIFT) - 1
+_DUE_SHIFT: Final = 64
+_BITS: Final = (1 << _DUE_SHIFT) - 1
+_KEY_SHIFT: Final = 120
+_KEY_OF_DUE: Final = (1 << _KEY_SHIFT) - 1
+
+_CHANGE: Final = struct.Struct(">iqqq")
+
+
+class InFlight(NamedTuple):
+    """One message in flight.
+
+    Attributes:
+        offset: where it lies in its queue.
+        popped_ms: when it was handed out last, or its time was changed.
+        due_ms: from when on it may be handed out again, in the time that counts (`QueueLockTable.skipped_ms` is out).
+        times: how often it was handed out.
+    """
+
+    offset: QueueOffset
+    popped_ms: int
+    due_ms: int
+    times: int
+
+
+class PopOutcome(NamedTuple):
+    """What became of a pop.
+
+    Attributes:
+        popped_ms: the pop time of what was handed out.
+        is_taken: whether the new messages were; all of them, or none.
+        again: offsets of what was handed out again.
+    """
+
+    popped_ms: int
+    is_taken: bool
+    again: frozenset[QueueOffset]
+
+
+NOTHING: Final = PopOutcome(popped_ms=0, is_taken=False, again=frozenset())
+
+
+class PoppedQueue:
+    """What one group has in flight of one queue.
+
+    Attributes:
+        count: of the messages.
+        end: where the group goes once all is acknowledged; None: it was moved when they were handed out (not in order).
+        attempt_id: of the pop in order that handed them out; "" for none.
+        last_ms: the latest pop time; no two pops of a queue have the same.
+    """
+
+    __slots__ = ("_blocks", "_due", "_times", "attempt_id", "count", "end", "last_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_ms = 0
+        self.end: QueueOffset | None = None
+        self.attempt_id = ""
+        self._blocks: dict[int, int] = {}
+        self._due: SortedList[int] = SortedList()
+        self._times: dict[int, int] = {}  # of those that were handed out more than once
+
+    @property
+    def next_due_ms(self) -> int | None:
+        """The time at which the first message may be handed out again; None when none is in flight."""
+        if not self._due:
+            return None
+        first: int = self._due[0]
+        return first >> _KEY_SHIFT
+
+    @property
+    def last_due_ms(self) -> int | None:
+        """The time at which the last one may be; None when none is in flight."""
+        if not self._due:
+            return None
+        last: int = self._due[-1]
+        return last >> _KEY_SHIFT
+
+    def find(self, offset: QueueOffset, popped_ms: int) -> InFlight | None:
+        """Return the message that was handed out then, if it is in flight."""
+        value = self._blocks.get(popped_ms << _TIME_SHIFT | offset >> _BLOCK_BITS, 0)
+        if not value >> (offset & _BLOCK_MASK) & 1:
+            return None
+        return InFlight(offset, popped_ms, value >> _DUE_SHIFT, self._times.get(offset, 1))
+
+    def due(self, now_ms: int, limit: int) -> list[InFlight]:
+        """Return messages that may be handed out again, at most `limit`: those due first first."""
+        return list(islice(self._until(now_ms), limit))
+
+    def in_order(self) -> list[InFlight]:
+        """Return all messages, by their offsets; for a queue that is consumed in order, where they are few."""
+        return sorted(self.items())
+
+    def items(self) -> Iterator[InFlight]:
+        """Yield all messages, those due first first."""
+        return self._until(None)
+
+    def next_ms(self, now_ms: int) -> int:
+        """Return the pop time of a pop of now."""
+        self.last_ms = max(now_ms, self.last_ms + 1)
+        return self.last_ms
+
+    def put(self, offsets: Iterable[QueueOffset], popped_ms: int, due_ms: int) -> None:
+        """Note messages that are handed out; none of them is in flight."""
+        blocks: dict[int, int] = {}
+        for offset in offsets:
+            key = popped_ms << _TIME_SHIFT | offset >> _BLOCK_BITS
+            bit = 1 << (offset & _BLOCK_MASK)
+            blocks[key] = blocks.get(key, 0) | bit
+            self.count += 1
+        for key, bits in blocks.items():
+            assert key not in self._blocks, f"two pops of a queue have the pop time {popped_ms}"
+            self._due.add(due_ms << _KEY_SHIFT | key)
+            self._blocks[key] = due_ms << _DUE_SHIFT | bits
+
+    def remove(self, offset: QueueOffset, popped_ms: int, *, for_good: bool = True) -> bool:
+        """Take out the message that was handed out then; return whether it was in flight.
+
+        Unless it is for good, it is still known how often it was handed out.
+        """
+        key = popped_ms << _TIME_SHIFT | offset >> _BLOCK_BITS
+        value = self._blocks.get(key, 0)
+        bit = 1 << (offset & _BLOCK_MASK)
+        if not value & bit:
+            return False
+        self.count -= 1
+        value ^= bit
+        if value & _BITS:
+            self._blocks[key] = value
+        else:
+            del self._blocks[key]
+            self._due.remove(value >> _DUE_SHIFT << _KEY_SHIFT | key)
+        if for_good:
+            self._times.pop(offset, None)
+        return True
+
+    def count_again(self, offset: QueueOffset) -> None:
+        """Count that a message is handed out once more."""
+        self._times[offset] = self._times.get(offset, 1) + 1
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield the blocks as a snapshot keeps them, in short steps: (pop time, block, due time, bits) each."""
+        blocks = iter(self._blocks.items())
+        yield array_head(len(self._blocks))
+        while some := list(islice(blocks, STEP_ROWS)):
+            yield b"".join(
+                pack((key >> _TIME_SHIFT, key & _BLOCK_OF_KEY, value >> _DUE_SHIFT, value & _BITS))
+                for key, value in some
+            )
+        times = iter(self._times.items())
+        yield array_head(len(self._times))
+        while more := list(islice(times, STEP_ROWS)):
+            yield b"".join(map(pack, more))
+
+    def load_steps(
+        self, blocks: list[tuple[int, int, int, int]], times: list[tuple[int, int]]
+    ) -> Iterator[None]:
+        """Fill an empty queue with what a snapshot kept."""
+        for first in range(0, len(blocks), STEP_ROWS):
+            for popped_ms, block, due_ms, bits in blocks[first : first + STEP_ROWS]:
+                key = popped_ms << _TIME_SHIFT | block
+                self._blocks[key] = due_ms << _DUE_SHIFT | bits
+                self._due.add(due_ms << _KEY_SHIFT | key)
+                self.count += bits.bit_count()
+            yield
+        self._times = dict(times)
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, in short steps."""
+        yield from emptied(self._blocks)
+        yield from emptied(self._times)
+
+    def _until(self, now_ms: int | None) -> Iterator[InFlight]:
+        """Yield messages that are due by then, or all of them."""
+        for each in self._due:
+            due_ms = each >> _KEY_SHIFT
+            if now_ms is not None and due_ms > now_ms:
+                return
+            key = each & _KEY_OF_DUE
+            popped_ms, start = key >> _TIME_SHIFT, (key & _BLOCK_OF_KEY) << _BLOCK_BITS
+            bits = self._blocks[key] & _BITS
+            while bits:
+                lowest = bits & -bits
+                bits ^= lowest
+                offset = QueueOffset(start + lowest.bit_length() - 1)
+                yield InFlight(offset, popped_ms, due_ms, self._times.get(offset, 1))
+
+
+class RequestMode(NamedTuple):
+    """How clients that let the broker share out queues consume: pulling, or popping (401).
+
+    Attributes:
+        is_pop: popping.
+        share_count: queues are shared by so many clients; 0 for all.
+    """
+
+    is_pop: bool
+    share_count: int
+
+
+class Pops:
+    """The table. Changes are for the fold; everybody else reads.
+
+    Attributes:
+        count: of the messages in flight, of all groups.
+        digest: CRC32C chained over every change; 0 as long as there was none.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.digest: int = 0
+        self._queues: dict[PopKey, PoppedQueue] = {}
+        self._modes: dict[tuple[str, str], RequestMode] = {}
+        self._popped: dict[PhysicalOffset, PopOutcome] = {}
+        self._counts: dict[PhysicalOffset, tuple[int, ...]] = {}
+
+    def queue(self, key: PopKey) -> PoppedQueue | None:
+        """Return what a group has in flight of a queue; None for nothing."""
+        return self._queues.get(key)
+
+    def queues(self) -> Iterator[tuple[PopKey, PoppedQueue]]:
+        """Yield the queues of which something is in flight."""
+        return iter(self._queues.items())
+
+    def in_flight(self, group: str, topic: str) -> int:
+        """Return how many messages of a topic a group has in flight."""
+        return sum(q.count for (g, t, _), q in self._queues.items() if (g, t) == (group, topic))
+
+    def mode(self, group: str, topic: str) -> RequestMode | None:
+        """Return how a group consumes a topic, if that was set."""
+        return self._modes.get((group, topic))
+
+    def outcome(self, physical_offset: PhysicalOffset) -> PopOutcome | None:
+        """Return what became of the pop in the record there; None if that is long ago, or it was refused.
+
+        Only for the answers of the leader that folded it, as `changed_at`: no snapshot keeps it.
+        """
+        return self._popped.get(physical_offset)
+
+    def changed_at(self, physical_offset: PhysicalOffset) -> tuple[int, ...]:
+        """Return what became of the messages of the record there, in its order; none if that is long ago.
+
+        Of acknowledgements 1 for what was in flight under its handle, of changed times the new pop time; else 0.
+        """
+        return self._counts.get(physical_offset, ())
+
+    # For the fold.
+
+    def may_take(self, key: PopKey, count: int) -> bool:
+        """Return whether new messages of a queue may be handed out: none are in flight in order, and there is room."""
+        queue = self._queues.get(key)
+        return (queue is None or queue.end is None) and self.count + count <= IN_FLIGHT_MAX
+
+    def is_idle(self, key: PopKey) -> bool:
+        """Return whether a group has nothing of a queue in flight."""
+        return key not in self._queues
+
+    def hand_out(
+        self,
+        key: PopKey,
+        offsets: Sequence[QueueOffset],
+        again: Iterable[tuple[QueueOffset, int]],
+        *,
+        now_ms: int,
+        skipped_ms: int,
+        invisible_ms: int,
+        is_repeat: bool = False,
+    ) -> PopOutcome:
+        """Hand out new messages, and again some that were handed out before: (offset, pop time) each.
+
+        Of those only what is in flight under that pop time and due; a pop that repeats the one which handed them out
+        need not wait for that.
+        """
+        queue = self._queues.get(key)
+        if queue is None:
+            if not offsets:
+                return NOTHING
+            queue = self._queues[key] = PoppedQueue()
+        taken = []
+        for offset, popped_ms in again:
+            found = queue.find(offset, popped_ms)
+            if found is None or not (is_repeat or found.due_ms <= now_ms - skipped_ms):
+                continue
+            queue.remove(offset, popped_ms, for_good=False)
+            queue.count_again(offset)
+            taken.append(offset)
+        self.count += len(offsets)
+        if not (taken or offsets):
+            return NOTHING
+        popped_ms = queue.next_ms(now_ms)
+        handed = [*taken, *offsets]
+        queue.put(handed, popped_ms, popped_ms - skipped_ms + invisible_ms)
+        for offset in handed:
+            self._changed(key, offset, popped_ms, invisible_ms)
+        return PopOutcome(popped_ms, is_taken=bool(offsets), again=frozenset(taken))
+
+    def begin_attempt(self, key: PopKey, end: QueueOffset, attempt_id: str) -> None:
+        """Note that what is in flight of a queue was handed out in order: where the group goes then, and by whom."""
+        queue = self._queues[key]
+        queue.end, queue.attempt_id = end, attempt_id
+        self._changed(key, end, 0, -5)
+
+    def acknowledge(self, key: PopKey, offset: QueueOffset, popped_ms: int) -> bool:
+        """Take out what was handed out then, for good; return whether it was in flight under that pop time."""
+        queue = self._queues.get(key)
+        if queue is None or not queue.remove(offset, popped_ms):
+            return False
+        self.count -= 1
+        assert self.count >= 0, f"{self.count} messages are in flight"
+        self._changed(key, offset, popped_ms, -1)
+        if not queue.count:
+            del self._queues[key]
+        return True
+
+    def change(
+        self,
+        key: PopKey,
+        offset: QueueOffset,
+        popped_ms: int,
+        *,
+        now_ms: int,
+        skipped_ms: int,
+        invisible_ms: int,
+    ) -> int:
+        """Give a message in flight another time, and so another handle; return its pop time, 0 if it is not there."""
+        queue = self._queues.get(key)
+        if queue is None or not queue.remove(offset, popped_ms, for_good=False):
+            return 0
+        new_ms = queue.next_ms(now_ms)
+        queue.put([offset], new_ms, new_ms - skipped_ms + invisible_ms)
+        self._changed(key, offset, new_ms, invisible_ms)
+        return new_ms
+
+    def forget(self, group: str | None, topic: str | None, queue_id: QueueId | None = None) -> None:
+        """Forget what is in flight of a group, a topic, or both; None for all. A queue has both with it."""
+        if group is not None and topic is not None and queue_id is not None:
+            keys = [key] if (key := (group, topic, queue_id)) in self._queues else []
+        else:
+            keys = [k for k in self._queues if group in {None, k[0]} and topic in {None, k[1]}]
+        for key in keys:
+            self.count -= self._queues.pop(key).count
+            self._changed(key, QueueOffset(0), 0, -2)
+
+    def forget_modes(self, group: str | None, topic: str | None) -> None:
+        """Forget how a group consumes, or how a topic is consumed; None for all."""
+        keys = [k for k in self._modes if group in {None, k[0]} and topic in {None, k[1]}]
+        for key in keys:
+            del self._modes[key]
+            self._changed((*key, QueueId(0)), QueueOffset(0), 0, -3)
+
+    def set_mode(self, group: str, topic: str, mode: RequestMode) -> None:
+        """Set how a group consumes a topic."""
+        self._modes.pop((group, topic), None)
+        self._modes[group, topic] = mode
+        if len(self._modes) > MODES_MAX:
+            del self._modes[next(iter(self._modes))]
+        key = (group, topic, QueueId(int(mode.is_pop)))
+        self._changed(key, QueueOffset(0), mode.share_count, -4)
+
+    def note_pop(self, physical_offset: PhysicalOffset, outcome: PopOutcome) -> None:
+        """Keep what became of the pop in the record there, for its answer."""
+        self._popped[physical_offset] = outcome
+        if len(self._popped) > OUTCOMES_MAX:
+            del self._popped[next(iter(self._popped))]
+
+    def note_changes(self, physical_offset: PhysicalOffset, changes: Iterable[int]) -> None:
+        """Keep what became of the messages in the record there, for its answer."""
+        self._counts[physical_offset] = tuple(changes)
+        if len(self._counts) > OUTCOMES_MAX:
+            del self._counts[next(iter(self._counts))]
+
+    # Snapshots.
+
+    def dump(self) -> bytes:
+        """Return the table as a snapshot keeps it."""
+        return b"".join(self.dump_parts())
+
+    def dump_parts(self) -> Iterator[bytes]:
+        """Yield the same, part by part."""
+        yield array_head(3) + array_head(len(self._queues))
+        for key, queue in self._queues.items():
+            yield array_head(6) + pack(key, queue.end, queue.attempt_id, queue.last_ms)
+            yield from queue.parts()
+        yield pack([(*key, *mode) for key, mode in self._modes.items()], self.digest)
+
+    def load(self, data: bytes) -> None:
+        """Replace the table by a dumped one.
+
+        Raises:
+            msgspec.DecodeError: it is none; a part of it may be there.
+        """
+        for _ in self.load_steps(data):
+            pass
+
+    def load_steps(self, data: bytes) -> Iterator[None]:
+        """Do the same, in short steps."""
+        rows, modes, self.digest = _decode_table(data)
+        yield
+        self._modes = {
+            (group, topic): RequestMode(is_pop, share) for group, topic, is_pop, share in modes
+        }
+        self._popped, self._counts = {}, {}
+        self._queues = {}
+        self.count = 0
+        for raw in rows:
+            key, end, attempt_id, last_ms, blocks, times = _decode_row(raw)
+            yield
+            queue = PoppedQueue()
+            queue.end, queue.attempt_id, queue.last_ms = end, attempt_id, last_ms
+            yield from queue.load_steps(blocks, times)
+            self._queues[key] = queue
+            self.count += queue.count
+
+    def giving_up(self) -> Iterator[None]:
+        """Forget everything, in short steps; this table is not used any more."""
+        for queue in self._queues.values():
+            yield from queue.giving_up()
+
+    def _changed(self, key: PopKey, offset: QueueOffset, popped_ms: int, what: int) -> None:
+        group, topic, queue_id = key
+        change = f"{group}\x01{topic}".encode() + _CHANGE.pack(queue_id, offset, popped_ms, what)
+        self.digest = crc32c(change, self.digest)
+
+
+_Row = tuple[
+    PopKey,
+    QueueOffset | None,
+    str,
+    int,
+    list[tuple[int, int, int, int]],
+    list[tuple[int, int]],
+]
+
+_decode_table: Final = msgspec.msgpack.Decoder(
+    tuple[list[msgspec.Raw], list[tuple[str, str, bool, int]], int]
+).decode
+_decode_row: Final = msgspec.msgpack.Decoder(_Row).decode

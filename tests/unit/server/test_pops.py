@@ -1,0 +1,501 @@
+"""Pops by their frames' fields, at a leader whose log the test commits (R)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, cast
+
+import pytest
+
+from broker.server.handlers.pop_acks import PopAcks
+from broker.server.handlers.pop_reading import PopReading
+from broker.server.handlers.pop_returns import RETURN_MS, PopReturns
+from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, Pops
+from broker.server.handlers.pull_answers import PullCounts
+from broker.service.catalog import Catalog
+from broker.service.pop import PopRules
+from broker.service.send_back import SendBackRules
+from broker.store import pops as stored
+from broker.store.control import ResetOffsets
+from broker.store.groups import SubscriptionGroupConfig
+from broker.store.reading import GetLimits
+from broker.store.record_reader import read_message
+from broker.store.topics import TopicConfig
+from dledger_mq.message.record import StoredMessage, decode_records
+from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.frame import FrameDecoder
+from dledger_mq.remoting.header import RemotingCommand, decode_command
+from tests.unit.server.lone_leader import Asker, LoneLeader
+from tests.unit.server.pending import pending
+
+INVISIBLE_MS = 5000
+
+
+class Client(Asker):
+    """A connection, and the answer that it got."""
+
+    @property
+    def answer(self) -> RemotingCommand:
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(self.frames))
+        (frame,) = decoder.frames()
+        return decode_command(frame)
+
+    @property
+    def code(self) -> int:
+        return self.answer.code
+
+    @property
+    def messages(self) -> list[StoredMessage]:
+        return list(decode_records(self.answer.body))
+
+    @property
+    def bodies(self) -> list[bytes]:
+        return [message.body for message in self.messages]
+
+    def handle(self, place: int = 0) -> dict[str, str]:
+        """The fields of an acknowledgement, put together as the Java client does it."""
+        ext, message = self.answer.ext, self.messages[place]
+        starts = dict(_rows(ext["startOffsetInfo"]))
+        offsets = dict(_rows(ext["msgOffsetInfo"]))
+        key = f"0 {message.queue_id}"
+        assert str(message.queue_offset) in offsets[key].split(",")
+        parts = [starts[key], ext["popTime"], ext["invisibleTime"], ext["reviveQid"], "0"]
+        parts += ["broker-a", str(message.queue_id), str(message.queue_offset)]
+        return {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": str(message.queue_id),
+            "offset": str(message.queue_offset),
+            "extraInfo": " ".join(parts),
+        }
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
+    rows = (row.split(" ") for row in text.split(";"))
+    return [(f"{flag} {queue}", value) for flag, queue, value in rows]
+
+
+class Bench:
+    """One leader with the topic T of two queues and the group G."""
+
+    def __init__(self, *, retries: int = 16) -> None:
+        self.leader = LoneLeader()
+        leader = self.leader
+        leader.create(TopicConfig("T", 2, 2), SubscriptionGroupConfig("G", retry_times_max=retries))
+        state = leader.state
+        catalog = Catalog(lambda n: state.topics.get(n), lambda n: state.groups.get(n))
+        shared: tuple[Any, Any, Any] = (leader.log, state, leader.commits)
+        reading = PopReading(leader.log, state, GetLimits, leader.log_ms)  # type: ignore[arg-type]
+        rules = SendBackRules(
+            catalog,
+            permission=6,
+            auto_create_groups=True,
+            delay_level_max=18,
+            load=lambda offset: read_message(leader.log, offset),
+            pick=lambda _bound: 0,
+        )
+        self.returns = PopReturns(*shared, rules=rules, reading=reading)
+        self.pops = Pops(
+            *shared,
+            leader.router,
+            rules=PopRules(
+                catalog, permission=6, auto_create_groups=True, forbidden_bits=lambda *_: 0
+            ),
+            reading=reading,
+            returns=self.returns,
+            counts=PullCounts(),
+            held_max=3,
+            long_polling=True,
+            pick=lambda _bound: 0,
+            now_ms=lambda: leader.now_ms,
+        )
+        self.acks = PopAcks(
+            state, leader.commits, leader.router, self.returns, broker_name="broker-a"
+        )
+
+    def send(self, *bodies: bytes, **named: str) -> None:
+        for body in bodies:
+            self.leader.send(body, **named)
+        self.commit()
+
+    def start(self, code: int = 200_050, **changed: str) -> Client:
+        client = Client()
+        fields = {
+            "consumerGroup": "G",
+            "topic": "T",
+            "queueId": "-1",
+            "maxMsgNums": "32",
+            "invisibleTime": str(INVISIBLE_MS),
+            "pollTime": "0",
+            "bornTime": "0",
+            "initMode": "0",
+            "exp": "*",
+            "order": "false",
+        }
+        command = RemotingCommand(code=code, opaque=9, ext=fields | changed, version=453)
+        serve = self.pops.pop if code == 200_050 else self.pops.notice
+        serve(pending(client, code, request_type=Pop, command=command), command)
+        return client
+
+    def pop(self, **changed: str) -> Client:
+        client = self.start(**changed)
+        self.commit()
+        return client
+
+    def ack(self, handle: dict[str, str], **changed: str) -> Client:
+        return self._about(200_051, handle | changed)
+
+    def change(self, handle: dict[str, str], invisible_ms: int) -> Client:
+        return self._about(200_053, handle | {"invisibleTime": str(invisible_ms)})
+
+    def ack_batch(self, body: bytes) -> Client:
+        return self._about(200_151, {}, body)
+
+    def _about(self, code: int, ext: dict[str, str], body: bytes = b"") -> Client:
+        client = Client()
+        command = RemotingCommand(code=code, opaque=9, ext=ext, body=body, version=453)
+        serve = {
+            200_051: self.acks.acknowledge,
+            200_053: self.acks.change,
+            200_151: self.acks.acknowledge_batch,
+        }[code]
+        serve(pending(client, code, command=command), command)
+        self.commit()
+        return client
+
+    def commit(self) -> None:
+        self.leader.commit()
+        self.pops.applied()
+        self.leader.commit()
+
+    def wait(self, ms: int) -> None:
+        self.leader.now_ms += ms
+        self.pops.expire(self.leader.now_ms)
+        self.returns.tick(self.leader.now_ms)
+        self.commit()
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+def test_what_is_popped_nobody_else_gets_and_an_ack_ends_it(bench: Bench) -> None:
+    bench.send(b"a", b"b", b"c")
+    first = bench.pop(maxMsgNums="2")
+    assert (first.code, first.bodies) == (0, [b"a", b"b"])
+    assert first.answer.ext["restNum"] == "1"
+    assert bench.pop().bodies == [b"c"]
+    assert bench.pop().code == 210
+    assert [bench.ack(first.handle(place)).code for place in (0, 1)] == [0, 0]
+    bench.wait(
+        INVISIBLE_MS + 1
+    )  # it was popped in the same millisecond, and has a pop time of its own
+    again = bench.pop()
+    assert again.bodies == [b"c"]
+    assert again.messages[0].reconsume_times == 1
+    assert bench.ack(again.handle()).code == 0
+    assert bench.leader.state.pops.count == 0
+
+
+def test_the_group_stands_where_tools_see_how_far_it_is(bench: Bench) -> None:
+    bench.send(b"a", b"b", b"c")
+    bench.pop(maxMsgNums="2")
+    assert bench.leader.state.offsets.get("G", "T", 0) == 2
+
+
+def test_an_answer_is_given_only_once_its_claim_is_committed(bench: Bench) -> None:
+    bench.send(b"a")
+    client = bench.start()
+    assert client.frames == []
+    bench.commit()
+    assert client.bodies == [b"a"]
+
+
+def test_a_claim_that_gets_lost_hands_nothing_out(bench: Bench) -> None:
+    bench.send(b"a")
+    client = bench.start()
+    bench.leader.commits.flush()
+    bench.leader.log.lose()
+    assert client.frames == []
+    assert bench.leader.state.pops.count == 0
+    assert not bench.returns.claimed
+    bench.leader.commits.lost(cast("Any", RuntimeError("gone")))
+    assert bench.pop().bodies == [b"a"]
+
+
+def test_who_pops_while_a_claim_is_on_its_way_gets_what_follows(bench: Bench) -> None:
+    bench.send(b"a", b"b")
+    first, second = (bench.start(maxMsgNums="1") for _ in range(2))
+    bench.commit()
+    assert (first.bodies, second.bodies) == ([b"a"], [b"b"])
+
+
+def test_who_finds_only_claims_waits_for_their_end_and_no_longer(bench: Bench) -> None:
+    bench.send(b"a")
+    first, second = (bench.start() for _ in range(2))
+    bench.leader.now_ms += CLAIM_WAIT_MS + 1
+    bench.pops.expire(bench.leader.now_ms)
+    assert second.code == 210
+    bench.commit()
+    assert first.bodies == [b"a"]
+
+
+def test_an_ack_under_an_old_handle_is_refused_once_somebody_else_has_the_message(
+    bench: Bench,
+) -> None:
+    bench.send(b"a")
+    first = bench.pop()
+    bench.wait(INVISIBLE_MS)
+    second = bench.pop()
+    assert second.bodies == [b"a"]
+    late = bench.ack(first.handle())
+    assert late.code == 208
+    assert "not in flight under this handle" in (late.answer.remark or "")
+    assert bench.ack(second.handle()).code == 0
+    assert bench.ack(second.handle()).code == 208
+
+
+def test_an_ack_that_is_late_counts_while_nobody_else_has_the_message(bench: Bench) -> None:
+    bench.send(b"a")
+    first = bench.pop()
+    bench.wait(INVISIBLE_MS)
+    assert bench.ack(first.handle()).code == 0
+    assert bench.pop().code == 210
+
+
+def test_a_changed_time_holds_and_makes_a_new_handle(bench: Bench) -> None:
+    bench.send(b"a")
+    first = bench.pop()
+    changed = bench.change(first.handle(), 10_000)
+    assert changed.code == 0
+    assert changed.answer.ext["invisibleTime"] == "10000"
+    assert changed.answer.ext["popTime"] > first.answer.ext["popTime"]
+    assert bench.ack(first.handle()).code == 208
+    assert bench.change(first.handle(), 10_000).code == 208
+    bench.wait(10_000)
+    assert bench.pop().code == 210
+    bench.wait(1)
+    assert bench.pop().bodies == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"topic": "nope"}, 17),
+        ({"queueId": "4"}, 29),
+        ({"maxMsgNums": "33"}, 29),
+        ({"maxMsgNums": "0"}, 29),
+        ({"exp": "a ||", "expType": "SQL92"}, 1),
+    ],
+)
+def test_pops_are_refused(bench: Bench, changed: dict[str, str], code: int) -> None:
+    assert bench.pop(**changed).code == code
+
+
+@pytest.mark.parametrize(
+    "changed", [{"invisibleTime": "0"}, {"invisibleTime": "1e9"}, {"attemptId": "a" * 256}]
+)
+def test_fields_that_cannot_be_are_named(bench: Bench, changed: dict[str, str]) -> None:
+    with pytest.raises(FieldError, match=next(iter(changed))):
+        bench.start(**changed)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [({"topic": "nope"}, 17), ({"queueId": "7"}, 13), ({"offset": "9"}, 208)],
+)
+def test_acks_are_refused(bench: Bench, changed: dict[str, str], code: int) -> None:
+    bench.send(b"a")
+    assert bench.ack(bench.pop().handle(), **changed).code == code
+    assert bench.leader.state.pops.count == 1
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        "",
+        "0 1 2",
+        "0 x 5000 0 0 broker-a 0 0",
+        "0 99999999999999999999 5000 0 0 broker-a 0 0",
+        "0 1 5000 0 0 broker-b 0 0",
+        "0 1 5000 0 0 broker-a 1 0",
+        "0 1 5000 0 0 broker-a 0 5",
+    ],
+)
+def test_a_forged_handle_is_refused_and_named(bench: Bench, forged: str) -> None:
+    bench.send(b"a")
+    with pytest.raises(FieldError, match="extraInfo"):
+        bench.ack(bench.pop().handle(), extraInfo=forged)
+
+
+def test_a_guessed_pop_time_acknowledges_nothing(bench: Bench) -> None:
+    bench.send(b"a")
+    handle = bench.pop().handle()
+    parts = handle["extraInfo"].split(" ")
+    parts[1] = str(int(parts[1]) + 1)
+    assert bench.ack(handle, extraInfo=" ".join(parts)).code == 208
+    assert bench.leader.state.pops.count == 1
+
+
+def test_a_batch_acknowledges_the_messages_whose_bits_are_set(bench: Bench) -> None:
+    bench.send(*(b"%d" % number for number in range(12)))
+    popped = bench.pop()
+    bits = (1 << 1 | 1 << 9).to_bytes(2, "little")
+    row = {
+        "c": "G",
+        "t": "T",
+        "r": "0",
+        "so": 0,
+        "q": 0,
+        "rq": 0,
+        "pt": int(popped.answer.ext["popTime"]),
+        "it": INVISIBLE_MS,
+        "b": base64.b64encode(bits).decode(),
+    }
+    body = json.dumps({"brokerName": "broker-a", "acks": [row]}).encode()
+    assert bench.ack_batch(body).code == 0
+    assert bench.leader.state.pops.count == 10
+    assert bench.ack_batch(body).code == 208
+    assert bench.ack_batch(b'{"brokerName":"broker-a","acks":[]}').code == 208
+
+
+def test_a_pop_waits_for_a_message_and_gets_it_when_it_comes(bench: Bench) -> None:
+    client = bench.pop(pollTime="15000")
+    assert client.frames == []
+    bench.send(b"a")
+    assert client.bodies == [b"a"]
+    assert bench.pops.held_count == 0
+
+
+def test_a_pop_waits_for_a_message_in_flight_that_is_due(bench: Bench) -> None:
+    bench.send(b"a")
+    bench.pop()
+    client = bench.pop(pollTime="15000")
+    bench.wait(INVISIBLE_MS - 1)
+    assert client.frames == []
+    bench.wait(1)
+    assert client.bodies == [b"a"]
+
+
+def test_a_pop_that_waits_is_answered_when_its_time_is_over(bench: Bench) -> None:
+    client = bench.pop(pollTime="15000")
+    bench.wait(14_999)
+    assert client.frames == []
+    bench.wait(1)
+    assert client.code == 210
+    assert client.answer.ext.keys() >= {"popTime", "invisibleTime", "reviveQid", "restNum"}
+
+
+def test_more_than_may_wait_are_refused(bench: Bench) -> None:
+    clients = [bench.pop(pollTime="15000") for _ in range(4)]
+    assert [len(client.frames) for client in clients] == [0, 0, 0, 1]
+    assert clients[3].code == 209
+
+
+def test_who_waits_is_brought_to_the_next_leader(bench: Bench) -> None:
+    client = bench.pop(pollTime="15000")
+    bench.pops.lost()
+    assert client.frames == []
+    assert bench.pops.held_count == 0
+    assert len(bench.leader.router.held) == 1
+
+
+def test_too_much_in_flight_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.send(b"a")
+    monkeypatch.setattr("broker.server.handlers.pops.IN_FLIGHT_MAX", 31)
+    monkeypatch.setattr("broker.server.handlers.pop_reading.IN_FLIGHT_MAX", 31)
+    assert bench.pop().code == 209
+    assert stored.IN_FLIGHT_MAX > 31
+
+
+def test_a_notice_says_whether_there_is_something_and_takes_nothing(bench: Bench) -> None:
+    waiting = bench.start(200_054, pollTime="15000")
+    bench.send(b"a")
+    at_once = bench.start(200_054)
+    for client in (waiting, at_once):
+        assert client.answer.ext["hasMsg"] == "true"
+    assert bench.pop().bodies == [b"a"]
+    assert bench.start(200_054).answer.ext["hasMsg"] == "false"
+
+
+def test_only_wanted_tags_are_handed_out_and_the_group_passes_the_others(bench: Bench) -> None:
+    bench.send(b"a", TAGS="x")
+    bench.send(b"b", TAGS="y")
+    bench.send(b"c", TAGS="x")
+    client = bench.pop(exp="y")
+    assert client.bodies == [b"b"]
+    assert bench.pop(exp="y").code == 210
+    assert bench.leader.state.offsets.get("G", "T", 0) == 3
+
+
+def test_a_new_group_may_begin_at_the_end_of_an_old_queue(bench: Bench) -> None:
+    bench.send(b"a", b"b")
+    assert bench.pop(initMode="1").bodies == [b"a", b"b"], "the queue is young"
+
+
+def test_a_message_is_handed_out_as_often_as_its_group_wants_then_it_is_a_dead_letter() -> None:
+    bench = Bench(retries=2)
+    bench.send(b"a")
+    for times in range(2):
+        client = bench.pop()
+        assert client.messages[0].reconsume_times == times
+        bench.wait(INVISIBLE_MS)
+    assert bench.pop().code == 210
+    (dead,) = bench.leader.stored("%DLQ%G")
+    assert (dead.body, dead.reconsume_times) == (b"a", 2)
+    assert dead.find(b"RETRY_TOPIC") == b"T"
+    assert bench.leader.state.pops.count == 0
+
+
+def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_who_pull(
+    bench: Bench,
+) -> None:
+    bench.send(b"a", b"b")
+    handle = bench.pop().handle(1)
+    bench.ack(handle)
+    bench.wait(INVISIBLE_MS + RETURN_MS - 1)
+    assert bench.leader.stored("%RETRY%G") == []
+    bench.wait(600)
+    (returned,) = bench.leader.stored("%RETRY%G")
+    assert (returned.body, returned.reconsume_times) == (b"a", 1)
+    assert bench.leader.state.pops.count == 0
+    assert bench.ack(handle).code == 208
+    assert bench.pop().code == 210
+
+
+def test_what_is_being_acknowledged_is_not_returned(bench: Bench) -> None:
+    bench.send(b"a")
+    client = Client()
+    command = RemotingCommand(code=200_051, opaque=9, ext=bench.pop().handle(), version=453)
+    bench.leader.now_ms += INVISIBLE_MS + RETURN_MS
+    bench.acks.acknowledge(pending(client, 200_051, command=command), command)
+    bench.returns.tick(bench.leader.now_ms)
+    bench.commit()
+    assert client.code == 0
+    assert bench.leader.stored("%RETRY%G") == []
+
+
+def test_in_order_nothing_follows_before_all_is_acknowledged(bench: Bench) -> None:
+    bench.send(b"a", b"b", b"c")
+    first = bench.pop(order="true", attemptId="1", maxMsgNums="2", queueId="0")
+    assert first.answer.ext["reviveQid"] == "999"
+    assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
+    repeated = bench.pop(order="true", attemptId="1", maxMsgNums="2", queueId="0")
+    assert repeated.bodies == [b"a", b"b"]
+    assert repeated.answer.ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%1 1"
+    bench.ack(repeated.handle(0))
+    assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
+    bench.ack(repeated.handle(1))
+    assert bench.pop(order="true", attemptId="2", queueId="0").bodies == [b"c"]
+
+
+def test_a_reset_group_pops_from_there(bench: Bench) -> None:
+    bench.send(b"a", b"b")
+    old = bench.pop()
+    bench.leader.commits.stage_control(ResetOffsets("G", "T", [(0, 1)]))
+    bench.commit()
+    assert bench.pop().bodies == [b"b"]
+    assert bench.ack(old.handle()).code == 208
