@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from broker.missing_topic import missing_because
 from broker.namesrv.committed_places import CommittedPlaces
 from broker.namesrv.disputes import Disputes
 from broker.namesrv.errors import (
@@ -176,11 +177,13 @@ class RequestHandlers:
         topic = fields.text(request.ext, "topic")
         route = self._routes.route(topic)
         if route is None:
+            # Without brokers nobody knows what is on and what is off.
+            why = missing_because(topic) if self._routes.cluster_info().brokers else ""
             return make_response(
                 request.opaque,
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}. No broker that is registered here "
-                "has it",
+                f"has it.{why}".removesuffix("."),
             )
         if self._orders_messages:
             order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)

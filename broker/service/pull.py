@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from broker.missing_topic import missing_because
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
 from broker.service.refusal import Refusal
@@ -95,7 +96,8 @@ class PullRules:
         if topic is None:
             return Refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{fields.topic[:255]}] not exist, apply first please!",
+                f"topic[{fields.topic[:255]}] not exist, apply first please!"
+                + missing_because(fields.topic),
             )
         if not topic.is_readable:
             return Refusal(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from broker.missing_topic import missing_because
 from broker.server.handlers.members import Members
 from broker.server.links.private_codes import SERVICE_ADDRESS
 from broker.server.requests.request import Handler, PendingRequest, Where
@@ -162,7 +163,8 @@ class AdminHandlers:
         topic = self._state.topics.get(fields.text(command.ext, "topic"))
         if topic is None:
             text = "the topic does not exist"
-            request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+            why = missing_because(fields.text(command.ext, "topic"))
+            request.answer(ResponseCode.TOPIC_NOT_EXIST, f"{text}.{why}" if why else text)
             return
         last_store_ms: dict[QueueId, StoreTimeMs] = {}
         for queue_id in map(QueueId, range(topic.write_queue_count)):
@@ -301,11 +303,15 @@ class AdminHandlers:
                 is_unique_key=is_unique,
                 walks=walks if self._router.may_wait_for_disk(request) else None,
             )
-            return self._found(records)
+            return self._found(records, topic)
 
         self._find(request, look)
 
-    def _found(self, records: list[memoryview]) -> _Found | Refusal:
+    def _found(self, records: list[memoryview], topic: str) -> _Found | Refusal:
+        """Return what was found in a topic; if nothing was, the refusal says so, and whether message trace is off."""
+        if not records and topic not in self._state.topics and (why := missing_because(topic)):
+            text = f"topic[{topic}] not exist, and nothing is found there.{why}"
+            return Refusal(ResponseCode.TOPIC_NOT_EXIST, text)
         if not records:
             text = "can not find message, maybe time range not correct"
             return Refusal(ResponseCode.QUERY_NOT_FOUND, text)
