@@ -12,9 +12,10 @@ from typing import Final
 
 import trio
 
-from dledger_mq.client.errors import ClientError, RequestFailedError
+from dledger_mq.client.errors import ClientError, NoRouteError, RequestFailedError
 from dledger_mq.client.inspector import Inspector
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.trace_reader import ClientTrace, read_trace
 from dledger_mq.message.errors import MessageIdError, RecordError
 from dledger_mq.message.ids import offset_msg_id, parse_offset_msg_id
 from dledger_mq.message.record import StoredMessage, decode_records
@@ -91,6 +92,17 @@ class MessageSearch:
         """Return the message at a place of a group's log; None: none begins there. Raises ClientError."""
         record = await self._inspector.view(broker, physical_offset)
         return None if record is None else BrokerMessage(broker, record)
+
+    async def trace(self, message_id: str) -> ClientTrace | None:
+        """Return what clients have told of the message with a unique key; None: no broker has the trace topic.
+
+        Raises:
+            ClientError: nobody could be asked.
+        """
+        try:
+            return await read_trace(self._inspector, message_id)
+        except NoRouteError:
+            return None
 
     async def by_time(self, topic: str, begin_ms: int) -> list[BrokerMessage]:
         """Return the first messages of a topic that were stored at a time or later, in order. Raises ClientError."""
