@@ -226,3 +226,15 @@ def test_a_refused_message_comes_back_through_the_retry_topic(
     assert any(
         line.get("reconsume_times", 0) > 0 for line in consumed if line.get("action") == "ok"
     )
+
+
+def test_java_is_not_disturbed_where_trace_is_off(
+    group: RunningGroup, name: str, java: ForeignClient
+) -> None:
+    """The broker refuses its trace records; that is for its log."""
+    topic = group.create_topic(name)
+    trace = ("--trace-topic", "RMQ_SYS_TRACE_TOPIC")
+    produced = java.run("produce", "--topic", topic, "--count", "5", *trace)
+    assert len(sent(produced)) == 5
+    consumed = java.run("consume", "--topic", topic, "--group", name, "--count", "5", *trace, *WAIT)
+    assert Counter(received(consumed)) == Counter(sent(produced))

@@ -50,6 +50,7 @@ import org.apache.rocketmq.common.message.MessageExt;
  *   produce --transaction  halves: one is committed, the next rolled back, the third left to the check, which
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
+ *   --trace-topic T        write records of message trace, to this topic; produce waits --linger seconds for them
  *   produce --steered      it stays until the end of stdin
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
@@ -59,7 +60,7 @@ public final class JavaClient {
         "orderly", "oneway", "async", "transaction", "keep-going", "steered"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
-        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir"));
+        "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir", "trace-topic"));
     private static final PrintStream OUT = System.out;
 
     private final Map<String, String> options;
@@ -101,9 +102,11 @@ public final class JavaClient {
     // --- producing
 
     private int produce() throws Exception {
+        String group = text("group", "interop_java_producer");
+        String trace = options.get("trace-topic");
         DefaultMQProducer producer = has("transaction")
-            ? new TransactionMQProducer(text("group", "interop_java_producer"))
-            : new DefaultMQProducer(text("group", "interop_java_producer"));
+            ? new TransactionMQProducer(null, group, null, trace != null, trace)
+            : new DefaultMQProducer(group, trace != null, trace);
         configure(producer);
         producer.setSendMsgTimeout((int) number("send-timeout-ms", 3000));
         InTurn listener = new InTurn();
@@ -156,6 +159,7 @@ public final class JavaClient {
         emit(row("summary", true, "client", name(), "op", "produce", "topic", options.get("topic"), "asked", count,
             "elapsed_ms", millis(began), "ok", tally.ok.get(), "not_ok_status", tally.notOk.get(),
             "failed", tally.failed.get()));
+        pause((long) (number("linger", 0) * 1000));
         while (has("steered") && System.in.read() >= 0) {
             // what follows a check is sent behind our back: who steers us knows when it is there
         }
@@ -286,7 +290,8 @@ public final class JavaClient {
     private int consume() throws Exception {
         int wanted = (int) number("count", 0);
         int laterFirst = (int) number("reconsume-first", 0);
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"));
+        String trace = options.get("trace-topic");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(options.get("group"), trace != null, trace);
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), text("expression", "*"));
