@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from broker.missing_topic import missing_because
 from broker.namesrv.committed_places import CommittedPlaces
 from broker.namesrv.disputes import Disputes
 from broker.namesrv.errors import (
@@ -29,6 +28,7 @@ from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.refused_codes import REFUSED_CODES
+from dledger_mq.message.names import missing_because
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, unsupported_remark
 from dledger_mq.remoting.errors import FieldError, RemotingError

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from broker.missing_topic import missing_because
 from broker.service.refusal import Refusal
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import PERM_DEFAULT, PERM_INHERIT, TopicConfig
@@ -132,7 +131,7 @@ def _not_created_because(
     name: str, template: str, model: TopicConfig | None, *, auto_create: bool
 ) -> str:
     """Say why the broker did not create a topic for a send."""
-    if why := missing_because(name):
+    if why := names.missing_because(name):
         return why.strip()
     if not auto_create:
         return "The broker does not create topics by itself (autoCreateTopicEnable=false)."

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from broker.missing_topic import missing_because
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
 from broker.service.clients import ConsumerClient, newest_subscription
 from broker.service.refusal import Refusal
 from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
+from dledger_mq.message.names import missing_because
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, MessageModel

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from broker.missing_topic import missing_because
 from broker.server.handlers.members import Members
 from broker.server.links.private_codes import SERVICE_ADDRESS
 from broker.server.requests.request import Handler, PendingRequest, Where
@@ -25,6 +24,7 @@ from broker.store.lookups import query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger import Index, LogServer
+from dledger_mq.message.names import missing_because
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import decode_record
 from dledger_mq.remoting import fields

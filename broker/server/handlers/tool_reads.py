@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Final
 
-from broker.missing_topic import missing_because
 from broker.server.handlers.members import Members
 from broker.server.requests.request import Handler, PendingRequest, Where
 from broker.server.requests.router import Router
@@ -263,6 +262,6 @@ class ToolReads:
         name = fields.text(ext, "topic")
         topic = self._state.topics.get(name)
         if topic is None:
-            text = f"topic[{name}] not exist{missing_because(name)}"
+            text = f"topic[{name}] not exist{names.missing_because(name)}"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
         return topic
