@@ -106,12 +106,10 @@ async def _unique_key(cluster: Cluster, wanted: str) -> str | None:
     except MessageIdError:
         return None
     for broker in cluster.brokers:
-        record = await cluster.inspector.view(broker, place)
-        if record is None:
-            continue
-        if offset_msg_id(record.store_host, record.physical_offset) == wanted.upper():
-            key = record.find(UNIQ_KEY)
-            return None if key is None else key.decode(errors="replace")
+        for record in (await cluster.inspector.view(broker, place)).messages:
+            if offset_msg_id(record.store_host, record.physical_offset) == wanted.upper():
+                key = record.find(UNIQ_KEY)
+                return None if key is None else key.decode(errors="replace")
     return None
 
 

@@ -120,7 +120,7 @@ async def read_trace(
     messages: list[StoredMessage] = []
     is_cut = False
     for name in sorted({queue.broker_name for queue in queues}):
-        found = await inspector.find(name, topic, message_id)
+        found = (await inspector.find(name, topic, message_id)).messages
         is_cut = is_cut or len(found) >= MATCHES_MAX
         messages += found
     return replace(trace_of(message_id, messages), is_cut=is_cut)

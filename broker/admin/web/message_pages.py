@@ -12,7 +12,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.admin.message_search import BrokerMessage, MessageSearch, SearchError, open_search
+from broker.admin.message_search import FoundMessage, MessageSearch, SearchError, open_search
 from broker.admin.web import message_views
 from broker.admin.web.console import Console
 from broker.admin.web.grid import Cell
@@ -106,7 +106,7 @@ async def message(console: Console, request: Request) -> Response:
     )
 
 
-async def _with_trace(search: MessageSearch, found: BrokerMessage) -> MessageView:
+async def _with_trace(search: MessageSearch, found: FoundMessage) -> MessageView:
     """Return the page of a message with its trace; that the trace cannot be read does not hide the message."""
     view = message_views.message_view(found)
     key = found.record.find(UNIQ_KEY)
