@@ -13,9 +13,15 @@ from typing import Final
 
 import trio
 
-from dledger_mq.client.errors import ClientError, ClientUsageError, RequestFailedError
+from dledger_mq.client.errors import (
+    ClientError,
+    ClientUsageError,
+    NoRouteError,
+    RequestFailedError,
+)
 from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, Found, Inspector, Standing
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.trace_reader import ClientTrace, read_trace
 from dledger_mq.message.errors import MessageIdError, RecordError
 from dledger_mq.message.ids import offset_msg_id, parse_offset_msg_id
 from dledger_mq.message.record import StoredMessage, decode_records
@@ -171,6 +177,17 @@ class MessageSearch:
         """Return what begins at a place of each group's log. Raises ClientError."""
         found = [await self.at(broker, physical_offset) for broker in await self._names()]
         return [message for message in found if message is not None]
+
+    async def trace(self, message_id: str) -> ClientTrace | None:
+        """Return what clients have told of the message with a unique key; None: no broker has the trace topic.
+
+        Raises:
+            ClientError: nobody could be asked.
+        """
+        try:
+            return await read_trace(self._inspector, message_id)
+        except NoRouteError:
+            return None
 
     async def at(self, broker: str, physical_offset: int) -> FoundMessage | None:
         """Return the message at a place of a group's log; None: none begins there. Raises ClientError."""

@@ -17,6 +17,7 @@ from broker.admin.command import Command, CommandGroup
 from broker.admin.exit_codes import EXIT_OK
 from broker.admin.failures import NotThereError
 from broker.admin.message_search import FoundMessage, MessageSearch, ReadingBudget
+from broker.admin.message_trace import TRACE
 from broker.admin.message_view import (
     BODY_BYTES,
     BODY_BYTES_MAX,
@@ -420,5 +421,6 @@ MESSAGES = CommandGroup(
             aliases=("printMsg",),
             fields=_FIELDS,
         ),
+        TRACE,
     ),
 )

@@ -28,6 +28,7 @@ from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
 from broker.namesrv.registrants import Registrants
 from broker.namesrv.routes import RouteTable
 from broker.refused_codes import REFUSED_CODES
+from dledger_mq.message.names import missing_because
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode, unsupported_remark
 from dledger_mq.remoting.errors import FieldError, RemotingError
@@ -176,11 +177,13 @@ class RequestHandlers:
         topic = fields.text(request.ext, "topic")
         route = self._routes.route(topic)
         if route is None:
+            # Without brokers nobody knows what is on and what is off.
+            why = missing_because(topic) if self._routes.cluster_info().brokers else ""
             return make_response(
                 request.opaque,
                 ResponseCode.TOPIC_NOT_EXIST,
                 f"No topic route info in name server for the topic: {topic}. No broker that is registered here "
-                "has it",
+                f"has it.{why}".removesuffix("."),
             )
         if self._orders_messages:
             order = self._kv.get(ORDER_TOPIC_NAMESPACE, topic)

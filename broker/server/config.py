@@ -34,6 +34,7 @@ from broker.settings.tls import TlsMode, TlsSettings, read_peer_tls, read_tls
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, MemberTls, NodeId, Peer, RaftConfig, parse_peers
 from dledger.config import is_loopback, voters_of
+from dledger_mq.message.names import TRACE_TOPIC, send_problem, topic_problem
 from dledger_mq.net.address import Address
 
 STOP_FORWARD_S: Final = 35
@@ -150,7 +151,7 @@ class BrokerConfig:
     auto_create_topics: bool = True
     auto_create_groups: bool = True
     default_topic_queues: int = 8
-    trace_topic: bool = False
+    trace_topic: str = ""
     delay_levels_ms: tuple[int, ...] = ()
     timers: bool = True
     timer_delay_max_ms: int = DELAY_MAX_SEC_DEFAULT * 1000
@@ -447,7 +448,7 @@ def _with_topics(config: BrokerConfig, values: Values) -> BrokerConfig:
         auto_create_topics=values.boolean("autoCreateTopicEnable", default=True),
         auto_create_groups=values.boolean("autoCreateSubscriptionGroup", default=True),
         default_topic_queues=values.number("defaultTopicQueueNums", 8, low=1, high=1024),
-        trace_topic=values.boolean("traceTopicEnable", default=False),
+        trace_topic=_read_trace_topic(values),
         delay_levels_ms=_read_delay_levels(values),
         timers=values.boolean("timerWheelEnable", default=True),
         timer_delay_max_ms=1000
@@ -455,6 +456,14 @@ def _with_topics(config: BrokerConfig, values: Values) -> BrokerConfig:
         recall=values.boolean("recallMessageEnable", default=True),
         recognise_repeats=values.boolean("recognizeRepeatedSends", default=True),
     )
+
+
+def _read_trace_topic(values: Values) -> str:
+    """Return the name of the trace topic; empty: there is none."""
+    name = values.text("msgTraceTopicName", TRACE_TOPIC)
+    if problem := topic_problem(name) or send_problem(name):
+        values.refuse("msgTraceTopicName", f"msgTraceTopicName={name}: {problem}")
+    return name if values.boolean("traceTopicEnable", default=False) else ""
 
 
 def _with_transactions(config: BrokerConfig, values: Values) -> BrokerConfig:

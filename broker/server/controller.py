@@ -186,7 +186,7 @@ class BrokerController:
                 config.cluster,
                 config.broker_name,
                 auto_create=config.auto_create_topics,
-                trace=config.trace_topic,
+                trace_topic=config.trace_topic,
             )
             if topic.name not in state.topics
         ]

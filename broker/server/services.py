@@ -88,8 +88,8 @@ class Services:
 
     Attributes:
         commits, link, router, points, requesters, members, calls, replies, resets, offsets, ends, pulls, pops,
-            pop_returns, delays, timers, checks, digests, retention, trims, member_info, runtime, stats, sends: the services whose events
-            the controller passes on.
+            pop_returns, delays, timers, checks, digests, retention, trims, member_info, runtime, stats, sends: the
+            services whose events the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.

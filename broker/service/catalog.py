@@ -131,6 +131,8 @@ def _not_created_because(
     name: str, template: str, model: TopicConfig | None, *, auto_create: bool
 ) -> str:
     """Say why the broker did not create a topic for a send."""
+    if why := names.missing_because(name):
+        return why.strip()
     if not auto_create:
         return "The broker does not create topics by itself (autoCreateTopicEnable=false)."
     if model is None:

@@ -22,7 +22,7 @@ from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import PERM_READ
 from dledger_mq.filters import FilterTextError, PropertyFilter
-from dledger_mq.message.names import is_retry_topic
+from dledger_mq.message.names import is_retry_topic, missing_because
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.heartbeat import (
@@ -161,7 +161,8 @@ class PullRules:
         if topic is None:
             return Refusal(
                 ResponseCode.TOPIC_NOT_EXIST,
-                f"topic[{fields.topic[:255]}] not exist, apply first please!",
+                f"topic[{fields.topic[:255]}] not exist, apply first please!"
+                + missing_because(fields.topic),
             )
         if not topic.is_readable:
             return Refusal(

@@ -115,15 +115,16 @@ def is_deletable(name: str) -> bool:
 
 
 def configured_system_topics(
-    cluster: str, broker: str, *, auto_create: bool, trace: bool
+    cluster: str, broker: str, *, auto_create: bool, trace_topic: str
 ) -> list[TopicConfig]:
     """Return the system topics whose names or existence depend on the configuration (rule B6).
 
-    They arrive as control records: replicas must not read their own configuration in the fold.
+    They arrive as control records: replicas must not read their own configuration in the fold. `trace_topic` is empty
+    where message trace is off.
     """
     return [
         *([_plain(names.AUTO_CREATE_TOPIC, 8, PERM_ALL)] if auto_create else []),
-        *([_plain(names.TRACE_TOPIC, 1)] if trace else []),
+        *([_plain(trace_topic, 1)] if trace_topic else []),
         _plain(cluster, 16, PERM_ALL),
         _plain(broker, 1, PERM_ALL),
         _plain(names.reply_topic(cluster), 1),

@@ -129,6 +129,15 @@ def observed(handler: BatchHandler, hooks: ClientHooks) -> BatchHandler:
     return handle
 
 
+def wish_of(result: Result, count: int) -> Later | None:
+    """Return what a handler of `count` messages wishes for those that are left to be consumed; None: none is left."""
+    if result is ConsumeResult.LATER:
+        return Later()
+    if isinstance(result, Later) and result.consumed < count:
+        return result
+    return None
+
+
 def check_delay_level(level: int) -> None:
     """Raise ClientUsageError unless -1, 0 or 1..18."""
     if not DEAD_LETTER_LEVEL <= level <= DELAY_LEVEL_MAX:

@@ -16,6 +16,7 @@ from dledger_mq.client.arguments import (
     check_optional_text,
     check_seconds,
     check_tls,
+    check_topic,
     check_truth,
     wrong_type,
 )
@@ -35,6 +36,7 @@ from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.queue_reader import PULL_BATCH, PullSettings
 from dledger_mq.client.rebalance import Strategy, allocate_average
 from dledger_mq.client.rebalance_listener import RebalanceListener
+from dledger_mq.message.names import TRACE_TOPIC
 
 COMMIT_S: Final = 5.0
 CONCURRENCY: Final = 20  # Java's threads
@@ -66,6 +68,8 @@ class ConsumerOptions(TypedDict, total=False):
     listener: RebalanceListener | None
     deserializer: Callable[[bytes], object] | None
     hooks: ClientHooks | None
+    trace: bool
+    trace_topic: str
     instance: str | None
     tls: ssl.SSLContext | None
     credentials: Credentials | None
@@ -105,6 +109,8 @@ class ConsumerSettings:
         listener: called when queues are acquired and released.
         deserializer: makes `message.value` of each body; what it raises on counts as failed.
         hooks: called around each call of the handler.
+        trace: write records of what the handler gets, and what comes of it, to the trace topic, where tools find them.
+        trace_topic: another topic for them than RocketMQ's.
         instance: the part of the client id that distinguishes members on one machine. Made up when not
             given; "DEFAULT" for `broadcast`, so that the member finds its offsets after a restart.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
@@ -130,6 +136,8 @@ class ConsumerSettings:
     listener: RebalanceListener | None = None
     deserializer: Callable[[bytes], object] | None = None
     hooks: ClientHooks | None = None
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
     instance: str | None = None
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
@@ -181,6 +189,8 @@ class ConsumerSettings:
             check_instance("listener", self.listener, RebalanceListener)
         if self.hooks is not None:
             check_instance("hooks", self.hooks, ClientHooks)
+        check_truth("trace", self.trace)
+        check_topic(self.trace_topic)
         _check_start(self.start_from)
 
     @property

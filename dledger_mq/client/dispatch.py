@@ -24,10 +24,9 @@ from anyio.abc import TaskGroup, TaskStatus
 from dledger_mq.client.consume_results import (
     DEAD_LETTER_LEVEL,
     BatchHandler,
-    ConsumeResult,
     Later,
-    Result,
     UnfinishedError,
+    wish_of,
 )
 from dledger_mq.client.consumer_settings import RECONSUME_MAX, ConsumerSettings
 from dledger_mq.client.errors import ClientError
@@ -172,7 +171,7 @@ class Dispatcher:
                 first.queue,
             )
             return Later()
-        return _later(result, len(messages))
+        return wish_of(result, len(messages))
 
     async def _handle(self, messages: _Batch) -> Later | None:
         """Call the handler on a batch and count the outcome.
@@ -337,12 +336,3 @@ class Dispatcher:
             return False
         self.given_back += 1
         return True
-
-
-def _later(result: Result, count: int) -> Later | None:
-    """Return the part of a batch that is left to be consumed; None if nothing is."""
-    if result is ConsumeResult.LATER:
-        return Later()
-    if isinstance(result, Later) and result.consumed < count:
-        return result
-    return None

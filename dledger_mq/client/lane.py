@@ -40,6 +40,7 @@ from dledger_mq.client.messages import SendResult
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import SEND_STATUS, SendVerdict, backoff_s, judge
 from dledger_mq.client.send_frames import SendAnswer, SendAnswerFields, decode_answer
+from dledger_mq.client.send_notes import SendNote
 from dledger_mq.client.wire import Wire, open_wire
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.net.loop import Event, Loop
@@ -71,6 +72,7 @@ class PendingSend(msgspec.Struct, eq=False):
         new_event: makes the event on which a caller waits.
         sequence: its place in the lane.
         submitted_at: on the loop's clock; only where hooks want to know.
+        note: for the trace; only where one is written.
         last_code, last_remark: the last answer that was not a success.
         may_be_stored: some try may have stored it.
         result, error: its end, one of them; None while it has none.
@@ -87,6 +89,7 @@ class PendingSend(msgspec.Struct, eq=False):
     new_event: Callable[[], Event] = anyio.Event
     sequence: int = 0
     submitted_at: float = 0.0
+    note: SendNote | None = None
     attempts: int = 0
     last_code: int | None = None
     last_remark: str = ""
@@ -366,6 +369,8 @@ class Lane:
                 self._in_flight_bytes -= len(pending.frame)
                 status = SEND_STATUS.get(answer.code)
                 if status is not None and answer.fields is not None:
+                    if pending.note is not None:
+                        pending.note.answered(frame.header, self.address or "")
                     self._end_stored(pending, status, answer.fields)
                     stored.append(pending)
                 else:

@@ -11,13 +11,16 @@ one system call. Sends to one queue keep their order, also over the death of a l
 from __future__ import annotations
 
 import logging
+import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Unpack
 
 import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.arguments import (
     check_callable,
@@ -54,6 +57,12 @@ from dledger_mq.client.queues import MessageQueue, QueueSelector, RoundRobin, qu
 from dledger_mq.client.replies import OpenQuestions, Question
 from dledger_mq.client.send_maker import SendMaker
 from dledger_mq.client.session import Session, raise_for
+from dledger_mq.client.trace_writer import (
+    TRACE_GROUP,
+    TRACE_TIMEOUT_S,
+    TraceStatistics,
+    TraceWriter,
+)
 from dledger_mq.client.wire import Wire
 from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.recall_handle import HandleError, RecallHandle
@@ -75,6 +84,7 @@ class ProducerStatistics:
         pending_bytes: their frames together.
         succeeded, refused, unknown: ended sends by outcome.
         failures: per broker name, failures in a row just now; 0 means healthy.
+        trace: of its trace records; None: it writes none.
     """
 
     pending: int
@@ -83,6 +93,7 @@ class ProducerStatistics:
     refused: int
     unknown: int
     failures: dict[str, int]
+    trace: TraceStatistics | None = None
 
 
 class Producer(Lifetime):
@@ -92,8 +103,8 @@ class Producer(Lifetime):
         namesrv: name servers, "host:port", several joined with ";".
         group: the producer group's name.
         options: `timeout_s`, `pending_max`, `pending_bytes_max`, `instance`, `retries`, `compress_from_bytes`,
-            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`, `tls`,
-            `credentials`; see `ProducerSettings`.
+            `compress_level`, `message_bytes_max`, `default_queues`, `serializer`, `hooks`, `trace`,
+            `trace_topic`, `tls`, `credentials`; see `ProducerSettings`.
     """
 
     def __init__(self, namesrv: str, group: str, **options: Unpack[ProducerOptions]) -> None:
@@ -114,6 +125,7 @@ class Producer(Lifetime):
         self._room: anyio.Event | None = None
         self._drained: anyio.Event | None = None
         self._now: Callable[[], float] = time.monotonic  # the loop's, once it is entered
+        self._tracer: TraceWriter | None = None
 
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
@@ -135,17 +147,29 @@ class Producer(Lifetime):
             self._opened(session)
             session.routes.default_queues = self._settings.default_queues
             session.start()
+            self._start_trace(nursery)
             try:
                 yield
                 await self.flush()
             except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
                 failure = error
+            if self._tracer is not None:
+                await self._tracer.close()
             with anyio.move_on_after(1):
                 await session.unregister(producer_group=self.group)
             self._maker.session = None
             nursery.cancel_scope.cancel()
         if failure is not None:
             raise failure
+
+    def _start_trace(self, nursery: TaskGroup) -> None:
+        """Let a task write the trace, where one is wanted."""
+        settings = self._settings
+        self._tracer = None
+        if settings.trace:
+            self._tracer = writer = TraceWriter(settings.trace_topic)
+            make = partial(make_trace_producer, self._name_servers, settings.tls)
+            nursery.start_soon(writer.run, make, name="trace")
 
     def _opened(self, session: Session) -> None:
         """Prepare a session that has not started yet; for subclasses."""
@@ -173,6 +197,7 @@ class Producer(Lifetime):
             self._refused,
             self._unknown,
             {name: lane.failures for name, lane in self._lanes.items()},
+            None if self._tracer is None else self._tracer.statistics(),
         )
 
     async def queues(self, topic: str) -> tuple[MessageQueue, ...]:
@@ -662,6 +687,11 @@ class Producer(Lifetime):
         if (hooks := self._settings.hooks) is not None:
             for pending in ended:
                 self._report_to_hooks(hooks, pending)
+        if self._tracer is not None:
+            for pending in ended:
+                if pending.note is not None and pending.result is not None:
+                    for record in pending.note.records(pending.result, self.group):
+                        self._tracer.add(record)
         # Waiting submitters go on in bursts: a wake-up per message would cost more than the message.
         has_room = self._pending <= self.pending_max - self.pending_max // 4
         if self._room is not None and has_room and not self._is_full():
@@ -670,3 +700,8 @@ class Producer(Lifetime):
         if not self._pending and self._drained is not None:
             self._drained.set()
             self._drained = None
+
+
+def make_trace_producer(name_servers: tuple[str, ...], tls: ssl.SSLContext | None) -> Producer:
+    """Return the producer that carries a client's trace, over connections of its own."""
+    return Producer(";".join(name_servers), TRACE_GROUP, timeout_s=TRACE_TIMEOUT_S, tls=tls)

@@ -15,6 +15,8 @@ from dledger_mq.client.arguments import (
     check_optional_text,
     check_seconds,
     check_tls,
+    check_topic,
+    check_truth,
 )
 from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ClientUsageError
@@ -23,6 +25,7 @@ from dledger_mq.client.lane import ATTEMPTS_MAX
 from dledger_mq.client.messages import BODY_BYTES_MAX, COMPRESS_FROM_BYTES, COMPRESSION_LEVEL
 from dledger_mq.client.queues import MessageQueue, QueueSelector
 from dledger_mq.client.send_frames import AUTO_CREATE_QUEUES
+from dledger_mq.message.names import TRACE_TOPIC
 
 SEND_TIMEOUT_S: Final = 10.0  # a failover takes one to three seconds; a send should outlive it
 PENDING_MAX: Final = 10_000
@@ -43,6 +46,8 @@ class ProducerOptions(TypedDict, total=False):
     default_queues: int
     serializer: Callable[[Any], bytes] | None
     hooks: ClientHooks | None
+    trace: bool
+    trace_topic: str
     tls: ssl.SSLContext | None
     credentials: Credentials | None
 
@@ -73,6 +78,8 @@ class ProducerSettings:
         default_queues: queues of a topic that comes to be with its first message.
         serializer: makes the body of what `Producer.message` is given.
         hooks: called on sends.
+        trace: write records of sends and ends of transactions to the trace topic, where tools find them.
+        trace_topic: another topic for them than RocketMQ's.
         tls: encrypts the connections, see `make_tls_context`; None: plain text.
         credentials: the account that signs all requests, see `read_credentials`; None: nothing is signed.
     """
@@ -88,6 +95,8 @@ class ProducerSettings:
     default_queues: int = AUTO_CREATE_QUEUES
     serializer: Callable[[Any], bytes] | None = None
     hooks: ClientHooks | None = None
+    trace: bool = False
+    trace_topic: str = TRACE_TOPIC
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
 
@@ -131,6 +140,8 @@ class ProducerSettings:
             check_callable("serializer", self.serializer)
         if self.hooks is not None:
             check_instance("hooks", self.hooks, ClientHooks)
+        check_truth("trace", self.trace)
+        check_topic(self.trace_topic)
 
     @property
     def attempts_max(self) -> int:

@@ -27,6 +27,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self, Unpack
 
 import anyio
@@ -50,6 +51,7 @@ from dledger_mq.client.consume_results import (
     observed,
     one_by_one,
 )
+from dledger_mq.client.consume_tracing import TracedHandler
 from dledger_mq.client.consumer_settings import ConsumerOptions, ConsumerSettings
 from dledger_mq.client.dispatch import Dispatcher
 from dledger_mq.client.errors import (
@@ -65,11 +67,13 @@ from dledger_mq.client.message_loop import MessageLoop
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.operator_requests import OperatorRequests
+from dledger_mq.client.producer import make_trace_producer
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.replies import REPLY_TIMEOUT_S, send_reply
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, is_transient, make_client_id
 from dledger_mq.client.subscriptions import EVERYTHING, BySql, TopicSubscription, subscribe
+from dledger_mq.client.trace_writer import TraceStatistics, TraceWriter
 from dledger_mq.message.names import retry_topic
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting.codes import RequestCode
@@ -105,6 +109,7 @@ class ConsumerStatistics:
         unfinished: messages pulled and not finished.
         offset_resets: how often a broker moved an offset of ours into the queue.
         deleted_unread: messages of the owned queues that the brokers had deleted before they were pulled.
+        trace: of its trace records; None: it writes none.
     """
 
     consumed: int
@@ -113,6 +118,7 @@ class ConsumerStatistics:
     unfinished: int
     offset_resets: int
     deleted_unread: int = 0
+    trace: TraceStatistics | None = None
 
 
 class PushConsumer(Lifetime):
@@ -127,7 +133,7 @@ class PushConsumer(Lifetime):
         options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
             `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
             `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
-            `deserializer`, `hooks`, `instance`, `tls`, `credentials`; see `ConsumerSettings`.
+            `deserializer`, `hooks`, `trace`, `trace_topic`, `instance`, `tls`, `credentials`; see `ConsumerSettings`.
     """
 
     def __init__(
@@ -153,6 +159,9 @@ class PushConsumer(Lifetime):
             self._handler = decoded(self._handler, settings.deserializer)
         if settings.hooks is not None:
             self._handler = observed(self._handler, settings.hooks)
+        self._traced: TracedHandler | None = None
+        if settings.trace:
+            self._handler = self._traced = TracedHandler(self._handler, group)
         self.group = group
         self.subscriptions = _subscriptions(
             group, subscriptions, with_retries=not settings.broadcast
@@ -187,6 +196,7 @@ class PushConsumer(Lifetime):
             assignment = self._open(session, local)
             session.handle(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, self._on_notice)
             session.start()
+            writer = self._start_trace(service)
             try:
                 async with anyio.create_task_group() as nursery:
                     failure = await self._refused(session, *self.subscriptions.values())
@@ -208,10 +218,22 @@ class PushConsumer(Lifetime):
                         await assignment.commit_all()
                         if assignment.locks is not None:
                             await assignment.locks.release_all()
+                    if writer is not None:
+                        await writer.close()
                     await session.unregister(consumer_group=self.group)
         self._session = self._assignment = self._dispatcher = None
         if failure is not None:
             raise failure
+
+    def _start_trace(self, service: TaskGroup) -> TraceWriter | None:
+        """Let a task write the trace, where one is wanted."""
+        settings, traced = self._settings, self._traced
+        if traced is None:
+            return None
+        traced.writer = writer = TraceWriter(settings.trace_topic)
+        make = partial(make_trace_producer, self._name_servers, settings.tls)
+        service.start_soon(writer.run, make, name="trace")
+        return writer
 
     async def _local_offsets(self) -> LocalOffsets | None:
         if not self._settings.broadcast:
@@ -448,6 +470,7 @@ class PushConsumer(Lifetime):
             sum(reader.held.message_count for reader in readers),
             sum(reader.resets for reader in readers),
             sum(reader.deleted_unread for reader in readers),
+            self._traced.writer.statistics() if self._traced and self._traced.writer else None,
         )
 
     async def _commit_forever(self) -> None:

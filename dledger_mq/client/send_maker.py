@@ -22,6 +22,7 @@ from dledger_mq.client.messages import (
 from dledger_mq.client.producer_settings import ProducerSettings
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_frames import SendTemplates
+from dledger_mq.client.send_notes import SendNote
 from dledger_mq.client.session import Session
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.properties import PROPERTIES_BYTES_MAX, SINK_ROW, encode_property
@@ -91,6 +92,9 @@ class SendMaker:
         if settings.hooks is not None:
             message = settings.hooks.sending(message)
         body = message.body
+        note: SendNote | None = None
+        if settings.trace and not is_oneway and message.topic != settings.trace_topic:
+            note = SendNote((message,), now_ms, is_half=bool(half_properties))
         if not (
             message.flag
             or message.unique_key
@@ -99,7 +103,7 @@ class SendMaker:
             or len(body) >= settings.compress_from_bytes
             or has_labels(message)
         ):
-            return self._plain(session, body, queue, now_ms=now_ms, deadline=deadline)
+            return self._plain(session, body, queue, now_ms=now_ms, deadline=deadline, note=note)
         unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
         body, sys_flag = pack_body(body, settings.compress_from_bytes, settings.compress_level)
         properties = message_properties(message, unique_key)
@@ -127,10 +131,18 @@ class SendMaker:
             is_oneway=is_oneway,
             attempts_max=self._attempts_max,
             new_event=session.loop.new_event,
+            note=note,
         )
 
     def _plain(
-        self, session: Session, body: bytes, queue: MessageQueue, *, now_ms: int, deadline: float
+        self,
+        session: Session,
+        body: bytes,
+        queue: MessageQueue,
+        *,
+        now_ms: int,
+        deadline: float,
+        note: SendNote | None,
     ) -> PendingSend:
         """Make the send of a message that has no property but the key that it gets here."""
         unique_key = session.unique_keys.next_key(now_ms)
@@ -143,6 +155,7 @@ class SendMaker:
             deadline,
             attempts_max=self._attempts_max,
             new_event=session.loop.new_event,
+            note=note,
         )
 
     def batch(
@@ -161,7 +174,10 @@ class SendMaker:
             BatchItem(message.flag, message.body, message_properties(message, unique_key))
             for message, unique_key in zip(messages, keys, strict=True)
         ]
-        return self._several(session, items, keys, queue, now_ms=now_ms, deadline=deadline)
+        pending = self._several(session, items, keys, queue, now_ms=now_ms, deadline=deadline)
+        if self._settings.trace and queue.topic != self._settings.trace_topic:
+            pending.note = SendNote(messages, now_ms)
+        return pending
 
     def rows(
         self, rows: Sequence[Row], queue: MessageQueue, *, sink_batch: str, deadline: float

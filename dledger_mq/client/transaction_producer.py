@@ -18,6 +18,7 @@ producer of the group, whose checker answers.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from enum import Enum
 from typing import Final, Unpack
@@ -49,6 +50,7 @@ from dledger_mq.client.session import Session
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.record import decode_record
+from dledger_mq.message.trace_records import EndTransactionTrace, TracedKind
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
@@ -75,6 +77,11 @@ LocalTransaction = Callable[[Message, str], Awaitable[TransactionState | None]]
 Checker = Callable[[ReceivedMessage], Awaitable[TransactionState | None]]
 """Gets the stored message; its `unique_key` is the transaction id. None means UNKNOWN."""
 
+_STATE_WORDS: Final = {
+    TransactionState.UNKNOWN: "UNKNOW",  # Java's spelling
+    TransactionState.COMMIT: "COMMIT_MESSAGE",
+    TransactionState.ROLLBACK: "ROLLBACK_MESSAGE",
+}
 _RECORDED: Final = {
     int(ResponseCode.TRANSACTION_SHOULD_COMMIT): TransactionState.COMMIT,
     int(ResponseCode.TRANSACTION_SHOULD_ROLLBACK): TransactionState.ROLLBACK,
@@ -179,14 +186,64 @@ class TransactionProducer(Producer):
         ext = self._ext_of(message.topic, sent)
         transaction_id = ext["transactionId"]
         if state is None or state is TransactionState.UNKNOWN:
+            self._trace_end(pending, TransactionState.UNKNOWN)
             return TransactionResult(sent, TransactionState.UNKNOWN, is_confirmed=False)
         left = self.timeout_s if timeout_s is None else timeout_s
         try:
             recorded = await self._end(sent.queue.broker_name, ext, state, timeout_s=left)
         except (ConnectionLostError, RequestTimeoutError, NoRouteError) as error:
             log.info("the end of transaction %s is not confirmed: %s", transaction_id, error)
+            self._trace_end(pending, state)
             return TransactionResult(sent, state, is_confirmed=False)
-        return TransactionResult(sent, recorded, recorded is not TransactionState.UNKNOWN)
+        is_confirmed = recorded is not TransactionState.UNKNOWN
+        self._trace_end(pending, recorded if is_confirmed else state)
+        return TransactionResult(sent, recorded, is_confirmed)
+
+    def _trace_end(self, pending: PendingSend, state: TransactionState) -> None:
+        """Add to the trace, where one is written, how a transaction of ours ended."""
+        note = pending.note
+        if self._tracer is None or note is None or pending.result is None or not note.is_on:
+            return
+        for sent in note.records(pending.result, self.group):
+            self._tracer.add(
+                EndTransactionTrace(
+                    at_ms=time.time_ns() // 1_000_000,
+                    region=sent.region,
+                    group=sent.group,
+                    topic=sent.topic,
+                    message_id=sent.message_id,
+                    tags=sent.tags,
+                    keys=sent.keys,
+                    store_host=sent.store_host,
+                    kind=TracedKind.COMMIT,
+                    transaction_id=pending.result.transaction_id or sent.message_id,
+                    state=_STATE_WORDS[state],
+                    is_from_check=False,
+                )
+            )
+
+    def _trace_checked(
+        self, link: Link, message: ReceivedMessage, transaction_id: str, state: TransactionState
+    ) -> None:
+        """Add to the trace, where one is written, what the checker has said."""
+        if self._tracer is None or message.properties.get("TRACE_ON") == "false":
+            return
+        self._tracer.add(
+            EndTransactionTrace(
+                at_ms=time.time_ns() // 1_000_000,
+                region=message.properties.get("MSG_REGION", ""),
+                group=self.group,
+                topic=message.topic,
+                message_id=message.unique_key,
+                tags=message.tags or "",
+                keys=" ".join(message.keys),
+                store_host=link.address,
+                kind=TracedKind.COMMIT,
+                transaction_id=transaction_id,
+                state=_STATE_WORDS[state],
+                is_from_check=True,
+            )
+        )
 
     async def _send_and_run(
         self, message: Message, pending: PendingSend, local: LocalTransaction
@@ -272,8 +329,9 @@ class TransactionProducer(Producer):
         A lost answer is harmless, the broker checks again.
         """
         try:
-            state = await self._ask_checker(message)
-            if state is None or state is TransactionState.UNKNOWN:
+            state = await self._ask_checker(message) or TransactionState.UNKNOWN
+            self._trace_checked(link, message, ext["transactionId"], state)
+            if state is TransactionState.UNKNOWN:
                 return
             if broker_name:
                 await self._end(broker_name, ext, state, timeout_s=END_TIMEOUT_S)

@@ -126,6 +126,17 @@ def group_problem(group: str) -> str | None:
     return None
 
 
+TRACE_IS_OFF: Final = (
+    "Message trace is off here: traceTopicEnable=true in broker.conf creates this topic, or the one that "
+    "msgTraceTopicName names"
+)
+
+
+def missing_because(topic: str) -> str:
+    """Return a sentence to be put behind "it does not exist", with a space before it; empty: nothing is known (V2)."""
+    return f" {TRACE_IS_OFF}." if topic == TRACE_TOPIC else ""
+
+
 def send_problem(topic: str) -> str | None:
     """Return why clients may not send to a topic although its name is valid, or None (B4).
 

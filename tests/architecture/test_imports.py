@@ -149,6 +149,7 @@ LAYERS = {
         "printing",
         "resend_dlq",
         "survey",
+        "trace_view",
     },
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),

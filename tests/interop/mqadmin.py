@@ -29,6 +29,7 @@ TOPIC, GROUP, OFFLINE, PRODUCER = "mqadmin-T", "mqadmin-G", "mqadmin-offline", "
 MESSAGES = 8
 TRIES = 4
 
+_TOO_BUSY = ("RemotingTimeoutException", "RemotingConnectException")
 _CODE = re.compile(r"CODE: (\d+) +DESC: (.*?)(?: BROKER: \S+)?$", re.MULTILINE)
 _TROUBLE = re.compile(r"^(?:Caused by: )?(\S*(?:Exception|Error))(?:: (.*))?$", re.MULTILINE)
 
@@ -155,10 +156,10 @@ class Mqadmin:
         self._process.stdout.close()
 
     def run(self, words: list[str]) -> str:
-        """Run one subcommand and return what it printed; again if the machine was too busy for its 5 s."""
+        """Run one subcommand and return what it printed; again if the machine was too busy for its 3 s or 5 s."""
         for _ in range(TRIES):
             printed = self._run(words)
-            if "RemotingTimeoutException" not in printed:
+            if not any(each in printed for each in _TOO_BUSY):
                 break
         return printed
 
@@ -183,20 +184,30 @@ def consumed_count(broker: str, group: str) -> int:
     return sum(max(0, int(each)) for each in re.findall(rb'"consumerOffset":(-?\d+)', body))
 
 
+def has_told(client: Producer | PushConsumer) -> bool:
+    """Return whether a client waits with no record of its trace, and had some."""
+    told = client.statistics().trace
+    return told is not None and not told.waiting and told.written + told.dropped > 0
+
+
 @contextmanager
-def scene(namesrv: str, broker: str, name: str, cluster: str, folder: Path) -> Iterator[Scene]:
-    """Send some messages and keep a producer and a consumer connected; the topic is there."""
+def scene(
+    namesrv: str, broker: str, name: str, cluster: str, folder: Path, *, trace: bool = False
+) -> Iterator[Scene]:
+    """Send some messages and keep a producer and a consumer connected, which may write traces; the topic is there."""
     taken: list[ReceivedMessage] = []
     topics = {TOPIC: "*"}
     with (
-        Producer(namesrv, group=PRODUCER) as producer,
-        PushConsumer(namesrv, GROUP, taken.append, subscriptions=topics),
+        Producer(namesrv, group=PRODUCER, trace=trace) as producer,
+        PushConsumer(namesrv, GROUP, taken.append, subscriptions=topics, trace=trace) as consumer,
     ):
         sent = [
             producer.send(Message(TOPIC, b"body %d" % number, keys=(f"key{number}",), tags="tag"))
             for number in range(MESSAGES)
         ]
         assert poll(lambda: consumed_count(broker, GROUP) >= MESSAGES, 60), "nobody has consumed"
+        if trace:
+            assert poll(lambda: has_told(producer) and has_told(consumer), 60), "no trace is there"
         yield Scene(namesrv, broker, name, cluster, sent[0].message_id, sent[0].unique_key, folder)
 
 
@@ -235,7 +246,12 @@ CALLS: tuple[Call, ...] = (
     Call("queryMsgByKey", "-t {topic} -k key0", r"[0-9A-F]{32}"),
     Call("queryMsgByUniqueKey", "-t {topic} -i {uniq}", "Store Host:"),
     Call("queryMsgByOffset", "-t {topic} -b {name} -i 0 -o 0", "OffsetID:"),
-    Call("queryMsgTraceById", "-i {uniq}", "#Type", remark="the trace of a client that writes one"),
+    Call(
+        "queryMsgTraceById",
+        "-i {uniq}",
+        "#Type",
+        remark="with `traceTopicEnable`, of clients that write traces",
+    ),
     Call("printMsg", "-t {topic}", "MSGID:"),
     Call("printMsgByQueue", "-t {topic} -a {name} -i 0 -p true", "MSGID:"),
     Call("sendMsgStatus", "-b {name} -c 2", "SEND_OK"),

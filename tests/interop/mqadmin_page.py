@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from jepsen.processes import Group
+from jepsen.processes import SMALL_SEGMENTS, Group
 from tests.interop.conftest import RunningGroup, request
 from tests.interop.mqadmin import (
     GROUP,
@@ -34,14 +34,15 @@ from tests.interop.mqadmin import (
 HEAD = """# mqadmin
 
 Every subcommand of Apache RocketMQ's `mqadmin`, unmodified from Maven Central, against a group of three members with a
-connected producer and consumer. Made by `python -m tests.interop.mqadmin_page` from such a run; do not edit. What is
-refused shows code and reason of the answer. What a broker answers to each request code stands in
-[requests.md](requests.md); `dledger-admin` does what an operator does daily, without a JVM
+connected producer and consumer, which write message trace. Made by `python -m tests.interop.mqadmin_page` from such a
+run; do not edit. What is refused shows code and reason of the answer. What a broker answers to each request code stands
+in [requests.md](requests.md); `dledger-admin` does what an operator does daily, without a JVM
 ([operations-replicas.md](operations-replicas.md)).
 
 """
 
 SENTENCE_CHARS_MAX = 160
+SETTINGS = f"{SMALL_SEGMENTS}traceTopicEnable=true\n"
 
 
 def prepare(folder: Path) -> None:
@@ -64,7 +65,9 @@ def run(
             Mqadmin(
                 tools / f"tools-{release}" / "jars", tools / "mqadmin" / "classes", folder
             ) as mqadmin,
-            scene(group.namesrv, leader.address, "broker-a", "DefaultCluster", folder) as made,
+            scene(
+                group.namesrv, leader.address, "broker-a", "DefaultCluster", folder, trace=True
+            ) as made,
         ):
             rows = []
             for call in calls_for(release, mqadmin.names()):
@@ -105,7 +108,10 @@ def main() -> None:
     options = parser.parse_args()
     rows = {}
     for release in RELEASES:
-        with tempfile.TemporaryDirectory() as store, Group(Path(store)) as processes:
+        with (
+            tempfile.TemporaryDirectory() as store,
+            Group(Path(store), settings=SETTINGS) as processes,
+        ):
             processes.start()
             processes.wait_listening()
             group = RunningGroup(processes)

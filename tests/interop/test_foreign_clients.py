@@ -226,3 +226,21 @@ def test_a_refused_message_comes_back_through_the_retry_topic(
     assert any(
         line.get("reconsume_times", 0) > 0 for line in consumed if line.get("action") == "ok"
     )
+
+
+def test_java_is_not_disturbed_where_trace_is_off(
+    group: RunningGroup, name: str, java: ForeignClient
+) -> None:
+    """The broker refuses its trace records; that is for its log. On a busy machine sends fail without them, too."""
+    topic = group.create_topic(name)
+    trace = ("--trace-topic", "RMQ_SYS_TRACE_TOPIC")
+    with Listener(
+        java.start("produce", "--topic", topic, "--count", "20", "--keep-going", *trace)
+    ) as said:
+        lines = said.wait_end()
+    assert sent(lines)
+    assert not any("TRACE" in str(line.get("error")) for line in lines)
+    wanted = Counter(stored(group.namesrv, topic).values())
+    count = ("--count", str(wanted.total()))
+    consumed = java.run("consume", "--topic", topic, "--group", name, *count, *trace, *WAIT)
+    assert Counter(received(consumed)) == wanted

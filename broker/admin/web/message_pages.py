@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -11,14 +12,16 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.admin.message_search import MessageSearch, SearchError, open_search
+from broker.admin.message_search import FoundMessage, MessageSearch, SearchError, open_search
 from broker.admin.web import message_views
 from broker.admin.web.console import Console
 from broker.admin.web.grid import Cell
 from broker.admin.web.message_views import MessageView, QueueView, row_of, time_in, whole_number
 from broker.admin.web.rendering import address_of
+from dledger_mq.client.errors import ClientError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
+from dledger_mq.message.properties import UNIQ_KEY
 
 _T = TypeVar("_T")
 
@@ -80,7 +83,7 @@ async def message(console: Console, request: Request) -> Response:
 
     async def look(search: MessageSearch) -> MessageView | None:
         found = await search.at(broker, offset)
-        return None if found is None else message_views.message_view(found)
+        return None if found is None else await _with_trace(search, found)
 
     try:
         view = await console.questions.ask(
@@ -97,7 +100,25 @@ async def message(console: Console, request: Request) -> Response:
         form: address_of("/message", broker=broker, offset=offset, **{"as": form})
         for form in view.body.forms()
     }
-    return console.page(request, "message.html", view=view, form=name, body=body, links=links)
+    trace = message_views.in_order(view.trace, query)
+    return console.page(
+        request, "message.html", view=view, form=name, body=body, links=links, trace=trace
+    )
+
+
+async def _with_trace(search: MessageSearch, found: FoundMessage) -> MessageView:
+    """Return the page of a message with its trace; that the trace cannot be read does not hide the message."""
+    view = message_views.message_view(found)
+    key = found.record.find(UNIQ_KEY)
+    if key is None:
+        return view
+    try:
+        trace = await search.trace(key.decode(errors="replace"))
+    except ClientError as error:
+        return replace(view, trace_problem=str(error))
+    if trace is None or trace.is_empty:
+        return view
+    return replace(view, trace=message_views.trace_grid(trace), is_trace_cut=trace.is_cut)
 
 
 async def _search(console: Console, query: Mapping[str, str]) -> Rows:

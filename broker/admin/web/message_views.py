@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from broker.admin.message_search import FOUND_MAX, FoundMessage, QueuePage
+from broker.admin.trace_view import trace_steps
 from broker.admin.web import grid, words
 from broker.admin.web.bodies import BodyView, body_view
 from broker.admin.web.grid import Cell, Column, Grid
 from broker.admin.web.rendering import address_of
+from dledger_mq.client.trace_reader import ClientTrace
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hosts import unpack_host
 from dledger_mq.message.properties import decode_properties
@@ -33,10 +35,20 @@ _COLUMNS: Final = (
     Column("size", "Size", is_number=True),
 )
 
+_TRACE_COLUMNS: Final = (
+    Column("at", "Time (UTC)"),
+    Column("what", "What"),
+    Column("group", "Group"),
+    Column("client", "Client"),
+    Column("cost", "ms", is_number=True),
+    Column("outcome", "Outcome"),
+    Column("more", "More"),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class MessageView:
-    """The page of one message: facts by name, its properties, its body."""
+    """The page of one message: facts by name, its properties, its body; its trace, if it has one."""
 
     title: str
     facts: Mapping[str, str]
@@ -44,6 +56,9 @@ class MessageView:
     properties_left_out: int
     body: BodyView
     topic_link: str
+    trace: Grid | None = None
+    trace_problem: str = ""
+    is_trace_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +152,35 @@ def message_view(message: FoundMessage) -> MessageView:
         body_view(record.body, record.sys_flag),
         address_of("/topic", name=record.topic),
     )
+
+
+def trace_grid(trace: ClientTrace) -> Grid:
+    """Return what clients have told of a message, step by step."""
+    return Grid(
+        "trace",
+        "Trace, by the clocks of the clients",
+        _TRACE_COLUMNS,
+        [
+            (
+                Cell(words.time_of(step.at_ms) if step.at_ms else words.NOT_KNOWN, step.at_ms),
+                grid.text_cell(step.what),
+                grid.text_cell(_short(step.group) or words.NOT_KNOWN),
+                grid.text_cell(_short(step.client) or words.NOT_KNOWN),
+                grid.number_cell(step.cost_ms),
+                Cell(_short(step.outcome), mark="" if step.is_good else "warn"),
+                grid.text_cell(_short(step.more)),
+            )
+            for step in trace_steps(trace)[:FOUND_MAX]
+        ],
+    )
+
+
+def in_order(table: Grid | None, query: Mapping[str, str]) -> Grid | None:
+    """Return a table of the page of a message as its address asks for it."""
+    if table is None:
+        return None
+    base = {name: query[name] for name in ("broker", "offset", "as") if name in query}
+    return replace(table, base=base, sorting=grid.sorting_of(query, table.name))
 
 
 def time_in(text: str) -> int | None:

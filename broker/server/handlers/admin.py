@@ -24,6 +24,7 @@ from broker.store.lookups import KeyKind, query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger import Index, LogServer
+from dledger_mq.message.names import missing_because
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import decode_record
 from dledger_mq.remoting import fields
@@ -169,7 +170,8 @@ class AdminHandlers:
         topic = self._state.topics.get(fields.text(command.ext, "topic"))
         if topic is None:
             text = "the topic does not exist"
-            request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+            why = missing_because(fields.text(command.ext, "topic"))
+            request.answer(ResponseCode.TOPIC_NOT_EXIST, f"{text}.{why}" if why else text)
             return
         last_store_ms: dict[QueueId, StoreTimeMs] = {}
         for queue_id in map(QueueId, range(topic.write_queue_count)):
@@ -311,11 +313,15 @@ class AdminHandlers:
                 before=None if before is None else PhysicalOffset(before),
                 walks=walks if self._router.may_wait_for_disk(request) else None,
             )
-            return self._found(records)
+            return self._found(records, topic)
 
         self._find(request, look)
 
-    def _found(self, records: list[memoryview]) -> _Found | Refusal:
+    def _found(self, records: list[memoryview], topic: str) -> _Found | Refusal:
+        """Return what was found in a topic; if nothing was, the refusal says so, and whether message trace is off."""
+        if not records and topic not in self._state.topics and (why := missing_because(topic)):
+            text = f"topic[{topic}] not exist, and nothing is found there.{why}"
+            return Refusal(ResponseCode.TOPIC_NOT_EXIST, text)
         if not records:
             text = "can not find message, maybe time range not correct"
             return Refusal(ResponseCode.QUERY_NOT_FOUND, text)

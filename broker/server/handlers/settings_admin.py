@@ -25,7 +25,6 @@ from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.times import time_text
 from dledger import ConfigError, LogServer
-from dledger_mq.message.names import TRACE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
@@ -177,7 +176,6 @@ class SettingsHandlers:
             "brokerId": "0" if is_leader else str(config.broker_id_as_follower),
             "brokerRole": "SYNC_MASTER" if is_leader else "SLAVE",
             "filterServerNums": "0",
-            "msgTraceTopicName": TRACE_TOPIC,
         }
 
     def _notes(self) -> list[str]:

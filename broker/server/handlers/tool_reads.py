@@ -262,5 +262,6 @@ class ToolReads:
         name = fields.text(ext, "topic")
         topic = self._state.topics.get(name)
         if topic is None:
-            request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{name}] not exist")
+            text = f"topic[{name}] not exist{names.missing_because(name)}"
+            request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
         return topic

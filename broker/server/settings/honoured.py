@@ -314,7 +314,13 @@ _OF_TOPICS: Final = (
         number("defaultTopicQueueNums", "8"), "queues of TBW102; clients ask for 4 of them"
     ),
     HonouredKey(
-        flag("traceTopicEnable", "false"), "RMQ_SYS_TRACE_TOPIC is created, with one queue"
+        flag("traceTopicEnable", "false"),
+        "true: the topic of message trace is created, with one queue ([trace.md](trace.md)); false: it is not, and who "
+        "sends to RMQ_SYS_TRACE_TOPIC gets code 17",
+    ),
+    HonouredKey(
+        text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC"),
+        "what it is called; clients with another one name it themselves, and it needs no key",
     ),
     HonouredKey(
         text("messageDelayLevel", "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"),

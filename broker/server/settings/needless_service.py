@@ -251,7 +251,6 @@ NEEDLESS_SERVICE: Final = (
             number("flushConsumerOffsetInterval", "5000"),
             number("maxLmqConsumeQueueNum", "20000"),
             number("maxTopicLength", None, "127"),
-            text("msgTraceTopicName", "RMQ_SYS_TRACE_TOPIC"),
             flag("useServerSideResetOffset", None, "true"),
             flag("validateSystemTopicWhenUpdateTopic", None, "true"),
         ),

@@ -102,6 +102,13 @@ async def test_a_topic_that_nobody_serves() -> None:
         assert answer.code == 17
         assert answer.remark is not None
         assert answer.remark.startswith("No topic route info in name server for the topic: X")
+        assert answer.remark.endswith("has it")
+        off = "Message trace is off here: traceTopicEnable=true"
+        answer = await client.call(105, {"topic": "RMQ_SYS_TRACE_TOPIC"})
+        assert (answer.code, off in (answer.remark or "")) == (17, False), "no broker is there"
+        await client.register()
+        answer = await client.call(105, {"topic": "RMQ_SYS_TRACE_TOPIC"})
+        assert (answer.code, off in (answer.remark or "")) == (17, True)
 
 
 async def test_new_clients_get_legal_json_and_old_ones_ask_for_it() -> None:

@@ -60,6 +60,7 @@ import org.apache.rocketmq.remoting.RPCHook;
  *                          commits it, and so on ("transaction" in the line says which)
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
  *   --credentials FILE     accessKey and secretKey, as in tools.yml: requests are signed by AclClientRPCHook
+ *   --trace-topic T        write records of message trace, to this topic; produce waits --linger seconds for them
  *   produce --steered      it stays until the end of stdin
  *   produce --request      sends are requests, by each of the library's six ways in turn; one is good once its reply,
  *                          which "reply" shows, has come; --send-timeout-ms is how long that may take
@@ -77,7 +78,7 @@ public final class JavaClient {
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
         "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "sql", "reconsume-first", "linger", "log-dir",
-        "credentials"));
+        "credentials", "trace-topic"));
     private static final PrintStream OUT = System.out;
 
     private final Map<String, String> options;
@@ -119,9 +120,11 @@ public final class JavaClient {
     // --- producing
 
     private int produce() throws Exception {
+        String group = text("group", "interop_java_producer");
+        String trace = options.get("trace-topic");
         DefaultMQProducer producer = has("transaction")
-            ? new TransactionMQProducer(text("group", "interop_java_producer"), hook())
-            : new DefaultMQProducer(text("group", "interop_java_producer"), hook());
+            ? new TransactionMQProducer(null, group, hook(), trace != null, trace)
+            : new DefaultMQProducer(group, hook(), trace != null, trace);
         configure(producer);
         producer.setSendMsgTimeout((int) number("send-timeout-ms", 3000));
         InTurn listener = new InTurn();
@@ -176,6 +179,7 @@ public final class JavaClient {
         emit(row("summary", true, "client", name(), "op", "produce", "topic", options.get("topic"), "asked", count,
             "elapsed_ms", millis(began), "ok", tally.ok.get(), "not_ok_status", tally.notOk.get(),
             "failed", tally.failed.get()));
+        pause((long) (number("linger", 0) * 1000));
         while (has("steered") && System.in.read() >= 0) {
             // what follows a check is sent behind our back: who steers us knows when it is there
         }
@@ -369,8 +373,9 @@ public final class JavaClient {
     private int consume() throws Exception {
         int wanted = (int) number("count", 0);
         int laterFirst = (int) number("reconsume-first", 0);
-        DefaultMQPushConsumer consumer =
-            new DefaultMQPushConsumer(options.get("group"), hook(), new AllocateMessageQueueAveragely());
+        String trace = options.get("trace-topic");
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            options.get("group"), hook(), new AllocateMessageQueueAveragely(), trace != null, trace);
         configure(consumer);
         if (has("broker-rebalance")) { // 4.x does not know it
             consumer.getClass().getMethod("setClientRebalance", boolean.class).invoke(consumer, false);

@@ -8,6 +8,7 @@ import pytest
 
 from broker.admin import messages
 from dledger_mq.message.ids import offset_msg_id
+from dledger_mq.message.names import TRACE_TOPIC
 from tests.unit.admin.tool_group import BROKER, ToolGroup, dledger_admin, in_json, open_tool_group
 
 Out = pytest.CaptureFixture[str]
@@ -165,3 +166,58 @@ async def test_bodies_are_shown_as_asked_and_bounded(capfd: Out) -> None:
         assert "... 3987 bytes more: --body-bytes" in printed
         assert await dledger_admin(group, "messages", *red, "--body", "hex") == 0
         assert "000000  ff 00" in capfd.readouterr().out
+
+
+def put_trace(group: ToolGroup, key: str, *records: str) -> None:
+    body = "".join(f"{record}\x02" for record in records).replace("|", "\x01")
+    group.put(TRACE_TOPIC, 0, body.encode(), KEYS=key)
+
+
+async def test_the_trace_of_a_message_is_shown(capfd: Out) -> None:
+    async with open_tool_group() as group:
+        group.fake.create_topic(TRACE_TOPIC, 1)
+        pub = "Pub|1000|r|shop|Orders|U2|red|a b|h:1|6|7|1|OFF|true"
+        end = "EndTransaction|1100|r|shop|Orders|U2|red|a b|h:1|2|TX|ROLLBACK_MESSAGE|true"
+        put_trace(group, "U2", pub, end, "Pub|broken")
+        put_trace(group, "U2", "SubBefore|1200|r|billing|R|U2|1|a b", "SubBefore|1|r|b|R|U3|1|")
+        put_trace(group, "U2", "SubAfter|R|U2|5|false|a b|2|1300|billing")
+        put_trace(group, "U2", "SubAfter|R0|U2|5|true|a b", "Recall|1400|r|shop|Orders|U2|false")
+        trace = ("messages", "trace", "-i")
+        code, found = await in_json(group, capfd, *trace, "U2")
+        assert (code, found["message_id"], found["trace_topic"]) == (0, "U2", TRACE_TOPIC)
+        (sent,) = found["sends"]
+        assert (sent["at_ms"], sent["group"], sent["client"]) == (1000, "shop", "127.0.0.1")
+        assert (sent["tags"], sent["keys"], sent["kind"]) == ("red", ["a", "b"], 1)
+        assert (sent["message_id"], sent["success"], sent["cost_ms"]) == ("OFF", True, 7)
+        (ended,) = found["transactions"]
+        assert (ended["state"], ended["from_check"]) == ("ROLLBACK_MESSAGE", True)
+        assert [one["success"] for one in found["recalls"]] == [False]
+        half, whole = found["deliveries"]
+        assert (half["group"], half["began_ms"], half["success"]) == (None, None, True)
+        assert (whole["group"], whole["began_ms"], whole["ended_ms"]) == ("billing", 1200, 1300)
+        assert (whole["end"], whole["success"], whole["retry_times"]) == (2, False, 1)
+        assert (found["unreadable"], found["cut"]) == (1, False)
+
+        by_place = id_of(group, 0, 2)
+        assert (await in_json(group, capfd, *trace, by_place.lower()))[1] == found
+        assert await dledger_admin(group, "queryMsgTraceById", "-i", "U2") == 0
+        printed = capfd.readouterr().out
+        for text in ("trace of U2", "rolled back", "not recalled", "billing", "consumed"):
+            assert text in printed
+        assert "1 records beside these cannot be read" in printed
+
+
+async def test_what_has_no_trace_is_told_apart_from_trace_that_is_off(capfd: Out) -> None:
+    async with open_tool_group() as group:
+        group.fake.has_topics_on_demand = False
+        assert await dledger_admin(group, "messages", "trace", "-i", "U2") == 1
+        assert f"no broker has the topic {TRACE_TOPIC}" in capfd.readouterr().err
+        group.fake.create_topic(TRACE_TOPIC, 1)
+        group.fake.create_topic("Own", 1)
+        for wanted in ("U2", id_of(group, 0, 2), id_of(group, 0, 2)[::-1]):
+            assert await dledger_admin(group, "messages", "trace", "-i", wanted) == 1
+            assert f"{TRACE_TOPIC} has no trace of {wanted}" in capfd.readouterr().err
+        put_trace(group, "U2", "Recall|1400|r|shop|Orders|U2|true")
+        words = ("messages", "trace", "-i", "U2", "-t", "Own")
+        assert await dledger_admin(group, *words) == 1
+        assert "Own has no trace of U2" in capfd.readouterr().err

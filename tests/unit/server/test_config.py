@@ -440,3 +440,14 @@ def test_figures_are_given_where_it_is_asked_for_and_to_this_machine_only_if_not
 def test_figures_that_cannot_be_given_are_refused(changes: dict[str, str]) -> None:
     with pytest.raises(ConfigError, match="metrics"):
         build(**changes)
+
+
+def test_the_trace_topic_is_off_or_has_a_name() -> None:
+    assert build(msgTraceTopicName="Traces")[0].trace_topic == ""
+    assert build(traceTopicEnable="true")[0].trace_topic == "RMQ_SYS_TRACE_TOPIC"
+    named, _ = build(traceTopicEnable="true", msgTraceTopicName="Traces")
+    assert named.trace_topic == "Traces"
+    assert named.texts["msgTraceTopicName"] == "Traces"
+    for wrong in ("no name", "SCHEDULE_TOPIC_XXXX"):
+        with pytest.raises(ConfigError, match="msgTraceTopicName"):
+            build(msgTraceTopicName=wrong)

@@ -54,7 +54,7 @@ def test_b6_system_topics_are_there_from_the_start() -> None:
 
 
 def test_b6_system_topics_named_by_the_configuration() -> None:
-    found = configured_system_topics("c", "b", auto_create=True, trace=True)
+    found = configured_system_topics("c", "b", auto_create=True, trace_topic="RMQ_SYS_TRACE_TOPIC")
     assert {topic.name: (topic.write_queue_count, topic.perm) for topic in found} == {
         "TBW102": (8, 7),
         "RMQ_SYS_TRACE_TOPIC": (1, 6),
@@ -65,7 +65,7 @@ def test_b6_system_topics_named_by_the_configuration() -> None:
         "rmq_sys_SYNC_BROKER_MEMBER_b": (1, 6),
     }
     assert "TBW102" not in [
-        t.name for t in configured_system_topics("c", "b", auto_create=False, trace=False)
+        t.name for t in configured_system_topics("c", "b", auto_create=False, trace_topic="")
     ]
 
 

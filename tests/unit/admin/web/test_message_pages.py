@@ -20,8 +20,10 @@ from broker.admin.web.message_views import (
     time_in,
     whole_number,
 )
+from dledger_mq.client.errors import NoRouteError
 from dledger_mq.client.inspector import Found, Inspector
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.trace_reader import ClientTrace, trace_of
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.properties import encode_properties
 from dledger_mq.message.record import decode_record, encode_record
@@ -61,15 +63,23 @@ class FakeSearch:
     Attributes:
         found: the messages.
         asked: names of the searches, with what they were for.
+        told: the trace of the message; None: there is no trace topic.
     """
 
     def __init__(self, *found: FoundMessage) -> None:
         self.found = list(found)
+        self.told: ClientTrace | Exception | None = None
         self.asked: list[tuple[object, ...]] = []
 
     async def by_key(self, topic: str, key: str) -> list[FoundMessage]:
         self.asked.append(("key", topic, key))
         return self.found
+
+    async def trace(self, message_id: str) -> ClientTrace | None:
+        if isinstance(self.told, Exception):
+            raise self.told
+        assert self.told is None or self.told.message_id == message_id
+        return self.told
 
     async def by_id(self, message_id: str) -> list[FoundMessage]:
         self.asked.append(("id", message_id))
@@ -249,3 +259,40 @@ async def test_an_id_is_found_wherever_its_node_is() -> None:
     assert await search.by_id(mine.message_id[:-1] + "0") == []
     with pytest.raises(SearchError, match="looked up as a key"):
         await search.by_id("zz")
+
+
+def trace_message(*records: str) -> ClientTrace:
+    body = "".join(f"{record}\x02" for record in records).replace("|", "\x01")
+    return trace_of("U1", [message_of(body.encode(), topic="RMQ_SYS_TRACE_TOPIC").record])
+
+
+async def test_a_message_shows_its_trace_if_it_has_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/message?broker=broker-a&offset=1234"
+    search = FakeSearch(message_of(UNIQ_KEY="U1"))
+    for nothing in (None, ClientTrace("U1")):
+        search.told = nothing
+        assert "Trace" not in (await page(monkeypatch, search, path)).said
+    search.told = trace_message(
+        "Pub|1750000000000|r|shop|Orders|U1|||h:1|2|7|0|OFF|true",
+        f"SubBefore|1750000001000|r|{EVIL}|R|U1|3|",
+        "SubAfter|R|U1|5|false||4",
+    )
+    shown = await page(monkeypatch, search, path)
+    for text in ("Trace, by the clocks", "sent", "shop", "stored", "2 bytes to Orders at h:1"):
+        assert text in shown.said
+    for text in ("delivered", "to come again", "sent back 3 times before", "2025-06-15 15:06:41"):
+        assert text in shown.said
+    assert "?broker=broker-a&offset=1234&trace-sort=what" in shown.links
+    ordered = await page(monkeypatch, search, f"{path}&trace-sort=-at")
+    assert ordered.said.index("delivered") < ordered.said.index("2 bytes to Orders")
+
+
+async def test_a_trace_that_cannot_be_read_does_not_hide_the_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    search = FakeSearch(message_of(UNIQ_KEY="U1"))
+    search.told = NoRouteError("T", "nobody answers")
+    shown = await page(monkeypatch, search, "/message?broker=broker-a&offset=1234")
+    assert "The trace could not be read" in shown.said
+    assert "nobody answers" in shown.said
+    assert "U1" in shown.said

@@ -35,6 +35,7 @@ class Parsed(HTMLParser):
         attributes: names of all attributes.
         said: all text.
         fields: names and values of inputs.
+        links: where links lead.
     """
 
     def __init__(self, text: str) -> None:
@@ -43,12 +44,15 @@ class Parsed(HTMLParser):
         self.attributes: set[str] = set()
         self.said = ""
         self.fields: dict[str, str] = {}
+        self.links: list[str] = []
         self.feed(text)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.tags.append(tag)
         self.attributes |= {name for name, _ in attrs}
         values = dict(attrs)
+        if tag == "a":
+            self.links.append(values.get("href") or "")
         if tag == "input":
             self.fields[values.get("name") or ""] = values.get("value") or ""
 
