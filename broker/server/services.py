@@ -473,6 +473,7 @@ class Services:
             permission=config.permission,
             auto_create_groups=config.auto_create_groups,
             forbidden_bits=lambda group, topic: self._state.groups.forbidden_bits(group, topic),
+            select=lambda wanted: self._pull_rules.select(wanted),
         )
         reading = PopReading(self._log, self._state, lambda: self._advice.limits, self._log_ms)
         returns = PopReturns(

@@ -6,16 +6,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use
-from broker.service.pull import SQL_REFUSED
+from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
-from broker.service.tags import TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import PERM_READ, TopicConfig
+from dledger_mq.filters import PropertyFilter
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.errors import FieldError
-from dledger_mq.remoting.heartbeat import EXPRESSION_TAG
+from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, Subscription
 
 COUNT_MAX: Final = 32
 """Messages of one pop."""
@@ -106,12 +106,14 @@ class PopGrant(NamedTuple):
         topic: what it reads.
         group: on whose behalf.
         creation: a group that has to be created for it.
+        property_filter: chooses by properties what it wants; then tags do not count.
     """
 
     tags: frozenset[int] | None
     topic: TopicConfig
     group: SubscriptionGroupConfig
     creation: Creation = NOTHING_NEW
+    property_filter: PropertyFilter | None = None
 
 
 class PopRules:
@@ -129,11 +131,22 @@ class PopRules:
         permission: int,
         auto_create_groups: bool,
         forbidden_bits: Callable[[str, str], int],
+        select: Callable[[Subscription], PullGrant | Refusal],
     ) -> None:
+        """Set up the rules.
+
+        Args:
+            catalog: the topics and groups that there are.
+            permission: of this broker.
+            auto_create_groups: whether a pop creates its group.
+            forbidden_bits: of a group for a topic; it may not read if there are any.
+            select: tells what a subscription selects, by the rules of pulls.
+        """
         self._catalog = catalog
         self.permission = permission
         self.auto_create_groups = auto_create_groups
         self._forbidden_bits = forbidden_bits
+        self._select = select
 
     def check(self, pop: PopFields) -> PopGrant | Refusal:
         """Go through R2 in its order; a pop that comes late is not told from one of a clock that is behind."""
@@ -158,12 +171,10 @@ class PopRules:
                 ResponseCode.NO_PERMISSION,
                 f"subscription group no permission, {pop.group} may not consume {pop.topic}",
             )
-        if pop.expression_type != EXPRESSION_TAG:
-            return Refusal(ResponseCode.SYSTEM_ERROR, SQL_REFUSED)
-        try:
-            return PopGrant(tag_hashes(pop.expression), topic, group, creation)
-        except TagExpressionError as error:
-            return Refusal(ResponseCode.SUBSCRIPTION_PARSE_FAILED, str(error))
+        selected = self._select(Subscription(pop.topic, pop.expression, pop.expression_type))
+        if isinstance(selected, Refusal):
+            return selected
+        return PopGrant(selected.tags, topic, group, creation, selected.property_filter)
 
     def topic(self, name: str, queue_id: QueueId) -> TopicConfig | Refusal:
         """Return a topic that may be read in that queue, or in any."""

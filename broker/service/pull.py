@@ -116,8 +116,12 @@ class PullRules:
 
     def judge(self, wanted: Subscription) -> Refusal | None:
         """Return why a subscription cannot be used, or None (CHECK_CLIENT_CONFIG)."""
-        found = _selection(self._filters, wanted, property_filters=self.property_filters)
+        found = self.select(wanted)
         return found if isinstance(found, Refusal) else None
+
+    def select(self, wanted: Subscription) -> PullGrant | Refusal:
+        """Return what a subscription selects, or why it cannot be used."""
+        return _selection(self._filters, wanted, property_filters=self.property_filters)
 
     def check(self, fields: PullFields) -> PullGrant | Refusal:
         """Go through E1 to E7 in their order."""
@@ -143,7 +147,7 @@ class PullRules:
         wanted = self._wanted(fields, broadcast_allowed=group.consume_broadcast_enable)
         if isinstance(wanted, Refusal):
             return wanted
-        selection = _selection(self._filters, wanted, property_filters=self.property_filters)
+        selection = self.select(wanted)
         if isinstance(selection, PullGrant):
             return selection._replace(creation=creation)
         is_reported = not fields.sys_flag & PULL_SUBSCRIPTION

@@ -174,6 +174,7 @@ class PopReading:
                 log_end=self._log.reader.committed_position,
                 bytes_max=BYTES_MAX,
                 tag_hashes=grant.tags,
+                property_filter=grant.property_filter,
                 limits=self._limits(),
                 may_wait=may_wait,
                 may_wait_for_units=may_wait,

@@ -15,6 +15,7 @@ from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, Pops
 from broker.server.handlers.pull_answers import PullCounts
 from broker.service.catalog import Catalog
 from broker.service.pop import PopRules
+from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
 from broker.store import pops as stored
 from broker.store.control import ResetOffsets
@@ -97,11 +98,22 @@ class Bench:
             pick=lambda _bound: 0,
         )
         self.returns = PopReturns(*shared, rules=rules, reading=reading)
+        pulls = PullRules(
+            catalog,
+            permission=6,
+            auto_create_groups=True,
+            members=lambda _group: {},
+            forbidden_bits=lambda *_: 0,
+        )
         self.pops = Pops(
             *shared,
             leader.router,
             rules=PopRules(
-                catalog, permission=6, auto_create_groups=True, forbidden_bits=lambda *_: 0
+                catalog,
+                permission=6,
+                auto_create_groups=True,
+                forbidden_bits=lambda *_: 0,
+                select=pulls.select,
             ),
             reading=reading,
             returns=self.returns,
@@ -281,6 +293,14 @@ def test_a_changed_time_holds_and_makes_a_new_handle(bench: Bench) -> None:
     assert bench.pop().bodies == [b"a"]
 
 
+def test_a_condition_on_properties_chooses_what_is_popped(bench: Bench) -> None:
+    bench.send(b"small", size="1")
+    bench.send(b"large", size="9")
+    assert bench.pop(exp="size > 5", expType="SQL92").bodies == [b"large"]
+    bench.wait(INVISIBLE_MS + 1)
+    assert bench.pop().bodies == [b"large"]
+
+
 @pytest.mark.parametrize(
     ("changed", "code"),
     [
@@ -288,7 +308,8 @@ def test_a_changed_time_holds_and_makes_a_new_handle(bench: Bench) -> None:
         ({"queueId": "4"}, 29),
         ({"maxMsgNums": "33"}, 29),
         ({"maxMsgNums": "0"}, 29),
-        ({"exp": "a ||", "expType": "SQL92"}, 1),
+        ({"exp": "a ||", "expType": "SQL92"}, 23),
+        ({"exp": "a", "expType": "SQL93"}, 23),
     ],
 )
 def test_pops_are_refused(bench: Bench, changed: dict[str, str], code: int) -> None:
