@@ -22,7 +22,6 @@ _ROCKSDB: Final = (
     "there is no RocksDB: settings, offsets and consume queues follow from the log on every member"
 )
 _POP: Final = "POP is not supported: consume by pulling (the push consumer of clients does, with client-side rebalance)"
-_REPLY: Final = "answers to request messages are not handed on"
 _FILTER: Final = "there are no filter servers: filter by tags"
 _UNUSED: Final = "no broker of RocketMQ answers that either"
 _TIMERS: Final = "the timers of this group follow from the log: there is no wheel to be copied or counted by delay"
@@ -37,7 +36,6 @@ REFUSED_CODES: Final[dict[int, str]] = {
     **_each((13, 22, 23, 27, 47, *range(209, 215)), _UNUSED),
     **_each((60, 61), _TIMERS),
     **_each((301, 302), _FILTER),
-    **_each((324, 325), _REPLY),
     **_each((354, 355), _ROCKSDB),
     **_each((400, 200_050, 200_051, 200_052, 200_053, 200_054, 200_055, 200_056, 200_151), _POP),
     402: _BROKERS,

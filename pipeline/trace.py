@@ -142,16 +142,13 @@ async def _unique_keys(
                 f"{wanted!r} is no offset message id ({error}); a key needs --topic"
             ) from error
         for name in names:
-            message = await inspector.view(name, physical_offset)
-            if message is None:
-                continue
-            if offset_msg_id(message.store_host, message.physical_offset) != wanted.upper():
-                continue
-            found[_own_topic(message), _unique_key(message)] = None
+            for message in (await inspector.view(name, physical_offset)).messages:
+                if offset_msg_id(message.store_host, message.physical_offset) == wanted.upper():
+                    found[_own_topic(message), _unique_key(message)] = None
         return list(found)
     for name in names:
         for holder in (topic, *WAITING):
-            for message in await inspector.find(name, holder, wanted):
+            for message in (await inspector.find(name, holder, wanted)).messages:
                 if _own_topic(message) == topic:
                     found[topic, _unique_key(message)] = None
     return list(found)
@@ -171,7 +168,7 @@ async def _story(
         # A group that gave a message back may have committed nothing yet.
         of_groups = {prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)}
         for place in (topic, *WAITING, CHECK_MAX_TOPIC, *sorted(of_groups.union(copies))):
-            for message in await inspector.find(name, place, key):
+            for message in (await inspector.find(name, place, key)).messages:
                 if _unique_key(message) == key:
                     story.steps.append(_step(name, message, topic))
     story.steps.sort(key=lambda step: (step.at_ms, step.broker_name, step.physical_offset))

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from broker.admin.message_search import FoundMessage
 from broker.admin.printing import NONE, at, number, shown
 from dledger_mq.client.messages import received
 from dledger_mq.message.hosts import unpack_host
@@ -33,14 +34,6 @@ class BodyForm:
 
     kind: str = "text"
     bytes_max: int = BODY_BYTES
-
-
-@dataclass(frozen=True, slots=True)
-class FoundMessage:
-    """A message, and the broker group that has it."""
-
-    broker: str
-    record: StoredMessage
 
 
 def message_json(found: FoundMessage, form: BodyForm) -> dict[str, object]:

@@ -6,8 +6,8 @@ Whatever is asked for is bounded: so many messages, so many bytes of each body.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import trio
@@ -16,11 +16,11 @@ from broker.admin.cluster import Cluster, open_cluster
 from broker.admin.command import Command, CommandGroup
 from broker.admin.exit_codes import EXIT_OK
 from broker.admin.failures import NotThereError
+from broker.admin.message_search import FoundMessage, MessageSearch, ReadingBudget
 from broker.admin.message_view import (
     BODY_BYTES,
     BODY_BYTES_MAX,
     BodyForm,
-    FoundMessage,
     message_json,
     message_lines,
     record_text,
@@ -28,30 +28,36 @@ from broker.admin.message_view import (
 from broker.admin.moments import FORMS
 from broker.admin.options import add_broker_names, add_json, add_namesrv, add_topic, count, moment
 from broker.admin.printing import number, print_json, print_line, print_text
-from dledger_mq.client.errors import ClientUsageError, RequestFailedError
-from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, Standing
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.message.errors import MessageIdError, RecordError
-from dledger_mq.message.ids import offset_msg_id, parse_offset_msg_id
+from dledger_mq.message.errors import MessageIdError
+from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.numbers import QueueId
-from dledger_mq.message.record import decode_records
-from dledger_mq.remoting.codes import ResponseCode
 
 COUNT_DEFAULT: Final = 20
 COUNT_MAX: Final = 10_000
+KEY_COUNT_MAX: Final = 1_000_000
+"""Of a key; they are asked for in pages of 64."""
 READ_BYTES_MAX: Final = 256 * 1024 * 1024
 """Bytes that one command reads of queues, at most."""
 
-_PULLED_AT_ONCE: Final = 32
 _OFFSET_MAX: Final = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """The messages that were found; `total` is how many there are, of which only some are here."""
+    """The messages that were found.
+
+    Attributes:
+        messages: some of them, in the order in which they were stored.
+        total: how many there are.
+        standings: who has answered, by broker group; nobody where that is not said.
+    """
 
     messages: list[FoundMessage]
     total: int
+    standings: Mapping[str, Iterable[Standing]] = field(default_factory=dict)
 
 
 Search = Callable[[Cluster, argparse.Namespace], Awaitable[SearchResult]]
@@ -87,6 +93,15 @@ def _add_limit(command: argparse.ArgumentParser, default: int, most: int) -> Non
     )
 
 
+def _add_member(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--broker-id",
+        type=count(0, 2**31 - 1),
+        metavar="ID",
+        help="ask only the member with this id in routes: 0 leads, others follow and know what they have applied",
+    )
+
+
 def _add_span(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-b", "--begin", type=moment, metavar="TIME", help=f"stored then or later: {FORMS}"
@@ -108,15 +123,33 @@ def _run_with(search: Search, options: argparse.Namespace) -> int:
             {
                 "messages": [message_json(each, form) for each in result.messages],
                 "total": result.total,
+                "answered_by": [
+                    {"broker": broker, **each._asdict()}
+                    for broker, standings in sorted(result.standings.items())
+                    for each in sorted(standings)
+                ],
             }
         )
         return EXIT_OK
     for found in result.messages:
         for line in message_lines(found, form):
             print_text(line)
+    for line in _followers(result):
+        print_line(line, "yellow")
     shown, total = number(len(result.messages)), number(result.total)
     print_line(f"messages: {shown}" + ("" if shown == total else f" of {total}"), "bold")
     return EXIT_OK
+
+
+def _followers(result: SearchResult) -> Iterator[str]:
+    """Return a line for each member that has answered and does not lead: it knows what it has applied."""
+    for broker, standings in sorted(result.standings.items()):
+        for each in sorted(standings):
+            if not each.leads:
+                behind = (
+                    f"; {number(each.behind)} entries are not applied yet" if each.behind else ""
+                )
+                yield f"{broker}: {each.member} has answered, which follows{behind}"
 
 
 def _search(search: Search) -> Callable[[argparse.Namespace], int]:
@@ -131,6 +164,7 @@ def _add_id_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-i", "--id", type=_offset_id, required=True, metavar="ID", help="32 or 56 hex digits"
     )
+    _add_member(command)
     _add_view_options(command)
 
 
@@ -153,14 +187,13 @@ async def _by_id(cluster: Cluster, options: argparse.Namespace) -> SearchResult:
     Raises:
         NotThereError: no broker group has it.
     """
+    search = _search_in(cluster, options)
     _, _, place = parse_offset_msg_id(options.id)
-    others = 0
-    for broker in cluster.brokers:
-        record = await cluster.inspector.view(broker, place)
-        if record is not None:
-            if offset_msg_id(record.store_host, record.physical_offset) == options.id:
-                return SearchResult([FoundMessage(broker, record)], 1)
-            others += 1
+    standing_there = await search.at_place(place)
+    for found in standing_there:
+        if found.message_id == options.id:
+            return SearchResult([found], 1, search.standings)
+    others = len(standing_there)
     why = "; what stands at its place has another id" if others else ""
     raise NotThereError(
         f"there is no message with the id {options.id} on {', '.join(cluster.brokers)}{why} (a unique key, which "
@@ -174,14 +207,16 @@ def _add_unique_key_options(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "-i", "--key", required=True, metavar="KEY", help="UNIQ_KEY, as a send returns it"
     )
+    _add_member(command)
     _add_view_options(command)
 
 
 async def _by_unique_key(cluster: Cluster, options: argparse.Namespace) -> SearchResult:
     """Find the messages that a producer has sent under a unique key: one, or one that came again."""
-    found = await _with_key(cluster, options, MATCHES_MAX, 0, end_ms=FOREVER_MS)
+    search = _search_in(cluster, options)
+    found = await search.by_key(options.topic, options.key, kind="U", count_max=MATCHES_MAX)
     same = [each for each in found if record_text(each.record, b"UNIQ_KEY") == options.key]
-    return _some(same, f"with the unique key {options.key}", options)
+    return _some(same, f"with the unique key {options.key}", options, search)
 
 
 def _add_key_options(command: argparse.ArgumentParser) -> None:
@@ -189,37 +224,36 @@ def _add_key_options(command: argparse.ArgumentParser) -> None:
     add_topic(command)
     command.add_argument("-k", "--key", required=True, metavar="KEY", help="one of its KEYS")
     _add_span(command)
-    _add_limit(command, MATCHES_MAX, MATCHES_MAX)
+    command.add_argument(
+        "-kt",
+        "--kind",
+        choices=("any", "keys", "unique"),
+        default="any",
+        help="among which keys: one of KEYS, the UNIQ_KEY, or any (default)",
+    )
+    _add_limit(command, MATCHES_MAX, KEY_COUNT_MAX)
+    _add_member(command)
     _add_view_options(command)
 
 
 async def _by_key(cluster: Cluster, options: argparse.Namespace) -> SearchResult:
     """Find the newest messages with a key."""
-    end_ms = FOREVER_MS if options.end is None else options.end
-    found = await _with_key(cluster, options, options.limit, options.begin or 0, end_ms=end_ms)
-    return _some(found[-options.limit :], f"with the key {options.key}", options)
+    search = _search_in(cluster, options)
+    found = await search.by_key(
+        options.topic,
+        options.key,
+        kind={"any": "", "keys": "K", "unique": "U"}[options.kind],
+        count_max=options.limit,
+        begin_ms=options.begin or 0,
+        end_ms=FOREVER_MS if options.end is None else options.end,
+        budget=ReadingBudget(READ_BYTES_MAX),
+    )
+    return _some(found, f"with the key {options.key}", options, search)
 
 
-async def _with_key(
-    cluster: Cluster, options: argparse.Namespace, count_max: int, begin_ms: int, *, end_ms: int
-) -> list[FoundMessage]:
-    """Return the messages of a topic with a key, in the order in which they were stored."""
-    found = [
-        FoundMessage(broker, record)
-        for broker in cluster.brokers
-        for record in await cluster.inspector.find(
-            broker,
-            options.topic,
-            options.key,
-            count_max=count_max,
-            begin_ms=begin_ms,
-            end_ms=end_ms,
-        )
-    ]
-    return sorted(found, key=_order)
-
-
-def _some(found: list[FoundMessage], wanted: str, options: argparse.Namespace) -> SearchResult:
+def _some(
+    found: list[FoundMessage], wanted: str, options: argparse.Namespace, search: MessageSearch
+) -> SearchResult:
     """Return what was found.
 
     Raises:
@@ -227,12 +261,12 @@ def _some(found: list[FoundMessage], wanted: str, options: argparse.Namespace) -
     """
     if not found:
         raise NotThereError(f"there is no message of {options.topic} {wanted}")
-    return SearchResult(found, len(found))
+    return SearchResult(found, len(found), search.standings)
 
 
-def _order(found: FoundMessage) -> tuple[int, str, int, int]:
-    record = found.record
-    return record.store_timestamp_ms, found.broker, record.queue_id, record.queue_offset
+def _search_in(cluster: Cluster, options: argparse.Namespace) -> MessageSearch:
+    """Return a search in the broker groups that are meant, at the members that are."""
+    return MessageSearch(cluster.inspector, cluster.brokers, broker_id=options.broker_id)
 
 
 def _add_offset_options(command: argparse.ArgumentParser) -> None:
@@ -285,9 +319,9 @@ async def _by_offset(cluster: Cluster, options: argparse.Namespace) -> SearchRes
         )
     queue = MessageQueue(options.topic, having[0], QueueId(options.queue))
     end = min(stats.max_offset, options.offset + options.limit)
-    return SearchResult(
-        await _Reading(cluster).read(queue, options.offset, end), stats.max_offset - options.offset
-    )
+    search = MessageSearch(cluster.inspector, cluster.brokers)
+    found = await search.read_queue(queue, options.offset, end, ReadingBudget(READ_BYTES_MAX))
+    return SearchResult(found, stats.max_offset - options.offset)
 
 
 def _add_range_options(command: argparse.ArgumentParser) -> None:
@@ -306,7 +340,9 @@ async def _by_time(cluster: Cluster, options: argparse.Namespace) -> SearchResul
         NotThereError: there is no such topic.
         ClientUsageError: they are too much to be read at once.
     """
-    reader, reading = cluster.inspector.reader, _Reading(cluster)
+    reader = cluster.inspector.reader
+    search = MessageSearch(cluster.inspector, cluster.brokers)
+    budget = ReadingBudget(READ_BYTES_MAX)
     found: list[FoundMessage] = []
     total = 0
     held = {broker: await cluster.queues(broker, options.topic) for broker in cluster.brokers}
@@ -322,62 +358,18 @@ async def _by_time(cluster: Cluster, options: argparse.Namespace) -> SearchResul
                 end = min(end, await reader.offset_at(queue, options.end + 1))
             total += max(0, end - start)
             first = max(start, end - options.limit) if options.newest else start
-            found += await reading.read(queue, first, min(end, first + options.limit))
-    found.sort(key=_order)
+            last = min(end, first + options.limit)
+            found += await search.read_queue(queue, first, last, budget)
+    found.sort(key=lambda one: one.order)
     chosen = found[-options.limit :] if options.newest else found[: options.limit]
     return SearchResult(chosen, total)
-
-
-class _Reading:
-    """Reads queues for one command, and not more of them than a machine has room for."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._reader = cluster.inspector.reader
-        self._bytes_left = READ_BYTES_MAX
-
-    async def read(self, queue: MessageQueue, start: int, end: int) -> list[FoundMessage]:
-        """Read the messages of a queue from `start` to before `end`.
-
-        Raises:
-            ClientUsageError: all that was asked for is too much.
-            ClientError: the queue could not be read.
-        """
-        found: list[FoundMessage] = []
-        place = start
-        while place < end:
-            most = min(_PULLED_AT_ONCE, end - place)
-            pulled = await self._reader.pull_records(queue, place, max_messages=most)
-            self._bytes_left -= len(pulled.records)
-            if self._bytes_left < 0:
-                raise ClientUsageError(
-                    f"they have more than {READ_BYTES_MAX >> 20} MiB: ask for fewer with --limit"
-                )
-            found += [
-                each for each in _found(queue, pulled.records) if each.record.queue_offset < end
-            ]
-            if pulled.next_offset <= place:
-                break
-            place = pulled.next_offset
-        return found
-
-
-def _found(queue: MessageQueue, records: bytes) -> list[FoundMessage]:
-    """Return the messages of a pull.
-
-    Raises:
-        RequestFailedError: they cannot be read.
-    """
-    try:
-        return [FoundMessage(queue.broker_name, each) for each in decode_records(records)]
-    except RecordError as error:
-        text = f"unreadable messages: {error}"
-        raise RequestFailedError(ResponseCode.SUCCESS, text) from error
 
 
 _FIELDS: Final = """\
 messages: [topic, broker, queue, offset, physical_offset, message_id, unique_key, keys: [...], tags, born_ms, born_host,
   stored_ms, store_host, reconsume_times, flag, sys_flag, size_bytes, properties: {...}, body_bytes,
-  body_encoding (text, hex, base64), body, body_cut, body_packed], total"""
+  body_encoding (text, hex, base64), body, body_cut, body_packed], total,
+  answered_by: [broker, member, leads, behind]"""
 
 MESSAGES = CommandGroup(
     "messages",

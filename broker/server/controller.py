@@ -80,7 +80,9 @@ class BrokerController:
 
     def connection_closed(self, number: int) -> None:
         """Drop all that belongs to a client's connection that ended."""
-        self.services.link_server.connection_closed(number)
+        if self.services.link_server.connection_closed(number):
+            self.services.replies.node_lost()
+        self.services.requesters.connection_closed(number)
         self.services.sends.connection_closed(number)
         self.services.pulls.connection_closed(number)
         self.members.connection_closed(number)
@@ -115,6 +117,7 @@ class BrokerController:
             self.commits.staging.discard()
             self.services.ends.leadership_began()
             self.services.checks.leadership_began()
+            self.services.replies.leadership_began()
             self._set_up()
         self._was_serving = view.is_serving
         self.services.member_info.role_changed(view)
@@ -142,6 +145,7 @@ class BrokerController:
         self.link.expire(now_ms)
         self.members.tick(now_ms)
         self.services.calls.expire(now_ms)
+        self.services.replies.tick(now_ms)
         self.services.resets.tick()
         self._offsets.tick(now_ms)
         self.services.digests.tick(now_ms)

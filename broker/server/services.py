@@ -32,6 +32,8 @@ from broker.server.handlers.offsets import Offsets
 from broker.server.handlers.pins import PinRequests
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
+from broker.server.handlers.replies import Replies
+from broker.server.handlers.requesters import Requesters
 from broker.server.handlers.resets import ResetRequests
 from broker.server.handlers.row_sends import RowSends
 from broker.server.handlers.runtime_info import RuntimeInfo
@@ -79,8 +81,9 @@ class Services:
     """All services of one broker.
 
     Attributes:
-        commits, link, router, points, members, calls, resets, offsets, ends, pulls, delays, timers, checks, digests,
-            retention, trims, member_info, runtime, stats, sends: the services whose events the controller passes on.
+        commits, link, router, points, requesters, members, calls, replies, resets, offsets, ends, pulls, delays,
+            timers, checks, digests, retention, trims, member_info, runtime, stats, sends: the services whose events
+            the controller passes on.
         repeats: the notes on answers to sends; None where repeats are not recognised.
         link_server: this node's end of the links of other nodes.
         dispatch: the table of all handlers.
@@ -117,8 +120,9 @@ class Services:
         self.router = self._make_router(linear)
         self.points = self._make_points(linear)
         self._followers = Followers(self._follower_id, environment.monotonic_ms)
+        self.requesters = Requesters()
         self.members = self._make_members()
-        self.calls = ClientCalls(self.link, self.members, environment.monotonic_ms)
+        self.calls = ClientCalls(self.link, self.members, self.requesters, environment.monotonic_ms)
         self._committers = self._make_committers()
         self.resets = self._make_resets()
         self.offsets = self._make_offsets()
@@ -142,6 +146,7 @@ class Services:
         self.runtime = self._make_runtime()
         self.stats = self._make_stats()
         self.sends = self._make_sends()
+        self.replies = self._make_replies()
         self._send_backs = self._make_send_backs()
         self.retention = self._make_retention()
         self.trims = Trims(log.reader, lambda: state.queues)
@@ -253,6 +258,7 @@ class Services:
             followers=self._followers,
             outputs=self._outputs,
             nursery=self._environment.nursery,
+            beaten=self.requesters.beat,
             auto_create_groups=config.auto_create_groups,
             tasks_max=config.limits.requests_max,
             now_ms=self._environment.monotonic_ms,
@@ -286,6 +292,7 @@ class Services:
         dispatch = Dispatch(self.router, self._environment.monotonic_ms)
         dispatch.lane = self.sends.lane
         dispatch.client_answers = self.calls.answered
+        dispatch.seen = self.requesters.seen
         return dispatch
 
     def _make_committers(self) -> Committers:
@@ -391,6 +398,7 @@ class Services:
         """Register the handlers of all services."""
         for service in (
             self.sends,
+            self.replies,
             self._send_backs,
             self.pulls,
             self.offsets,
@@ -456,6 +464,21 @@ class Services:
             rows=rows,
             repeats=self.repeats,
             new_topics=self._new_topics,
+        )
+
+    def _make_replies(self) -> Replies:
+        """Build the way of replies; `calls` and the rules of sends have to exist by then."""
+        environment = self._environment
+        return Replies(
+            self.router,
+            self.calls,
+            self.requesters,
+            nodes=self.members.exchange.links,
+            replies=self._answers.replies,
+            body_bytes_max=lambda: self._send_rules.settings.message_bytes_max,
+            store_host=str(environment.service_address),
+            wall_ms=environment.wall_ms,
+            now_ms=environment.monotonic_ms,
         )
 
     def _make_send_backs(self) -> SendBacks:

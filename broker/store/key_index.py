@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -171,10 +172,11 @@ class _Walk:
         found: places and store times of the messages under the hash, newest first.
     """
 
-    __slots__ = ("_capacity", "_hashed", "_next", "found", "number")
+    __slots__ = ("_before", "_capacity", "_hashed", "_next", "found", "number")
 
-    def __init__(self, sealed: _Sealed, hashed: int) -> None:
+    def __init__(self, sealed: _Sealed, hashed: int, before: PhysicalOffset | None) -> None:
         self.number = sealed.number
+        self._before = before
         self.found: list[tuple[PhysicalOffset, StoreTimeMs]] = []
         self._capacity = sealed.capacity
         self._hashed = hashed
@@ -189,16 +191,30 @@ class _Walk:
         """Look at so many more units, or at all that are left; what `read` raises leaves it as it is."""
         slots_bytes = links_bytes = self._capacity * _NUMBER_BYTES
         if self._next is None:
-            slot = self._hashed & (self._capacity - 1)
-            (self._next,) = _NUMBER.unpack(read(slot * _NUMBER_BYTES, _NUMBER_BYTES))
+            self._next = self._begin(read)
         while self._next and steps:
             place = self._next - 1
             at = slots_bytes + links_bytes + place * _UNIT_BYTES
             found, physical_offset, store_ms = _UNIT.unpack(read(at, _UNIT_BYTES))
             (older,) = _NUMBER.unpack(read(slots_bytes + place * _NUMBER_BYTES, _NUMBER_BYTES))
-            if found == self._hashed:
+            if found == self._hashed and (self._before is None or physical_offset < self._before):
                 self.found.append((physical_offset, store_ms))
             self._next, steps = older, steps - 1
+
+    def _begin(self, read: ReadPart) -> int:
+        """Return the number of the unit from which the way goes on to older ones; 0: there is none."""
+        units_at = 2 * self._capacity * _NUMBER_BYTES
+
+        def unit(place: int) -> tuple[int, PhysicalOffset]:
+            at = units_at + place * _UNIT_BYTES
+            found, physical_offset, _ = _UNIT.unpack(read(at, _UNIT_BYTES))
+            return found, physical_offset
+
+        number = _number_at(unit, self._capacity, self._hashed, self._before)
+        if number is None:
+            slot = self._hashed & (self._capacity - 1)
+            (number,) = _NUMBER.unpack(read(slot * _NUMBER_BYTES, _NUMBER_BYTES))
+        return number
 
 
 class Walks:
@@ -318,7 +334,14 @@ class KeyIndex:
             self._seal()
 
     def candidates(
-        self, topic: str, key: str, begin_ms: int, end_ms: int, *, walks: Walks | None = None
+        self,
+        topic: str,
+        key: str,
+        begin_ms: int,
+        end_ms: int,
+        *,
+        before: PhysicalOffset | None = None,
+        walks: Walks | None = None,
     ) -> Iterator[PhysicalOffset]:
         """Yield where messages stand that were stored in begin_ms..end_ms (both included), newest first.
 
@@ -329,17 +352,19 @@ class KeyIndex:
             key: one of theirs.
             begin_ms: store time.
             end_ms: store time.
+            before: only messages before this place, from which the search goes on without looking at what stands
+                behind it, if a message with the key stands there; None: all.
             walks: what this very query has found, if whoever asks may wait for the disk; else it is read here.
 
         Raises:
             FilesNotLoadedError: there are walks, and a segment is neither among them nor in memory.
         """
         hashed = key_hash(topic, key)
-        yield from self._walk_active(hashed, begin_ms, end_ms)
-        wanted = [each for each in reversed(self._sealed) if each.has_from(begin_ms, end_ms)]
+        yield from self._walk_active(hashed, begin_ms, end_ms, before)
+        wanted = [each for each in self._sealed_before(before) if each.has_from(begin_ms, end_ms)]
         ways = {} if walks is None else walks.through(self)
         for place, sealed in enumerate(wanted):
-            walk = ways.setdefault(sealed.number, _Walk(sealed, hashed))
+            walk = ways.setdefault(sealed.number, _Walk(sealed, hashed, before))
             read = self._read if walks is None else self._resident
             given = 0
             while given < len(walk.found) or not walk.has_ended:
@@ -351,14 +376,24 @@ class KeyIndex:
                     walk.go_on(partial(read, sealed.number), steps=1)
                 except _NotResidentError:
                     assert walks is not None, "what may be waited for is read"
-                    work = self._walking(wanted[place : place + SEGMENTS_WALKED], ways, hashed)
+                    work = self._walking(
+                        [
+                            ways.setdefault(each.number, _Walk(each, hashed, before))
+                            for each in wanted[place : place + SEGMENTS_WALKED]
+                        ]
+                    )
                     raise FilesNotLoadedError(work) from None
 
-    def _walking(
-        self, wanted: list[_Sealed], ways: dict[int, _Walk], hashed: int
-    ) -> Callable[[], None]:
+    def _sealed_before(self, before: PhysicalOffset | None) -> list[_Sealed]:
+        """Return the full segments that may have messages before a place, newest first."""
+        sealed = self._sealed
+        if before is not None:
+            ends = [each.last_physical_offset for each in sealed]
+            sealed = sealed[: bisect_left(ends, before) + 1]
+        return sealed[::-1]
+
+    def _walking(self, going: list[_Walk]) -> Callable[[], None]:
         """Return work for any thread that goes on with the walks through some segments."""
-        going = [ways.setdefault(each.number, _Walk(each, hashed)) for each in wanted]
         store = self._store
 
         def walk_all() -> None:
@@ -502,14 +537,27 @@ class KeyIndex:
         if last_unit and _UNIT.unpack(last_unit)[1:] != newest:
             raise SnapshotRefusedError(f"the key index's newest unit is another one than {newest}")
 
-    def _walk_active(self, hashed: int, begin_ms: int, end_ms: int) -> Iterator[PhysicalOffset]:
+    def _walk_active(
+        self, hashed: int, begin_ms: int, end_ms: int, before: PhysicalOffset | None
+    ) -> Iterator[PhysicalOffset]:
         """Yield where the newest segment's messages under a hash stand."""
         physical_offset: PhysicalOffset
-        number = self._slots[hashed & (self._capacity - 1)]
         units, links = self._units, self._links
+
+        def unit(place: int) -> tuple[int, PhysicalOffset]:
+            found, physical_offset, _ = _UNIT.unpack_from(units, place * _UNIT_BYTES)
+            return found, physical_offset
+
+        number = _number_at(unit, len(links), hashed, before)
+        if number is None:
+            number = self._slots[hashed & (self._capacity - 1)]
         while number:
             found, physical_offset, store_ms = _UNIT.unpack_from(units, (number - 1) * _UNIT_BYTES)
-            if found == hashed and begin_ms <= store_ms <= end_ms:
+            if (
+                found == hashed
+                and begin_ms <= store_ms <= end_ms
+                and (before is None or physical_offset < before)
+            ):
                 yield physical_offset
             older = links[number - 1]
             assert older < number, f"unit {number} of the newest segment goes on to {older}"
@@ -562,6 +610,39 @@ class KeyIndex:
     def _drop(self, number: int) -> None:
         if self._unwritten.pop(number, None) is None:
             self._store.drop(number)
+
+
+def _number_at(
+    unit: Callable[[int], tuple[int, PhysicalOffset]],
+    count: int,
+    hashed: int,
+    before: PhysicalOffset | None,
+) -> int | None:
+    """Return the number of the oldest unit of a hash at exactly the place `before`, from 1.
+
+    Units stand in the order of their places, so it takes few looks. From there the links go on to what is older.
+
+    Args:
+        unit: returns the hash and the place of a unit, by its place among `count`, from 0.
+        count: of the units.
+        hashed: of the key.
+        before: where a message with the key stands; None: nowhere.
+
+    Returns:
+        0 if all units stand at that place or behind it; None if the way has to begin at the newest unit.
+    """
+    if before is None:
+        return None
+    first = bisect_left(range(count), before, key=lambda place: unit(place)[1])
+    if first == 0 and (not count or unit(0)[1] > before):
+        return 0
+    for place in range(first, count):
+        found, physical_offset = unit(place)
+        if physical_offset != before:
+            break
+        if found == hashed:
+            return place + 1
+    return None
 
 
 def _big_endian(numbers: array[int]) -> bytes:

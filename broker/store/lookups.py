@@ -7,6 +7,7 @@ Nothing here knows requests, or waits.
 from __future__ import annotations
 
 from contextlib import suppress
+from enum import Enum
 from typing import Final
 
 from broker.store.consume_queue import ConsumeQueue
@@ -25,6 +26,18 @@ from dledger_mq.message.record import decode_record
 
 QUERY_COUNT_MAX: Final = 64
 """Results of a query by key (T3)."""
+
+QUERY_BYTES_MAX: Final = 8 << 20
+"""Of them all, unless one alone has more: a frame has at most 16 MiB."""
+
+
+class KeyKind(Enum):
+    """The keys of a message among which one is looked for; the values are RocketMQ's, from 5.4 on."""
+
+    ANY = ""
+    UNIQUE = "U"
+    KEYS = "K"
+
 
 _EMPTY_MAX: Final = 64
 """Entries without records that are passed over in search of the oldest one."""
@@ -181,10 +194,14 @@ def query_by_key(
     count_max: int,
     begin_ms: int,
     end_ms: int,
-    is_unique_key: bool = False,
+    kind: KeyKind = KeyKind.ANY,
+    before: PhysicalOffset | None = None,
     walks: Walks | None = None,
 ) -> list[memoryview]:
     """Return the newest messages that have a key, in log order (request 12; T2, T3).
+
+    The first of them stands where a further query goes on (`before`): so nothing is given twice or left out, whatever
+    is stored meanwhile.
 
     Unlike RocketMQ's index this compares the key's text, so there are no others among them.
 
@@ -196,11 +213,18 @@ def query_by_key(
     count_max = min(count_max, QUERY_COUNT_MAX)
     wanted = key.encode()
     found: list[memoryview] = []
+    size_bytes = 0
+    last: PhysicalOffset | None = None
     not_loaded: list[tuple[PhysicalOffset, int]] = []
     beginning = state.retention.beginning_of(topic)
-    for physical_offset in state.key_index.candidates(topic, key, begin_ms, end_ms, walks=walks):
+    for physical_offset in state.key_index.candidates(
+        topic, key, begin_ms, end_ms, before=before, walks=walks
+    ):
         if len(found) + len(not_loaded) >= count_max or physical_offset < beginning:
             break  # older ones stand before it, too
+        if physical_offset == last:
+            continue  # it has the key twice
+        last = physical_offset
         try:
             record = reader.read_at(physical_offset)
         except MessageGoneError:
@@ -208,7 +232,10 @@ def query_by_key(
         except NotLoadedError as error:
             not_loaded += error.places
             continue
-        if _has_key(record, topic, wanted, is_unique_key=is_unique_key):
+        if _has_key(record, topic, wanted, kind):
+            size_bytes += len(record)
+            if found and size_bytes > QUERY_BYTES_MAX:
+                break
             found.append(record)
     if not_loaded:
         raise NotLoadedError(sorted(not_loaded))
@@ -217,11 +244,11 @@ def query_by_key(
     return found
 
 
-def _has_key(record: memoryview, topic: str, key: bytes, *, is_unique_key: bool) -> bool:
-    """Return whether a record is of the topic and has the key, as its unique one or among the others."""
+def _has_key(record: memoryview, topic: str, key: bytes, kind: KeyKind) -> bool:
+    """Return whether a record is of the topic and has the key."""
     message = decode_record(bytes(record), check_crc=False)
     if message.topic != topic:
         return False
-    if find_property(message.properties, UNIQ_KEY) == key:
+    if kind is not KeyKind.KEYS and find_property(message.properties, UNIQ_KEY) == key:
         return True
-    return not is_unique_key and key in split_keys(message.find(KEYS) or b"")
+    return kind is not KeyKind.UNIQUE and key in split_keys(message.find(KEYS) or b"")

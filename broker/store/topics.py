@@ -126,7 +126,7 @@ def configured_system_topics(
         *([_plain(names.TRACE_TOPIC, 1)] if trace else []),
         _plain(cluster, 16, PERM_ALL),
         _plain(broker, 1, PERM_ALL),
-        _plain(f"{cluster}_REPLY_TOPIC", 1),
+        _plain(names.reply_topic(cluster), 1),
         _plain(f"{names.SYSTEM_TOPIC_PREFIX}REVIVE_LOG_{cluster}", 8),
         _plain(f"{names.SYSTEM_TOPIC_PREFIX}SYNC_BROKER_MEMBER_{broker}", 1),
     ]

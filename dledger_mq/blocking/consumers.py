@@ -94,6 +94,7 @@ class PushConsumer(Runner[push_consumer.PushConsumer]):
     pause = in_loop(push_consumer.PushConsumer.pause)
     resume = in_loop(push_consumer.PushConsumer.resume)
     seek = blocking(push_consumer.PushConsumer.seek)
+    reply = blocking(push_consumer.PushConsumer.reply)
     commit = blocking(push_consumer.PushConsumer.commit)
     statistics = in_loop(push_consumer.PushConsumer.statistics)
 

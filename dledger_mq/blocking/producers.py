@@ -51,6 +51,7 @@ class Producer(Runner[producer.Producer]):
     send = blocking(producer.Producer.send)
     send_batch = blocking(producer.Producer.send_batch)
     send_oneway = blocking(producer.Producer.send_oneway)
+    request = blocking(producer.Producer.request)
     recall = blocking(producer.Producer.recall)
     queues = blocking(producer.Producer.queues)
     statistics = in_loop(producer.Producer.statistics)

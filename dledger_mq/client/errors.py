@@ -85,6 +85,23 @@ class TooLateError(RequestTimeoutError):
     definite = True
 
 
+class NoReplyError(ClientError):
+    """A request message is stored, and no reply to it came in time: it may have been carried out, or may yet be.
+
+    Attributes:
+        unique_key: the message's UNIQ_KEY.
+    """
+
+    definite = False
+
+    def __init__(self, topic: str, unique_key: str, timeout_s: float) -> None:
+        self.topic = topic
+        self.unique_key = unique_key
+        super().__init__(
+            f"no reply came in {timeout_s:g} s to the message {unique_key} of {topic}, which is stored"
+        )
+
+
 class RequestFailedError(ClientError):
     """A broker or name server answered with an error code.
 

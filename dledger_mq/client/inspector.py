@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import anyio
 import msgspec
@@ -27,10 +27,17 @@ from dledger_mq.client.session import is_transient, raise_for
 from dledger_mq.message.errors import RecordError
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.message.record import StoredMessage, decode_records
+from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import read_object
+from dledger_mq.remoting.message_queries import (
+    ANSWERED_BY_FIELD,
+    BEFORE_FIELD,
+    BEHIND_FIELD,
+    LEADS_FIELD,
+)
 from dledger_mq.remoting.route import decode_cluster_info
 
 TOOLS_GROUP: Final = "TOOLS_CONSUMER"
@@ -40,6 +47,27 @@ FOREVER_MS: Final = 2**62
 
 GroupOffsets = dict[str, dict[str, dict[int, QueueOffset]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
+
+
+class Standing(NamedTuple):
+    """Who has answered a search.
+
+    Attributes:
+        member: its id.
+        leads: whether it led.
+        behind: entries that it knew to be committed and had not applied; what they hold is not in its answer.
+    """
+
+    member: str
+    leads: bool
+    behind: int
+
+
+class Found(NamedTuple):
+    """What a search has found, in log order; `standing`: who says so, None: it is not said."""
+
+    messages: list[StoredMessage]
+    standing: Standing | None
 
 
 class Inspector(Lifetime):
@@ -100,8 +128,13 @@ class Inspector(Lifetime):
         count_max: int = MATCHES_MAX,
         begin_ms: int = 0,
         end_ms: int = FOREVER_MS,
-    ) -> list[StoredMessage]:
+        kind: str = "",
+        before: int | None = None,
+        broker_id: int | None = None,
+    ) -> Found:
         """Return the newest messages of a topic with a key or unique key, in log order. Raises ClientError.
+
+        There may be more, which `before` asks for; groups of RocketMQ do not know it, and give the newest again.
 
         Args:
             broker_name: the broker group.
@@ -110,6 +143,9 @@ class Inspector(Lifetime):
             count_max: at most so many.
             begin_ms: stored from then on; ms since 1970.
             end_ms: stored until then.
+            kind: `K` for KEYS alone, `U` for unique keys alone; empty: both.
+            before: only messages before this place of the log: where the oldest one that was found stands.
+            broker_id: only the member with this id in routes is asked; None: the leader first.
         """
         ext = {
             "topic": topic,
@@ -118,18 +154,26 @@ class Inspector(Lifetime):
             "beginTimestamp": str(begin_ms),
             "endTimestamp": str(end_ms),
         }
-        answer = await self.ask(broker_name, RequestCode.QUERY_MESSAGE, ext)
+        if kind:
+            ext["indexType"] = kind
+        if before is not None:
+            ext[BEFORE_FIELD] = str(before)
+        answer = await self.ask(broker_name, RequestCode.QUERY_MESSAGE, ext, broker_id=broker_id)
         if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return []
-        return _records(raise_for(answer))
+            return Found([], None)
+        return Found(_records(raise_for(answer)), _standing(answer))
 
-    async def view(self, broker_name: str, physical_offset: int) -> StoredMessage | None:
-        """Return the message at a place in the log; None when there is none. Raises ClientError."""
+    async def view(
+        self, broker_name: str, physical_offset: int, *, broker_id: int | None = None
+    ) -> Found:
+        """Return the message at a place in the log; none when there is none. Raises ClientError."""
         ext = {"offset": str(physical_offset)}
-        answer = await self.ask(broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext)
+        answer = await self.ask(
+            broker_name, RequestCode.VIEW_MESSAGE_BY_ID, ext, broker_id=broker_id
+        )
         if answer.code == ResponseCode.SYSTEM_ERROR:
-            return None
-        return _records(raise_for(answer))[0]
+            return Found([], None)
+        return Found(_records(raise_for(answer))[:1], _standing(answer))
 
     async def addresses(self) -> Mapping[str, Mapping[int, str]]:
         """Ask a name server for the nodes of all groups: broker id to address, by broker name. Raises ClientError."""
@@ -147,9 +191,17 @@ class Inspector(Lifetime):
         return {name: data.broker_addrs for name, data in brokers.items()}
 
     async def ask(
-        self, broker_name: str, code: int, ext: Mapping[str, str], body: bytes = b""
+        self,
+        broker_name: str,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        broker_id: int | None = None,
     ) -> RemotingCommand:
         """Ask a group, its leader first, until there is an answer that stands or the time is over.
+
+        With a `broker_id` only the member that has it in routes is asked.
 
         Only for requests that may be carried out twice.
 
@@ -163,6 +215,11 @@ class Inspector(Lifetime):
         unknown: ConnectionLostError | RequestTimeoutError | None = None
         while True:
             addresses = (await self.addresses()).get(broker_name, {})
+            if broker_id is not None:
+                if broker_id not in addresses:
+                    text = f"no node of this group has the id {broker_id} in routes"
+                    raise NoRouteError(broker_name, text)
+                addresses = {broker_id: addresses[broker_id]}
             failure: NoRouteError | RequestFailedError
             failure = NoRouteError(broker_name, "no node of this group is known")
             for _, address in sorted(addresses.items()):
@@ -180,6 +237,21 @@ class Inspector(Lifetime):
             if anyio.current_time() + backoff_s(tries) >= deadline:
                 raise unknown or failure
             await anyio.sleep(backoff_s(tries))
+
+
+def _standing(answer: RemotingCommand) -> Standing | None:
+    """Return who has answered; None: it does not say (RocketMQ)."""
+    ext = answer.ext
+    if ANSWERED_BY_FIELD not in ext:
+        return None
+    try:
+        return Standing(
+            ext[ANSWERED_BY_FIELD],
+            fields.boolean(ext, LEADS_FIELD),
+            fields.int64(ext, BEHIND_FIELD, 0),
+        )
+    except FieldError as error:
+        raise RequestFailedError(answer.code, f"unreadable answer: {error}") from error
 
 
 def _records(answer: RemotingCommand) -> list[StoredMessage]:

@@ -172,6 +172,7 @@ class Lane:
         *,
         tls: ssl.SSLContext | None = None,
         credentials: Credentials | None = None,
+        on_request: Callable[[Wire, Frame], None] | None = None,
     ) -> None:
         self.broker_name = broker_name
         self.failures = 0  # in a row, without a success between
@@ -181,6 +182,7 @@ class Lane:
         self._credentials = credentials
         self._finder = finder
         self._on_settled = on_settled
+        self._on_request = on_request
         self._waiting: deque[PendingSend] = deque()
         self._in_flight: dict[int, PendingSend] = {}
         self._in_flight_bytes = 0
@@ -355,7 +357,9 @@ class Lane:
             for frame in frames:
                 answer = decode_answer(frame)
                 if not answer.flag & FLAG_RESPONSE:
-                    continue  # the broker asks something
+                    if self._on_request is not None and self._wire is not None:
+                        self._on_request(self._wire, frame)
+                    continue
                 pending = self._in_flight.pop(answer.opaque, None)
                 if pending is None:
                     continue  # its deadline has passed

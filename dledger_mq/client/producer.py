@@ -33,25 +33,34 @@ from dledger_mq.client.errors import (
     ClientUsageError,
     InvalidMessageError,
     NameServersUnreachableError,
+    NoReplyError,
     NoRouteError,
     RequestFailedError,
+    SendError,
 )
 from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.lane import Lane, PendingSend
 from dledger_mq.client.lifetime import Lifetime
+from dledger_mq.client.link import Link
 from dledger_mq.client.messages import (
     Message,
+    ReceivedMessage,
     SendResult,
     check_message,
 )
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.producer_settings import ProducerOptions, ProducerSettings
 from dledger_mq.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
+from dledger_mq.client.replies import OpenQuestions, Question
 from dledger_mq.client.send_maker import SendMaker
 from dledger_mq.client.session import Session, raise_for
+from dledger_mq.client.wire import Wire
 from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.recall_handle import HandleError, RecallHandle
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import FrameError
+from dledger_mq.remoting.frame import Frame
+from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command
 from dledger_mq.remoting.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -98,6 +107,7 @@ class Producer(Lifetime):
         self._maker = SendMaker(group, settings)
         self._turn = RoundRobin()
         self._lanes: dict[str, Lane] = {}
+        self._questions = OpenQuestions()
         self._pending = 0
         self._pending_bytes = 0
         self._succeeded = self._refused = self._unknown = 0
@@ -121,6 +131,7 @@ class Producer(Lifetime):
             self._maker.open(session)
             self._now = session.loop.now
             self._lanes = {}  # those of an earlier life have ended
+            session.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
             self._opened(session)
             session.routes.default_queues = self._settings.default_queues
             session.start()
@@ -397,6 +408,81 @@ class Producer(Lifetime):
         self._enter(pending, at_once=True)
         await pending.wait()
 
+    async def request(
+        self,
+        message: Message,
+        *,
+        queue: MessageQueue | None = None,
+        key: str | bytes | None = None,
+        selector: QueueSelector | None = None,
+        timeout_s: float | None = None,
+    ) -> ReceivedMessage:
+        """Send a message and return the reply of whoever consumes it (`PushConsumer.reply`).
+
+        The queue is chosen as for `send`; `timeout_s` is for all of it. The reply stands in no topic, so its offsets
+        are 0. A message that is delivered again, or to several groups, may be replied to several times: the first one
+        counts.
+
+        Raises:
+            InvalidMessageError, NoRouteError, NameServersUnreachableError: nothing was sent.
+            SendRefusedError: surely not stored.
+            SendOutcomeUnknownError: may be stored; no reply came.
+            NoReplyError: stored, and no reply came in time.
+        """
+        session = self._live()
+        deadline = self._deadline(timeout_s)
+        left_s = deadline - self._now()
+        check_message(message, self._body_bytes_max)
+        target = await self._choose(
+            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+        )
+        question = self._questions.ask(message, session.client_id, left_s)
+        try:
+            with anyio.move_on_after(deadline - self._now()):
+                await session.make_known(target.broker_name)
+            await self._wait_for_room()
+            pending = self._maker.single(question.message, target, deadline=deadline)
+            return await self._reply_to(question, pending, deadline, left_s)
+        finally:
+            self._questions.forget(question)
+
+    async def _reply_to(
+        self, question: Question, pending: PendingSend, deadline: float, timeout_s: float
+    ) -> ReceivedMessage:
+        """Send a message that asks for a reply, and wait for that; it may come before the send has ended."""
+
+        async def watch_send() -> None:
+            try:
+                await self._carry_out(pending)
+            except SendError as error:
+                question.failure = error
+                question.ended.set()
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(watch_send)
+            with anyio.move_on_after(deadline - self._now()):
+                await question.ended.wait()
+            if question.reply is not None or pending.result is not None:
+                tasks.cancel_scope.cancel()  # else the send's own deadline ends it now
+        if question.reply is not None:
+            return question.reply
+        if question.failure is not None:
+            raise question.failure
+        raise NoReplyError(question.message.topic, pending.unique_key, timeout_s)
+
+    def _on_reply(self, link: Link, command: RemotingCommand) -> None:
+        link.answer(self._questions.taken(command))
+
+    def _on_lane_request(self, wire: Wire, frame: Frame) -> None:
+        """Take what a broker asks over the connection on which messages are sent, which may be all that it knows."""
+        try:
+            command = decode_command(frame)
+        except FrameError as error:
+            log.warning("a broker sent a request that cannot be read: %s", error)
+            return
+        if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+            wire.send_nowait(encode_command(self._questions.taken(command)))
+
     async def recall(self, handle: str, *, timeout_s: float | None = None) -> bool:
         """Take a message back that waits for its due time (`SendResult.recall_handle`).
 
@@ -545,6 +631,7 @@ class Producer(Lifetime):
                 session.loop,
                 tls=session.links.tls,
                 credentials=session.links.credentials,
+                on_request=self._on_lane_request,
             )
             session.nursery.start_soon(lane.run, name=f"lane {name}")
         if self._settings.hooks is not None:

@@ -33,7 +33,9 @@ from anyio.abc import TaskGroup
 
 from dledger_mq.client.arguments import (
     check_group,
+    check_instance,
     check_queue,
+    check_seconds,
     check_text,
     queue_list,
     queue_offset,
@@ -58,6 +60,7 @@ from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.operator_requests import OperatorRequests
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.replies import REPLY_TIMEOUT_S, send_reply
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, make_client_id
 from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
@@ -371,6 +374,31 @@ class PushConsumer(Lifetime):
         if check_queue(queue) not in assignment.readers or place < 0:
             raise ClientUsageError(f"{queue} is not ours to go to {offset}")
         await assignment.move({queue: place})
+
+    async def reply(
+        self, message: ReceivedMessage, body: bytes, *, timeout_s: float = REPLY_TIMEOUT_S
+    ) -> None:
+        """Reply to a message that asks for it (`Producer.request`); returns when the requester has the reply.
+
+        Nothing is stored. Replying twice is harmless: the requester takes the first.
+
+        Raises:
+            ClientUsageError: the message asks for no reply.
+            InvalidMessageError: the body is too large.
+            RequestFailedError: the requester is gone, or has not confirmed it; the remark says which.
+            NoRouteError, ConnectionLostError, RequestTimeoutError: nobody answered; the requester may have it.
+        """
+        self._owned()
+        assert self._session is not None, f"{self.group} owns queues without a session"
+        check_instance("message", message, ReceivedMessage)
+        check_instance("body", body, bytes)
+        await send_reply(
+            self._session,
+            self.group,
+            message,
+            body,
+            timeout_s=check_seconds("timeout_s", timeout_s),
+        )
 
     async def commit(self) -> None:
         """Commit what is consumed now, without waiting for the interval."""

@@ -200,6 +200,14 @@ class Session:
             for address in sorted(self.routes.all_addresses()):
                 nursery.start_soon(self._beat_one, address, body)
 
+    async def make_known(self, broker_name: str) -> None:
+        """Send a heartbeat to the node of a group that leads, unless that has one; nothing happens without a leader."""
+        address = await self.routes.find(broker_name, ask=False)
+        heartbeat = self._heartbeat()
+        if address is None or heartbeat is None or self.links.get(address).has_taken_heartbeat:
+            return
+        await self._beat_one(address, encode_heartbeat(heartbeat))
+
     async def _beat_one(self, address: str, body: bytes) -> None:
         """Send one heartbeat; a failure is only logged at debug, since the next one comes in any case."""
         try:

@@ -18,6 +18,7 @@ GROUP_LENGTH_MAX: Final = 120
 
 RETRY_PREFIX: Final = "%RETRY%"
 DLQ_PREFIX: Final = "%DLQ%"
+REPLY_TOPIC_SUFFIX: Final = "_REPLY_TOPIC"
 SYSTEM_TOPIC_PREFIX: Final = "rmq_sys_"
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 
@@ -80,6 +81,11 @@ def retry_topic(group: str) -> str:
 def dlq_topic(group: str) -> str:
     """Return the topic that a group's messages end on after the last retry."""
     return DLQ_PREFIX + group
+
+
+def reply_topic(cluster: str) -> str:
+    """Return the topic that replies to request messages of a cluster name; nothing is stored there."""
+    return cluster + REPLY_TOPIC_SUFFIX
 
 
 def is_system_topic(topic: str) -> bool:

@@ -279,6 +279,8 @@ class FakeGroup:
         if wanted == IGNORED:
             return
         self.create_topic(fields.topic)
+        if find_property(properties, b"REPLY_TO_CLIENT") is not None:
+            properties += b"CLUSTER\x01%b\x02" % CLUSTER.encode()
         if find_property(properties, b"TRAN_MSG") == b"true":
             self._on_half(connection, request, body, properties, is_lost=wanted == LOST)
             return
@@ -416,8 +418,9 @@ class FakeGroup:
                 return self._on_lock_request(request)
             case RequestCode.END_TRANSACTION:
                 return self.transactions.end(request)
-            case RequestCode.CONSUMER_SEND_MSG_BACK:
-                return self._on_send_back(request)
+            case RequestCode.CONSUMER_SEND_MSG_BACK | RequestCode.SEND_REPLY_MESSAGE_V2 as code:
+                is_reply = code == RequestCode.SEND_REPLY_MESSAGE_V2
+                return self._on_reply(request) if is_reply else self._on_send_back(request)
             case _:
                 return self._on_offset_request(request)
 
@@ -497,6 +500,27 @@ class FakeGroup:
             reconsume_times=message.reconsume_times + 1,
         )
         return make_response(request.opaque, ResponseCode.SUCCESS)
+
+    def _on_reply(self, request: RemotingCommand) -> RemotingCommand:
+        """Hand a reply to the producer that asked for it, if it is here; its answer is not waited for."""
+        ext = request.ext
+        properties = ext["i"]
+        requester = (find_property(properties.encode(), b"REPLY_TO_CLIENT") or b"").decode()
+        found = [members[requester] for members in self._producers.values() if requester in members]
+        connection = next((one for one in found if not one.is_closed), None)
+        if connection is None:
+            text = f"the requester {requester} is not here"
+            return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)
+        named = {"topic": ext["b"], "queueId": ext["e"], "sysFlag": ext["f"]}
+        push = make_request(
+            RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT,
+            request.opaque,
+            {**named, "bornTimestamp": ext["g"], "properties": properties},
+            request.body,
+        )
+        connection.send_nowait(encode_command(push))
+        place = {"msgId": "0", "queueId": "0", "queueOffset": "0"}
+        return make_response(request.opaque, ResponseCode.SUCCESS, ext=place)
 
     def _on_offset_request(self, request: RemotingCommand) -> RemotingCommand:
         """Answer the five requests for offsets; a store time is searched for without an index, as queues are short."""

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 
 from dledger_mq import Message, ReceivedMessage
 from dledger_mq.blocking import Producer, PushConsumer
-from dledger_mq.client.errors import SendError
+from dledger_mq.client.errors import ClientError, NoReplyError, SendError
 
 CLIENT = "ours"
 GRACE_S = 20.0
@@ -55,7 +55,9 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     produce.add_argument("--orderly", action="store_true", help="a sharding key for each shard")
     produce.add_argument("--shards", type=int, default=1)
     produce.add_argument("--keep-going", action="store_true")
+    produce.add_argument("--request", action="store_true", help="wait for the reply to each")
     consume.add_argument("--expression", default="*")
+    consume.add_argument("--reply", action="store_true", help="with re: and the body")
     consume.add_argument("--linger", type=float, default=0.0)
     return parser.parse_args(arguments)
 
@@ -90,14 +92,18 @@ def produce(options: argparse.Namespace) -> int:
             row: dict[str, object] = {"i": number, "key": name, "body_sha1": digest(body)}
             begun_s = time.monotonic()
             try:
-                result = producer.send(message, key=shard, timeout_s=timeout_s)
-            except SendError as error:
+                if options.request:
+                    reply = producer.request(message, key=shard, timeout_s=timeout_s)
+                    row |= {"status": "SEND_OK", "reply": reply.body.decode()}
+                else:
+                    result = producer.send(message, key=shard, timeout_s=timeout_s)
+                    row |= {"status": "SEND_OK", "queue_id": result.queue.queue_id}
+                    row |= {"broker": result.queue.broker_name, "queue_offset": result.queue_offset}
+            except (SendError, NoReplyError) as error:
                 failed += 1
                 row |= {"status": "ERROR", "error": f"{type(error).__name__}: {error}"[:400]}
             else:
                 good += 1
-                row |= {"status": "SEND_OK", "queue_id": result.queue.queue_id}
-                row |= {"broker": result.queue.broker_name, "queue_offset": result.queue_offset}
             emit(row | {"ms": round((time.monotonic() - begun_s) * 1000, 1)})
             if failed and not options.keep_going:
                 break
@@ -113,6 +119,7 @@ def consume(options: argparse.Namespace) -> int:
 
     def take(message: ReceivedMessage) -> None:
         nonlocal taken
+        replied = {"reply": answer(message)} if options.reply else {}
         with lock:
             taken += 1
             emit(
@@ -128,12 +135,21 @@ def consume(options: argparse.Namespace) -> int:
                     "reconsume_times": message.reconsume_times,
                     "action": "ok",
                 }
+                | replied
             )
             if taken >= options.count:
                 full.set()
 
+    def answer(message: ReceivedMessage) -> str:
+        try:
+            consumer.reply(message, b"re:" + message.body)
+        except ClientError as error:
+            return str(error)
+        return "SEND_OK"
+
     subscriptions = {options.topic: options.expression}
-    with PushConsumer(options.namesrv, options.group, take, subscriptions=subscriptions):
+    consumer = PushConsumer(options.namesrv, options.group, take, subscriptions=subscriptions)
+    with consumer:
         emit({"event": "started", "client": CLIENT, "pid": os.getpid()})
         if full.wait(options.timeout):
             time.sleep(options.linger)

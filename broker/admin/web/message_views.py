@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from broker.admin.message_search import FOUND_MAX, BrokerMessage, QueuePage
+from broker.admin.message_search import FOUND_MAX, FoundMessage, QueuePage
 from broker.admin.web import grid, words
 from broker.admin.web.bodies import BodyView, body_view
 from broker.admin.web.grid import Cell, Column, Grid
@@ -57,7 +57,7 @@ class QueueView:
     after: str
 
 
-def row_of(message: BrokerMessage) -> tuple[Cell, ...]:
+def row_of(message: FoundMessage) -> tuple[Cell, ...]:
     """Return the row of a message; it has nothing of the body, so that rows may be kept."""
     record = message.record
     link = address_of("/message", broker=message.broker, offset=record.physical_offset)
@@ -112,7 +112,7 @@ def queue_view(page: QueuePage, query: Mapping[str, str], offset: int | None) ->
     )
 
 
-def message_view(message: BrokerMessage) -> MessageView:
+def message_view(message: FoundMessage) -> MessageView:
     """Return the page of a message."""
     record = message.record
     properties = decode_properties(record.properties)

@@ -20,7 +20,7 @@ from broker.service.connections import consumer_connections, producer_connection
 from broker.service.refusal import Refusal
 from broker.store.kept_log import KeptLog
 from broker.store.key_index import Walks
-from broker.store.lookups import query_by_key, store_time_at
+from broker.store.lookups import KeyKind, query_by_key, store_time_at
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.state import BrokerState
 from dledger import Index, LogServer
@@ -28,8 +28,15 @@ from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, Sto
 from dledger_mq.message.record import decode_record
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
+from dledger_mq.remoting.message_queries import (
+    ANSWERED_BY_FIELD,
+    BEFORE_FIELD,
+    BEHIND_FIELD,
+    LEADS_FIELD,
+)
 from dledger_mq.remoting.registrant import (
     ASK_REGISTRANT,
     CHAIN_FIELD,
@@ -274,7 +281,7 @@ class AdminHandlers:
         if offset < self._state.retention.beginning_of(topic):
             text = f"can not find message by the offset, {offset}: it is older than its topic shows"
             return Refusal(ResponseCode.SYSTEM_ERROR, text)
-        return _Found(bytes(record))
+        return _Found(bytes(record), self._standing())
 
     def query(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer QUERY_MESSAGE by key or unique key; a node that finds nothing asks the leader.
@@ -283,9 +290,11 @@ class AdminHandlers:
             FieldError: a field is missing or impossible.
         """
         ext = command.ext
-        is_unique = fields.boolean(ext, "_UNIQUE_KEY_QUERY", default=False)
+        kind = _kind(ext)
         topic, key = fields.text(ext, "topic"), fields.text(ext, "key")
+        is_unique = kind is KeyKind.UNIQUE
         count_max = _UNIQUE_COUNT_MAX if is_unique else max(1, fields.int32(ext, "maxNum"))
+        before = fields.int64(ext, BEFORE_FIELD, None)
         begin_ms, end_ms = fields.int64(ext, "beginTimestamp"), fields.int64(ext, "endTimestamp")
         walks = Walks()
 
@@ -298,7 +307,8 @@ class AdminHandlers:
                 count_max=count_max,
                 begin_ms=begin_ms,
                 end_ms=end_ms,
-                is_unique_key=is_unique,
+                kind=kind,
+                before=None if before is None else PhysicalOffset(before),
                 walks=walks if self._router.may_wait_for_disk(request) else None,
             )
             return self._found(records)
@@ -313,8 +323,19 @@ class AdminHandlers:
         ext = {
             "indexLastUpdateTimestamp": str(index.last_store_ms),
             "indexLastUpdatePhyoffset": str(index.last_physical_offset),
+            **self._standing(),
         }
         return _Found(b"".join(records), ext)
+
+    def _standing(self) -> dict[str, str]:
+        """Return who answers, and how far behind he is; a follower gives what it has applied."""
+        reader = self._log.reader
+        behind = 0 if self._log.is_serving else max(0, reader.commit_index - reader.applied_index)
+        return {
+            ANSWERED_BY_FIELD: str(self._log.node_id),
+            LEADS_FIELD: "true" if self._log.is_serving else "false",
+            BEHIND_FIELD: str(behind),
+        }
 
     def _find(self, request: PendingRequest, look: Callable[[], _Found | Refusal]) -> None:
         """Answer with what any node finds; that there is nothing is for a confirmed leader to say."""
@@ -329,6 +350,21 @@ class AdminHandlers:
             self._router.when_confirmed(request, partial(_look_again, request, look))
         else:
             self._router.route(request)
+
+
+def _kind(ext: Mapping[str, str]) -> KeyKind:
+    """Return which keys are meant: RocketMQ says it by a mark, from 5.4 on by a type of index.
+
+    Raises:
+        FieldError: the type is none of keys.
+    """
+    if fields.boolean(ext, "_UNIQUE_KEY_QUERY", default=False):
+        return KeyKind.UNIQUE
+    wanted = ext.get("indexType") or ""
+    try:
+        return KeyKind(wanted)
+    except ValueError as error:
+        raise FieldError("indexType", f"is {wanted[:40]!r}, neither U nor K") from error
 
 
 class _Found(NamedTuple):

@@ -5,7 +5,11 @@ rest (ASK_CLIENT, CLIENT_ANSWERED; docs/formats/broker_link.md). An answer count
 that was asked, with the number of the request; everything else that looks like one is dropped. Calls are bounded in
 number and time, their answers in size; whoever asked hears of each end exactly once.
 
-What is asked is not known here (client_tools.py).
+A consumer is known by its group and id, to the leader as well. One that waits for a reply is known by its id alone, to
+the node where it is connected (requesters.py): in ASK_CLIENT the group is empty then, and without a frame only whether
+it is there is asked.
+
+What is asked is not known here (client_tools.py, replies.py).
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ from itertools import count
 from typing import Final
 
 from broker.server.handlers.members import Members
+from broker.server.handlers.requesters import Requesters
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import PrivateCode
 from broker.server.requests.origin import ClientOrigin
@@ -30,10 +35,11 @@ from dledger_mq.remoting.header import (
     decode_command,
     encode_command,
     make_request,
+    make_response,
 )
 
 CALLS_MAX: Final = 64
-"""Calls of one node that are open at a time."""
+"""Calls of one node for tools that are open at a time; who else asks has a bound of its own."""
 
 ANSWER_BYTES_MAX: Final = 4 << 20
 """Of an answer's body; the longest real ones show the stacks of all threads."""
@@ -63,21 +69,30 @@ class _Call:
     who: str
     deadline_ms: int
     then: Then
+    is_of_tool: bool
 
 
 class ClientCalls:
     """The open calls of one node."""
 
-    def __init__(self, link: LeaderLink, members: Members, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        link: LeaderLink,
+        members: Members,
+        requesters: Requesters,
+        now_ms: Callable[[], int],
+    ) -> None:
         """Set up the calls; no client is asked.
 
         Args:
             link: to the leader, which has clients of this node asked.
-            members: knows to which node a client is connected.
+            members: knows to which node a consumer is connected.
+            requesters: knows the clients that are connected to this node by their ids.
             now_ms: a clock that never goes back.
         """
         self._link = link
         self._members = members
+        self._requesters = requesters
         self._now_ms = now_ms
         self._numbers = count(1)
         self._open: dict[tuple[int, int], _Call] = {}
@@ -98,39 +113,71 @@ class ClientCalls:
         then: Then,
     ) -> None:
         """Ask a member of a consumer group, wherever it is connected; this node leads."""
+        if sum(call.is_of_tool for call in self._open.values()) >= CALLS_MAX:
+            text = f"{CALLS_MAX} requests wait for answers of clients; ask again later"
+            then(Refusal(ResponseCode.SYSTEM_BUSY, text))
+            return
         origin = self._members.consumer_origin(group, client_id)
         if origin is not None:
-            self._ask_here(origin, client_id, wanted, then=then)
+            self.ask_at(origin, client_id, wanted, wait_ms=CALL_MS, then=then, is_of_tool=True)
             return
         link = self._members.exchange.link_of(group, client_id)
         if link is None:
             then(_not_online(group, client_id))
-        elif number := self._begin(link, client_id, NODE_CALL_MS, then):
-            asked = {CALL_FIELD: str(number), "group": group, "clientId": client_id}
-            frame = encode_command(make_request(wanted.code, number, wanted.ext, wanted.body))
-            link.send(
-                encode_command(
-                    make_request(PrivateCode.ASK_CLIENT, 0, asked, frame, is_oneway=True)
-                )
+        else:
+            self.ask_node(
+                link,
+                client_id,
+                wanted,
+                group=group,
+                wait_ms=NODE_CALL_MS,
+                then=then,
+                is_of_tool=True,
             )
 
-    def _ask_here(
-        self, origin: ClientOrigin, client_id: str, wanted: RemotingCommand, *, then: Then
+    def ask_at(
+        self,
+        origin: ClientOrigin,
+        client_id: str,
+        wanted: RemotingCommand,
+        *,
+        wait_ms: int,
+        then: Then,
+        is_of_tool: bool = False,
     ) -> None:
-        """Ask a client that is connected to this node."""
-        number = self._begin(origin, client_id, CALL_MS, then)
-        if number:
-            request = make_request(wanted.code, number, wanted.ext, wanted.body)
-            origin.send(encode_command(request))
+        """Ask a client over its connection to this node."""
+        number = self._begin(origin, client_id, wait_ms, then, is_of_tool=is_of_tool)
+        request = make_request(wanted.code, number, wanted.ext, wanted.body)
+        origin.send(encode_command(request))
 
-    def _begin(self, origin: ClientOrigin, client_id: str, wait_ms: int, then: Then) -> int:
-        """Note a call over a connection and return its number; 0 if too many are open, which `then` hears."""
-        if len(self._open) >= CALLS_MAX:
-            text = f"{CALLS_MAX} requests wait for answers of clients; ask again later"
-            then(Refusal(ResponseCode.SYSTEM_BUSY, text))
-            return 0
+    def ask_node(
+        self,
+        link: ClientOrigin,
+        client_id: str,
+        wanted: RemotingCommand | None,
+        *,
+        group: str = "",
+        wait_ms: int,
+        then: Then,
+        is_of_tool: bool = False,
+    ) -> None:
+        """Have another node ask a client of its own; None: only whether it is connected there."""
+        number = self._begin(link, client_id, wait_ms, then, is_of_tool=is_of_tool)
+        asked = {CALL_FIELD: str(number), "group": group, "clientId": client_id}
+        frame = b""
+        if wanted is not None:
+            frame = encode_command(make_request(wanted.code, number, wanted.ext, wanted.body))
+        link.send(
+            encode_command(make_request(PrivateCode.ASK_CLIENT, 0, asked, frame, is_oneway=True))
+        )
+
+    def _begin(
+        self, origin: ClientOrigin, client_id: str, wait_ms: int, then: Then, *, is_of_tool: bool
+    ) -> int:
+        """Note a call over a connection, and return its number."""
         number = next(self._numbers) & _OPAQUE_MASK
-        self._open[origin.number, number] = _Call(client_id, self._now_ms() + wait_ms, then)
+        deadline_ms = self._now_ms() + wait_ms
+        self._open[origin.number, number] = _Call(client_id, deadline_ms, then, is_of_tool)
         return number
 
     # Answers.
@@ -184,11 +231,17 @@ class ClientCalls:
         """Ask a client of this node, and give the leader its answer."""
         group, client_id = (command.ext.get(name, "") for name in ("group", "clientId"))
         reply = partial(self._reply_to_leader, command.ext.get(CALL_FIELD, ""))
-        origin = self._members.consumer_origin(group, client_id)
+        if group:
+            origin = self._members.consumer_origin(group, client_id)
+        else:
+            origin = next(iter(self._requesters.origins(client_id)), None)
         if origin is None:
             reply(_not_online(group, client_id))
-            return
-        self._ask_here(origin, client_id, _command_in(command.body), then=reply)
+        elif command.body:
+            wanted = _command_in(command.body)
+            self.ask_at(origin, client_id, wanted, wait_ms=CALL_MS, then=reply)
+        else:
+            reply(make_response(0, ResponseCode.SUCCESS))
 
     def _reply_to_leader(self, call: str, end: End) -> None:
         ext = {CALL_FIELD: call}

@@ -289,6 +289,10 @@ class ClientExchange:
             self._announced = self.union.version
             self.notify_nodes(PrivateCode.UNION_CHANGED, but=but)
 
+    def links(self) -> list[ClientOrigin]:
+        """Return the open links of the other nodes, which report their clients to this one, the leader."""
+        return [link for link in self._links.values() if not link.is_closed]
+
     def link_of(self, group: str, client_id: str) -> ClientOrigin | None:
         """Return the link of another node to which a consumer is connected, or None; the leader asks."""
         links = [self._links.get(node) for node in self.union.nodes_of(group, client_id)]

@@ -112,9 +112,11 @@ class LinkServer:
         """The count of open links from other nodes."""
         return len(self._trusted)
 
-    def connection_closed(self, number: int) -> None:
-        """Trust a connection no longer, since it ended."""
+    def connection_closed(self, number: int) -> bool:
+        """Trust a connection no longer, since it ended; return True if it was another node's."""
+        was_link = number in self._trusted
         self._trusted.discard(number)
+        return was_link
 
     def _hello(self, link: ClientOrigin, command: RemotingCommand) -> None:
         """Trust a connection whose HELLO proves the group's secret, a member's id and this process's nonce."""

@@ -58,6 +58,7 @@ class Members:
         followers: takes what other nodes report of themselves beside their clients.
         outputs: what is sent without a request is flushed with it.
         nursery: of the tasks that wait.
+        beaten: is called with each heartbeat's connection and client id.
         auto_create_groups: whether a heartbeat creates its group.
         tasks_max: requests that may wait at a time.
         now_ms: a clock that never goes back.
@@ -73,6 +74,7 @@ class Members:
         followers: Followers,
         outputs: Outputs,
         nursery: trio.Nursery,
+        beaten: Callable[[ClientOrigin, str], None],
         auto_create_groups: bool,
         tasks_max: int,
         now_ms: Callable[[], int],
@@ -82,6 +84,7 @@ class Members:
         self._catalog = catalog
         self._outputs = outputs
         self._nursery = nursery
+        self._beaten = beaten
         self.auto_create_groups = auto_create_groups
         self._tasks_max = tasks_max
         self._tasks = 0
@@ -145,6 +148,7 @@ class Members:
         ]
         producers = producers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
         self._origins[origin.number] = origin
+        self._beaten(origin, beat.client_id)
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
         self.exchange.local_changed(changed)
         creation = self.creation_for(consumers)

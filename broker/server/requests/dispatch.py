@@ -63,12 +63,14 @@ class Dispatch:
         lane: the way that sends of a client's own connection take first; None: all go the ordinary way.
         unknown: the handler of every code that nobody has registered.
         client_answers: takes what a client says is an answer, with the number of its connection; None: nobody asks.
+        seen: is called with the frames of clients that are connected here, before they are carried out; None: nobody.
         guard: decides which requests of clients that are connected here may be carried out; None: all.
     """
 
     def __init__(self, router: Router, now_ms: Callable[[], int]) -> None:
         self.lane: RequestLane | None = None
         self.client_answers: Callable[[int, RemotingCommand], None] | None = None
+        self.seen: Callable[[Origin, Sequence[Frame]], None] | None = None
         self.guard: AccessGuard | None = None
         self._router = router
         self._now_ms = now_ms
@@ -108,6 +110,8 @@ class Dispatch:
 
     def _carry_out(self, origin: Origin, frames: Sequence[Frame]) -> None:
         """Carry out requests that may be."""
+        if self.seen is not None and not origin.is_forwarded:
+            self.seen(origin, frames)
         deadline_ms = self._now_ms() + HOLD_MS
         lane = None if origin.is_forwarded else self.lane
         at, command = 0, None

@@ -9,7 +9,7 @@ from typing import Protocol
 from broker.server.links.private_codes import NOT_CARRIED_OUT, PERHAPS_CARRIED_OUT
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.hosts import pack_host
-from dledger_mq.net.frame_socket import FrameSocket
+from dledger_mq.net.frame_socket import UNSENT_BYTES_MAX, FrameSocket
 from dledger_mq.remoting.header import encode_command, make_response
 
 _UNKNOWN_HOST = bytes(8)
@@ -122,6 +122,11 @@ class ClientOrigin:
         if self._had_ended is None:
             self._had_ended = self._connection.has_ended
         return self._had_ended
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Return True if a request of this size may join what is on its way; too much would end the connection."""
+        on_its_way = self._connection.unsent_bytes + sum(map(len, self._gathered))
+        return not on_its_way or on_its_way + size_bytes <= UNSENT_BYTES_MAX // 2
 
     def send(self, frame: bytes) -> None:
         """Add one frame to those that the next flush writes."""

@@ -258,7 +258,7 @@ NEEDLESS_SERVICE: Final = (
     ),
     NeedlessKeys(
         "Replies",
-        "requests with replies (codes 324 to 326) are not served",
+        "replies to request messages are handed on to whoever asked, and never stored: nobody would read them",
         (flag("storeReplyMessageEnable", "true"),),
     ),
     NeedlessKeys(

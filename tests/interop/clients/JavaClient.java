@@ -14,6 +14,7 @@ import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -29,16 +30,20 @@ import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
 import org.apache.rocketmq.client.producer.LocalTransactionState;
+import org.apache.rocketmq.client.producer.MessageQueueSelector;
+import org.apache.rocketmq.client.producer.RequestCallback;
 import org.apache.rocketmq.client.producer.SendCallback;
 import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.SendStatus;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.MQVersion;
 import org.apache.rocketmq.common.consumer.ConsumeFromWhere;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.remoting.RPCHook;
+import org.apache.rocketmq.common.message.MessageQueue;
 
 /**
  * Command line around Maven's org.apache.rocketmq:rocketmq-client, 4.x and 5.x.
@@ -54,12 +59,15 @@ import org.apache.rocketmq.remoting.RPCHook;
  *   --api-timeout-ms       what routes, heartbeats and the like may take; the library's own is 3000
  *   --credentials FILE     accessKey and secretKey, as in tools.yml: requests are signed by AclClientRPCHook
  *   produce --steered      it stays until the end of stdin
+ *   produce --request      sends are requests, by each of the library's six ways in turn; one is good once its reply,
+ *                          which "reply" shows, has come; --send-timeout-ms is how long that may take
+ *   consume --reply        answers each message with "re:" and its body; "reply" shows what became of that
  *   consume --steered      a line on stdin starts it, once everything is ready for that; the end of stdin stops it
  */
 public final class JavaClient {
     private static final int GRACE_S = 20;
     private static final Set<String> SWITCHES = new HashSet<>(Arrays.asList(
-        "orderly", "oneway", "async", "transaction", "keep-going", "steered"));
+        "orderly", "oneway", "async", "transaction", "keep-going", "steered", "request", "reply"));
     private static final Set<String> OPTIONS = new HashSet<>(Arrays.asList(
         "namesrv", "topic", "count", "group", "timeout", "tag", "key-prefix", "body-size", "body-prefix", "delay-level",
         "batch", "shards", "send-timeout-ms", "api-timeout-ms", "interval-ms", "expression", "reconsume-first", "linger", "log-dir",
@@ -126,7 +134,9 @@ public final class JavaClient {
             }
             Sent first = sends.get(0);
             try {
-                if (has("async")) {
+                if (has("request")) {
+                    first.report(request(producer, first), null, null);
+                } else if (has("async")) {
                     waiting.add(first);
                     producer.send(first.message, first);
                 } else if (has("oneway")) {
@@ -184,6 +194,48 @@ public final class JavaClient {
         return (RPCHook) Class.forName(acl + "AclClientRPCHook").getConstructor(credentials).newInstance(session);
     }
 
+    /** Ask, and wait for the reply; its form is the number's. */
+    private String request(DefaultMQProducer producer, Sent sent) throws Exception {
+        long timeout = (long) number("send-timeout-ms", 3000);
+        List<MessageQueue> queues = producer.fetchPublishMessageQueues(options.get("topic"));
+        MessageQueue queue = queues.get(sent.number % queues.size());
+        MessageQueueSelector selector = (all, message, argument) -> (MessageQueue) argument;
+        CompletableFuture<Message> later = new CompletableFuture<>();
+        RequestCallback callback = new RequestCallback() {
+            @Override
+            public void onSuccess(Message reply) {
+                later.complete(reply);
+            }
+
+            @Override
+            public void onException(Throwable error) {
+                later.completeExceptionally(error);
+            }
+        };
+        Message reply = null;
+        switch (sent.number % 6) {
+            case 0:
+                reply = producer.request(sent.message, timeout);
+                break;
+            case 1:
+                producer.request(sent.message, callback, timeout);
+                break;
+            case 2:
+                reply = producer.request(sent.message, selector, queue, timeout);
+                break;
+            case 3:
+                producer.request(sent.message, selector, queue, callback, timeout);
+                break;
+            case 4:
+                reply = producer.request(sent.message, queue, timeout);
+                break;
+            default:
+                producer.request(sent.message, queue, callback, timeout);
+        }
+        sent.reply = reply == null ? later.get(2 * timeout, TimeUnit.MILLISECONDS) : reply;
+        return SendStatus.SEND_OK.name();
+    }
+
     private SendResult send(DefaultMQProducer producer, List<Sent> sends) throws Exception {
         Sent first = sends.get(0);
         if (has("transaction")) {
@@ -211,6 +263,7 @@ public final class JavaClient {
         final int number;
         final Message message;
         final CountDownLatch done = new CountDownLatch(1);
+        Message reply;
         private final Tally tally;
         private final long began = System.nanoTime();
 
@@ -252,6 +305,9 @@ public final class JavaClient {
                 row.put("offset_msg_id", result.getOffsetMsgId());
                 row.put("queue_id", result.getMessageQueue().getQueueId());
                 row.put("queue_offset", result.getQueueOffset());
+            }
+            if (reply != null) {
+                row.put("reply", new String(reply.getBody(), StandardCharsets.UTF_8));
             }
             if (error != null) {
                 row.put("error", text(error));
@@ -312,6 +368,12 @@ public final class JavaClient {
         configure(consumer);
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(options.get("topic"), text("expression", "*"));
+        DefaultMQProducer replier = has("reply") ? new DefaultMQProducer("interop_java_replier") : null;
+        if (replier != null) {
+            configure(replier);
+            replier.setSendMsgTimeout((int) number("send-timeout-ms", 3000));
+            replier.start();
+        }
         AtomicInteger deliveries = new AtomicInteger();
         AtomicInteger accepted = new AtomicInteger();
         Set<String> bodies = new HashSet<>();
@@ -331,6 +393,9 @@ public final class JavaClient {
                     "ms", millis(startedAt[0]), "action", later ? "later" : "ok");
                 if (message.getBody().length <= 200) {
                     row.put("body", new String(message.getBody(), StandardCharsets.UTF_8));
+                }
+                if (replier != null) {
+                    row.put("reply", reply(replier, message));
                 }
                 emit(row);
                 if (!later) {
@@ -384,6 +449,16 @@ public final class JavaClient {
         }
         consumer.shutdown();
         return accepted.get() >= wanted ? 0 : 1;
+    }
+
+    private static String reply(DefaultMQProducer replier, MessageExt message) {
+        String text = "re:" + new String(message.getBody(), StandardCharsets.UTF_8);
+        try {
+            Message reply = MessageUtil.createReplyMessage(message, text.getBytes(StandardCharsets.UTF_8));
+            return replier.send(reply).getSendStatus().name();
+        } catch (Exception error) {
+            return text(error);
+        }
     }
 
     // --- small things

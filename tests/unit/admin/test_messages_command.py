@@ -65,6 +65,39 @@ async def test_messages_are_found_by_keys(capfd: Out) -> None:
         assert "no message of Orders with the key all" in capfd.readouterr().err
 
 
+async def test_all_messages_with_a_key_are_found_page_by_page(capfd: Out) -> None:
+    async with open_tool_group() as group:
+        for number in range(150):
+            group.put("Orders", number % 2, b"%d" % number, KEYS="many")
+        words = ("key", "-t", "Orders", "-k", "many", "-kt", "keys", "-c", "1000")
+        assert await bodies(group, capfd, *words) == [str(number) for number in range(150)]
+        assert [each["maxNum"] for each in group.queries] == ["64"] * 4
+        assert {each["indexType"] for each in group.queries} == {"K"}
+        group.queries.clear()
+        assert await bodies(group, capfd, *words[:-1], "70") == [str(n) for n in range(80, 150)]
+        assert [each["maxNum"] for each in group.queries] == ["64", "6"]
+        group.is_ours = False  # it gives the newest again and again
+        assert await bodies(group, capfd, *words) == [str(number) for number in range(86, 150)]
+
+
+async def test_a_follower_that_answers_says_what_it_lacks(capfd: Out) -> None:
+    async with open_tool_group() as group:
+        words = ("messages", "key", "-t", "Orders", "-k", "order-1", "--broker-id", "0")
+        _, found = await in_json(group, capfd, *words)
+        assert found["answered_by"] == [
+            {"broker": BROKER, "member": "n0", "leads": True, "behind": 0}
+        ]
+        group.standing |= {"dledgerLeads": "false", "dledgerBehind": "17"}
+        assert await dledger_admin(group, *words) == 0
+        said = capfd.readouterr().out
+        assert "broker-a: n0 has answered, which follows; 17 entries are not applied yet" in said
+        group.standing["dledgerBehind"] = "many"
+        assert await dledger_admin(group, *words) == 3
+        assert "unreadable answer" in capfd.readouterr().err
+        assert await dledger_admin(group, *words[:-1], "7") == 3
+        assert "no node of this group has the id 7" in capfd.readouterr().err
+
+
 async def test_messages_are_read_from_a_place_on(capfd: Out) -> None:
     async with open_tool_group() as group:
         place = ("offset", "-t", "Orders", "-q", "0", "-o")

@@ -43,6 +43,8 @@ class ToolGroup:
         settings: of topics and consumer groups, as they were changed last.
         is_ours: it says that it is a broker of this project.
         moves_groups: it carries out resets (222).
+        standing: what answers to searches say of whoever gives them.
+        queries: the fields of searches by key.
     """
 
     def __init__(self, fake: FakeGroup) -> None:
@@ -51,6 +53,8 @@ class ToolGroup:
         self.members: dict[str, list[dict[str, object]]] = {}
         self.settings: dict[str, dict[str, object]] = {}
         self.is_ours = self.moves_groups = True
+        self.standing = {"dledgerMember": "n0", "dledgerLeads": "true", "dledgerBehind": "0"}
+        self.queries: list[dict[str, str]] = []
         self._now_ms = fake.clock.now_ms - MINUTE_MS
         self._otherwise = fake._answer
         fake._answer = self._answer  # type: ignore[method-assign]
@@ -89,6 +93,8 @@ class ToolGroup:
         if request.code not in made:
             return self._otherwise(node, connection, request)
         body = made[request.code](request)
+        if body is not None and request.code in {12, 33} and self.is_ours:
+            return make_response(request.opaque, 0, ext=dict(self.standing), body=body)
         if body is None:
             missing = {
                 202: ResponseCode.TOPIC_NOT_EXIST,
@@ -196,6 +202,8 @@ class ToolGroup:
 
     def _by_key(self, request: RemotingCommand) -> bytes | None:
         ext = request.ext
+        self.queries.append(dict(ext))
+        before = int(ext.get("dledgerBefore", 2**62)) if self.is_ours else 2**62
         found = [
             record
             for queue in self.fake.log.queues.get(ext["topic"], ())
@@ -209,7 +217,9 @@ class ToolGroup:
             and int(ext["beginTimestamp"])
             <= decode_record(record).store_timestamp_ms
             <= int(ext["endTimestamp"])
+            and decode_record(record).physical_offset < before
         ]
+        found.sort(key=lambda record: decode_record(record).physical_offset)
         return b"".join(found[-int(ext["maxNum"]) :]) or None
 
     def _at(self, request: RemotingCommand) -> bytes | None:

@@ -150,6 +150,7 @@ class Bench:
         self._watch(monkeypatch)
 
     is_serving = True
+    node_id = "n0"
     lost_votes = SimpleNamespace(problem="")
 
     @property

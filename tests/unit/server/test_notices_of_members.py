@@ -66,6 +66,7 @@ class Bench:
             followers=Followers({}.get, lambda: self.now_ms),
             outputs=self.outputs,
             nursery=cast("Any", None),
+            beaten=lambda _origin, _client_id: None,
             auto_create_groups=True,
             tasks_max=1,
             now_ms=lambda: self.now_ms,

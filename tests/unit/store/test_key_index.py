@@ -52,6 +52,51 @@ def test_queries_give_the_newest_first_whatever_the_segments(segment_units: int)
             assert query(index, key, 2, begin_ms, end_ms) == expected[:2]
 
 
+@pytest.mark.parametrize("segment_units", [1, 2, 8, 64, 128])
+@pytest.mark.parametrize("is_cold", [False, True])
+def test_a_search_goes_on_before_a_place(segment_units: int, *, is_cold: bool) -> None:
+    # A place may have several keys, also the same one twice.
+    units = [(f"k{n % 7}", n // 3 * 100, 1000 + n) for n in range(100)]
+    units += [("k3", 99 // 3 * 100, 1100), ("k3", 99 // 3 * 100, 1100)]
+    index = index_of(segment_units, units, ColdSegments() if is_cold else None)
+
+    def ask(before: int) -> list[int]:
+        walks = Walks() if is_cold else None
+        for _ in range(1000):
+            try:
+                return list(index.candidates("T", key, begin_ms, 5000, before=before, walks=walks))
+            except FilesNotLoadedError as error:
+                error.warm()
+        raise AssertionError("it does not end")
+
+    for key in ("k0", "k3", "absent"):
+        for before in (*range(0, 3500, 50), -1):
+            for begin_ms in (0, 1050):
+                expected = [
+                    at for k, at, t in reversed(units) if k == key and at < before and t >= begin_ms
+                ]
+                assert ask(before) == expected, before
+
+
+def test_a_page_far_back_takes_few_looks() -> None:
+    """A key with very many messages: each page begins where the one before has ended."""
+    looks = 0
+
+    class Counted(MemorySegmentStore):
+        def read(self, number: int, offset: int, size: int) -> bytes:
+            nonlocal looks
+            looks += 1
+            return super().read(number, offset, size)
+
+    units = [("k", n, 1000 + n) for n in range(5 * 1024 + 100)]
+    index = index_of(1024, units, Counted())
+    for before in (4000, 1500, 3):
+        looks = 0
+        found = list(islice(index.candidates("T", "k", 0, 2**62, before=before), 3))
+        assert found == list(range(before - 1, before - 4, -1))
+        assert looks <= 30, before
+
+
 class ColdSegments(MemorySegmentStore):
     """Segments of which nothing is in memory."""
 

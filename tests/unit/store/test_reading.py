@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import pytest
 
+from broker.store import lookups
 from broker.store.key_index import key_seed
-from broker.store.lookups import earliest_store_time, offset_by_time, query_by_key, store_time_at
+from broker.store.lookups import (
+    KeyKind,
+    earliest_store_time,
+    offset_by_time,
+    query_by_key,
+    store_time_at,
+)
 from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
 from broker.store.record_reader import MessageGoneError, RecordReader, read_message
 from broker.store.staging import Staging
@@ -231,9 +240,61 @@ def test_t2_messages_are_found_by_key_in_log_order() -> None:
 
 def test_t2_unique_keys() -> None:
     broker = with_keys()
-    assert found_bodies(broker, "u3", is_unique_key=True) == [b"3"]
+    assert found_bodies(broker, "u3", kind=KeyKind.UNIQUE) == [b"3"]
     assert found_bodies(broker, "u3") == [b"3"]
-    assert found_bodies(broker, "all", is_unique_key=True) == []
+    assert found_bodies(broker, "u3", kind=KeyKind.KEYS) == []
+    assert found_bodies(broker, "all", kind=KeyKind.KEYS, count_max=1) == [b"4"]
+    assert found_bodies(broker, "all", kind=KeyKind.UNIQUE) == []
+
+
+def test_pages_give_each_message_once_while_others_are_stored(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    broker = LoneBroker()
+
+    def store(count: int) -> list[bytes]:
+        bodies = []
+        for _ in range(count):
+            broker.now_ms += 1
+            number = next(numbers)
+            key = ("k", "k k", "other", "k u")[number % 4]  # one has it twice, one is found by none
+            broker.stage("T", number % 3, b"%d" % number, KEYS=key, UNIQ_KEY=f"u{number}")
+            if number % 5 == 0:
+                broker.commit()
+            if key != "other":
+                bodies.append(b"%d" % number)
+        broker.stage("T", 0, b"end", KEYS="other")
+        broker.commit()
+        return bodies
+
+    numbers = count()
+    wanted = store(300)
+    monkeypatch.setattr(lookups, "QUERY_BYTES_MAX", 4000)
+    found: list[bytes] = []
+    before = None
+    while page := query_by_key(
+        broker.state,
+        broker.log,
+        "T",
+        "k",
+        count_max=64,
+        begin_ms=0,
+        end_ms=FAR,
+        before=before,
+    ):
+        assert sum(map(len, page)) <= 4000
+        records = [decode_record(bytes(record)) for record in page]
+        found[:0] = [record.body for record in records]
+        before = records[0].physical_offset
+        store(7)
+    assert found == wanted
+
+
+def test_one_large_message_is_a_page() -> None:
+    broker = LoneBroker()
+    for number in range(3):
+        broker.send("T", 0, b"%d" % number + bytes(lookups.QUERY_BYTES_MAX), KEYS="k")
+    assert [body[:1] for body in found_bodies(broker, "k")] == [b"2"]
 
 
 def test_t3_at_most_64_results() -> None:

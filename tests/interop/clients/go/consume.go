@@ -10,6 +10,7 @@ import (
 	rocketmq "github.com/apache/rocketmq-client-go/v2"
 	"github.com/apache/rocketmq-client-go/v2/consumer"
 	"github.com/apache/rocketmq-client-go/v2/primitive"
+	"github.com/apache/rocketmq-client-go/v2/producer"
 )
 
 // What came in, whichever way.
@@ -20,6 +21,7 @@ type tally struct {
 	ids                         map[string]int
 	bodies                      map[string]bool
 	full                        chan struct{}
+	replier                     rocketmq.Producer
 }
 
 func consume(o *options) (bool, func() error, error) {
@@ -28,6 +30,11 @@ func consume(o *options) (bool, func() error, error) {
 	start := t.startPush
 	if o.pull {
 		start = t.startPull
+	}
+	if o.reply {
+		if err := t.startReplier(); err != nil {
+			return false, nil, err
+		}
 	}
 	stop, err := start()
 	if err != nil {
@@ -107,6 +114,36 @@ func (t *tally) startPull() (func() error, error) {
 	return made.Shutdown, nil
 }
 
+func (t *tally) startReplier() error {
+	made, err := rocketmq.NewProducer(
+		producer.WithNsResolver(primitive.NewPassthroughResolver(strings.Split(t.namesrv, ";"))),
+		producer.WithGroupName("interop_go_replier"),
+	)
+	if err != nil {
+		return err
+	}
+	t.replier = made
+	return made.Start()
+}
+
+// Answer a message; what became of that.
+func (t *tally) answer(message *primitive.MessageExt) string {
+	body := append([]byte("re:"), message.Body...)
+	made, err := consumer.CreateReplyMessage(message, body)
+	if err != nil {
+		return text(err)
+	}
+	made.Body = body // which the library of this version takes for properties, and drops
+	result, err := t.replier.SendSync(background, made)
+	if err != nil {
+		return text(err)
+	}
+	if result.Status != primitive.SendOK {
+		return "not taken"
+	}
+	return "SEND_OK"
+}
+
 // Note a delivery; true if it is to come again.
 func (t *tally) take(messages []*primitive.MessageExt) bool {
 	t.lock.Lock()
@@ -120,6 +157,9 @@ func (t *tally) take(messages []*primitive.MessageExt) bool {
 			"keys": strings.TrimSpace(message.GetKeys()), "body_len": len(message.Body),
 			"body_sha1": digest(message.Body), "reconsume_times": message.ReconsumeTimes,
 			"delivery": t.deliveries, "action": "ok"}
+		if t.replier != nil {
+			line["reply"] = t.answer(message)
+		}
 		if len(message.Body) <= 200 {
 			line["body"] = string(message.Body)
 		}

@@ -9,6 +9,8 @@
 //
 //	consume --pull   the library's PullConsumer, with Poll and ACK
 //
+// of the ways to request the library has two, and a reply may take whole seconds only.
+//
 // The library waits 3 s for a send whatever --send-timeout-ms says, and logs to stderr.
 package main
 
@@ -40,6 +42,7 @@ type options struct {
 	sendTimeoutMs, intervalMs, reconsumeFirst                     int
 	timeout, linger                                               float64
 	orderly, oneway, async, transaction, keepGoing, pull, steered bool
+	request, reply                                                bool
 }
 
 func read(args []string) (string, *options) {
@@ -67,6 +70,7 @@ func read(args []string) (string, *options) {
 		flags.BoolVar(&o.oneway, "oneway", false, "")
 		flags.BoolVar(&o.steered, "steered", false, "stay until the end of stdin")
 		flags.BoolVar(&o.async, "async", false, "")
+		flags.BoolVar(&o.request, "request", false, "wait for the reply to each message")
 		flags.BoolVar(&o.transaction, "transaction", false, "commit, roll back, leave to the check, in turn")
 		flags.BoolVar(&o.keepGoing, "keep-going", false, "go on after a failed send")
 	} else {
@@ -75,6 +79,7 @@ func read(args []string) (string, *options) {
 		flags.Float64Var(&o.linger, "linger", 0, "seconds to go on listening after --count")
 		flags.BoolVar(&o.orderly, "orderly", false, "")
 		flags.BoolVar(&o.pull, "pull", false, "")
+		flags.BoolVar(&o.reply, "reply", false, "answer each message with re: and its body")
 	}
 	flags.Parse(args[1:])
 	if o.namesrv == "" || o.topic == "" || o.count <= 0 || flags.NArg() > 0 {

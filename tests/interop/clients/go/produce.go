@@ -101,6 +101,8 @@ func (s *sending) send(first, end int) bool {
 		}
 	}
 	switch {
+	case s.request:
+		return s.requestOne(first, messages[0], began)
 	case s.oneway:
 		err := s.plain.SendOneWay(background, messages...)
 		report(nil, err)
@@ -120,6 +122,36 @@ func (s *sending) send(first, end int) bool {
 		report(result, err)
 		return err == nil
 	}
+}
+
+// Ask, and wait for the reply, by the two ways of the library in turn.
+func (s *sending) requestOne(number int, message *primitive.Message, began time.Time) bool {
+	ttl := max(time.Second, millis(s.sendTimeoutMs))
+	type end struct {
+		reply *primitive.Message
+		err   error
+	}
+	ended := make(chan end, 2)
+	if number%2 == 0 {
+		reply, err := s.plain.Request(background, ttl, message)
+		ended <- end{reply, err}
+	} else {
+		done := func(_ context.Context, reply *primitive.Message, err error) { ended <- end{reply, err} }
+		if err := s.plain.RequestAsync(background, ttl, done, message); err != nil {
+			ended <- end{nil, err}
+		}
+	}
+	found := <-ended // the library calls back at the end of the time, too
+	line := row{"i": number, "body_sha1": digest(s.body(number)), "ms": time.Since(began).Milliseconds(), "status": "SEND_OK"}
+	if found.err != nil {
+		s.fail.Add(1)
+		line["status"], line["error"] = "ERROR", text(found.err)
+	} else {
+		s.ok.Add(1)
+		line["reply"] = string(found.reply.Body)
+	}
+	emit(line)
+	return found.err == nil
 }
 
 // The library calls back twice when a send fails: with its error, and with one about the answer that is missing.

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from broker.admin import message_search
-from broker.admin.message_search import FOUND_MAX, BrokerMessage, QueuePage, SearchError
+from broker.admin.message_search import FOUND_MAX, FoundMessage, QueuePage, SearchError
 from broker.admin.web import message_pages
 from broker.admin.web.message_views import (
     TIME_MS_MAX,
@@ -20,7 +20,7 @@ from broker.admin.web.message_views import (
     time_in,
     whole_number,
 )
-from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.inspector import Found, Inspector
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.properties import encode_properties
@@ -38,7 +38,7 @@ def message_of(
     at_ms: int = NOW_MS,
     offset: int = 7,
     **properties: str,
-) -> BrokerMessage:
+) -> FoundMessage:
     record = encode_record(
         topic=topic.encode(),
         queue_id=1,
@@ -52,7 +52,7 @@ def message_of(
         body=body,
         properties=encode_properties(properties),
     )
-    return BrokerMessage("broker-a", decode_record(record))
+    return FoundMessage("broker-a", decode_record(record))
 
 
 class FakeSearch:
@@ -63,23 +63,23 @@ class FakeSearch:
         asked: names of the searches, with what they were for.
     """
 
-    def __init__(self, *found: BrokerMessage) -> None:
+    def __init__(self, *found: FoundMessage) -> None:
         self.found = list(found)
         self.asked: list[tuple[object, ...]] = []
 
-    async def by_key(self, topic: str, key: str) -> list[BrokerMessage]:
+    async def by_key(self, topic: str, key: str) -> list[FoundMessage]:
         self.asked.append(("key", topic, key))
         return self.found
 
-    async def by_id(self, message_id: str) -> list[BrokerMessage]:
+    async def by_id(self, message_id: str) -> list[FoundMessage]:
         self.asked.append(("id", message_id))
         return self.found
 
-    async def by_time(self, topic: str, begin_ms: int) -> list[BrokerMessage]:
+    async def by_time(self, topic: str, begin_ms: int) -> list[FoundMessage]:
         self.asked.append(("time", topic, begin_ms))
         return self.found
 
-    async def at(self, broker: str, physical_offset: int) -> BrokerMessage | None:
+    async def at(self, broker: str, physical_offset: int) -> FoundMessage | None:
         self.asked.append(("at", broker, physical_offset))
         return self.found[0] if self.found else None
 
@@ -238,8 +238,10 @@ async def test_an_id_is_found_wherever_its_node_is() -> None:
         async def broker_names(self) -> tuple[str, ...]:
             return ("broker-a", "broker-b")
 
-        async def view(self, broker: str, _offset: int) -> object:
-            return mine.record if broker == "broker-b" else message_of(b"other").record
+        async def view(self, broker: str, _offset: int, *, broker_id: int | None) -> Found:
+            assert broker_id is None
+            one = mine if broker == "broker-b" else message_of(b"other")
+            return Found([one.record], None)
 
     search = message_search.MessageSearch(cast("Inspector", FakeInspector()))
     (found, other) = await search.by_id(mine.message_id.lower())
