@@ -112,7 +112,7 @@ class _TextHeader(msgspec.Struct):
     version: int = 0
     opaque: int = 0
     remark: str | None = None
-    extFields: dict[str, str] | None = None  # noqa: N815 - the name on the wire
+    texts: dict[str, str] | None = msgspec.field(name="extFields", default=None)
 
 
 class _JsonHeaderOut(msgspec.Struct):
@@ -147,16 +147,14 @@ def decode_command(frame: Frame) -> RemotingCommand:
 
 def _from_json(frame: Frame) -> RemotingCommand:
     """Decode a JSON header; other types than text become text, as all fields are kept (the module's head)."""
+    header: _TextHeader | _JsonHeader
     try:
-        header: _TextHeader | _JsonHeader = _decode_text(frame.header)
+        header = _decode_text(frame.header)
     except (msgspec.MsgspecError, ValueError, RecursionError):
-        try:
-            header = _decode_json(frame.header)
-        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-            raise FrameError(f"header is not a JSON command header: {error}") from error
-    ext = header.extFields or {}
-    if len(ext) > EXT_ENTRIES_MAX:
-        raise FrameError(f"{len(ext)} ext fields, at most {EXT_ENTRIES_MAX}")
+        header, ext = _mixed_json(frame)
+    else:
+        ext = header.texts or {}
+        _check_count(ext)
     if not (_is_int32(header.opaque) and _is_int32(header.flag) and _is_int32(header.code)):
         raise FrameError(
             f"code {header.code}, opaque {header.opaque} or flag {header.flag} is not an int32"
@@ -171,11 +169,25 @@ def _from_json(frame: Frame) -> RemotingCommand:
         language=language,
         version=header.version if _is_int32(header.version) else 0,
         remark=header.remark,
-        ext=header.extFields or {}
-        if isinstance(header, _TextHeader)
-        else {key: _text(value) for key, value in ext.items() if value is not None},
+        ext=ext,
         body=frame.body,
     )
+
+
+def _mixed_json(frame: Frame) -> tuple[_JsonHeader, dict[str, str]]:
+    """Decode a JSON header whose ext values are of several types, and make them text."""
+    try:
+        header = _decode_json(frame.header)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise FrameError(f"header is not a JSON command header: {error}") from error
+    ext = header.extFields or {}
+    _check_count(ext)
+    return header, {key: _text(value) for key, value in ext.items() if value is not None}
+
+
+def _check_count(ext: Mapping[str, object]) -> None:
+    if len(ext) > EXT_ENTRIES_MAX:
+        raise FrameError(f"{len(ext)} ext fields, at most {EXT_ENTRIES_MAX}")
 
 
 def _text(value: str | int | float) -> str:

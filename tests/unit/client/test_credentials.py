@@ -194,8 +194,10 @@ def test_a_send_is_signed_as_its_fields_stand_in_its_header(
     ]
     decoder = FrameDecoder()
     decoder.feed(b"".join(frames))
-    for frame in decoder.frames():
-        assert is_signed_with(key, decode_command(frame).ext, frame.body)
+    are_signed = [
+        is_signed_with(key, decode_command(frame).ext, frame.body) for frame in decoder.frames()
+    ]
+    assert are_signed == [True, True]
 
 
 async def test_a_client_without_credentials_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
