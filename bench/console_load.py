@@ -55,7 +55,7 @@ LISTEN_S: Final = 90.0
 
 @dataclass(frozen=True, slots=True)
 class ConsoleCost:
-    """What was used in a second; of the processor parts of one core.
+    """The cost of a second; that of the processor is in parts of one core.
 
     Attributes:
         browsers: None: no console ran.

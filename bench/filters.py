@@ -137,6 +137,11 @@ def frame_of_head(head: bytes) -> Frame:
     return frame
 
 
+def _ended(done: trio.Event, _outcome: object) -> None:
+    """Wake who waits for a proposal, however it ended."""
+    done.set()
+
+
 async def fill(server: LogServer, state: BrokerState, count: int) -> None:
     """Fill the log."""
     staging = Staging(state, HOST)
@@ -146,7 +151,7 @@ async def fill(server: LogServer, state: BrokerState, count: int) -> None:
         if staging.staged_count >= ENTRY_MESSAGES or made == count or made == 0:
             done = trio.Event()
             staged = staging.build_entry(server.appender.end_position, START_MS)
-            entry_id = server.appender.propose(staged.body, lambda _outcome, done=done: done.set())  # type: ignore[misc]
+            entry_id = server.appender.propose(staged.body, partial(_ended, done))
             staging.proposed(staged, entry_id)
             await done.wait()
         number = made // QUEUE_COUNT % 100

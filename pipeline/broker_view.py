@@ -22,7 +22,7 @@ READ_GROUP: Final = "TOOLS_CONSUMER"
 """Reads are not those of a group, but every pull names one; this one exists on every broker."""
 
 TRY_S: Final = 5.0
-"""How long one try of a question may take: outlives an election, and is short enough to be told about."""
+"""The time that one try of a question may take: outlives an election, and is short enough to be told about."""
 
 _ROUTE_TRIES: Final = 2
 """Of a topic without a route: the client has waited a moment in each already."""

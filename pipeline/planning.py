@@ -177,12 +177,12 @@ def place_of(
     """
     if place.kind is BoundaryKind.TIME:
         times = dict.fromkeys(bounds, place.timestamp_ms)
-        return _at_times(f"{which}Timestamp", times, place, bounds, view)
+        return _at_times(f"{which}Timestamp", times, place, bounds=bounds, view=view)
     if place.kind is BoundaryKind.QUEUE_TIMES:
         name = f"{which}OffsetsByTimestamp"
         assert place.offsets is not None, "of queues, in ms"
         check_names(place.offsets, bounds, f"option {name} for {options.subject}")
-        return _at_times(name, place.offsets, place, bounds, view)
+        return _at_times(name, place.offsets, place, bounds=bounds, view=view)
     mark = {BoundaryKind.EARLIEST: EARLIEST, BoundaryKind.LATEST: LATEST}.get(place.kind)
     wanted = place.offsets if place.offsets is not None else dict.fromkeys(bounds, mark or LATEST)
     return resolved(wanted, bounds, f"option {which}Offsets for {options.subject}")
@@ -192,6 +192,7 @@ def _at_times(
     name: str,
     times: Mapping[MessageQueue, int],
     place: Boundary,
+    *,
     bounds: Mapping[MessageQueue, Bounds],
     view: BrokerLookup,
 ) -> Offsets:

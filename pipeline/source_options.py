@@ -23,7 +23,7 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
-from pipeline.assignment import Assignment, read_assignment
+from pipeline.assignment import AssignedQueues, read_assignment
 from pipeline.errors import PipelineUsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.option_names import SINK_OPTIONS
@@ -80,7 +80,7 @@ class SourceOptions:
     name_server: str
     topics: tuple[str, ...]
     topic_pattern: str | None
-    assigned: Assignment | None
+    assigned: AssignedQueues | None
     starting: Boundary
     ending: Boundary
     max_offsets_per_trigger: int | None
@@ -136,20 +136,7 @@ def read_source_options(
         PipelineUsageError: names the option and what is wrong with it.
     """
     options = OptionReader(given, FORMAT)
-    options.refuse("group", _GROUP_REFUSED)
-    options.refuse("consumerGroup", _GROUP_REFUSED)
-    if use == "batch" and not is_table:
-        for name in (
-            "maxOffsetsPerTrigger",
-            "minOffsetsPerTrigger",
-            "maxTriggerDelay",
-            "commitGroup",
-        ):
-            options.refuse(name, "is for streams")
-    if use == "stream":
-        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
-            options.refuse(name, "is for batch reads: a stream has no end")
-        options.refuse("includeArchive", _ARCHIVE_REFUSED)
+    _refuse_unsuited(options, use, is_table=is_table)
     topics, pattern, assigned = _topics(options)
     read = SourceOptions(
         name_server=_name_server(options),
@@ -182,6 +169,28 @@ def read_source_options(
     return read
 
 
+def _refuse_unsuited(options: OptionReader, use: Use, *, is_table: bool) -> None:
+    """Refuse what no reading takes, and what is meant for another use.
+
+    Raises:
+        PipelineUsageError: names the option.
+    """
+    options.refuse("group", _GROUP_REFUSED)
+    options.refuse("consumerGroup", _GROUP_REFUSED)
+    if use == "batch" and not is_table:
+        for name in (
+            "maxOffsetsPerTrigger",
+            "minOffsetsPerTrigger",
+            "maxTriggerDelay",
+            "commitGroup",
+        ):
+            options.refuse(name, "is for streams")
+    if use == "stream":
+        for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+            options.refuse(name, "is for batch reads: a stream has no end")
+        options.refuse("includeArchive", _ARCHIVE_REFUSED)
+
+
 def _name_server(options: OptionReader) -> str:
     text = options.required("nameServer")
     try:
@@ -193,7 +202,7 @@ def _name_server(options: OptionReader) -> str:
 _SUBJECTS: Final = ("topic", "subscribe", "topicPattern", "subscribePattern", "assign")
 
 
-def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None, Assignment | None]:
+def _topics(options: OptionReader) -> tuple[tuple[str, ...], str | None, AssignedQueues | None]:
     """Return the topics, sorted, and their queues if not all are meant; or a pattern."""
     said = {name: options.text(name) for name in _SUBJECTS}
     given = [name for name, text in said.items() if text is not None]
@@ -247,6 +256,7 @@ def _starting(options: OptionReader, use: Use) -> Boundary:
 
 
 def _ending(options: OptionReader) -> Boundary:
+    """Return where to end; a time wins over offsets here too."""
     text = options.text("endingOffsets")
     time_ms = options.number("endingTimestamp", None)
     times = options.text("endingOffsetsByTimestamp")

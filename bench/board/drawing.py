@@ -25,7 +25,7 @@ LEGEND_MAX: Final = 6
 NAME_MAX: Final = 30
 
 Answers = Sequence[Sequence[Series]]
-"""What each target of a panel was answered."""
+"""The series that each target of a panel was answered with."""
 
 
 def draw(

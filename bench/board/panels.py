@@ -62,6 +62,7 @@ def panels_of(board: Mapping[str, Any], *, rate_window_s: int) -> list[Panel]:
 
 
 def _panels(board: Mapping[str, Any], variables: Mapping[str, str]) -> Iterator[Panel]:
+    """Yield the panels of a board, with values in place of its variables."""
     for panel in board["panels"]:
         place = panel["gridPos"]
         yield Panel(

@@ -127,6 +127,7 @@ class BoardTraffic:
         topic: str,
         handler: Callable[[ReceivedMessage], Awaitable[Later | ConsumeResult | None]],
     ) -> None:
+        """Consume a topic from its first message on, payments one at a time, until it is cancelled."""
         async with PushConsumer(
             namesrv=self._namesrv,
             group=group,

@@ -244,14 +244,14 @@ class ProofRun:
 
             clock = MachineClock()
             if not _within(are_made, START_S, clock):
-                raise NoProofError(f"no broker takes messages after {_told(clock)}")
+                raise NoProofError(f"no broker takes messages after {_waited(clock)}")
 
     def _wait_at_work(self, reader: OrderReader) -> None:
         """Wait until rows come out, and then a moment that differs each time."""
         before = reader.count(ENRICHED)
         clock = MachineClock()
         if not self._poll(lambda: reader.count(ENRICHED) > before, START_S, clock):
-            raise NoProofError(f"no row came out after {_told(clock)}: {self._standing()}")
+            raise NoProofError(f"no row came out after {_waited(clock)}: {self._standing()}")
         time.sleep(self._chance.uniform(0, SOON_S))  # a fault's moment, not a wait for something
 
     def _kill_job(self, reader: OrderReader) -> None:
@@ -269,7 +269,7 @@ class ProofRun:
         clock = MachineClock()
         if not _within(leader.is_listening, START_S, clock):
             raise NoProofError(
-                f"{leader.name} does not come back after {_told(clock)}\n{leader.log_tail()}"
+                f"{leader.name} does not come back after {_waited(clock)}\n{leader.log_tail()}"
             )
         self._wait_at_work(reader)
 
@@ -282,7 +282,7 @@ class ProofRun:
 
         clock = MachineClock()
         if not self._poll(is_known, START_S, clock):
-            raise NoProofError(f"nobody leads after {_told(clock)}")
+            raise NoProofError(f"nobody leads after {_waited(clock)}")
         return self._group.node(names[0])
 
     def _wait_through(self, reader: OrderReader) -> None:
@@ -358,7 +358,7 @@ def _within(condition: Callable[[], bool], limit_s: float, clock: MachineClock) 
     return True
 
 
-def _told(clock: MachineClock) -> str:
+def _waited(clock: MachineClock) -> str:
     """Return how long was waited, for people."""
     return (
         f"{clock.wall_s:.0f} s (the machine was {clock.slowness:.1f} times slower than a quiet one)"

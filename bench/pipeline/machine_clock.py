@@ -48,7 +48,7 @@ class MachineClock:
 
     @property
     def slowness(self) -> float:
-        """How many times slower the machine was, over all that has passed."""
+        """The factor by which the machine was slower, over all that has passed."""
         return self.wall_s / self.passed_s if self.passed_s else 1.0
 
 

@@ -19,7 +19,7 @@ from dledger_mq.client.errors import (
     NoRouteError,
     RequestFailedError,
 )
-from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, Found, Inspector, Standing
+from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, Found, Inspector, SearchedMember
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.trace_reader import ClientTrace, read_trace
 from dledger_mq.message.errors import MessageIdError, RecordError
@@ -55,7 +55,7 @@ class FoundMessage:
 
     @property
     def order(self) -> tuple[int, str, int]:
-        """What comes before what: the time at which messages were stored decides, then their places."""
+        """Its key to sort by: the time at which it was stored decides, then its place."""
         return self.record.store_timestamp_ms, self.broker, self.record.physical_offset
 
 
@@ -111,7 +111,7 @@ class MessageSearch:
         self._inspector = inspector
         self._brokers = brokers
         self._broker_id = broker_id
-        self.standings: dict[str, set[Standing]] = {}
+        self.standings: dict[str, set[SearchedMember]] = {}
 
     async def _names(self) -> Sequence[str]:
         return await self._inspector.broker_names() if self._brokers is None else self._brokers

@@ -30,7 +30,7 @@ from broker.admin.moments import FORMS
 from broker.admin.options import add_broker_names, add_json, add_namesrv, add_topic, count, moment
 from broker.admin.printing import number, print_json, print_line, print_text
 from dledger_mq.client.errors import ClientUsageError
-from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, Standing
+from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, SearchedMember
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
@@ -58,7 +58,7 @@ class SearchResult:
 
     messages: list[FoundMessage]
     total: int
-    standings: Mapping[str, Iterable[Standing]] = field(default_factory=dict)
+    standings: Mapping[str, Iterable[SearchedMember]] = field(default_factory=dict)
 
 
 Search = Callable[[Cluster, argparse.Namespace], Awaitable[SearchResult]]
@@ -221,6 +221,7 @@ async def _by_unique_key(cluster: Cluster, options: argparse.Namespace) -> Searc
 
 
 def _add_key_options(command: argparse.ArgumentParser) -> None:
+    """Add the options of a search by key."""
     add_namesrv(command, required=True)
     add_topic(command)
     command.add_argument("-k", "--key", required=True, metavar="KEY", help="one of its KEYS")

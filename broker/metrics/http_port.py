@@ -35,7 +35,7 @@ WRITE_S: Final = 10.0
 """A page has to be taken by then."""
 
 HANDSHAKE_S: Final = 10.0
-"""Who encrypts has this long for it; until then he waits as one does who asks for nothing."""
+"""The time that a client has for a TLS handshake; until then he waits as one does who asks for nothing."""
 
 LEAVE_S: Final = 1.0
 LEAVE_BYTES: Final = 64 * 1024

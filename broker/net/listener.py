@@ -30,7 +30,7 @@ HANDSHAKE_TIMEOUT_S: Final = 10.0
 """A TLS handshake has to be done this long after its first byte; Netty's time for it."""
 
 _ACCEPT_PAUSE_S: Final = 0.1
-_TELL_S: Final = 10.0
+_LOG_AGAIN_S: Final = 10.0
 """Between two lines about connections that made room."""
 
 
@@ -107,7 +107,7 @@ class Listener:
         self.connections = self._served.connections
         self.handshakes = self._served.handshakes
         self.refused_count = self.displaced_count = 0
-        self._told_at = -_TELL_S
+        self._logged_at = -_LOG_AGAIN_S
 
     async def run(
         self,
@@ -181,8 +181,8 @@ class Listener:
         mute = next(iter(self._served.mute))
         self.displaced_count += 1
         now = trio.current_time()
-        if now - self._told_at >= _TELL_S:
-            self._told_at = now
+        if now - self._logged_at >= _LOG_AGAIN_S:
+            self._logged_at = now
             _log.warning(
                 "%s, and that of %s, which has sent no request yet, makes room for another: %d by now",
                 *(reason, mute.peer, self.displaced_count),

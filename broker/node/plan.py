@@ -92,9 +92,7 @@ def plan_node(
         ConfigError: groups' settings are wrong; names all mistakes and their groups.
     """
     folder = Path(file.store) / machine
-    shared = _of_all(file)
-    if file.secret_file:
-        shared = ("--secret-file", file.secret_file, *shared)
+    shared = _of_brokers(file)
     tls = tls or {}
     children = [_plan_name_server(file, machine, folder)]
     warned: dict[str, list[str]] = {}
@@ -108,19 +106,9 @@ def plan_node(
                 by_text.setdefault(text, []).append(group)
         if reading.config is None:
             continue
-        settings = folder / "conf" / f"{group}.conf"
-        children.append(
-            ChildPlan(
-                name=group,
-                address=reading.config.listen,
-                command=(
-                    *(*_PYTHON, "broker.server.cli", "-c", str(settings)),
-                    *(*shared, *_log_file(file, machine, group)),
-                ),
-                log=folder / "logs" / f"{group}.log",
-                files=((settings, _properties(_without(values, reading.passed_over))),),
-            )
-        )
+        values = _without(values, reading.passed_over)
+        options = (*shared, *_log_file(file, machine, group))
+        children.append(_plan_broker(group, folder, reading.config.listen, values, options=options))
     if mistaken:
         raise ConfigError(join_mistakes(_with_groups(mistaken, file.groups), None))
     warnings = tuple(_with_groups(warned, file.groups))
@@ -159,6 +147,12 @@ def _of_all(file: NodeFile) -> tuple[str, ...]:
     return tuple(options)
 
 
+def _of_brokers(file: NodeFile) -> tuple[str, ...]:
+    """Return the options of all brokers; the name server gets the secret by another one."""
+    secret = ("--secret-file", file.secret_file) if file.secret_file else ()
+    return (*secret, *_of_all(file))
+
+
 def _log_file(file: NodeFile, machine: str, name: str) -> tuple[str, ...]:
     """Return the option that gives a process a log file of its own, if there is a folder for them."""
     if file.log_folder is None:
@@ -182,6 +176,25 @@ def _plan_name_server(file: NodeFile, machine: str, folder: Path) -> ChildPlan:
         address=listen,
         command=(*_PYTHON, "broker.namesrv.cli", "-c", str(settings), *options),
         log=folder / "logs" / "namesrv.log",
+        files=((settings, _properties(values)),),
+    )
+
+
+def _plan_broker(
+    group: str,
+    folder: Path,
+    listen: Address,
+    values: Mapping[str, str],
+    *,
+    options: Sequence[str],
+) -> ChildPlan:
+    """Lay out the broker of a group: `values` go into its file, `options` after that on its command line."""
+    settings = folder / "conf" / f"{group}.conf"
+    return ChildPlan(
+        name=group,
+        address=listen,
+        command=(*_PYTHON, "broker.server.cli", "-c", str(settings), *options),
+        log=folder / "logs" / f"{group}.log",
         files=((settings, _properties(values)),),
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from broker.server.config import BrokerConfig
 from broker.server.deliveries.transaction_checks import TransactionChecks
 from broker.server.handlers.members import Members
-from broker.server.handlers.pops import Pops
+from broker.server.handlers.pops import PopRequests
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.watches.retention_watch import RetentionWatch
@@ -47,7 +47,7 @@ class LiveRules:
     pull_rules: PullRules
     pop_rules: PopRules
     pulls: Pulls
-    pops: Pops
+    pops: PopRequests
     advice: PullAdvice
     members: Members
     ends: EndRules

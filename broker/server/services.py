@@ -34,7 +34,7 @@ from broker.server.handlers.pins import PinRequests
 from broker.server.handlers.pop_acks import PopAcks
 from broker.server.handlers.pop_reading import PopReading
 from broker.server.handlers.pop_returns import PopReturns
-from broker.server.handlers.pops import Pops
+from broker.server.handlers.pops import PopRequests
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pulls import Pulls
 from broker.server.handlers.replies import Replies
@@ -465,7 +465,7 @@ class Services:
             find_route=self._environment.find_route,
         )
 
-    def _make_pops(self) -> tuple[Pops, PopReturns]:
+    def _make_pops(self) -> tuple[PopRequests, PopReturns]:
         """Build pops, which share limits with pulls, and what goes to retry topics, by the rules of send-backs."""
         config = self._config
         self._pop_rules = rules = PopRules(
@@ -479,7 +479,7 @@ class Services:
         returns = PopReturns(
             self._log, self._state, self.commits, rules=self._send_back_rules, reading=reading
         )
-        pops = Pops(
+        pops = PopRequests(
             self._log,
             self._state,
             self.commits,

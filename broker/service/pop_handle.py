@@ -26,7 +26,7 @@ _OFFSET_MAX = 2**63 - 1
 
 
 class PopHandle(NamedTuple):
-    """What a client brings back."""
+    """The time and the place of a pop, as a client brings them back."""
 
     popped_ms: int
     broker_name: str

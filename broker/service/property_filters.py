@@ -55,6 +55,7 @@ class CompiledFilters:
         return found
 
     def _compile(self, text: str) -> PropertyFilter | FilterTextError:
+        """Return the filter of a text, or its error, and keep it; the oldest go where there are too many."""
         found: PropertyFilter | FilterTextError
         try:
             found = compile_filter(text)

@@ -83,22 +83,9 @@ def read_reply(
         stamped = set_property(properties, PUSH_REPLY_TIME, b"%d" % now_ms)
     except PropertyError as error:
         return Refusal(ResponseCode.MESSAGE_ILLEGAL, f"{error}; it was given to nobody")
-    ext = {
-        "producerGroup": send.producer_group,
-        "topic": send.topic,
-        "defaultTopic": send.default_topic,
-        "defaultTopicQueueNums": str(send.default_topic_queue_nums),
-        "queueId": str(queue_id),
-        "sysFlag": str(send.sys_flag),
-        "bornTimestamp": str(send.born_timestamp_ms),
-        "flag": str(send.flag),
-        "properties": stamped.decode(errors="surrogatepass"),
-        "reconsumeTimes": str(send.reconsume_times or 0),
-        "unitMode": "true" if send.unit_mode else "false",
-        "bornHost": born_host,
-        "storeHost": store_host,
-        "storeTimestamp": str(now_ms),
-    }
+    ext = _push_fields(
+        send, stamped, queue_id, born_host=born_host, store_host=store_host, now_ms=now_ms
+    )
     push = make_request(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, 0, ext, body)
     return Reply(requester, queue_id, len(body) + len(stamped), push)
 
@@ -108,6 +95,34 @@ def requester_of(properties: str | None) -> str | None:
     if not properties or REPLY_TO_CLIENT.decode() not in properties:
         return None
     return _id_of(properties.encode(errors="replace"), REPLY_TO_CLIENT, CLIENT_ID_CHARS_MAX)
+
+
+def _push_fields(
+    send: SendFields,
+    properties: bytes,
+    queue_id: int,
+    *,
+    born_host: str,
+    store_host: str,
+    now_ms: int,
+) -> dict[str, str]:
+    """Return the fields of a push: those of the send, with other properties, and where and when it was taken."""
+    return {
+        "producerGroup": send.producer_group,
+        "topic": send.topic,
+        "defaultTopic": send.default_topic,
+        "defaultTopicQueueNums": str(send.default_topic_queue_nums),
+        "queueId": str(queue_id),
+        "sysFlag": str(send.sys_flag),
+        "bornTimestamp": str(send.born_timestamp_ms),
+        "flag": str(send.flag),
+        "properties": properties.decode(errors="surrogatepass"),
+        "reconsumeTimes": str(send.reconsume_times or 0),
+        "unitMode": "true" if send.unit_mode else "false",
+        "bornHost": born_host,
+        "storeHost": store_host,
+        "storeTimestamp": str(now_ms),
+    }
 
 
 def _problem(send: SendFields, body: bytes, properties: bytes, body_bytes_max: int) -> str | None:

@@ -17,7 +17,7 @@ from dledger_mq.net.tls_contexts import TlsFiles
 CONFIG_FILE: Final = "tls.config.file"
 CONFIG_FILE_OF_STOCK: Final = "/etc/rocketmq/tls.properties"
 OF_MEMBERS: Final = "tls.peer."
-"""How the keys begin that only members of a group have; name servers may share a TLS file with them."""
+"""The beginning of the keys that only members of a group have; name servers may share a TLS file with them."""
 
 PASSWORDS: Final = frozenset(
     {"tls.server.keyPassword", "tls.client.keyPassword", "tls.peer.keyPassword"}

@@ -53,10 +53,7 @@ class Tables(Protocol):
 
 
 def carry_out(
-    state: Tables,
-    command: control.Command,
-    now_ms: StoreTimeMs,
-    physical_offset: PhysicalOffset,
+    state: Tables, command: control.Command, now_ms: StoreTimeMs, physical_offset: PhysicalOffset
 ) -> RefusalKind | None:
     """Carry out one command; return the reason if it was refused, with nothing changed.
 

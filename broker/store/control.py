@@ -354,7 +354,7 @@ class DropPopped(_Command, frozen=True, tag="drop_popped"):
 
 
 class SetRequestMode(_Command, frozen=True, tag="set_request_mode"):
-    """How clients of a group that let the broker share out a topic's queues consume it (401)."""
+    """The way in which clients of a group that let the broker share out a topic's queues consume it (401)."""
 
     group: _Name
     topic: _Name

@@ -201,9 +201,7 @@ def query_by_key(
     """Return the newest messages that have a key, in log order (request 12; T2, T3).
 
     The first of them stands where a further query goes on (`before`): so nothing is given twice or left out, whatever
-    is stored meanwhile.
-
-    Unlike RocketMQ's index this compares the key's text, so there are no others among them.
+    is stored meanwhile. Unlike RocketMQ's index this compares the key's text, so there are no others among them.
 
     Raises:
         EntryDamagedError: one of them cannot be read now, so that nobody knows whether it has the key.
@@ -225,14 +223,8 @@ def query_by_key(
         if physical_offset == last:
             continue  # it has the key twice
         last = physical_offset
-        try:
-            record = reader.read_at(physical_offset)
-        except MessageGoneError:
-            continue
-        except NotLoadedError as error:
-            not_loaded += error.places
-            continue
-        if _has_key(record, topic, wanted, kind):
+        record = _read_or_note(reader, physical_offset, not_loaded)
+        if record is not None and _has_key(record, topic, wanted, kind):
             size_bytes += len(record)
             if found and size_bytes > QUERY_BYTES_MAX:
                 break
@@ -242,6 +234,19 @@ def query_by_key(
     assert len(found) <= QUERY_COUNT_MAX, f"{len(found)} messages were found"
     found.reverse()
     return found
+
+
+def _read_or_note(
+    reader: RecordReader, place: PhysicalOffset, not_loaded: list[tuple[PhysicalOffset, int]]
+) -> memoryview | None:
+    """Return a record; None if it is gone, or not in memory: then what is to be read is added to `not_loaded`."""
+    try:
+        return reader.read_at(place)
+    except MessageGoneError:
+        return None
+    except NotLoadedError as error:
+        not_loaded += error.places
+        return None
 
 
 def _has_key(record: memoryview, topic: str, key: bytes, kind: KeyKind) -> bool:

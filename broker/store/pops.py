@@ -77,7 +77,7 @@ class InFlight(NamedTuple):
 
 
 class PopOutcome(NamedTuple):
-    """What became of a pop.
+    """The outcome of a pop.
 
     Attributes:
         popped_ms: the pop time of what was handed out.
@@ -94,7 +94,7 @@ NOTHING: Final = PopOutcome(popped_ms=0, is_taken=False, again=frozenset())
 
 
 class PoppedQueue:
-    """What one group has in flight of one queue.
+    """The messages of one queue that one group has in flight.
 
     Attributes:
         count: of the messages.
@@ -241,7 +241,7 @@ class PoppedQueue:
 
 
 class RequestMode(NamedTuple):
-    """How clients that let the broker share out queues consume: pulling, or popping (401).
+    """The way in which clients that let the broker share out queues consume: pulling, or popping (401).
 
     Attributes:
         is_pop: popping.

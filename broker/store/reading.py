@@ -131,36 +131,15 @@ def get_messages(
         return GetResult(GetStatus.OFFSET_OVERFLOW_ONE, offset, least, most)
     if offset > most:  # D6
         return GetResult(GetStatus.OFFSET_OVERFLOW_BADLY, most, least, most)
-    bounds = _Bounds(count_max, bytes_max, log_end, limits)
-    if property_filter is None:
-        quick = _get_quickly(
-            queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=may_wait_for_units
-        )
-    else:
-        quick = _get_judged_quickly(
-            queue,
-            log,
-            offset,
-            bounds,
-            property_filter=property_filter,
-            without_waiting=may_wait_for_units,
-        )
-    if quick is not None:
-        return quick
-    batch = _Batch(RecordReader(log), bounds)
-    units = queue.units(offset, bounds.examined_max, without_waiting=may_wait_for_units)
-    if property_filter is None:
-        examined = batch.collect(units, tag_hashes, may_wait=may_wait)
-    else:
-        examined = batch.collect_judged(units, property_filter, may_wait=may_wait)
-    next_offset = QueueOffset(offset + examined)
-    assert offset <= next_offset <= most, (
-        f"{queue.key}: {examined} units from {offset} on, of a queue that ends at {most}"
-    )
-    behind = max(0, log_end - batch.last_physical_offset) if examined else 0
-    count = len(batch.records)
-    return GetResult(
-        batch.status, next_offset, least, most, batch.records, count, behind, batch.not_loaded
+    return _get_within(
+        queue,
+        log,
+        offset,
+        _Bounds(count_max, bytes_max, log_end, limits),
+        tag_hashes=tag_hashes,
+        property_filter=property_filter,
+        may_wait=may_wait,
+        without_waiting=may_wait_for_units,
     )
 
 
@@ -198,6 +177,51 @@ class _Chosen(NamedTuple):
     examined: int
     first: int
     last: int
+
+
+def _get_within(
+    queue: ConsumeQueue,
+    log: PulledLog,
+    offset: QueueOffset,
+    bounds: _Bounds,
+    *,
+    tag_hashes: AbstractSet[int] | None,
+    property_filter: PropertyFilter | None,
+    may_wait: bool,
+    without_waiting: bool,
+) -> GetResult:
+    """Read from an offset that the queue has, as `get_messages` describes it: quickly if that can be."""
+    if property_filter is None:
+        quick = _get_quickly(
+            queue, log, offset, bounds, tag_hashes=tag_hashes, without_waiting=without_waiting
+        )
+    else:
+        quick = _get_judged_quickly(
+            queue,
+            log,
+            offset,
+            bounds,
+            property_filter=property_filter,
+            without_waiting=without_waiting,
+        )
+    if quick is not None:
+        return quick
+    least, most = queue.min_offset, queue.max_offset
+    batch = _Batch(RecordReader(log), bounds)
+    units = queue.units(offset, bounds.examined_max, without_waiting=without_waiting)
+    if property_filter is None:
+        examined = batch.collect(units, tag_hashes, may_wait=may_wait)
+    else:
+        examined = batch.collect_judged(units, property_filter, may_wait=may_wait)
+    next_offset = QueueOffset(offset + examined)
+    assert offset <= next_offset <= most, (
+        f"{queue.key}: {examined} units from {offset} on, of a queue that ends at {most}"
+    )
+    behind = max(0, bounds.log_end - batch.last_physical_offset) if examined else 0
+    count = len(batch.records)
+    return GetResult(
+        batch.status, next_offset, least, most, batch.records, count, behind, batch.not_loaded
+    )
 
 
 def _get_quickly(

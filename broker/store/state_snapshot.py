@@ -107,14 +107,7 @@ def load_steps(
     yield
     head = saved.decode_head(head_data)
     yield
-    tables: dict[str, SavedTable] = dict(state.tables())
-    if "pops" in head.tables:
-        tables["pops"] = state.pops
-    if head.v == saved.VERSION_BEFORE:
-        del tables["settings"]  # an empty state has none
-    if tables.keys() != head.tables.keys():
-        raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
-    for name, table in tables.items():
+    for name, table in _tables_to_load(state, head).items():
         data = bytes(head.tables[name])
         if isinstance(table, LargeTable):
             yield from table.load_steps(data)
@@ -136,6 +129,22 @@ def load_steps(
     state.last_store_ms = head.last_store_ms
     state.put_count, state.put_bytes = head.put_count, head.put_bytes
     state.applied_index = head.applied_index
+
+
+def _tables_to_load(state: SavedState, head: StateHead) -> dict[str, SavedTable]:
+    """Return the tables that a state of this version or the one before has.
+
+    Raises:
+        SnapshotRefusedError: the head has others.
+    """
+    tables: dict[str, SavedTable] = dict(state.tables())
+    if "pops" in head.tables:
+        tables["pops"] = state.pops
+    if head.v == saved.VERSION_BEFORE:
+        del tables["settings"]  # an empty state has none
+    if tables.keys() != head.tables.keys():
+        raise SnapshotRefusedError(f"the state has the tables {', '.join(sorted(head.tables))}")
+    return tables
 
 
 def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep: int) -> Iterator[None]:

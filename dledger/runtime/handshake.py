@@ -313,17 +313,7 @@ async def accept(
     if not isinstance(hello, Hello):
         raise PeerProtocolError("a proof came where a hello was due")
     await _check_dialer(stream, hello, me)
-    assert me.node_id is not None, "a client accepts nobody"
-    challenge = encode_header(
-        Challenge(
-            version=PROTOCOL_VERSION,
-            node_id=me.node_id,
-            process=me.process,
-            nonce=secrets.token_bytes(32),
-            secret_needed=me.secret is not None,
-            attributes=me.own_attributes(hello.node_id),
-        )
-    )
+    challenge = encode_header(_challenge_to(hello, me))
     await stream.send(encode_frame(challenge))
     answer = decode_from_dialer(await stream.receive_one())
     if not isinstance(answer, ProofOfSecret):
@@ -344,6 +334,19 @@ async def accept(
     welcome = Welcome(_prove(proven[0], label=_ACCEPTOR_LABEL, hello=opening, challenge=challenge))
     await stream.send(encode_frame(encode_header(welcome)))
     return Remote(node_id, hello.process, hello.attributes)
+
+
+def _challenge_to(hello: Hello, me: Identity) -> Challenge:
+    """Return what a dialer has to answer; it is another one each time."""
+    assert me.node_id is not None, "a client accepts nobody"
+    return Challenge(
+        version=PROTOCOL_VERSION,
+        node_id=me.node_id,
+        process=me.process,
+        nonce=secrets.token_bytes(32),
+        secret_needed=me.secret is not None,
+        attributes=me.own_attributes(hello.node_id),
+    )
 
 
 async def _refuse(stream: FrameStream, code: RefusalCode, reason: str) -> NoReturn:

@@ -49,8 +49,8 @@ GroupOffsets = dict[str, dict[str, dict[int, QueueOffset]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
 
 
-class Standing(NamedTuple):
-    """Who has answered a search.
+class SearchedMember(NamedTuple):
+    """The member that has answered a search.
 
     Attributes:
         member: its id.
@@ -64,10 +64,10 @@ class Standing(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a search has found, in log order; `standing`: who says so, None: it is not said."""
+    """The messages that a search has found, in log order; `standing`: who says so, None: it is not said."""
 
     messages: list[StoredMessage]
-    standing: Standing | None
+    standing: SearchedMember | None
 
 
 class Inspector(Lifetime):
@@ -239,13 +239,13 @@ class Inspector(Lifetime):
             await anyio.sleep(backoff_s(tries))
 
 
-def _standing(answer: RemotingCommand) -> Standing | None:
+def _standing(answer: RemotingCommand) -> SearchedMember | None:
     """Return who has answered; None: it does not say (RocketMQ)."""
     ext = answer.ext
     if ANSWERED_BY_FIELD not in ext:
         return None
     try:
-        return Standing(
+        return SearchedMember(
             ext[ANSWERED_BY_FIELD],
             fields.boolean(ext, LEADS_FIELD),
             fields.int64(ext, BEHIND_FIELD, 0),

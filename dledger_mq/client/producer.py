@@ -54,7 +54,7 @@ from dledger_mq.client.messages import (
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.producer_settings import ProducerOptions, ProducerSettings
 from dledger_mq.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
-from dledger_mq.client.replies import OpenQuestions, Question
+from dledger_mq.client.replies import AwaitedReply, OpenQuestions
 from dledger_mq.client.send_maker import SendMaker
 from dledger_mq.client.session import Session, raise_for
 from dledger_mq.client.trace_writer import (
@@ -472,7 +472,7 @@ class Producer(Lifetime):
             self._questions.forget(question)
 
     async def _reply_to(
-        self, question: Question, pending: PendingSend, deadline: float, timeout_s: float
+        self, question: AwaitedReply, pending: PendingSend, deadline: float, timeout_s: float
     ) -> ReceivedMessage:
         """Send a message that asks for a reply, and wait for that; it may come before the send has ended."""
 

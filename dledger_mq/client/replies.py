@@ -38,13 +38,13 @@ from dledger_mq.remoting.header import RemotingCommand, make_response
 log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT_S: Final = 5.0
-"""How long it is tried to hand a reply over; a requester waits for seconds, not for minutes."""
+"""The time for which it is tried to hand a reply over; a requester waits for seconds, not for minutes."""
 
 _REPLY: Final = "reply"
 
 
 @dataclass(slots=True)
-class Question:
+class AwaitedReply:
     """A message whose reply is waited for.
 
     Attributes:
@@ -66,9 +66,9 @@ class OpenQuestions:
     """The messages of one producer whose replies are waited for."""
 
     def __init__(self) -> None:
-        self._open: dict[str, Question] = {}
+        self._open: dict[str, AwaitedReply] = {}
 
-    def ask(self, message: Message, client_id: str, timeout_s: float) -> Question:
+    def ask(self, message: Message, client_id: str, timeout_s: float) -> AwaitedReply:
         """Mark a message as one that asks for a reply, and wait for that from now on, until `forget`.
 
         Raises:
@@ -84,10 +84,10 @@ class OpenQuestions:
         if given:
             raise InvalidMessageError(f"a request sets these itself: {', '.join(given)}")
         asked = msgspec.structs.replace(message, properties={**message.properties, **asking})
-        question = self._open[correlation_id] = Question(asked, correlation_id)
+        question = self._open[correlation_id] = AwaitedReply(asked, correlation_id)
         return question
 
-    def forget(self, question: Question) -> None:
+    def forget(self, question: AwaitedReply) -> None:
         """Wait for the reply no longer."""
         self._open.pop(question.correlation_id, None)
 
@@ -137,20 +137,7 @@ async def send_reply(
     if ttl := asked.get("TTL"):
         pairs["TTL"] = ttl
     packed, sys_flag = pack_body(body)
-    ext = {
-        "a": group,
-        "b": reply_topic(str(wanted["CLUSTER"])),
-        "c": "TBW102",
-        "d": "4",
-        "e": "0",
-        "f": str(sys_flag),
-        "g": str(time.time_ns() // 1_000_000),
-        "h": "0",
-        "i": encode_properties(pairs).decode(),
-        "j": "0",
-        "k": "false",
-        "m": "false",
-    }
+    ext = _reply_header(group, reply_topic(str(wanted["CLUSTER"])), pairs, sys_flag)
     raise_for(
         await session.call_group(
             message.queue.broker_name,
@@ -161,6 +148,26 @@ async def send_reply(
             try_timeout_s=timeout_s,
         )
     )
+
+
+def _reply_header(
+    group: str, topic: str, properties: dict[str, str], sys_flag: int
+) -> dict[str, str]:
+    """Return the fields of a request that sends a reply now, which are those of a send (V2)."""
+    return {
+        "a": group,
+        "b": topic,
+        "c": "TBW102",
+        "d": "4",
+        "e": "0",
+        "f": str(sys_flag),
+        "g": str(time.time_ns() // 1_000_000),
+        "h": "0",
+        "i": encode_properties(properties).decode(),
+        "j": "0",
+        "k": "false",
+        "m": "false",
+    }
 
 
 def _received(command: RemotingCommand) -> ReceivedMessage:

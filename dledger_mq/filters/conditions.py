@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 from dledger_mq.filters.readings import Value, are_equal, numbers, reading_beside
 
@@ -87,7 +87,7 @@ def as_condition(operand: Operand) -> Condition:
     evaluate = operand.evaluate
     match operand.kind:
         case Kind.CONDITION | Kind.BOOLEAN:
-            return evaluate  # type: ignore[return-value]  # by its kind it gives nothing else
+            return cast("Condition", evaluate)  # by its kind it gives nothing else
         case Kind.NAME:
             return lambda values: None if evaluate(values) is None else False
         case Kind.TEXT | Kind.NUMBER:
@@ -179,6 +179,7 @@ def _equality(left: Operand, right: Operand) -> Condition:
 
 
 def _name_equals(name: int, constant: bytes | float) -> Condition:
+    """Return the condition that a name's value is a constant; beside a number it is read as one."""
     if isinstance(constant, bytes):
 
         def is_text(values: Values) -> bool | None:

@@ -21,7 +21,7 @@ TERMS_MAX: Final = 512
 """Names and constants in it, those in lists included."""
 
 DEPTH_MAX: Final = 32
-"""How deep its parts may be nested."""
+"""The depth to which its parts may be nested."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def are_equal(left: Value, right: Value) -> bool | None:
     if type(left) is type(right):
         return left == right
     if isinstance(left, bytes):
-        return reading_beside(right)(left) == right  # type: ignore[arg-type]  # the other is no text
+        return are_equal(right, left)
     if isinstance(right, bytes):
         return left == reading_beside(left)(right)
     if isinstance(left, bool) or isinstance(right, bool):

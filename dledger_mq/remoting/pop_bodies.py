@@ -35,7 +35,7 @@ class PoppedBatch(NamedTuple):
 
 
 class AssignmentRequest(NamedTuple):
-    """Who asks for queues; an empty strategy is the server's choice."""
+    """A client's request for queues; an empty strategy is the server's choice."""
 
     group: str
     topic: str

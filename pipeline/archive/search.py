@@ -34,7 +34,7 @@ _DAY_MS: Final = 86_400_000
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a message has to have; None: anything.
+    """The values that a message has to have; None: any.
 
     Attributes:
         topic: it stands in; None only with a message id.

@@ -18,7 +18,7 @@ from pipeline.errors import EXIT_FINE, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
 from pipeline.jobs.tables import new_table
-from pipeline.sink.counts import BatchCounts, summed, told
+from pipeline.sink.counts import BatchCounts, read_counts, summed
 from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
@@ -114,7 +114,7 @@ def run(context: JobContext) -> int:
     last_index = Index(last_index_of(options) if options.store else 0)
     rows = replaying.chosen(
         replaying.with_map(_frame(context, last_index, options.topic)),
-        replaying.Wanted(options.topic, options.from_time, options.to_time, options.key),
+        replaying.ReplaySelection(options.topic, options.from_time, options.to_time, options.key),
     )
     with context.progress() as progress, TemporaryDirectory(prefix="dledger-replay-") as folder:
         task = progress.add_task("counting", total=None)
@@ -137,27 +137,9 @@ def run(context: JobContext) -> int:
                 progress.advance(task, count)
             offsets = sum(c.last + 1 - c.first for c in counts)
             assert covered == offsets, f"the batches cover {covered} offsets of {offsets}"
-        done = summed(told(written))
+        done = summed(read_counts(written))
     assert options.dry_run or done.rows == total, f"{done.rows} of {total} messages are counted"
-    result = {
-        "id": options.id,
-        "messages": total,
-        "sent": done.stored,
-        "already_there": done.already + done.older,
-        "dry_run": options.dry_run,
-        "queues": [
-            {
-                "broker": c.broker_name,
-                "queue": c.queue_id,
-                "messages": c.messages,
-                "first": c.first,
-                "last": c.last,
-                "bytes": c.body_bytes,
-            }
-            for c in counts
-        ],
-    }
-    context.report(result, lambda: _table(counts, options, done))
+    context.report(_result(counts, options, done), lambda: _table(counts, options, done))
     return EXIT_FINE
 
 
@@ -219,6 +201,30 @@ def _send(
         writer = frame.write.format("rocketmq").options(**given).option("batchId", batch)
         writer.mode("append").save()
         yield sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
+
+
+def _result(
+    counts: list[QueueCount], options: argparse.Namespace, done: BatchCounts
+) -> dict[str, object]:
+    """Return what was chosen and sent, all together and of each original queue."""
+    return {
+        "id": options.id,
+        "messages": sum(c.messages for c in counts),
+        "sent": done.stored,
+        "already_there": done.already + done.older,
+        "dry_run": options.dry_run,
+        "queues": [
+            {
+                "broker": c.broker_name,
+                "queue": c.queue_id,
+                "messages": c.messages,
+                "first": c.first,
+                "last": c.last,
+                "bytes": c.body_bytes,
+            }
+            for c in counts
+        ],
+    }
 
 
 def _table(counts: list[QueueCount], options: argparse.Namespace, done: BatchCounts) -> Table:

@@ -45,8 +45,8 @@ def summed(counts: Iterable[BatchCounts]) -> BatchCounts:
     return sum(counts, BatchCounts())
 
 
-def tell(counts: BatchCounts, sink_id: str, batch_id: int, file: Path | None) -> None:
-    """Say what became of a batch: a line in the file, and a warning if rows were not stored now.
+def report(counts: BatchCounts, sink_id: str, batch_id: int, file: Path | None) -> None:
+    """Report what became of a batch: a line in the file, and a warning if rows were not stored now.
 
     A file that cannot be written is a warning, too: the rows are stored, and a write that fails is repeated.
     """
@@ -66,7 +66,7 @@ def tell(counts: BatchCounts, sink_id: str, batch_id: int, file: Path | None) ->
         log.warning("batch %d is stored, its counts are not in %s: %s", batch_id, file, error)
 
 
-def told(file: Path) -> Iterator[BatchCounts]:
+def read_counts(file: Path) -> Iterator[BatchCounts]:
     """Read the batches that a file of counts has; none if there is no file."""
     if not file.exists():
         return

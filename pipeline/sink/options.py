@@ -89,13 +89,7 @@ def read_options(
             f"{WHAT}: delivery exactly-once in a batch write needs option sinkId, a name that is the "
             "same when the write is repeated"
         )
-    queue_selector = reader.choice("queueSelector", (HASH, ROUND_ROBIN, COLUMN), HASH)
-    if is_exactly_once and queue_selector == ROUND_ROBIN:
-        raise reader.error(
-            "queueSelector",
-            "is roundrobin: with delivery exactly-once a row must meet the same queue when it is sent "
-            "again (use hash or column)",
-        )
+    queue_selector = _queue_selector(reader, is_exactly_once=is_exactly_once)
     send_timeout_ms = reader.number("sendTimeoutMs", 3000, least=1, most=600_000)
     retries = reader.number("retries", 3, most=1000)
     options = SinkOptions(
@@ -143,6 +137,18 @@ def _sink_id(reader: OptionReader) -> str | None:
             "sinkId", f"is {text!r}, it must be 1 to {SINK_ID_BYTES_MAX} bytes of printable text"
         )
     return text
+
+
+def _queue_selector(reader: OptionReader, *, is_exactly_once: bool) -> str:
+    """Return how the queue of a row is chosen; exactly once needs a choice that is the same again."""
+    selector = reader.choice("queueSelector", (HASH, ROUND_ROBIN, COLUMN), HASH)
+    if is_exactly_once and selector == ROUND_ROBIN:
+        raise reader.error(
+            "queueSelector",
+            "is roundrobin: with delivery exactly-once a row must meet the same queue when it is sent "
+            "again (use hash or column)",
+        )
+    return selector
 
 
 def _counts_file(reader: OptionReader) -> Path | None:

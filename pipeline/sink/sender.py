@@ -55,8 +55,11 @@ class _Gathered:
 
 @dataclass(slots=True)
 class _Sent:
+    """Rows under way; they may be fewer than the numbers from first to last, some of which went to other queues."""
+
     first: int
     last: int
+    count: int
     queue: MessageQueue
     pending: PendingSend | PendingRows
 
@@ -145,7 +148,7 @@ class RowSender:
             pending = await self._submit(queue, rows)
         except ClientError as error:
             raise self._failed(first, last, queue, error) from error
-        self._sent.append(_Sent(first, last, queue, pending))
+        self._sent.append(_Sent(first, last, len(rows), queue, pending))
 
     async def _submit(self, queue: MessageQueue, rows: list[OutRow]) -> PendingSend | PendingRows:
         producer = self._producer
@@ -161,16 +164,15 @@ class RowSender:
         return await producer.submit_batch([row.message for row in rows], queue=queue)
 
     async def _outcome(self, sent: _Sent) -> PipelineError | None:
-        """Await one batch and count its rows; a batch answer names as many message ids as rows were stored."""
+        """Await one batch and count its rows."""
         waiting: Awaitable[SendResult | RowsResult] = sent.pending.wait()
-        count = sent.last - sent.first + 1
+        count = sent.count
         try:
             result = await waiting
         except ClientError as error:
             return self._failed(sent.first, sent.last, sent.queue, error)
         if not isinstance(result, RowsResult):
-            stored = result.message_id.count(",") + 1 if count > 1 else 1
-            self.counts += BatchCounts(stored, stored)
+            self.counts += BatchCounts(count, count)
         elif result.newer_batch is None:
             stored = result.stored_count
             self.counts += BatchCounts(count, stored, already=count - stored)

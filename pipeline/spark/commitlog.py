@@ -16,7 +16,7 @@ from pipeline.log_options import log_columns, plan_log, read_log_options, scan_o
 from pipeline.scan.batches import scan_batches
 from pipeline.scan.columns import check_columns
 from pipeline.scan.ranges import LogRange
-from pipeline.spark.failures import said_first
+from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
@@ -39,14 +39,14 @@ class CommitLogReader(DataSourceReader):
         self._scan = scan_options(self._options, arrow_schema(schema))
         check_columns(self._scan.schema, {})
 
-    @said_first()
+    @printed_first()
     def partitions(self) -> list[InputPartition]:
         """Decide how far to read, and split the log into ranges."""
         return [LogPartition(each) for each in plan_log(self._options).ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range; nothing if Spark asks for the read of an empty plan."""
-        with said_first():
+        with printed_first():
             if isinstance(partition, LogPartition):
                 yield from scan_batches(partition.range, self._scan)
 
@@ -59,12 +59,12 @@ class CommitLogDataSource(DataSource):
         """Return the name in `format(...)`."""
         return "commitlog"
 
-    @said_first()
+    @printed_first()
     def schema(self) -> StructType:
         """Return the columns that the options ask for."""
         return spark_schema(log_columns(read_log_options(self.options)))
 
-    @said_first()
+    @printed_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of the table."""
         return CommitLogReader(self.options, schema)

@@ -35,7 +35,7 @@ _OF_WORKERS: Final = (
     "ExecutorLostFailure",
     "java.io.EOFException",
 )
-"""What Spark says when a process of its own died or did not come up in time."""
+"""The words of Spark when a process of its own died or did not come up in time."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -52,8 +52,8 @@ def reason_of(error: BaseException) -> str:
 
 
 @contextmanager
-def said_first() -> Iterator[None]:
-    """Say an error of ours on standard error, in one line, before Spark wraps it."""
+def printed_first() -> Iterator[None]:
+    """Print an error of ours on standard error, in one line, before Spark wraps it."""
     try:
         yield
     except PipelineError as error:

@@ -36,7 +36,7 @@ _MARKS: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ReplaySelection:
     """The selection of messages for a replay; None: no bound.
 
     Attributes:
@@ -77,7 +77,7 @@ class Target:
     keeps_delays: bool = False
 
 
-def chosen(frame: DataFrame, wanted: Wanted) -> DataFrame:
+def chosen(frame: DataFrame, wanted: ReplaySelection) -> DataFrame:
     """Return the messages that are wanted."""
     rows = frame.where(f.col("topic") == wanted.topic)
     if wanted.from_ms is not None:

@@ -18,7 +18,7 @@ from pipeline.errors import PipelineUsageError
 from pipeline.reading import source_columns
 from pipeline.sink.options import WHAT
 from pipeline.source_options import FORMAT, read_source_options
-from pipeline.spark.failures import said_first
+from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import spark_schema
 from pipeline.spark.sink import BatchSinkWriter, SinkPlan, StreamSinkWriter, plan_sink
 from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
@@ -46,7 +46,7 @@ class RocketMQDataSource(DataSource):
         """Return the name in `format(...)`."""
         return "rocketmq"
 
-    @said_first()
+    @printed_first()
     def schema(self) -> StructType:
         """Return the columns that the options ask for; those of a new table keep its options."""
         created = created_options(self.options)
@@ -55,26 +55,26 @@ class RocketMQDataSource(DataSource):
         options = read_source_options(created, "either", is_table=True)
         return keeping(spark_schema(source_columns(options)), created)
 
-    @said_first()
+    @printed_first()
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of a table."""
         given, is_table = self._given(schema)
         options = read_source_options(given, "batch", is_table=is_table)
         return TopicReader(options, schema, self.parallelism or default_parallelism())
 
-    @said_first()
+    @printed_first()
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a stream."""
         given, is_table = self._given(schema)
         options = read_source_options(given, "stream", is_table=is_table)
         return TopicStreamReader(options, schema, self.parallelism or default_parallelism())
 
-    @said_first()
+    @printed_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Plan a batch write."""
         return BatchSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=False))
 
-    @said_first()
+    @printed_first()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Plan a streaming query's writes."""
         return StreamSinkWriter(self._plan_sink(schema, overwrite=overwrite, is_stream=True))

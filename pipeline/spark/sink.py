@@ -22,12 +22,12 @@ from pyspark.sql.datasource import (
 from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.sink.columns import SinkColumns, check_columns
-from pipeline.sink.counts import BatchCounts, summed, tell
+from pipeline.sink.counts import BatchCounts, report, summed
 from pipeline.sink.options import WHAT, SinkOptions, read_options
 from pipeline.sink.queues import plan_queues
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import SinkTask, send_all
-from pipeline.spark.failures import said_first
+from pipeline.spark.failures import printed_first
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -86,7 +86,7 @@ def plan_sink(
     return SinkPlan(options, columns, plan_queues(options))
 
 
-@said_first()
+@printed_first()
 def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
     context = TaskContext.get()
     partition = context.partitionId() if context is not None else 0
@@ -96,12 +96,12 @@ def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
     return SinkCommit(sink_id, batch_id, send_all(plan.options, task, reader, iterator))
 
 
-def _tell(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Say what became of a batch; called on the driver, when all of its tasks are done."""
+def _report(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Report what became of a batch; called on the driver, when all of its tasks are done."""
     commits = [each for each in messages if isinstance(each, SinkCommit)]
     if commits:
         counts = summed(each.counts for each in commits)
-        tell(counts, commits[0].sink_id, commits[0].batch_id, plan.options.counts_file)
+        report(counts, commits[0].sink_id, commits[0].batch_id, plan.options.counts_file)
 
 
 def _batch_of(options: SinkOptions, context: TaskContext | None) -> tuple[str, int]:
@@ -129,8 +129,8 @@ class BatchSinkWriter(DataSourceArrowWriter):
         return _write(self._plan, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say what was written: every row was stored when its task ended."""
-        _tell(self._plan, messages)
+        """Report what was written: every row was stored when its task ended."""
+        _report(self._plan, messages)
 
 
 class StreamSinkWriter(DataSourceStreamArrowWriter):
@@ -143,9 +143,9 @@ class StreamSinkWriter(DataSourceStreamArrowWriter):
         """Send the rows of one partition and wait until all are stored."""
         return _write(self._plan, iterator)
 
-    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what was written: every row was stored when its task ended."""
-        _tell(self._plan, messages)
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Report what was written: every row was stored when its task ended."""
+        _report(self._plan, messages)
 
-    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Do nothing: what was sent may have been read. The batch is repeated."""

@@ -31,7 +31,7 @@ from pipeline.planning import JoinedView, StreamOffsets, batch_offsets, divided
 from pipeline.ranges import QueueRange, plan
 from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions
-from pipeline.spark.failures import said_first
+from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import arrow_schema, spark_schema
 
 
@@ -82,7 +82,7 @@ class TopicTasks:
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read what a task has; nothing if Spark asks for the read of an empty plan."""
-        with said_first():
+        with printed_first():
             if isinstance(partition, RangesPartition):
                 yield from read_batches(partition.ranges, self.options, self._schema)
             elif isinstance(partition, HistoryPartition):
@@ -95,7 +95,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
         self._tasks = TopicTasks(options, schema, parallelism)
 
-    @said_first()
+    @printed_first()
     def partitions(self) -> list[InputPartition]:
         """Decide start and end, and distribute the ranges over partitions."""
         options = self._tasks.options
@@ -140,17 +140,17 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = self._tasks.options.max_offsets_per_trigger
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    @said_first()
+    @printed_first()
     def initialOffset(self) -> OffsetsForm:
         """Return where a new query begins."""
         return self._offsets.initial()
 
-    @said_first()
+    @printed_first()
     def prepareForTriggerAvailableNow(self) -> None:
         """Fix the present ends as the end of the stream."""
         self._offsets.freeze()
 
-    @said_first()
+    @printed_first()
     def latestOffset(self, start: OffsetsForm, limit: ReadLimit) -> OffsetsForm:
         """Return the end of the next batch."""
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None

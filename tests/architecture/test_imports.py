@@ -60,6 +60,7 @@ LAYERS = {
         "config",
         "engine",
         "errors",
+        "group_secret",
         "member_tls",
         "forgetting",
         "log_history",
@@ -117,7 +118,7 @@ LAYERS = {
         "times",
         "tls",
     },
-    "broker.node": {"command_line", "processes", "server", "settings"},
+    "broker.node": {"command_line", "processes", "server", "settings", "tls"},
     "broker.namesrv": {
         "access",
         "command_line",

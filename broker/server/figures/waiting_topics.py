@@ -38,7 +38,7 @@ LevelTopic = tuple[str, int]
 
 
 class WaitingTopics:
-    """How many messages wait for each topic, as it was at the last `refresh`.
+    """The numbers of messages that wait for each topic, as they were at the last `refresh`.
 
     Attributes:
         timed: those with a due time of their own, by topic; None: not known, or too many.

@@ -153,6 +153,7 @@ class PopAcks:
         return (group, topic, queue_id), offset, handle.popped_ms
 
     def _refusal(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> Refusal | None:
+        """Return the refusal of a place that is not in a topic; None: it is."""
         config = self._state.topics.get(topic)
         if config is None:
             text = f"topic[{topic[:255]}] not exist, apply first please!"

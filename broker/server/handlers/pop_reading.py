@@ -35,7 +35,7 @@ _RECONSUMED_AT: Final = 72
 
 @dataclass(slots=True)
 class PopPlan:
-    """What is to be handed out.
+    """The messages that are to be handed out, and the command for it.
 
     Attributes:
         command: claims it; None: nothing is to be claimed.
@@ -222,6 +222,7 @@ class PopReading:
         taken: list[QueueOffset] | None = None,
         again: list[tuple[QueueOffset, int]] | None = None,
     ) -> PopMessages:
+        """Return the command that claims messages; `taken` stands in it as distances from `first`."""
         return PopMessages(
             *key,
             at=at,

@@ -14,7 +14,6 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from broker.server.deliveries.deliveries import DELIVERY_BYTES_MAX
 from broker.server.handlers.plan_staging import stage_plan
 from broker.server.handlers.pop_reading import PopReading, is_spent
 from broker.server.requests.commits import Commits, OnCommit
@@ -37,6 +36,9 @@ RETURN_MS: Final = 60_000
 
 RETURNS_MAX: Final = 256
 """Messages of one entry."""
+
+_RETURN_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the messages that are returned with one entry."""
 
 LOOK_MS: Final = 500
 """Between two looks for what is to be returned."""
@@ -169,7 +171,7 @@ class PopReturns:
                 gone.append(each)
                 continue
             total += len(record)
-            if total > DELIVERY_BYTES_MAX and (spent or unwanted):
+            if total > _RETURN_BYTES_MAX and (spent or unwanted):
                 break
             message = decode_record(bytes(record))
             is_dead = is_spent(message.reconsume_times, each.times, group.retry_times_max)

@@ -53,7 +53,7 @@ class Pop(PendingRequest, eq=False):
     is_held: bool = False
 
 
-class Pops:
+class PopRequests:
     """Answers pops while this node leads."""
 
     def __init__(
@@ -179,7 +179,7 @@ class Pops:
                 continue
             plan = self._reading.plan(fields, grant, queue_id, may_wait=may_wait)
             if plan is not None and pop.is_notice and (plan.records or plan.spent):
-                self._tell(pop, has_messages=True)
+                self._answer_notice(pop, has_messages=True)
                 return
             if plan is not None and not pop.is_notice:
                 self._claim(pop, grant, plan)
@@ -281,11 +281,11 @@ class Pops:
         """Answer that there is nothing, or not now."""
         assert pop.fields is not None, "it was read"
         if pop.is_notice:
-            self._tell(pop, has_messages=False, is_full=code == ResponseCode.POLLING_FULL)
+            self._answer_notice(pop, has_messages=False, is_full=code == ResponseCode.POLLING_FULL)
         else:
             pop.answer(code, remark, self._ext(pop.fields, self._state.last_store_ms))
 
-    def _tell(self, pop: Pop, *, has_messages: bool, is_full: bool = False) -> None:
+    def _answer_notice(self, pop: Pop, *, has_messages: bool, is_full: bool = False) -> None:
         """Answer a notice."""
         ext = {"hasMsg": str(has_messages).lower(), "pollingFull": str(is_full).lower()}
         pop.answer(ResponseCode.SUCCESS, None, ext)

@@ -66,6 +66,7 @@ class Requesters:
                 self._seen(origin, frame)
 
     def _seen(self, origin: ClientOrigin, frame: Frame) -> None:
+        """Guess whose connection it is from a message that asks for a reply, unless it is known for sure."""
         try:
             command = decode_request(frame)
         except (FieldError, FrameError):

@@ -54,7 +54,7 @@ class Tool:
         """Ask the name server."""
         return await _body(self.namesrv, code, ext)
 
-    async def told(self, code: int, ext: dict[str, str] | None = None) -> Any:
+    async def body_of(self, code: int, ext: dict[str, str] | None = None) -> Any:
         """Ask the broker."""
         return await _body(self.broker, code, ext)
 
@@ -66,7 +66,7 @@ class Tool:
 
     async def members(self, group: str) -> Any:
         """Who consumes in a group; the route is that of its retry topic."""
-        return await self.told(203, {"consumerGroup": group})
+        return await self.body_of(203, {"consumerGroup": group})
 
     async def messages(self, topic: str, queue: int, first: int, count: int) -> list[StoredMessage]:
         """Pull as tools do: at once, under a group that is theirs, and without a subscription of it."""
@@ -99,7 +99,7 @@ async def named_cluster(
     """A group that has registered with a name server, and a connection to that."""
     async with trio.open_nursery() as nursery:
         address = await nursery.start(NameServer(NameServerConfig(Address("127.0.0.1", 0))).run)
-        cluster = await make_cluster(nodes, namesrvs=(address,), trace_topic=True)
+        cluster = await make_cluster(nodes, namesrvs=(address,), trace_topic=TRACE)
         wire = Wire(await connect(address, nursery, timeout_s=ANSWER_S))
         nursery.start_soon(wire.run)
 
@@ -197,11 +197,11 @@ async def test_the_charts_of_topics(tool: Tool) -> None:
     assert "T" in topics
     await tool.named(106)  # the names of clusters and brokers are no topics to it
     await tool.route("T")
-    groups = (await tool.told(300, {"topic": "T"}))["groupList"]
+    groups = (await tool.body_of(300, {"topic": "T"}))["groupList"]
     assert groups == ["G"]
-    put = await tool.told(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})
+    put = await tool.body_of(315, {"statsName": "TOPIC_PUT_NUMS", "statsKey": "T"})
     assert (put["statsDay"]["sum"], put["statsMinute"]["tps"] > 0) == (SENT, True)
-    got = await tool.told(315, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
+    got = await tool.body_of(315, {"statsName": "GROUP_GET_NUMS", "statsKey": "T@G"})
     assert got["statsDay"]["sum"] == SENT
 
 
@@ -211,12 +211,12 @@ async def test_the_page_of_topics(tool: Tool) -> None:
     assert {"T", "%RETRY%G"} <= set(listed)
     assert "T" not in system["topicList"]
     if system.get("brokerAddr"):  # then it asks that broker, too
-        assert "T" not in (await tool.told(305))["topicList"]
-    kinds = (await tool.told(21))["topicConfigTable"]
+        assert "T" not in (await tool.body_of(305))["topicList"]
+    kinds = (await tool.body_of(21))["topicConfigTable"]
     assert {"topicName", "readQueueNums", "writeQueueNums", "perm", "order"} <= kinds["T"].keys()
     # The button "Status".
     await tool.route("T")
-    offsets = (await tool.told(202, {"topic": "T"}))["offsetTable"]
+    offsets = (await tool.body_of(202, {"topic": "T"}))["offsetTable"]
     by_queue = {queue.queue_id: row for queue, row in offsets.items()}
     assert {queue: row["maxOffset"] for queue, row in by_queue.items()} == {
         0: SENT,
@@ -226,27 +226,27 @@ async def test_the_page_of_topics(tool: Tool) -> None:
     }
     assert by_queue[0]["lastUpdateTimestamp"] > 0
     # "Router" is the route alone; "Consumer manage" asks for each group, and each of its clients.
-    assert (await tool.told(300, {"topic": "T"}))["groupList"] == ["G"]
+    assert (await tool.body_of(300, {"topic": "T"}))["groupList"] == ["G"]
     await tool.route("%RETRY%G")
     await shows_progress(tool, {"consumerGroup": "G", "topic": "T"})
     # "Topic config", and its form.
     await tool.route("T")
-    assert (await tool.told(351, {"topic": "T"}))["readQueueNums"] == 4
+    assert (await tool.body_of(351, {"topic": "T"}))["readQueueNums"] == 4
     form = {"topic": "Made", "defaultTopic": "TBW102", "readQueueNums": "2", "writeQueueNums": "2"}
     form |= {"perm": "6", "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false"}
     assert (await tool.broker.ask(17, form | {"attributes": "+message.type=FIFO"})).code == 0
-    made = await tool.told(351, {"topic": "Made"})
+    made = await tool.body_of(351, {"topic": "Made"})
     assert (made["writeQueueNums"], made["attributes"]) == (2, {"message.type": "FIFO"})
     # "Send message", and "Delete" at the broker and the name server.
     assert (await tool.broker.send("Made")).code == 0
     assert (await tool.broker.ask(215, {"topic": "Made"})).code == 0
     assert (await tool.namesrv.ask(216, {"topic": "Made"})).code == 0
-    assert "Made" not in (await tool.told(21))["topicConfigTable"]
+    assert "Made" not in (await tool.body_of(21))["topicConfigTable"]
 
 
 async def shows_progress(tool: Tool, ext: dict[str, str]) -> None:
     """How far a group is, with the client that has each queue: it is asked for its running info."""
-    stats = await tool.told(208, ext)
+    stats = await tool.body_of(208, ext)
     assert stats["consumeTps"] >= 0
     rows = {(queue.topic, queue.queue_id): row for queue, row in stats["offsetTable"].items()}
     row = rows["T", 0]
@@ -262,13 +262,13 @@ async def shows_progress(tool: Tool, ext: dict[str, str]) -> None:
 
 async def test_the_page_of_consumer_groups(tool: Tool) -> None:
     await tool.named(106)
-    table = (await tool.told(201))["subscriptionGroupTable"]
+    table = (await tool.body_of(201))["subscriptionGroupTable"]
     wanted = {"groupName", "consumeEnable", "retryQueueNums", "retryMaxTimes", "brokerId"}
     assert {"G", "H"} <= table.keys()
     assert wanted <= table["G"].keys()
     # A row for each group; "Refresh" asks for one of them anew.
     await tool.route("%RETRY%G")
-    stats = await tool.told(208, {"consumerGroup": "G"})
+    stats = await tool.body_of(208, {"consumerGroup": "G"})
     lag = sum(
         row["brokerOffset"] - row["consumerOffset"]
         for queue, row in stats["offsetTable"].items()
@@ -286,12 +286,12 @@ async def test_the_page_of_consumer_groups(tool: Tool) -> None:
     # "Config": its form, and "Delete", which takes the topics of the group along.
     changed = json.dumps({"groupName": "H", "retryMaxTimes": 7}).encode()
     assert (await tool.broker.ask(200, {}, changed)).code == 0
-    assert (await tool.told(201))["subscriptionGroupTable"]["H"]["retryMaxTimes"] == 7
+    assert (await tool.body_of(201))["subscriptionGroupTable"]["H"]["retryMaxTimes"] == 7
     assert (await tool.broker.ask(207, {"groupName": "H", "cleanOffset": "true"})).code == 0
     for topic in ("%RETRY%H", "%DLQ%H"):
         assert (await tool.broker.ask(215, {"topic": topic})).code == 0
         assert (await tool.namesrv.ask(216, {"topic": topic})).code == 0
-    assert "H" not in (await tool.told(201))["subscriptionGroupTable"]
+    assert "H" not in (await tool.body_of(201))["subscriptionGroupTable"]
 
 
 @pytest.mark.parametrize(("button", "time_ms", "place"), [("reset", "0", 0), ("skip", "-1", SENT)])
@@ -301,21 +301,21 @@ async def test_offsets_are_reset_and_skipped(
     del button
     await tool.route("T")
     fields = {"topic": "T", "group": "G", "timestamp": time_ms, "isForce": "true"}
-    table = (await tool.told(222, fields))["offsetTable"]
+    table = (await tool.body_of(222, fields))["offsetTable"]
     assert {queue.queue_id: offset for queue, offset in table.items()} == {
         0: place,
         1: 0,
         2: 0,
         3: 0,
     }
-    stats = await tool.told(208, {"consumerGroup": "G", "topic": "T"})
+    stats = await tool.body_of(208, {"consumerGroup": "G", "topic": "T"})
     places = {queue.queue_id: row["consumerOffset"] for queue, row in stats["offsetTable"].items()}
     assert places[0] == place
 
 
 async def test_the_page_of_producers(tool: Tool) -> None:
     await tool.route("T")
-    found = await tool.told(204, {"producerGroup": "P"})
+    found = await tool.body_of(204, {"producerGroup": "P"})
     (producer,) = found["connectionSet"]
     assert producer["clientId"] == "p1"
     assert {"clientAddr", "language", "version"} <= producer.keys()
@@ -337,9 +337,9 @@ async def test_messages_by_topic_and_time_by_key_and_by_id(tool: Tool) -> None:
     by_id = await tool.found({"topic": "T", "key": "u3", "_UNIQUE_KEY_QUERY": "true"})
     assert [message.body for message in by_id] == [b"body 3"]
     # Who has consumed it: each group of the topic, if its members are there; then its place is compared.
-    assert (await tool.told(300, {"topic": "T"}))["groupList"] == ["G"]
+    assert (await tool.body_of(300, {"topic": "T"}))["groupList"] == ["G"]
     assert (await tool.members("G"))["consumeType"] == "CONSUME_PASSIVELY"
-    await tool.told(208, {"consumerGroup": "G"})
+    await tool.body_of(208, {"consumerGroup": "G"})
     # "Resend": a member handles it at once.
     (member,) = (await tool.members("G"))["connectionSet"]
     await consumes_directly(tool, member["clientId"], tool.stored[3].ext["msgId"], b"body 3")
@@ -365,7 +365,7 @@ async def test_dead_letters(tool: Tool) -> None:
     # "Export" looks for it by its id, as the page of messages does, and "Resend" gives it to a member.
     found = await tool.found({"topic": DEAD, "key": "u0", "_UNIQUE_KEY_QUERY": "true"})
     assert [each.physical_offset for each in found] == [letter.physical_offset]
-    offsets = (await tool.told(202, {"topic": DEAD}))["offsetTable"]
+    offsets = (await tool.body_of(202, {"topic": DEAD}))["offsetTable"]
     assert sum(row["maxOffset"] for row in offsets.values()) == 1
 
 
@@ -386,9 +386,9 @@ async def test_the_rounds_of_the_exporter(tool: Tool) -> None:
     assert info["clusterAddrTable"] == {CLUSTER: [BROKER]}
     for topic in ("T", DEAD):
         await tool.route(topic)
-        table = (await tool.told(202, {"topic": topic}))["offsetTable"]
+        table = (await tool.body_of(202, {"topic": topic}))["offsetTable"]
         assert sum(row["maxOffset"] for row in table.values()) == (SENT if topic == "T" else 1)
-    (producer,) = (await tool.told(328))["data"]["P"]
+    (producer,) = (await tool.body_of(328))["data"]["P"]
     assert {"clientId", "remoteIP", "language", "version", "lastUpdateTimestamp"} <= producer.keys()
     await shows_progress(tool, {"consumerGroup": "G", "topic": "T"})
     # The age of what a group lacks is that of the message where it stands.
@@ -404,12 +404,12 @@ async def test_the_rounds_of_the_exporter(tool: Tool) -> None:
         ("BROKER_PUT_NUMS", CLUSTER): None,
     }
     for (name, key), wanted in figures.items():
-        found = (await tool.told(315, {"statsName": name, "statsKey": key}))["statsMinute"]
+        found = (await tool.body_of(315, {"statsName": name, "statsKey": key}))["statsMinute"]
         assert wanted is None or found["sum"] == wanted, name
         assert found["tps"] > 0
     unknown = await tool.broker.ask(315, {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T@G"})
     assert unknown.code == 1, "which it passes over"
-    runtime = (await tool.told(28))["table"]
+    runtime = (await tool.body_of(28))["table"]
     for key in (
         "commitLogMaxOffset",
         "putTps",

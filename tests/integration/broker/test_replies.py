@@ -211,7 +211,9 @@ async def test_a_requester_that_nobody_has_is_gone(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(replies, "HOLD_MS", 0)  # nobody is waited for
-    for broker in await cluster.followers():
+    followers = await cluster.followers()
+    assert len(followers) == 2
+    for broker in followers:
         async with cluster.wire(broker) as replier:
             answer = await replier.answer(reply(replier))
             assert answer.code == 1

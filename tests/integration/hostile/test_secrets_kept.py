@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 import socket
 import ssl
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from http.client import RemoteDisconnected
@@ -198,8 +200,11 @@ def console_pages(group: SecretGroup, folder: Path) -> str:
         wanted = ["/"]
         while wanted and len(seen) < PAGES_MAX:
             path = wanted.pop()
-            seen[path] = page(f"http://{HOST}:{port}{path}")
-            links = re.findall(r'href="(/[^"#]*)"', seen[path])
+            try:
+                seen[path] = page(f"http://{HOST}:{port}{path}")
+            except urllib.error.HTTPError as error:
+                raise AssertionError(f"{path}: {error.read()[-600:]!r}") from error
+            links = map(html.unescape, re.findall(r'href="(/[^"#]*)"', seen[path]))
             wanted += [each for each in links if each not in seen and each not in wanted]
         assert len(seen) > 3
         return "".join(seen.values()) + console.log.read_text()

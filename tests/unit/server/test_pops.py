@@ -11,7 +11,7 @@ import pytest
 from broker.server.handlers.pop_acks import PopAcks
 from broker.server.handlers.pop_reading import PopReading
 from broker.server.handlers.pop_returns import RETURN_MS, PopReturns
-from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, Pops
+from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, PopRequests
 from broker.server.handlers.pull_answers import PullCounts
 from broker.service.catalog import Catalog
 from broker.service.pop import PopRules
@@ -105,7 +105,7 @@ class Bench:
             members=lambda _group: {},
             forbidden_bits=lambda *_: 0,
         )
-        self.pops = Pops(
+        self.pops = PopRequests(
             *shared,
             leader.router,
             rules=PopRules(

@@ -36,7 +36,7 @@ def rules(subscription: Subscription | None = None, *, is_on: bool = True) -> Pu
     )
 
 
-def told(text: str = SQL, **changes: Any) -> Subscription:
+def reported(text: str = SQL, **changes: Any) -> Subscription:
     return Subscription("T", text, "SQL92", version=100, **changes)
 
 
@@ -64,9 +64,9 @@ def carried(text: str | None = SQL, **changes: Any) -> PullFields:
     [
         (None, carried()),
         (Subscription("T", "x"), carried()),
-        (told(), pull(expression_type="SQL92")),
-        (told(), pull(expression_type="TAG", sub_version=0)),
-        (told(), pull()),
+        (reported(), pull(expression_type="SQL92")),
+        (reported(), pull(expression_type="TAG", sub_version=0)),
+        (reported(), pull()),
     ],
     ids=["without a heartbeat", "the header counts", "Java", "Go says TAG", "nothing said"],
 )
@@ -80,10 +80,10 @@ def test_granted(subscription: Subscription | None, fields: PullFields) -> None:
     [
         (None, carried("a >"), ResponseCode.SUBSCRIPTION_PARSE_FAILED, "line 1, column 3"),
         (None, carried(None), ResponseCode.SUBSCRIPTION_PARSE_FAILED, "line 1, column 1"),
-        (told("a >"), pull(), ResponseCode.FILTER_DATA_NOT_EXIST, "line 1, column 3"),
-        (told(), pull(sub_version=101), ResponseCode.SUBSCRIPTION_NOT_LATEST, "101"),
+        (reported("a >"), pull(), ResponseCode.FILTER_DATA_NOT_EXIST, "line 1, column 3"),
+        (reported(), pull(sub_version=101), ResponseCode.SUBSCRIPTION_NOT_LATEST, "101"),
         (
-            told(),
+            reported(),
             pull(sub_version=101, expression_type="SQL92"),
             ResponseCode.SUBSCRIPTION_NOT_LATEST,
             "not latest",
@@ -129,7 +129,7 @@ def test_refused(
 
 
 def test_who_is_back_at_tags_selects_by_itself_until_its_heartbeat_comes() -> None:
-    assert rules(told()).check(pull(sub_version=101, expression_type="TAG")) == PullGrant(None)
+    assert rules(reported()).check(pull(sub_version=101, expression_type="TAG")) == PullGrant(None)
 
 
 @pytest.mark.parametrize("text", [SQL, "a >"])
@@ -150,14 +150,14 @@ def test_e7_h1_switched_off() -> None:
 
 
 def test_a_subscription_is_judged_as_a_pull_with_it_would_be() -> None:
-    assert rules().judge(told()) is None
+    assert rules().judge(reported()) is None
     assert rules().judge(Subscription("T", "a || b")) is None
-    wrong = rules().judge(told("a = 1 b"))
+    wrong = rules().judge(reported("a = 1 b"))
     assert wrong is not None
     assert wrong.code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
     assert "line 1, column 7: unexpected 'b'" in wrong.remark
     assert "T" in wrong.remark
-    off = rules(is_on=False).judge(told())
+    off = rules(is_on=False).judge(reported())
     assert off is not None
     assert off.code == ResponseCode.SYSTEM_ERROR
 
