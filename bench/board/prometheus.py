@@ -86,7 +86,7 @@ class Prometheus(AbstractContextManager["Prometheus"]):
         self._process.start()
         try:
             wait_listening([self._process], START_S)
-        except BaseException:
+        except BaseException:  # also an interrupt: nobody else would end the process
             self._process.kill()
             raise
         return self

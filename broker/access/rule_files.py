@@ -163,7 +163,7 @@ def _replace(path: Path, text: str) -> None:
             os.fsync(file.fileno())
         Path(draft).chmod(mode)
         Path(draft).replace(target)
-    except BaseException:
+    except BaseException:  # whatever it was, no draft stays beside the file
         Path(draft).unlink(missing_ok=True)
         raise
     folder = os.open(target.parent, os.O_RDONLY)

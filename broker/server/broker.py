@@ -107,7 +107,7 @@ class Broker:
         try:
             self._node_settings = NodeSettings(config.store_path)
             self._rule_files, self._guard = _read_rules(config)
-        except BaseException:
+        except BaseException:  # whatever it was, nobody is there who could release the store
             self._lock.release()
             raise
         self.config = config

@@ -142,7 +142,7 @@ class PopReturns:
             return
         self._next_look_ms = now_ms + LOOK_MS
         limit_ms = self._reading.time_ms() - RETURN_MS
-        for key, queue in list(self._state.pops.queues()):
+        for key, queue in self._state.pops.queues():  # nothing is folded before the return below
             due_ms = queue.next_due_ms
             if due_ms is None or due_ms > limit_ms or queue.end is not None or key in self.claimed:
                 continue
