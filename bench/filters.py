@@ -29,8 +29,7 @@ from rich.table import Table
 
 from bench.loadgen import pull_template
 from bench.lone_log import lone_log
-from bench.pulls import HOST, START_MS, broker_config, frame_of, log_config
-from broker.server.environment import Environment
+from bench.pulls import HOST, START_MS, broker_config, frame_of, log_config, lone_environment
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.server.services import Services
 from broker.store.control import PutGroup, PutTopic
@@ -41,7 +40,6 @@ from broker.store.topics import TopicConfig
 from dledger import LogServer
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import encode_properties
-from dledger_mq.net.address import Address
 from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
@@ -180,15 +178,7 @@ async def measure(group: Group, folder: Path, *, mib: int, rounds: int) -> list[
     config = replace(log_config(group, folder), cache_bytes_max=2 * (mib << 20))
     async with lone_log(config, state) as (server, nursery):
         await fill(server, state, per_queue * QUEUE_COUNT)
-        environment = Environment(
-            Address("127.0.0.1", 10911),
-            "",
-            wall_ms=lambda: START_MS,
-            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
-            pick=lambda bound: 0,
-            key_numbers=(1, 1),
-            nursery=nursery,
-        )
+        environment = lone_environment(nursery)
         services = Services(
             broker_config(group, folder), server, state, outputs=outputs, environment=environment
         )

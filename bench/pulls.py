@@ -243,6 +243,19 @@ def log_config(group: Group, folder: Path) -> LogConfig:
     return replace(config, fsync=False, cache_bytes_max=CACHE_BYTES, snapshot_log_bytes=0)
 
 
+def lone_environment(nursery: trio.Nursery) -> Environment:
+    """Return what the services of a broker in this process have around them: nobody else, and one wall time."""
+    return Environment(
+        Address("127.0.0.1", 10911),
+        "",
+        wall_ms=lambda: START_MS,
+        monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
+        pick=lambda bound: 0,
+        key_numbers=(1, 1),
+        nursery=nursery,
+    )
+
+
 async def in_process(
     group: Group, folder: Path, *, mib: int, entry_messages: int, profile: cProfile.Profile | None
 ) -> tuple[list[PullCost], int]:
@@ -250,15 +263,7 @@ async def in_process(
     state, outputs = BrokerState(), Outputs()
     async with lone_log(log_config(group, folder), state) as (server, nursery):
         per_queue = await fill(server, state, mib=mib, entry_messages=entry_messages)
-        environment = Environment(
-            Address("127.0.0.1", 10911),
-            "",
-            wall_ms=lambda: START_MS,
-            monotonic_ms=lambda: time.monotonic_ns() // 1_000_000,
-            pick=lambda bound: 0,
-            key_numbers=(1, 1),
-            nursery=nursery,
-        )
+        environment = lone_environment(nursery)
         config = broker_config(group, folder)
         services = Services(config, server, state, outputs=outputs, environment=environment)
         bench = ProcessBench(services, outputs)
