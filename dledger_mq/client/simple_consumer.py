@@ -24,7 +24,6 @@ from dledger_mq.client.acknowledging import Acknowledging
 from dledger_mq.client.arguments import (
     check_credentials,
     check_group,
-    check_instance,
     check_int,
     check_optional_text,
     check_seconds,
@@ -99,7 +98,7 @@ class SimpleConsumer(Lifetime):
         self.group = check_group(group)
         self.subscriptions = subscribe_all(self.group, subscriptions, with_retries=True)
         self.ordered = check_truth("ordered", ordered)
-        if start_from not in _FROM_WHERE:
+        if not isinstance(start_from, str) or start_from not in _FROM_WHERE:
             raise ClientUsageError(wrong_type("start_from", start_from, "'last' or 'first'"))
         self.timeout_s = check_seconds("timeout_s", timeout_s)
         if self.timeout_s <= 0:
@@ -204,7 +203,8 @@ class SimpleConsumer(Lifetime):
         """
         if isinstance(messages, PoppedMessage):
             messages = (messages,)
-        check_instance("messages", messages, Iterable)
+        if not isinstance(messages, Iterable):
+            raise ClientUsageError(wrong_type("messages", messages, "a message, or a list of them"))
         wanted = [_checked(message) for message in messages]
         await self._handles().acknowledge(wanted)
 

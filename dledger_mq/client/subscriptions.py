@@ -108,12 +108,12 @@ def subscribe_all(
     Raises:
         ClientUsageError: one cannot be read, or there is none.
     """
+    if not wanted:
+        raise ClientUsageError("a consumer needs at least one subscription")
     if not isinstance(wanted, Mapping):
         raise ClientUsageError(
             f'subscriptions is {wanted!r}, not topics with their tags such as {{"Orders": "*"}}'
         )
-    if not wanted:
-        raise ClientUsageError("a consumer needs at least one subscription")
     version = time.time_ns() // 1_000_000
     found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
     if with_retries:

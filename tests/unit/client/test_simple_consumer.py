@@ -14,7 +14,6 @@ from dledger_mq import (
     AckRefusedError,
     BySql,
     ClientClosedError,
-    ClientUsageError,
     HandleExpiredError,
     NoRouteError,
     PoppedMessage,
@@ -330,25 +329,6 @@ async def test_what_receiving_cannot_do_is_an_error(group: FakeGroup, make: Open
             await consumer.receive(wait_s=0)
     with pytest.raises(ClientClosedError):
         await consumer.receive()
-
-
-async def test_wrong_arguments_are_refused(
-    group: FakeGroup, consumer: SimpleConsumer, make: Open
-) -> None:
-    group.put("T", 0, b"x")
-    (message,) = await consumer.receive(wait_s=0)
-    for wrong in ((0, 1, 1), (33, 1, 1), (1, 0, 1), (1, 1e9, 1), (1, 1, -1)):
-        with pytest.raises(ClientUsageError):
-            await consumer.receive(*wrong)
-    for nothing in ("T", 3, b"x"):
-        with pytest.raises(ClientUsageError):
-            await consumer.ack(nothing)  # type: ignore[arg-type]
-    with pytest.raises(ClientUsageError, match="invisible_s"):
-        await consumer.change_invisible_time(message, 0)
-    with pytest.raises(ClientUsageError, match="start_from"):
-        make(start_from=3)
-    with pytest.raises(ClientUsageError, match="subscription"):
-        make(subscriptions={})
 
 
 async def test_brokers_know_the_consumer_as_a_member_while_it_is_open(
