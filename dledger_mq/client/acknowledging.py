@@ -47,7 +47,7 @@ _LOST: Final = (ConnectionLostError, RequestTimeoutError, NoRouteError)
 
 @dataclass(slots=True)
 class _Ends:
-    """What became of the messages of a call that was not as wanted, and the first reason."""
+    """The messages of a call for which it did not end as wanted, and the first reason."""
 
     expired: list[PoppedMessage] = field(default_factory=list)
     unknown: list[PoppedMessage] = field(default_factory=list)
@@ -136,6 +136,7 @@ class Acknowledging:
     async def _acknowledge_at(
         self, broker_name: str, messages: list[PoppedMessage], ends: _Ends
     ) -> None:
+        """Acknowledge the messages of one broker group: one by itself, several in batches."""
         if len(messages) == 1:
             ext, code = self._fields(messages[0]), RequestCode.ACK_MESSAGE
             await self._ask(broker_name, code, messages, ends, ext=ext)

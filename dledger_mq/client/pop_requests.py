@@ -32,7 +32,7 @@ _FROM_START, _FROM_END = "0", "1"
 
 
 class PopPlace(NamedTuple):
-    """Where one may pop: a topic at one broker group.
+    """A place to pop: a topic at one broker group.
 
     Attributes:
         subscription: the topic, and what is wanted of it.
@@ -61,7 +61,7 @@ class Notice(NamedTuple):
     is_full: bool
 
 
-class PopRequests:
+class GroupPops:
     """Pops in the name of one consumer group.
 
     Args:
@@ -138,6 +138,7 @@ class PopRequests:
         attempt_id: str,
         hold_s: float = 0.0,
     ) -> RemotingCommand:
+        """Ask one node with the fields that pops and notices share, and those in `ext`."""
         wanted = place.subscription
         named = {
             "consumerGroup": self._group,

@@ -20,7 +20,7 @@ from dledger_mq.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from dledger_mq.client.pop_requests import PopPlace, PopRequests
+from dledger_mq.client.pop_requests import GroupPops, PopPlace
 from dledger_mq.client.retry import backoff_s
 from dledger_mq.client.session import Session
 
@@ -46,7 +46,7 @@ class PopWatch:
         nursery: its tasks run there; it ends with the consumer.
     """
 
-    def __init__(self, session: Session, requests: PopRequests, nursery: TaskGroup) -> None:
+    def __init__(self, session: Session, requests: GroupPops, nursery: TaskGroup) -> None:
         self._session = session
         self._requests = requests
         self._nursery = nursery

@@ -14,6 +14,7 @@ import msgspec
 
 from dledger_mq.client.errors import ClientUsageError, ConnectionLostError
 from dledger_mq.client.messages import ReceivedMessage, received
+from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.names import is_retry_topic
 from dledger_mq.message.numbers import QueueOffset
@@ -101,7 +102,7 @@ def with_new_time(message: PoppedMessage, ext: Mapping[str, str]) -> PoppedMessa
     queue, offset = message.queue, message.queue_offset
     return msgspec.structs.replace(
         message,
-        handle=_handle(offset, times, queue.topic, queue.broker_name, queue.queue_id, offset),
+        handle=_handle(queue, offset, times, start=offset),
         invisible_until_ms=times.popped_ms + times.invisible_ms,
     )
 
@@ -121,13 +122,14 @@ def popped_ms_of(message: PoppedMessage) -> int:
 def _popped(
     record: StoredMessage, starts: Mapping[str, int], times: PopTimes, broker_name: str
 ) -> PoppedMessage:
+    """Make a message of a record; a queue of which no first offset is named begins with the message itself."""
     message = received(record, broker_name)
-    offset, queue_id = record.queue_offset, record.queue_id
-    start = QueueOffset(starts.get(f"{_topic_flag(record.topic)} {queue_id}", offset))
+    offset = record.queue_offset
+    start = starts.get(f"{_topic_flag(record.topic)} {record.queue_id}", offset)
     given = {name: getattr(message, name) for name in message.__struct_fields__}
     return PoppedMessage(
         **given,
-        handle=_handle(start, times, record.topic, broker_name, queue_id, offset),
+        handle=_handle(message.queue, offset, times, start=start),
         invisible_until_ms=times.popped_ms + times.invisible_ms,
     )
 
@@ -145,17 +147,10 @@ def _starts(text: str) -> dict[str, int]:
     return starts
 
 
-def _handle(
-    start: QueueOffset,
-    times: PopTimes,
-    topic: str,
-    broker_name: str,
-    queue_id: int,
-    offset: QueueOffset,
-) -> str:
+def _handle(queue: MessageQueue, offset: QueueOffset, times: PopTimes, *, start: int) -> str:
     return (
-        f"{start} {times.popped_ms} {times.invisible_ms} {times.revive_queue} {_topic_flag(topic)} "
-        f"{broker_name} {queue_id} {offset}"
+        f"{start} {times.popped_ms} {times.invisible_ms} {times.revive_queue} {_topic_flag(queue.topic)} "
+        f"{queue.broker_name} {queue.queue_id} {offset}"
     )
 
 

@@ -22,7 +22,7 @@ from dledger_mq.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from dledger_mq.client.pop_requests import PopPlace, PopRequests
+from dledger_mq.client.pop_requests import GroupPops, PopPlace
 from dledger_mq.client.pop_watch import PopWatch
 from dledger_mq.client.popped_messages import PoppedMessage
 from dledger_mq.client.queues import MessageQueue
@@ -58,11 +58,11 @@ class Receiver:
     def __init__(
         self,
         session: Session,
-        requests: PopRequests,
+        requests: GroupPops,
         watch: PopWatch,
         acknowledging: Acknowledging,
-        subscriptions: Sequence[TopicSubscription],
         *,
+        subscriptions: Sequence[TopicSubscription],
         timeout_s: float,
     ) -> None:
         self._session = session
@@ -143,6 +143,7 @@ class Receiver:
                 await anyio.sleep(ROUTE_RETRY_S)
 
     async def _retry_brokers(self, topic: str) -> Iterable[str]:
+        """Return the broker groups that serve the retry topic, and ask for it now and then while there is none."""
         now = self._session.loop.now
         asked_at = self._retry_asked_at
         if asked_at is not None and now() - asked_at < RETRY_ROUTE_S:

@@ -35,11 +35,11 @@ from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.errors import ClientClosedError, ClientUsageError
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.name_servers import parse_name_servers
-from dledger_mq.client.pop_requests import POP_MAX, PopRequests
+from dledger_mq.client.pop_requests import POP_MAX, GroupPops
 from dledger_mq.client.pop_watch import PopWatch
 from dledger_mq.client.popped_messages import PoppedMessage
 from dledger_mq.client.receiving import Receiver
-from dledger_mq.client.service import open_service_nursery
+from dledger_mq.client.service import BodyFailure, open_service_nursery
 from dledger_mq.client.session import Session
 from dledger_mq.client.subscriptions import BySql, subscribe_all
 from dledger_mq.remoting.heartbeat import (
@@ -56,7 +56,7 @@ INVISIBLE_S_MAX: Final = 3 * 24 * 3600  # the brokers'
 WAIT_S: Final = 15.0
 
 Begin = Literal["last", "first"]
-"""Where a group without an offset begins: with what comes, or with everything that is kept."""
+"""The beginning of a group without an offset: with what comes, or with everything that is kept."""
 
 _FROM_WHERE: Final[Mapping[str, ConsumeFromWhere]] = {
     "last": ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
@@ -114,7 +114,7 @@ class SimpleConsumer(Lifetime):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Open the session for the body; an error of the body leaves as itself, without the task group's wrapping."""
-        failure: Exception | None = None
+        failure = BodyFailure()
         async with open_service_nursery() as service:
             session = Session(
                 self._name_servers,
@@ -128,20 +128,18 @@ class SimpleConsumer(Lifetime):
             try:
                 async with anyio.create_task_group() as nursery:
                     self._open(session, nursery)
-                    try:
+                    with failure:
                         yield
-                    except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
-                        failure = error
                     nursery.cancel_scope.cancel()
             finally:
                 self._receiver = self._acknowledging = None
                 with anyio.CancelScope(shield=True):
                     await session.unregister(consumer_group=self.group)
-        if failure is not None:
-            raise failure
+        failure.raise_again()
 
     def _open(self, session: Session, nursery: TaskGroup) -> None:
-        requests = PopRequests(
+        """Make what the calls use; its tasks run in the nursery."""
+        requests = GroupPops(
             session, self.group, ordered=self.ordered, from_end=self._start_from == "last"
         )
         self._acknowledging = Acknowledging(session, self.group, timeout_s=self.timeout_s)
@@ -150,7 +148,7 @@ class SimpleConsumer(Lifetime):
             requests,
             PopWatch(session, requests, nursery),
             self._acknowledging,
-            tuple(self.subscriptions.values()),
+            subscriptions=tuple(self.subscriptions.values()),
             timeout_s=self.timeout_s,
         )
 

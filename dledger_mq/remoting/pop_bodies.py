@@ -32,7 +32,7 @@ _NAME_CHARS_MAX: Final = 255
 
 
 class AckMark(StrEnum):
-    """What became of one message of a batch."""
+    """The end of one message of a batch."""
 
     ENDED = "1"
     """This request has acknowledged it."""

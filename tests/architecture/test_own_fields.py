@@ -56,6 +56,7 @@ def test_a_row_names_requests_and_a_version_up_to_this_one() -> None:
     codes = {str(code.value) for code in RequestCode}
     this = tuple(map(int, __version__.split(".")[:3]))
     before: set[str] = set()
+    assert rows()
     for row in rows():
         named = set(re.findall(r"\b\d+\b", row.place))
         assert named <= codes

@@ -125,7 +125,7 @@ class PopAcks:
         self._router.when_committed(
             request,
             places[-1],
-            partial(self._batch_acknowledged, request, places, tells_each),
+            partial(self._batch_acknowledged, request, places, tells_each=tells_each),
             ended=partial(_all_decided, decided),
         )
 
@@ -214,10 +214,12 @@ class PopAcks:
         self,
         request: PendingRequest,
         places: list[int],
-        tells_each: bool,
         staged: StagedEntry,
         _place: int,
+        *,
+        tells_each: bool,
     ) -> None:
+        """Answer a batch, and say of each message what became of it if that is asked for."""
         changes = [self._state.pops.changed_at(staged.physical_offset(each)) for each in places]
         if not any(map(any, changes)):
             request.refuse(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
