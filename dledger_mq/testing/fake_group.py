@@ -259,7 +259,7 @@ class FakeGroup:
         return table | dict(enumerate(followers, start=1))
 
     def _on_node_frame(self, node: FakeNode, connection: Connection, frame: Frame) -> None:
-        """Take in a frame; the codes of requests that have no test attribute of their own are noted."""
+        """Take in a frame; its code is noted, but for a send, which tests see in `sends`."""
         request = decode_request(frame)
         if isinstance(request, SendRequest):
             self._on_send(connection, request, frame.body)

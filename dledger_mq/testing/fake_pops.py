@@ -48,7 +48,7 @@ class _InFlight:
 
 @dataclass(slots=True)
 class _Queue:
-    """The messages that one group has in flight of one queue; `attempt` is that of the pop in order, None out of order."""
+    """The messages that one group has in flight of one queue; `attempt` is that of a pop in order, else None."""
 
     in_flight: dict[int, _InFlight]
     attempt: str | None = None
@@ -118,7 +118,7 @@ class FakePops:
             yield ext["consumerGroup"], ext["topic"], queue_id
 
     def _pop(self, request: RemotingCommand) -> RemotingCommand:
-        """Hand out what is due, else what is new, of the first queue that has some; in order the group moves on later."""
+        """Hand out what is due, else what is new, of the first queue that has some; in order a group moves on later."""
         ext = request.ext
         if ext["topic"] not in self._log.queues:
             return make_response(request.opaque, ResponseCode.TOPIC_NOT_EXIST, "no such topic")
