@@ -98,8 +98,7 @@ class SimpleConsumer(Lifetime):
         self.group = check_group(group)
         self.subscriptions = subscribe_all(self.group, subscriptions, with_retries=True)
         self.ordered = check_truth("ordered", ordered)
-        if not isinstance(start_from, str) or start_from not in _FROM_WHERE:
-            raise ClientUsageError(wrong_type("start_from", start_from, "'last' or 'first'"))
+        _check_begin(start_from)
         self.timeout_s = check_seconds("timeout_s", timeout_s)
         if self.timeout_s <= 0:
             raise ClientUsageError(f"timeout_s {timeout_s} must be above 0")
@@ -226,6 +225,11 @@ class SimpleConsumer(Lifetime):
         if self._acknowledging is None:
             raise ClientClosedError("not open; use it in an `async with` block")
         return self._acknowledging
+
+
+def _check_begin(start_from: object) -> None:
+    if not isinstance(start_from, str) or start_from not in _FROM_WHERE:
+        raise ClientUsageError(wrong_type("start_from", start_from, "'last' or 'first'"))
 
 
 def _checked(message: object) -> PoppedMessage:

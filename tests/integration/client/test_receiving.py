@@ -28,15 +28,13 @@ KILLS = 2
 INVISIBLE_S = 3.0
 
 
-async def send(group: Group, topic: str, count: int, **more: str) -> set[bytes]:
-    """Send numbers to one queue; return them."""
-    bodies = [b"%d" % number for number in range(count)]
+async def send(group: Group, topic: str, count: int, tags: str | None = None) -> None:
+    """Send numbers to one queue."""
     async with Producer(group.namesrv, "p", timeout_s=60) as producer:
         await wait_for_queues(producer, topic)
         queue = (await producer.queues(topic))[0]
-        for body in bodies:
-            await producer.send(Message(topic, body, **more), queue=queue)
-    return set(bodies)
+        for number in range(count):
+            await producer.send(Message(topic, b"%d" % number, tags=tags), queue=queue)
 
 
 async def received(consumer: SimpleConsumer, count: int, **more: float) -> list[PoppedMessage]:
