@@ -24,7 +24,6 @@ from dledger_mq.client.errors import (
     RequestFailedError,
     RequestTimeoutError,
 )
-from dledger_mq.client.pop_requests import ANSWER_S
 from dledger_mq.client.popped_messages import PoppedMessage, popped_ms_of, with_new_time
 from dledger_mq.client.session import Session
 from dledger_mq.message.numbers import QueueId
@@ -166,7 +165,7 @@ class Acknowledging:
                 ext,
                 body,
                 timeout_s=self._timeout_s,
-                try_timeout_s=ANSWER_S,
+                try_timeout_s=self._timeout_s,  # a slow answer is better than one that cannot tell
             )
         except _LOST as error:
             ends.note(messages, error)

@@ -24,8 +24,8 @@ POP_MAX: Final = 32
 HOLD_S: Final = 15.0
 """So long brokers are asked to hold a notice; the Java client's time for a pop."""
 
-ANSWER_S: Final = 5.0
-"""For the answer of one node beyond its hold; it keeps a request for 2.5 s while its group elects."""
+NOTICE_GRACE_S: Final = 5.0
+"""For the answer to a notice beyond its hold; a node keeps a request for 2.5 s while its group elects."""
 
 _ANY_QUEUE: Final = "-1"
 _FROM_START, _FROM_END = "0", "1"
@@ -69,13 +69,18 @@ class GroupPops:
         group: in whose name.
         ordered: whether a queue's messages are handed out in order, one pop after the other.
         from_end: whether a group that has no offset begins with what comes from then on.
+        timeout_s: for the answer to a pop. A node that is silent is noticed sooner (link.py); what a slow one hands out
+            must not be given up, since nobody else gets it meanwhile.
     """
 
-    def __init__(self, session: Session, group: str, *, ordered: bool, from_end: bool) -> None:
+    def __init__(
+        self, session: Session, group: str, *, ordered: bool, from_end: bool, timeout_s: float
+    ) -> None:
         self._session = session
         self._group = group
         self._ordered = ordered
         self._from_end = from_end
+        self._timeout_s = timeout_s
         self._lost_attempts: dict[PopPlace, str] = {}
 
     async def pop(
@@ -97,8 +102,9 @@ class GroupPops:
         }
         is_answered = False
         try:
+            code, timeout_s = RequestCode.POP_MESSAGE, self._timeout_s
             answer = await self._ask(
-                RequestCode.POP_MESSAGE, address, place, ext, attempt_id=attempt_id
+                code, address, place, ext, attempt_id=attempt_id, timeout_s=timeout_s
             )
             messages = _popped(answer, place)
             is_answered = True
@@ -118,8 +124,9 @@ class GroupPops:
             RequestFailedError: another code.
         """
         ext = {"pollTime": str(int(HOLD_S * 1000))}
+        code, timeout_s = RequestCode.NOTIFICATION, HOLD_S + NOTICE_GRACE_S
         answer = await self._ask(
-            RequestCode.NOTIFICATION, address, place, ext, attempt_id=uuid4().hex, hold_s=HOLD_S
+            code, address, place, ext, attempt_id=uuid4().hex, timeout_s=timeout_s
         )
         if place.is_retry and answer.code == ResponseCode.TOPIC_NOT_EXIST:
             return Notice(has_messages=False, is_full=True)
@@ -136,7 +143,7 @@ class GroupPops:
         ext: dict[str, str],
         *,
         attempt_id: str,
-        hold_s: float = 0.0,
+        timeout_s: float,
     ) -> RemotingCommand:
         """Ask one node with the fields that pops and notices share, and those in `ext`."""
         wanted = place.subscription
@@ -151,7 +158,7 @@ class GroupPops:
             "attemptId": attempt_id,
         }
         link = self._session.links.get(address)
-        return await link.call(code, named | ext, timeout_s=hold_s + ANSWER_S)
+        return await link.call(code, named | ext, timeout_s=timeout_s)
 
 
 def _popped(answer: RemotingCommand, place: PopPlace) -> tuple[PoppedMessage, ...]:

@@ -139,7 +139,11 @@ class SimpleConsumer(Lifetime):
     def _open(self, session: Session, nursery: TaskGroup) -> None:
         """Make what the calls use; its tasks run in the nursery."""
         requests = GroupPops(
-            session, self.group, ordered=self.ordered, from_end=self._start_from == "last"
+            session,
+            self.group,
+            ordered=self.ordered,
+            from_end=self._start_from == "last",
+            timeout_s=self.timeout_s,
         )
         self._acknowledging = Acknowledging(session, self.group, timeout_s=self.timeout_s)
         self._receiver = Receiver(

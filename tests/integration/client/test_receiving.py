@@ -27,6 +27,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 KILLS = 2
 INVISIBLE_S = 3.0
 
+LONG_S = 3600.0
+"""Longer than any test takes, also where a send takes half a minute."""
+
 
 async def send(group: Group, topic: str, count: int, tags: str | None = None) -> None:
     """Send numbers to one queue."""
@@ -49,14 +52,18 @@ async def received(consumer: SimpleConsumer, count: int, **more: float) -> list[
 async def test_handles_live_and_die_as_the_page_says(group: Group) -> None:
     await send(group, "Handles", 6, tags="A")
     async with SimpleConsumer(
-        group.namesrv, "handles", subscriptions={"Handles": BySql("TAGS = 'A'")}, start_from="first"
+        group.namesrv,
+        "handles",
+        subscriptions={"Handles": BySql("TAGS = 'A'")},
+        start_from="first",
+        timeout_s=PATIENCE_S,
     ) as consumer:
-        messages = await received(consumer, 6, invisible_s=60)
+        messages = await received(consumer, 6, invisible_s=LONG_S)
         await consumer.ack(messages[0])
         with pytest.raises(HandleExpiredError):
             await consumer.ack(messages[0])
         sooner = await consumer.change_invisible_time(messages[1], 0.001)
-        (again,) = await received(consumer, 1, invisible_s=60, wait_s=PATIENCE_S)
+        (again,) = await received(consumer, 1, invisible_s=LONG_S, wait_s=PATIENCE_S)
         assert (again.body, again.reconsume_times) == (messages[1].body, 1)
         with pytest.raises(HandleExpiredError, match="3 expired") as raised:
             await consumer.ack([messages[0], sooner, *messages[1:4]])
@@ -71,7 +78,7 @@ async def test_in_order_a_queue_gives_nothing_before_all_is_acknowledged(group: 
 
     async def work(consumer: SimpleConsumer) -> None:
         while len(order) < 9:
-            messages = await consumer.receive(2, invisible_s=60, wait_s=1)
+            messages = await consumer.receive(2, invisible_s=LONG_S, wait_s=1)
             for message in messages:
                 order.append(int(message.body))
                 await trio.lowlevel.checkpoint()
@@ -80,7 +87,12 @@ async def test_in_order_a_queue_gives_nothing_before_all_is_acknowledged(group: 
     def member() -> SimpleConsumer:
         wanted = {"InOrder": "*"}
         return SimpleConsumer(
-            group.namesrv, "in-order", subscriptions=wanted, ordered=True, start_from="first"
+            group.namesrv,
+            "in-order",
+            subscriptions=wanted,
+            ordered=True,
+            start_from="first",
+            timeout_s=PATIENCE_S,
         )
 
     with trio.fail_after(PATIENCE_S):
@@ -93,11 +105,15 @@ async def test_in_order_a_queue_gives_nothing_before_all_is_acknowledged(group: 
 def test_without_async(group: Group) -> None:
     trio.run(send, group, "Blocking", 3)
     with sync.SimpleConsumer(
-        group.namesrv, "blocking", subscriptions={"Blocking": "*"}, start_from="first"
+        group.namesrv,
+        "blocking",
+        subscriptions={"Blocking": "*"},
+        start_from="first",
+        timeout_s=PATIENCE_S,
     ) as consumer:
-        messages = consumer.receive(wait_s=PATIENCE_S)
+        messages = consumer.receive(invisible_s=LONG_S, wait_s=PATIENCE_S)
         assert {message.body for message in messages} == {b"0", b"1", b"2"}
-        longer = consumer.change_invisible_time(messages[0], 120)
+        longer = consumer.change_invisible_time(messages[0], 2 * LONG_S)
         consumer.ack([longer, *messages[1:]])
         with pytest.raises(HandleExpiredError):
             consumer.ack(longer)
