@@ -119,6 +119,10 @@ def test_how_far_timers_have_come(tmp_path: Path) -> None:
     (folder / "timercheck").write_bytes(bytes(20))
     with pytest.raises(SourceError, match="it is cut"):
         read_tables(folder)
+    for read_ms, queue_offset in ((2**62, 9), (-1, 9), (7000, -9)):
+        (folder / "timercheck").write_bytes(struct.pack(">qqqq", read_ms, 52, queue_offset, 0))
+        with pytest.raises(SourceError, match="timercheck is damaged"):
+            read_tables(folder)
 
 
 def test_the_end_of_a_queue_follows_from_its_last_file(tmp_path: Path) -> None:
