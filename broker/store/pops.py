@@ -32,6 +32,7 @@ import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedList
 
+from broker.store.due_queues import DueQueues
 from broker.store.emptying import emptied
 from broker.store.packing import STEP_ROWS, array_head, pack
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
@@ -221,6 +222,7 @@ class PoppedQueue:
 
     def giving_up(self) -> Iterator[None]:
         """Forget everything, in short steps."""
+        yield from emptied(self._due)
         yield from emptied(self._blocks)
         yield from emptied(self._times)
 
@@ -258,11 +260,13 @@ class Pops:
     Attributes:
         count: of the messages in flight, of all groups.
         digest: CRC32C chained over every change; 0 as long as there was none.
+        due_queues: the queues that are not consumed in order, by the time at which their first message is due.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.digest: int = 0
+        self.due_queues = DueQueues()
         self._queues: dict[PopKey, PoppedQueue] = {}
         self._modes: dict[tuple[str, str], RequestMode] = {}
         self._popped: dict[PhysicalOffset, PopOutcome] = {}
@@ -271,10 +275,6 @@ class Pops:
     def queue(self, key: PopKey) -> PoppedQueue | None:
         """Return what a group has in flight of a queue; None for nothing."""
         return self._queues.get(key)
-
-    def queues(self) -> Iterator[tuple[PopKey, PoppedQueue]]:
-        """Yield the queues of which something is in flight."""
-        return iter(self._queues.items())
 
     def in_flight(self, group: str, topic: str) -> int:
         """Return how many messages of a topic a group has in flight."""
@@ -344,6 +344,7 @@ class Pops:
         popped_ms = queue.next_ms(now_ms)
         handed = [*taken, *offsets]
         queue.put(handed, popped_ms, popped_ms - skipped_ms + invisible_ms)
+        self._note_due(key, queue)
         for offset in handed:
             self._changed(key, offset, popped_ms, invisible_ms)
         return PopOutcome(popped_ms, is_taken=bool(offsets), again=frozenset(taken))
@@ -352,6 +353,7 @@ class Pops:
         """Note that what is in flight of a queue was handed out in order: where the group goes then, and by whom."""
         queue = self._queues[key]
         queue.end, queue.attempt_id = end, attempt_id
+        self._note_due(key, queue)
         self._changed(key, end, 0, -5)
 
     def acknowledge(self, key: PopKey, offset: QueueOffset, popped_ms: int) -> bool:
@@ -364,6 +366,7 @@ class Pops:
         self._changed(key, offset, popped_ms, -1)
         if not queue.count:
             del self._queues[key]
+        self._note_due(key, queue)
         return True
 
     def change(
@@ -382,6 +385,7 @@ class Pops:
             return 0
         new_ms = queue.next_ms(now_ms)
         queue.put([offset], new_ms, new_ms - skipped_ms + invisible_ms)
+        self._note_due(key, queue)
         self._changed(key, offset, new_ms, invisible_ms)
         return new_ms
 
@@ -393,6 +397,7 @@ class Pops:
             keys = [k for k in self._queues if group in {None, k[0]} and topic in {None, k[1]}]
         for key in keys:
             self.count -= self._queues.pop(key).count
+            self.due_queues.put(key, None)
             self._changed(key, QueueOffset(0), 0, -2)
 
     def forget_modes(self, group: str | None, topic: str | None) -> None:
@@ -455,6 +460,7 @@ class Pops:
         }
         self._popped, self._counts = {}, {}
         self._queues = {}
+        self.due_queues = DueQueues()
         self.count = 0
         for raw in rows:
             key, end, attempt_id, last_ms, blocks, times = _decode_row(raw)
@@ -464,11 +470,19 @@ class Pops:
             yield from queue.load_steps(blocks, times)
             self._queues[key] = queue
             self.count += queue.count
+            self._note_due(key, queue)
 
     def giving_up(self) -> Iterator[None]:
         """Forget everything, in short steps; this table is not used any more."""
+        yield from self.due_queues.giving_up()
         for queue in self._queues.values():
             yield from queue.giving_up()
+        for held in (self._queues, self._popped, self._counts):
+            yield from emptied(held)
+
+    def _note_due(self, key: PopKey, queue: PoppedQueue) -> None:
+        """Let a queue stand where it is due; what is in order is not returned, so nobody looks for it."""
+        self.due_queues.put(key, queue.next_due_ms if queue.end is None else None)
 
     def _changed(self, key: PopKey, offset: QueueOffset, popped_ms: int, what: int) -> None:
         group, topic, queue_id = key

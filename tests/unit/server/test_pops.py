@@ -8,9 +8,17 @@ from typing import Any, cast
 
 import pytest
 
+from broker.server.handlers import pop_returns
 from broker.server.handlers.pop_acks import PopAcks
 from broker.server.handlers.pop_reading import PopReading
-from broker.server.handlers.pop_returns import RETURN_MS, PopReturns
+from broker.server.handlers.pop_returns import (
+    LOOK_MS,
+    RETURN_MS,
+    SLICE_MS,
+    SLICE_QUEUES_MAX,
+    STUCK_MS,
+    PopReturns,
+)
 from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, PopRequests
 from broker.server.handlers.pull_answers import PullCounts
 from broker.service.catalog import Catalog
@@ -18,11 +26,13 @@ from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
 from broker.store import pops as stored
-from broker.store.control import ResetOffsets
+from broker.store.control import PopMessages, PutTopic, ResetOffsets
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.pops import PopKey
 from broker.store.reading import GetLimits
 from broker.store.record_reader import read_message
 from broker.store.topics import TopicConfig
+from dledger import EntryDamagedError
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
@@ -81,10 +91,11 @@ def _rows(text: str) -> list[tuple[str, str]]:
 class Bench:
     """One leader with the topic T of two queues and the group G."""
 
-    def __init__(self, *, retries: int = 16) -> None:
+    def __init__(self, *, retries: int = 16, queues: int = 2) -> None:
         self.leader = LoneLeader()
         leader = self.leader
-        leader.create(TopicConfig("T", 2, 2), SubscriptionGroupConfig("G", retry_times_max=retries))
+        leader.commits.stage_control(PutTopic(TopicConfig("T", queues, queues)))
+        leader.create(SubscriptionGroupConfig("G", retry_times_max=retries))
         state = leader.state
         catalog = Catalog(lambda n: state.topics.get(n), lambda n: state.groups.get(n))
         shared: tuple[Any, Any, Any] = (leader.log, state, leader.commits)
@@ -97,7 +108,9 @@ class Bench:
             load=lambda offset: read_message(leader.log, offset),
             pick=lambda _bound: 0,
         )
-        self.returns = PopReturns(*shared, rules=rules, reading=reading)
+        self.returns = PopReturns(
+            *shared, rules=rules, reading=reading, now_ms=lambda: leader.now_ms
+        )
         pulls = PullRules(
             catalog,
             permission=6,
@@ -485,6 +498,110 @@ def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_w
     assert bench.leader.state.pops.count == 0
     assert bench.ack(handle).code == 208
     assert bench.pop().code == 210
+
+
+def fly(bench: Bench, queues: int) -> None:
+    """Pop one message of each queue."""
+    leader = bench.leader
+    for queue_id in range(queues):
+        leader.send(b"%d" % queue_id, queue_id=queue_id)
+    leader.commit()
+    for queue_id in range(queues):
+        place = PopMessages(
+            *("G", "T", queue_id),
+            at=None,
+            first=0,
+            end=1,
+            taken=[0],
+            again=[],
+            invisible_ms=INVISIBLE_MS + queue_id // 1000,
+        )
+        leader.commits.stage_control(place)
+    leader.commit()
+    assert leader.state.pops.count == queues
+
+
+@pytest.mark.slow
+def test_ten_thousand_queues_are_returned_in_slices_of_which_each_is_bounded() -> None:
+    bench = Bench(queues=10_000)
+    leader = bench.leader
+    leader.create(TopicConfig("%RETRY%G", 1, 1))
+    fly(bench, 10_000)
+    leader.now_ms += INVISIBLE_MS + RETURN_MS + 10
+    slices = []
+    while leader.state.pops.count and len(slices) < 20:
+        before = leader.state.pops.count
+        bench.returns.tick(leader.now_ms)
+        staged_count = leader.commits.staging.staged_count
+        assert staged_count <= 2 * SLICE_QUEUES_MAX, "a copy and a record each"
+        leader.commit()
+        slices.append(before - leader.state.pops.count)
+        leader.now_ms += 50
+    assert sum(slices) == 10_000
+    first = {int(each.body) for each in leader.stored("%RETRY%G")[: slices[0]]}
+    assert max(first) < 2000, "what is due first goes first"
+    assert len(slices) == -(-10_000 // SLICE_QUEUES_MAX)
+
+
+def test_a_slice_ends_with_its_time_and_the_next_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(queues=5)
+    fly(bench, 5)
+    leader = bench.leader
+    leader.now_ms += INVISIBLE_MS + RETURN_MS
+    read = PopReading.message
+
+    def slow(self: PopReading, *args: Any, **named: Any) -> Any:
+        leader.now_ms += SLICE_MS // 2
+        return read(self, *args, **named)
+
+    monkeypatch.setattr(PopReading, "message", slow)
+    for left in (3, 1, 0):
+        bench.returns.tick(leader.now_ms)
+        leader.commit()
+        assert leader.state.pops.count == left
+
+
+def test_a_queue_that_cannot_be_returned_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fly(bench, 2)
+    read = PopReading.message
+    tried = []
+
+    def damaged(self: PopReading, key: PopKey, *args: Any, **named: Any) -> Any:
+        if key[2] == 0:
+            tried.append(bench.leader.now_ms)
+            raise EntryDamagedError("entry 7 is damaged")
+        return read(self, key, *args, **named)
+
+    monkeypatch.setattr(PopReading, "message", damaged)
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert [each.body for each in bench.leader.stored("%RETRY%G")] == [b"1"]
+    for _ in range(4):
+        bench.wait(LOOK_MS)
+    assert len(tried) == 1, "it is let alone for a while"
+    monkeypatch.undo()
+    bench.wait(STUCK_MS)
+    assert len(bench.leader.stored("%RETRY%G")) == 2
+
+
+def test_more_than_may_be_returned_at_once_waits_for_the_end_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_returns, "RETURNING_MAX", 3)
+    bench = Bench(queues=5)
+    fly(bench, 5)
+    leader = bench.leader
+    leader.now_ms += INVISIBLE_MS + RETURN_MS
+    for _ in range(3):
+        bench.returns.tick(leader.now_ms)
+    assert len(bench.returns.claimed) == 3
+    leader.commit()
+    bench.returns.tick(leader.now_ms)
+    leader.commit()
+    assert leader.state.pops.count == 0
 
 
 def test_what_is_being_acknowledged_is_not_returned(bench: Bench) -> None:
