@@ -323,7 +323,7 @@ class Pops:
         """Hand out new messages, and again some that were handed out before: (offset, pop time) each.
 
         Of those only what is in flight under that pop time and due; a pop that repeats the one which handed them out
-        need not wait for that.
+        need not wait for that, and is the same delivery.
         """
         queue = self._queues.get(key)
         if queue is None:
@@ -336,7 +336,8 @@ class Pops:
             if found is None or not (is_repeat or found.due_ms <= now_ms - skipped_ms):
                 continue
             queue.remove(offset, popped_ms, for_good=False)
-            queue.count_again(offset)
+            if not is_repeat:
+                queue.count_again(offset)
             taken.append(offset)
         self.count += len(offsets)
         if not (taken or offsets):
@@ -352,9 +353,15 @@ class Pops:
     def begin_attempt(self, key: PopKey, end: QueueOffset, attempt_id: str) -> None:
         """Note that what is in flight of a queue was handed out in order: where the group goes then, and by whom."""
         queue = self._queues[key]
-        queue.end, queue.attempt_id = end, attempt_id
+        queue.end = end
         self._note_due(key, queue)
         self._changed(key, end, 0, -5)
+        self.follow_attempt(key, attempt_id)
+
+    def follow_attempt(self, key: PopKey, attempt_id: str) -> None:
+        """Note by whom what is in flight was handed out in order, for the first time or again."""
+        self._queues[key].attempt_id = attempt_id
+        self.digest = crc32c(attempt_id.encode(), self.digest)
 
     def acknowledge(self, key: PopKey, offset: QueueOffset, popped_ms: int) -> bool:
         """Take out what was handed out then, for good; return whether it was in flight under that pop time."""

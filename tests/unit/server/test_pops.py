@@ -6,9 +6,10 @@ import base64
 import json
 from typing import Any, cast
 
+import msgspec
 import pytest
 
-from broker.server.handlers import pop_returns
+from broker.server.handlers import pop_reading, pop_returns
 from broker.server.handlers.pop_acks import PopAcks
 from broker.server.handlers.pop_reading import PopReading
 from broker.server.handlers.pop_returns import (
@@ -29,10 +30,11 @@ from broker.store import pops as stored
 from broker.store.control import PopMessages, PutTopic, ResetOffsets
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey
-from broker.store.reading import GetLimits
+from broker.store.reading import GetLimits, GetResult, get_messages
 from broker.store.record_reader import read_message
 from broker.store.topics import TopicConfig
 from dledger import EntryDamagedError
+from dledger.raft.entry import EntryKind
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
@@ -465,6 +467,37 @@ def test_only_wanted_tags_are_handed_out_and_the_group_passes_the_others(bench: 
     assert bench.leader.state.offsets.get("G", "T", 0) == 3
 
 
+def test_a_message_that_was_read_in_two_pieces_is_handed_out_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from the disk comes as parts of a fixed size, whatever stands at their ends."""
+
+    def read_in_parts(*args: Any, **named: Any) -> GetResult:
+        result = get_messages(*args, **named)
+        whole = b"".join(result.records)
+        parts = [memoryview(whole[at : at + 100]) for at in range(0, len(whole), 100)]
+        return msgspec.structs.replace(result, records=parts)
+
+    monkeypatch.setattr(pop_reading, "get_messages", read_in_parts)
+    bench.send(b"a" * 250, b"b", b"c" * 99)
+    assert bench.pop().bodies == [b"a" * 250, b"b", b"c" * 99]
+
+
+def test_before_its_first_record_a_leader_takes_no_time_for_passed(bench: Bench) -> None:
+    """How much of the time between two terms does not count is known with that record only."""
+    bench.send(b"a")
+    bench.pop()
+    leader = bench.leader
+    leader.log.term += 1
+    leader.state.apply([leader.log.append(b"", EntryKind.NOOP)])
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert leader.stored("%RETRY%G") == [], "or its copy would be there, and it still in flight"
+    assert leader.state.pops.count == 1
+    bench.send(b"b")
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert len(leader.stored("%RETRY%G")) == 1
+
+
 def test_a_new_group_may_begin_at_the_end_of_an_old_queue(bench: Bench) -> None:
     bench.send(b"a", b"b")
     assert bench.pop(initMode="1").bodies == [b"a", b"b"], "the queue is young"
@@ -528,7 +561,7 @@ def test_ten_thousand_queues_are_returned_in_slices_of_which_each_is_bounded() -
     leader.create(TopicConfig("%RETRY%G", 1, 1))
     fly(bench, 10_000)
     leader.now_ms += INVISIBLE_MS + RETURN_MS + 10
-    slices = []
+    slices: list[int] = []
     while leader.state.pops.count and len(slices) < 20:
         before = leader.state.pops.count
         bench.returns.tick(leader.now_ms)
@@ -623,11 +656,25 @@ def test_in_order_nothing_follows_before_all_is_acknowledged(bench: Bench) -> No
     assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
     repeated = bench.pop(order="true", attemptId="1", maxMsgNums="2", queueId="0")
     assert repeated.bodies == [b"a", b"b"]
-    assert repeated.answer.ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%1 1"
+    assert repeated.answer.ext["orderCountInfo"] == "0 qo0%0 0;0 qo0%1 0", "it is the same delivery"
     bench.ack(repeated.handle(0))
     assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
     bench.ack(repeated.handle(1))
     assert bench.pop(order="true", attemptId="2", queueId="0").bodies == [b"c"]
+
+
+def test_an_attempt_that_is_repeated_is_the_same_delivery_and_no_dead_letter() -> None:
+    """The copy would be stored, and the message, which is not due, still be in flight."""
+    bench = Bench(retries=1)
+    bench.send(b"a")
+    for _ in range(2):
+        client = bench.pop(order="true", attemptId="1", queueId="0")
+        assert [each.reconsume_times for each in client.messages] == [0]
+    assert bench.leader.stored("%DLQ%G") == []
+    bench.wait(INVISIBLE_MS + 1)
+    bench.pop(order="true", attemptId="1", queueId="0")
+    assert len(bench.leader.stored("%DLQ%G")) == 1
+    assert bench.leader.state.pops.count == 0
 
 
 def test_a_reset_group_pops_from_there(bench: Bench) -> None:
