@@ -318,6 +318,39 @@ async def _a_moment() -> None:
         await trio.sleep_forever()
 
 
+HOLDERS = (
+    "handlers.pops",
+    "handlers.pulls",
+    "handlers.replies",
+    "handlers.send_bursts",
+    "handlers.sends",
+    "requests.dispatch",
+    "requests.questions",
+    "requests.router",
+)
+"""The modules that know how long a request waits for a leader."""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let brokers give nothing up for as long as a test waits: what is judged is what comes, not how soon.
+
+    Else a slow machine would see a request refused whose leader was elected too late for it, an answer without the
+    registration that it waits for, or the end of a node that was passing requests on.
+    """
+    for module in HOLDERS:
+        monkeypatch.setattr(f"broker.server.{module}.HOLD_MS", 1000 * round(ANSWER_S))
+    monkeypatch.setattr("broker.server.requests.router.ANSWER_MS", 1000 * round(ANSWER_S))
+    for name in (
+        "handlers.client_exchange.CREATE_TIMEOUT_S",
+        "handlers.members.CREATE_TIMEOUT_S",
+        "route_waits.ROUTE_WAIT_S",
+        "stopping.DRAIN_S",
+        "stopping.LEADERLESS_S",
+    ):
+        monkeypatch.setattr(f"broker.server.{name}", ANSWER_S)
+
+
 ClusterMaker = Callable[..., Awaitable[Cluster]]
 
 
