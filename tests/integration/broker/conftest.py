@@ -172,6 +172,17 @@ class Wire:
             },
         )
 
+    async def coming(
+        self, topic: str, queue: int = 0, offset: int = 0, *, tags: str = "*"
+    ) -> list[StoredMessage]:
+        """Wait for messages: a pull that is held is answered without any long before a test has waited enough."""
+        with trio.fail_after(ANSWER_S):
+            while True:
+                answer = await self.pull(topic, queue, offset, tags=tags, suspend_ms=5_000)
+                if answer.code == 0:
+                    return decode_records(answer.body)
+                assert answer.code in (19, 20), answer.remark
+
     async def messages(
         self, topic: str, queue: int = 0, offset: int = 0, group: str = "G"
     ) -> list[StoredMessage]:

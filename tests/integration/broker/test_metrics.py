@@ -13,7 +13,7 @@ from dledger_mq.net.address import Address
 from tests.integration.broker.conftest import ClusterMaker, Wire, send_ext
 from tests.integration.broker.scraping import Figures, fetch, readiness, scrape
 
-pytestmark = pytest.mark.usefixtures("each_stage")
+pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
 FIGURES = MetricsSettings(Address("127.0.0.1", 0))
 
