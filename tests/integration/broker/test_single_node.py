@@ -9,6 +9,8 @@ import pytest
 import trio
 
 from broker.server.config import Limits
+from broker.server.handlers import runtime_info
+from broker.server.watches.rates import RateWindows
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.properties import decode_properties
 from dledger_mq.message.record import decode_records
@@ -563,17 +565,29 @@ async def test_a_mistake_of_ours_ends_one_connection_only(
     assert any("internal error in a request of" in r.getMessage() for r in caplog.records)
 
 
-async def test_what_was_stored_before_the_start_is_not_of_today(make_cluster: ClusterMaker) -> None:
+async def test_what_was_stored_before_the_start_is_not_of_today(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nor of the last seconds, though it is applied again then."""
     cluster = await make_cluster(1)
     async with cluster.wire(await cluster.leader()) as wire:
         for _ in range(20):
             assert (await wire.send("T")).code == 0
     await cluster.stop("n0")
+    noted: dict[RateWindows, list[int]] = {}
+    sample = RateWindows.sample
+
+    def note(self: RateWindows, now_ms: int, count: int) -> None:
+        noted.setdefault(self, []).append(count)
+        sample(self, now_ms, count)
+
+    monkeypatch.setattr(RateWindows, "sample", note)
+    monkeypatch.setattr(runtime_info, "SAMPLE_MS", 0)
     await cluster.start("n0")
     async with cluster.wire(await cluster.leader()) as wire:
         assert (await wire.send("T")).code == 0
         table = json.loads((await wire.ask(28)).body)["table"]
+        await cluster.wait(lambda: any(counts[-1] >= 21 for counts in noted.values()))
     today = int(table["msgPutTotalTodayNow"]) - int(table["msgPutTotalTodayMorning"])
     assert 1 <= today < 20 < int(table["msgPutTotalTodayNow"])
-    assert table["putTps"] == "0.00 0.00 0.00"
+    assert max(counts[-1] - counts[0] for counts in noted.values()) < 20
