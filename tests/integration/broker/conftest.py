@@ -352,6 +352,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in HOLDERS:
         monkeypatch.setattr(f"broker.server.{module}.HOLD_MS", 1000 * round(ANSWER_S))
     monkeypatch.setattr("broker.server.requests.router.ANSWER_MS", 1000 * round(ANSWER_S))
+    monkeypatch.setattr("broker.admin.ask.ASK_TIMEOUT_S", ANSWER_S)
     for name in (
         "handlers.client_exchange.CREATE_TIMEOUT_S",
         "handlers.members.CREATE_TIMEOUT_S",

@@ -18,6 +18,8 @@ from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 SEGMENT = 64 * 1024
 KEPT = 4 * SEGMENT
 RULES = RetentionRules(bytes_max=KEPT, round_ms=100)
