@@ -82,9 +82,9 @@ async def test_a_node_without_a_leader_tells_no_number(
             await cluster.start(str(peer.node_id))
     await cluster.leader()
     async with cluster.wire(broker) as wire:
-        while (told_now := await offset(wire, **CPP)) == (0, str(OFFSET_UNKNOWN)):
+        while (found := await offset(wire, **CPP)) == (0, str(OFFSET_UNKNOWN)):
             pass  # until this node knows the leader
-        assert told_now == (0, "200")
+        assert found == (0, "200")
 
 
 @pytest.mark.slow
