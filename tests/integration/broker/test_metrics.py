@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
+import trio
 
 from broker.metrics import endpoint
 from broker.server.config import MetricsSettings
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.net.address import Address
 from tests.integration.broker.conftest import ClusterMaker, Wire, send_ext
-from tests.integration.broker.scraping import Figures, fetch, readiness, scrape
+from tests.integration.broker.scraping import PATIENCE_S, Figures, fetch, readiness, scrape
 
-pytestmark = pytest.mark.usefixtures("each_stage")
+pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
 FIGURES = MetricsSettings(Address("127.0.0.1", 0))
 
@@ -151,8 +152,12 @@ async def test_raft_figures_are_those_of_the_log(make_cluster: ClusterMaker) -> 
         done = (now.durable_index, now.applied_index, *now.match_indexes.values())
         return set(done) == {now.last_index}
 
-    await cluster.wait(is_everywhere)
-    figures = await scrape(leader.metrics_address)
+    last_index = -1
+    with trio.fail_after(PATIENCE_S):
+        while leader.log.status.statistics().last_index != last_index:  # marks come at any time
+            await cluster.wait(is_everywhere)
+            last_index = leader.log.status.statistics().last_index
+            figures = await scrape(leader.metrics_address)
     now = leader.log.status.statistics()
     assert of_raft(figures) == dict.fromkeys(
         ("last", "durable", "commit", "applied"), now.last_index
@@ -178,6 +183,9 @@ async def test_nodes_say_whether_they_are_ready_and_why_not(make_cluster: Cluste
     cluster = await make_cluster(3, metrics=FIGURES)
     leader = await cluster.leader()
     followers = await cluster.followers()
+    with trio.fail_after(PATIENCE_S):
+        while (await readiness(leader.metrics_address))[0] != 200:
+            pass  # the others may not have said anything yet
     status, said = await readiness(leader.metrics_address)
     assert (status, said["causes"], said["leader"]) == (200, [], str(leader.log.node_id))
     assert set(said["lagEntries"]) == {str(each.log.node_id) for each in followers}

@@ -123,16 +123,18 @@ def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
     for name in ("n0", "n1"):
         cluster.kill(name)
     assert cluster.run("append", "--data", "by a minority", "--timeout", "3").returncode in {1, 3}
+
     # Nobody leads: those that are there know the members still, and whom they hear.
-    seen = json.loads(cluster.run("status", "--json").stdout)
-    heard = {each["id"]: each["is_heard"] for each in seen["log"]["members"]}
-    assert heard == {"n0": False, "n1": False, "n2": True, "n3": True}
-    assert {each["id"]: each.get("hears") for each in seen["members"]} == {
-        "n0": None,
-        "n1": None,
-        "n2": ["n2", "n3"],
-        "n3": ["n2", "n3"],
-    }
+    def is_shown() -> bool:
+        seen = json.loads(cluster.run("status", "--json").stdout)
+        heard = {each["id"]: each["is_heard"] for each in seen["log"]["members"]}
+        hears = {each["id"]: each.get("hears") for each in seen["members"]}
+        return (heard, hears) == (
+            {"n0": False, "n1": False, "n2": True, "n3": True},
+            {"n0": None, "n1": None, "n2": ["n2", "n3"], "n3": ["n2", "n3"]},
+        )
+
+    assert poll(is_shown, PATIENCE_S), cluster.run("status", "--json").stdout
     cluster.start("n0")
     assert cluster.run("append", "--data", "by two of three").returncode == 0
     assert kinds(done(order(cluster, "promote", "n3", "--json")))["n3"] == "voter"

@@ -111,5 +111,5 @@ def test_an_entry_that_is_damaged_while_its_node_runs_is_read_from_another(clust
     found = cluster.run("get", "--index", "30", "--local", "n1", "--json")
     assert found.returncode == 0, found.stderr
     assert json.loads(found.stdout)["body"] == "b" * BODY_BYTES
-    assert "entry-repaired" in cluster.log("n1")
+    wait_until(lambda: "entry-repaired" in cluster.log("n1"), "n1 says so")
     assert_all_equal(cluster)
