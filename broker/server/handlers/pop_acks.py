@@ -100,7 +100,7 @@ class PopAcks:
         self._stage(request, ChangeInvisible(*key, offset, popped_ms, wanted_ms), changed)
 
     def acknowledge_batch(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out BATCH_ACK_MESSAGE: success if any of them was in flight, since clients do not look at each.
+        """Carry out BATCH_ACK_MESSAGE: success if all of them were in flight, since one answer is for all.
 
         Raises:
             BodyError: the body is no batch.
@@ -119,10 +119,11 @@ class PopAcks:
             decided.append(self._returns.changing(key, pop.offsets))
             handles = [(offset, pop.popped_ms) for offset in pop.offsets]
             places.append(self._commits.stage_control(AckMessages(*key, handles)))
+        back = [places[-1] - place for place in places]
         self._router.when_committed(
             request,
             places[-1],
-            partial(self._batch_acknowledged, request, places),
+            partial(self._batch_acknowledged, request, back),
             ended=partial(_all_decided, decided),
         )
 
@@ -208,11 +209,17 @@ class PopAcks:
         request.answer(ResponseCode.SUCCESS, ext=ext)
 
     def _batch_acknowledged(
-        self, request: PendingRequest, places: list[int], staged: StagedEntry, _place: int
+        self, request: PendingRequest, back: list[int], staged: StagedEntry, place: int
     ) -> None:
-        changes = [self._state.pops.changed_at(staged.physical_offset(each)) for each in places]
-        if any(map(any, changes)):
+        """Answer a batch whose records stand so far before the last one (`back`), wherever its entry began."""
+        changed_at = self._state.pops.changed_at
+        changes = [changed_at(staged.physical_offset(place - steps)) for steps in back]
+        done = sum(map(sum, changes))
+        if all(each and all(each) for each in changes):
             request.answer(ResponseCode.SUCCESS)
+        elif done:
+            text = f"{done} messages are acknowledged; the others were not in flight under their handles"
+            request.answer(ResponseCode.NO_MESSAGE, text)
         else:
             request.answer(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
 

@@ -20,7 +20,7 @@ from broker.server.requests.commits import Commits, OnCommit
 from broker.service.refusal import Refusal
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.send_back import SendBackRules
-from broker.store.control import DropPopped
+from broker.store.control import ChangeInvisible, DropPopped
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import InFlight, PopKey
 from broker.store.state import BrokerState
@@ -94,6 +94,8 @@ class PopReturns:
     ) -> int | None:
         """Stage copies and the record that takes the originals out; return its place, None if there is nothing.
 
+        What cannot be copied now, say because its topic takes nothing, is tried again a minute later.
+
         Args:
             key: the queue.
             group: whose messages they are.
@@ -101,16 +103,21 @@ class PopReturns:
             unwanted: to the retry topic.
             gone: nowhere, since the log no longer has them.
         """
+        place = None
         left = [each for each in gone if (key, each.offset) not in self._changing]
         for is_dead, messages in ((True, spent), (False, unwanted)):
             for each, message in messages:
-                is_free = (key, each.offset) not in self._changing
-                if is_free and self._copy(group, message, each.times, is_dead=is_dead):
+                if (key, each.offset) in self._changing:
+                    continue
+                if self._copy(group, message, each.times, is_dead=is_dead):
                     left.append(each)
-        if not left:
-            return None
-        handles = [(each.offset, each.popped_ms) for each in left]
-        return self._commits.stage_control(DropPopped(*key, handles))
+                else:  # what lies behind it goes ahead of it
+                    later = ChangeInvisible(*key, each.offset, each.popped_ms, RETURN_MS)
+                    place = self._commits.stage_control(later)
+        if left:
+            handles = [(each.offset, each.popped_ms) for each in left]
+            place = self._commits.stage_control(DropPopped(*key, handles))
+        return place
 
     def _copy(
         self, group: SubscriptionGroupConfig, message: StoredMessage, times: int, *, is_dead: bool
@@ -147,20 +154,22 @@ class PopReturns:
             if due_ms is None or due_ms > limit_ms or queue.end is not None or key in self.claimed:
                 continue
             try:
-                self._return(key, queue.due(limit_ms, RETURNS_MAX))
+                is_done = self._return(key, queue.due(limit_ms, RETURNS_MAX))
             except EntryDamagedError as error:
                 _log.warning("popped messages of %s wait: %s", key, error)
-            return
+                continue
+            if is_done:
+                return
 
-    def _return(self, key: PopKey, due: list[InFlight]) -> None:
-        """Return messages of one queue.
+    def _return(self, key: PopKey, due: list[InFlight]) -> bool:
+        """Return messages of one queue; return whether anything was staged.
 
         Raises:
             EntryDamagedError: one cannot be read now; nothing was done.
         """
         group = self._state.groups.get(key[0])
         if group is None:  # with its deletion nothing of it is in flight any more
-            return
+            return False
         spent: list[tuple[InFlight, StoredMessage]] = []
         unwanted: list[tuple[InFlight, StoredMessage]] = []
         gone: list[InFlight] = []
@@ -186,3 +195,4 @@ class PopReturns:
                     lambda _error: self.claimed.discard(key),
                 ),
             )
+        return place is not None
