@@ -68,9 +68,9 @@ class PopAcks:
         """Return the handlers of its codes."""
         code, update = RequestCode, RequestKind.UPDATE
         return (
-            Handler(code.ACK_MESSAGE, self.acknowledge, update),
+            Handler(code.ACK_MESSAGE, self.acknowledge, update, is_confirmed=True),
             Handler(code.BATCH_ACK_MESSAGE, self.acknowledge_batch, update),
-            Handler(code.CHANGE_MESSAGE_INVISIBLETIME, self.change, update),
+            Handler(code.CHANGE_MESSAGE_INVISIBLETIME, self.change, update, is_confirmed=True),
         )
 
     def acknowledge(self, request: PendingRequest, command: RemotingCommand) -> None:

@@ -113,9 +113,16 @@ class PopRequests:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
+        code, update = RequestCode, RequestKind.UPDATE
         return (
-            Handler(RequestCode.POP_MESSAGE, self.pop, RequestKind.UPDATE, request_type=Pop),
-            Handler(RequestCode.NOTIFICATION, self.notice, RequestKind.READ, request_type=Pop),
+            Handler(code.POP_MESSAGE, self.pop, update, is_confirmed=True, request_type=Pop),
+            Handler(
+                code.NOTIFICATION,
+                self.notice,
+                RequestKind.READ,
+                is_confirmed=True,
+                request_type=Pop,
+            ),
         )
 
     def pop(self, request: PendingRequest, command: RemotingCommand) -> None:
