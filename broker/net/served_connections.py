@@ -22,6 +22,7 @@ import trio
 from broker.net.handshakes import Handshakes, first_to_shake
 from broker.net.served_connection import ServedConnection
 from broker.net.tls_door import TlsDoor
+from broker.net.unsent_answers import CONNECTIONS_MAX, UnsentAnswers
 from dledger.runtime.frame_room import FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import ReadBuffer
@@ -55,6 +56,7 @@ class ServedConnections:
         ends: those of them that have ended, though it was not read yet; asked by `ServedConnection.has_ended`.
         room: memory for their unfinished frames.
         handshakes: those that are not done, with a bound.
+        unsent: answers that wait for their clients, with a bound over all connections.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class ServedConnections:
         self.ends = select.epoll()
         self.room = room
         self.handshakes = Handshakes()
+        self.unsent = UnsentAnswers(CONNECTIONS_MAX * unsent_bytes_max)
         self.mute: dict[ServedConnection, None] = {}
         self._door = door
         self._handle = handle

@@ -231,6 +231,37 @@ async def test_a_reader_that_is_too_slow_is_cut_off_and_nobody_else(
     assert "reads too slowly" in caplog.text
 
 
+async def test_of_many_that_read_nothing_the_first_are_cut_off_and_who_reads_stays() -> None:
+    """None is too slow by itself; what waits for all of them together is bounded."""
+    size = 512 * KIBI
+    server = Server(unsent_bytes_max=2 * size)
+    unsent = server.served.unsent
+
+    def connect(name: str) -> tuple[socket.socket, ServedConnection]:
+        near, connection = server.connect(name)
+        near.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 16 * KIBI)
+        connection._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 16 * KIBI)
+        return near, connection
+
+    reader, reading = connect("reader")
+    slow = [connect(f"slow {number}")[1] for number in range(30)]
+    async with serving(server):
+        for connection in slow:
+            reading.send_nowait(bytes(2 * size - reading.unsent_bytes))
+            sent = reading.sent_bytes
+            while reading.sent_bytes == sent:
+                await read(reader, KIBI)
+                await trio.lowlevel.checkpoint()
+            connection.send_nowait(bytes(size))
+            assert unsent.count_bytes <= unsent.bytes_max == 8 * size
+        assert not reading.close_reason
+        cut = [connection for connection in slow if connection.close_reason]
+        assert len(cut) > 15
+        assert cut == slow[: len(cut)]
+        assert unsent.cut_count == len(cut)
+    assert unsent.count_bytes == 0
+
+
 async def test_waiting_for_a_reader_costs_no_turns() -> None:
     """A connection that is readable by nobody, and writable to nobody, is not looked at again and again."""
     server = Server(unsent_bytes_max=64 << 20)
