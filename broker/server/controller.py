@@ -7,6 +7,7 @@ under a virtual clock. What differs between the two is the `Environment`.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 
 from broker.server.config import BrokerConfig
 from broker.server.environment import Environment
@@ -70,13 +71,13 @@ class BrokerController:
 
     # What happens.
 
-    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Carry out the requests of a client, or of another node.
+    def handle(self, origin: Origin, frames: Sequence[Frame], end_s: float = inf) -> int:
+        """Carry out requests of a client, or of another node: all, or those that begin before `end_s`; return how many.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
         """
-        self._dispatch.handle(origin, frames)
+        return self._dispatch.handle(origin, frames, end_s)
 
     def connection_closed(self, number: int) -> None:
         """Drop all that belongs to a client's connection that ended."""

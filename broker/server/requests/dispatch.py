@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+from math import inf
+from time import perf_counter
+from typing import Final, NamedTuple, Protocol
 
 from broker.access.guard import AccessGuard
 from broker.server.links.private_codes import PrivateCode
@@ -94,22 +96,34 @@ class Dispatch:
             handler.calls.now_ms = self._now_ms
             self._handlers[handler.code] = handler
 
-    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
+    def handle(self, origin: Origin, frames: Sequence[Frame], end_s: float = inf) -> int:
         """Carry out the requests of a client, or of one behind another node, in the order in which they came.
+
+        Args:
+            origin: of all of them.
+            frames: one or more.
+            end_s: in perf_counter's seconds; after that none is begun but the first.
+
+        Returns:
+            How many of them were carried out.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
         """
         if self.guard is None or origin.is_forwarded:
-            self._carry_out(origin, frames)
-            return
-        admitted, fault = _admit(self.guard, origin, frames)
-        self._carry_out(origin, admitted)
-        if fault is not None:
-            raise fault
+            return self._carry_out(origin, frames, end_s)
+        judged = _admit(self.guard, origin, frames)
+        taken = self._carry_out(origin, judged.admitted, end_s)
+        end = len(frames) if taken == len(judged.admitted) else judged.places[taken]
+        for at, opaque, refusal in judged.refused:
+            if at < end:
+                answer(origin, opaque, ResponseCode.NO_PERMISSION, refusal)
+        if judged.fault is not None and end == len(frames):
+            raise judged.fault
+        return end
 
-    def _carry_out(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Carry out requests that may be."""
+    def _carry_out(self, origin: Origin, frames: Sequence[Frame], end_s: float) -> int:
+        """Carry out requests that may be; return how many, which is all of them before `end_s`."""
         if self.seen is not None and not origin.is_forwarded:
             self.seen(origin, frames)
         deadline_ms = self._now_ms() + HOLD_MS
@@ -137,6 +151,9 @@ class Dispatch:
                 assert isinstance(command, RemotingCommand), "answers are read the general way"
                 self.client_answers(origin.number, command)
             at, command = at + 1, None
+            if at < len(frames) and perf_counter() >= end_s:
+                break
+        return at
 
     def _handle(self, origin: Origin, frame: Frame, command: Command, deadline_ms: int) -> None:
         """Carry out one request, where it must be."""
@@ -172,28 +189,39 @@ class Dispatch:
         self._questions.expire(now_ms, why)
 
 
-def _admit(
-    guard: AccessGuard, origin: Origin, frames: Sequence[Frame]
-) -> tuple[list[Frame], FrameError | None]:
-    """Answer the requests that may not be carried out; return the others, and what ends the connection after them.
+class _Judged(NamedTuple):
+    """Requests that were looked at by the guard.
 
-    Answers ask for nothing.
+    Attributes:
+        admitted: those that may be carried out, and answers, which ask for nothing.
+        places: of these among all.
+        refused: of those that may not, and want an answer: place, opaque and why.
+        fault: ends the connection after them.
     """
-    admitted: list[Frame] = []
-    for frame in frames:
+
+    admitted: list[Frame]
+    places: list[int]
+    refused: list[tuple[int, int, str]]
+    fault: FrameError | None = None
+
+
+def _admit(guard: AccessGuard, origin: Origin, frames: Sequence[Frame]) -> _Judged:
+    """Say which of these requests may be carried out."""
+    judged = _Judged([], [], [])
+    for at, frame in enumerate(frames):
         try:
             command = decode_command(frame)
         except FrameError as error:
-            return admitted, error
-        if command.is_response or command.code in _OF_SERVERS:
-            admitted.append(frame)
-            continue
-        refusal = guard.refusal(origin.address, frame, command)
+            return judged._replace(fault=error)
+        refusal = None
+        if not command.is_response and command.code not in _OF_SERVERS:
+            refusal = guard.refusal(origin.address, frame, command)
         if refusal is None:
-            admitted.append(frame)
+            judged.admitted.append(frame)
+            judged.places.append(at)
         elif not command.is_oneway:
-            answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
-    return admitted, None
+            judged.refused.append((at, command.opaque, refusal))
+    return judged
 
 
 def _note_forwarded(request: PendingRequest) -> None:

@@ -449,6 +449,23 @@ async def test_a_connection_that_cannot_be_waited_for_ends_alone(
     assert sum("ends ended: it cannot be waited for" in each for each in server.told) == 1
 
 
+async def test_what_a_user_has_no_time_for_comes_again_in_order() -> None:
+    server = Server()
+    handed: list[int] = []
+
+    def take_one(_connection: FrameSocket, frames: list[Frame]) -> int:
+        handed.append(frames[0].body[0])
+        return 1
+
+    server.served._handle = take_one
+    near, _ = server.connect("client")
+    async with serving(server):
+        await send(near, b"".join(encode_frame(b"", bytes([number])) for number in range(9)))
+        await until(lambda: len(handed) == 9)
+    assert handed == list(range(9))
+    assert "turn" in server.told
+
+
 async def test_what_came_behind_a_mistake_of_ours_is_not_handed_over() -> None:
     def close(connection: FrameSocket, _frames: list[Frame]) -> None:
         connection.close("internal error")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from time import perf_counter
 from typing import Any
 from unittest.mock import MagicMock
 
@@ -143,3 +144,30 @@ def test_a_bad_field_of_one_request_does_not_keep_the_next(bench: Bench) -> None
 def test_a_code_has_one_handler(bench: Bench) -> None:
     with pytest.raises(AssertionError, match="two services handle 41"):
         bench.dispatch.register([Handler(41, MagicMock(), RequestKind.READ)])
+
+
+def test_what_a_turn_has_no_time_for_is_left_to_the_next(bench: Bench) -> None:
+    """One read may bring hundreds of requests that take 0.1 s each: a leader that did all of them would be deposed."""
+    frames = frames_of(*(make_request(28, opaque) for opaque in (1, 2, 3)))
+    over_s = perf_counter()
+    assert bench.dispatch.handle(bench.link, frames, over_s) == 1
+    assert bench.dispatch.handle(bench.link, frames[1:], over_s) == 1
+    assert bench.dispatch.handle(bench.link, frames[2:], over_s) == 1
+    assert [each.opaque for each in bench.served] == [1, 2, 3]
+
+
+def test_a_guard_answers_for_nothing_that_is_left_to_the_next_turn(bench: Bench) -> None:
+    guard = MagicMock()
+    guard.refusal = lambda _address, _frame, command: "no" if command.opaque % 2 else None
+    bench.dispatch.guard = guard
+    frames = frames_of(*(make_request(28, opaque) for opaque in range(1, 7)))
+    answered = []
+    while frames:
+        bench.link.send.reset_mock()
+        taken = bench.dispatch.handle(bench.link, frames, perf_counter())
+        frames = frames[taken:]
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(call.args[0] for call in bench.link.send.call_args_list))
+        answered.append(sorted(decode_command(frame).opaque for frame in decoder.frames()))
+    assert answered == [[1, 2, 3], [4, 5], [6]]
+    assert [each.opaque for each in bench.served] == [2, 4, 6]
