@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from time import perf_counter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Protocol
 
 from broker.access.guard import AccessGuard
 from broker.server.links.private_codes import PrivateCode
@@ -22,7 +22,7 @@ from broker.server.requests.request import (
 from broker.server.requests.router import Router, refuse_fault
 from broker.service.conclusions import RequestKind
 from dledger import EntryDamagedError
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError, FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -36,6 +36,10 @@ from dledger_mq.remoting.requests import SendRequest, decode_request
 
 _OF_SERVERS: Final = frozenset({*PrivateCode, ASK_REGISTRANT})
 """Requests of other nodes, which have a proof of their own, and the question of a name server, which has no account."""
+
+_SENDS: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
 
 
 class RequestLane(Protocol):
@@ -112,15 +116,36 @@ class Dispatch:
         """
         if self.guard is None or origin.is_forwarded:
             return self._carry_out(origin, frames, end_s)
-        judged = _admit(self.guard, origin, frames)
-        taken = self._carry_out(origin, judged.admitted, end_s)
-        end = len(frames) if taken == len(judged.admitted) else judged.places[taken]
-        for at, opaque, refusal in judged.refused:
-            if at < end:
-                answer(origin, opaque, ResponseCode.NO_PERMISSION, refusal)
-        if judged.fault is not None and end == len(frames):
-            raise judged.fault
-        return end
+        return self._carry_out_admitted(self.guard, origin, frames, end_s)
+
+    def _carry_out_admitted(
+        self, guard: AccessGuard, origin: Origin, frames: Sequence[Frame], end_s: float
+    ) -> int:
+        """Carry out those requests that may be, and refuse the others; return how many came to an end before `end_s`.
+
+        Each is looked at once, when its turn comes; but sends wait for those behind them, with which they are a burst.
+        """
+        admitted: list[Frame] = []
+        for at, frame in enumerate(frames):
+            try:
+                command = decode_command(frame)
+            except FrameError:
+                self._carry_out(origin, admitted, inf)
+                raise
+            refusal = None
+            if not command.is_response and command.code not in _OF_SERVERS:
+                refusal = guard.refusal(origin.address, frame, command)
+            if refusal is None:
+                admitted.append(frame)
+            elif not command.is_oneway:
+                answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
+            if command.code not in _SENDS:
+                self._carry_out(origin, admitted, inf)
+                admitted = []
+                if perf_counter() >= end_s:
+                    return at + 1
+        self._carry_out(origin, admitted, inf)
+        return len(frames)
 
     def _carry_out(self, origin: Origin, frames: Sequence[Frame], end_s: float) -> int:
         """Carry out requests that may be; return how many, which is all of them before `end_s`."""
@@ -187,41 +212,6 @@ class Dispatch:
         """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""
         why = f"{self._router.without_leader()}; nobody can say within {HOLD_MS} ms"
         self._questions.expire(now_ms, why)
-
-
-class _Judged(NamedTuple):
-    """Requests that were looked at by the guard.
-
-    Attributes:
-        admitted: those that may be carried out, and answers, which ask for nothing.
-        places: of these among all.
-        refused: of those that may not, and want an answer: place, opaque and why.
-        fault: ends the connection after them.
-    """
-
-    admitted: list[Frame]
-    places: list[int]
-    refused: list[tuple[int, int, str]]
-    fault: FrameError | None = None
-
-
-def _admit(guard: AccessGuard, origin: Origin, frames: Sequence[Frame]) -> _Judged:
-    """Say which of these requests may be carried out."""
-    judged = _Judged([], [], [])
-    for at, frame in enumerate(frames):
-        try:
-            command = decode_command(frame)
-        except FrameError as error:
-            return judged._replace(fault=error)
-        refusal = None
-        if not command.is_response and command.code not in _OF_SERVERS:
-            refusal = guard.refusal(origin.address, frame, command)
-        if refusal is None:
-            judged.admitted.append(frame)
-            judged.places.append(at)
-        elif not command.is_oneway:
-            judged.refused.append((at, command.opaque, refusal))
-    return judged
 
 
 def _note_forwarded(request: PendingRequest) -> None:
