@@ -30,14 +30,14 @@ class Slow(Protocol):
 
 
 class UnsentAnswers:
-    """What waits, by connection, in the order in which their clients have taken something.
+    """The bytes that wait, by connection, in the order in which their clients have taken something.
 
     Invariants: `count_bytes` is the sum of what is known of the connections, and between two calls at most `bytes_max`.
 
     Attributes:
-        count_bytes: of all answers that wait.
-        bytes_max: how many may.
-        cut_count: connections that had to end.
+        count_bytes: the bytes of all answers that wait.
+        bytes_max: the most that may wait.
+        cut_count: the connections that had to end.
     """
 
     def __init__(self, bytes_max: int) -> None:

@@ -425,11 +425,12 @@ class Broker:
         Errors are sorted by whose fault they are.
         """
         self._is_turn = True
+        end_s = time.perf_counter() + TURN_S
         origin = self._origins.get(connection)
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
         try:
-            return self._controller.handle(origin, frames, time.perf_counter() + TURN_S)
+            return self._controller.handle(origin, frames, lambda: time.perf_counter() >= end_s)
         except (FrameError, CorruptionError, DiskFailedError, OSError):
             raise  # the client's fault ends its connection, the disk's ends the node
         except Exception:  # noqa: BLE001  # the root of a connection's work

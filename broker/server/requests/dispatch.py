@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from math import inf
-from time import perf_counter
 from typing import Final, Protocol
 
 from broker.access.guard import AccessGuard
@@ -40,6 +38,11 @@ _OF_SERVERS: Final = frozenset({*PrivateCode, ASK_REGISTRANT})
 _SENDS: Final = frozenset(
     {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
 )
+
+
+def never() -> bool:
+    """Tell that there is time for all."""
+    return False
 
 
 class RequestLane(Protocol):
@@ -100,13 +103,15 @@ class Dispatch:
             handler.calls.now_ms = self._now_ms
             self._handlers[handler.code] = handler
 
-    def handle(self, origin: Origin, frames: Sequence[Frame], end_s: float = inf) -> int:
+    def handle(
+        self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool] = never
+    ) -> int:
         """Carry out the requests of a client, or of one behind another node, in the order in which they came.
 
         Args:
             origin: of all of them.
             frames: one or more.
-            end_s: in perf_counter's seconds; after that none is begun but the first.
+            is_over: tells that none is to be begun any more; the first is in any case.
 
         Returns:
             How many of them were carried out.
@@ -115,13 +120,17 @@ class Dispatch:
             FrameError: a header cannot be read; the connection has to be closed.
         """
         if self.guard is None or origin.is_forwarded:
-            return self._carry_out(origin, frames, end_s)
-        return self._carry_out_admitted(self.guard, origin, frames, end_s)
+            return self._carry_out(origin, frames, is_over)
+        return self._carry_out_admitted(self.guard, origin, frames, is_over)
 
     def _carry_out_admitted(
-        self, guard: AccessGuard, origin: Origin, frames: Sequence[Frame], end_s: float
+        self,
+        guard: AccessGuard,
+        origin: Origin,
+        frames: Sequence[Frame],
+        is_over: Callable[[], bool],
     ) -> int:
-        """Carry out those requests that may be, and refuse the others; return how many came to an end before `end_s`.
+        """Carry out those requests that may be, and refuse the others; return how many there was time for.
 
         Each is looked at once, when its turn comes; but sends wait for those behind them, with which they are a burst.
         """
@@ -130,7 +139,7 @@ class Dispatch:
             try:
                 command = decode_command(frame)
             except FrameError:
-                self._carry_out(origin, admitted, inf)
+                self._carry_out(origin, admitted, never)
                 raise
             refusal = None
             if not command.is_response and command.code not in _OF_SERVERS:
@@ -140,15 +149,17 @@ class Dispatch:
             elif not command.is_oneway:
                 answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
             if command.code not in _SENDS:
-                self._carry_out(origin, admitted, inf)
+                self._carry_out(origin, admitted, never)
                 admitted = []
-                if perf_counter() >= end_s:
+                if is_over():
                     return at + 1
-        self._carry_out(origin, admitted, inf)
+        self._carry_out(origin, admitted, never)
         return len(frames)
 
-    def _carry_out(self, origin: Origin, frames: Sequence[Frame], end_s: float) -> int:
-        """Carry out requests that may be; return how many, which is all of them before `end_s`."""
+    def _carry_out(
+        self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool]
+    ) -> int:
+        """Carry out requests that may be; return how many, all of them unless it `is_over`."""
         if self.seen is not None and not origin.is_forwarded:
             self.seen(origin, frames)
         deadline_ms = self._now_ms() + HOLD_MS
@@ -176,7 +187,7 @@ class Dispatch:
                 assert isinstance(command, RemotingCommand), "answers are read the general way"
                 self.client_answers(origin.number, command)
             at, command = at + 1, None
-            if at < len(frames) and perf_counter() >= end_s:
+            if at < len(frames) and is_over():
                 break
         return at
 
