@@ -268,6 +268,8 @@ class Pops:
         self.digest: int = 0
         self.due_queues = DueQueues()
         self._queues: dict[PopKey, PoppedQueue] = {}
+        self._by_group: dict[tuple[str, str], dict[QueueId, PoppedQueue]] = {}
+        """Invariant: the same queues, by group and topic; none without one."""
         self._modes: dict[tuple[str, str], RequestMode] = {}
         self._popped: dict[PhysicalOffset, PopOutcome] = {}
         self._counts: dict[PhysicalOffset, tuple[int, ...]] = {}
@@ -278,7 +280,15 @@ class Pops:
 
     def in_flight(self, group: str, topic: str) -> int:
         """Return how many messages of a topic a group has in flight."""
-        return sum(q.count for (g, t, _), q in self._queues.items() if (g, t) == (group, topic))
+        return sum(queue.count for queue in self._by_group.get((group, topic), {}).values())
+
+    def is_due(self, group: str, topic: str, now_ms: int) -> bool:
+        """Return whether something of a topic may be handed out to a group again."""
+        for queue in self._by_group.get((group, topic), {}).values():
+            due_ms = queue.next_due_ms
+            if due_ms is not None and due_ms <= now_ms:
+                return True
+        return False
 
     def mode(self, group: str, topic: str) -> RequestMode | None:
         """Return how a group consumes a topic, if that was set."""
@@ -329,7 +339,7 @@ class Pops:
         if queue is None:
             if not offsets:
                 return NOTHING
-            queue = self._queues[key] = PoppedQueue()
+            queue = self._add(key, PoppedQueue())
         taken = []
         for offset, popped_ms in again:
             found = queue.find(offset, popped_ms)
@@ -372,7 +382,7 @@ class Pops:
         assert self.count >= 0, f"{self.count} messages are in flight"
         self._changed(key, offset, popped_ms, -1)
         if not queue.count:
-            del self._queues[key]
+            self._remove(key)
         self._note_due(key, queue)
         return True
 
@@ -403,7 +413,7 @@ class Pops:
         else:
             keys = [k for k in self._queues if group in {None, k[0]} and topic in {None, k[1]}]
         for key in keys:
-            self.count -= self._queues.pop(key).count
+            self.count -= self._remove(key).count
             self.due_queues.put(key, None)
             self._changed(key, QueueOffset(0), 0, -2)
 
@@ -466,7 +476,7 @@ class Pops:
             (group, topic): RequestMode(is_pop, share) for group, topic, is_pop, share in modes
         }
         self._popped, self._counts = {}, {}
-        self._queues = {}
+        self._queues, self._by_group = {}, {}
         self.due_queues = DueQueues()
         self.count = 0
         for raw in rows:
@@ -475,7 +485,7 @@ class Pops:
             queue = PoppedQueue()
             queue.end, queue.attempt_id, queue.last_ms = end, attempt_id, last_ms
             yield from queue.load_steps(blocks, times)
-            self._queues[key] = queue
+            self._add(key, queue)
             self.count += queue.count
             self._note_due(key, queue)
 
@@ -490,6 +500,18 @@ class Pops:
     def _note_due(self, key: PopKey, queue: PoppedQueue) -> None:
         """Let a queue stand where it is due; what is in order is not returned, so nobody looks for it."""
         self.due_queues.put(key, queue.next_due_ms if queue.end is None else None)
+
+    def _add(self, key: PopKey, queue: PoppedQueue) -> PoppedQueue:
+        self._queues[key] = queue
+        self._by_group.setdefault(key[:2], {})[key[2]] = queue
+        return queue
+
+    def _remove(self, key: PopKey) -> PoppedQueue:
+        group = self._by_group[key[:2]]
+        del group[key[2]]
+        if not group:
+            del self._by_group[key[:2]]
+        return self._queues.pop(key)
 
     def _changed(self, key: PopKey, offset: QueueOffset, popped_ms: int, what: int) -> None:
         group, topic, queue_id = key

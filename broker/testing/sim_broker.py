@@ -208,7 +208,7 @@ class SimBroker:
 
         self._guarded(look)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         """Run an action between two passes."""
         if self.is_up:
             with self._cluster.disk_of(self._node):

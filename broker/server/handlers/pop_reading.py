@@ -176,7 +176,7 @@ class PopReading:
         else:
             first = low
         begin = first
-        for _ in range(READS_MAX):
+        for _ in range(READS_MAX if first < high else 0):
             result = get_messages(
                 self._state,
                 self._log.reader,

@@ -20,7 +20,7 @@ from broker.server.requests.commits import Commits, OnCommit
 from broker.service.refusal import Refusal
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.send_back import SendBackRules
-from broker.store.control import DropPopped
+from broker.store.control import ChangeInvisible, DropPopped
 from broker.store.due_queues import DuePlace
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import InFlight, PopKey
@@ -119,6 +119,8 @@ class PopReturns:
     ) -> int | None:
         """Stage copies and the record that takes the originals out; return its place, None if there is nothing.
 
+        What cannot be copied now, say because its topic takes nothing, is tried again a minute later.
+
         Args:
             key: the queue.
             group: whose messages they are.
@@ -126,16 +128,21 @@ class PopReturns:
             unwanted: to the retry topic.
             gone: nowhere, since the log no longer has them.
         """
+        place = None
         left = [each for each in gone if (key, each.offset) not in self._changing]
         for is_dead, messages in ((True, spent), (False, unwanted)):
             for each, message in messages:
-                is_free = (key, each.offset) not in self._changing
-                if is_free and self._copy(group, message, each.times, is_dead=is_dead):
+                if (key, each.offset) in self._changing:
+                    continue
+                if self._copy(group, message, each.times, is_dead=is_dead):
                     left.append(each)
-        if not left:
-            return None
-        handles = [(each.offset, each.popped_ms) for each in left]
-        return self._commits.stage_control(DropPopped(*key, handles))
+                else:  # what lies behind it goes ahead of it
+                    later = ChangeInvisible(*key, each.offset, each.popped_ms, RETURN_MS)
+                    place = self._commits.stage_control(later)
+        if left:
+            handles = [(each.offset, each.popped_ms) for each in left]
+            place = self._commits.stage_control(DropPopped(*key, handles))
+        return place
 
     def _copy(
         self, group: SubscriptionGroupConfig, message: StoredMessage, times: int, *, is_dead: bool

@@ -103,7 +103,11 @@ class Sends:
         header = command.fields
         plan = self._rules.decide(header, request.frame.body, command.version)
         if isinstance(plan, Refusal):
-            request.refuse(plan.code, plan.remark)
+            if plan.code == ResponseCode.TOPIC_NOT_EXIST:
+                # A node that leads no more must not say that.
+                self._router.when_confirmed(request, partial(self._deny, request, command))
+            else:
+                request.refuse(plan.code, plan.remark)
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
@@ -117,6 +121,14 @@ class Sends:
             assert request.parts is None, "it waits for parts that came before"
             request.service, request.born_ms = self, born_ms
             self._store(request, plan)
+
+    def _deny(self, request: PendingRequest, command: SendRequest) -> None:
+        """Refuse a send whose topic was not there before it was confirmed that this node leads, if it still is not."""
+        plan = self._rules.decide(command.fields, request.frame.body, command.version)
+        if isinstance(plan, Refusal):
+            request.refuse(plan.code, plan.remark)
+        else:
+            self.send(request, command)
 
     def _store(self, send: SendOperation, plan: SendPlan) -> None:
         """Stage what is new of a send, and wait for what is not."""

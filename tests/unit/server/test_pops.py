@@ -32,15 +32,20 @@ from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey
 from broker.store.reading import GetLimits, GetResult, get_messages
 from broker.store.record_reader import read_message
-from broker.store.topics import TopicConfig
+from broker.store.topics import PERM_READ, TopicConfig
 from dledger import EntryDamagedError
 from dledger.raft.entry import EntryKind
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import StoredMessage, decode_records
-from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
-from dledger_mq.remoting.pop_bodies import PoppedBatch, encode_batch_ack
+from dledger_mq.remoting.pop_bodies import (
+    MESSAGES_MAX,
+    POPPED_MAX,
+    PoppedBatch,
+    encode_batch_ack,
+)
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.server.pending import pending
 
@@ -384,22 +389,29 @@ def test_a_guessed_pop_time_acknowledges_nothing(bench: Bench) -> None:
     assert bench.leader.state.pops.count == 1
 
 
+def _batch(popped: Client, *pops: int) -> bytes:
+    """A batch that acknowledges messages of a pop: an int of bits for each row."""
+    rows = [
+        {
+            "c": "G",
+            "t": "T",
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": 0,
+            "pt": int(popped.answer.ext["popTime"]),
+            "it": INVISIBLE_MS,
+            "b": base64.b64encode(bits.to_bytes(128, "little")).decode(),
+        }
+        for bits in pops
+    ]
+    return json.dumps({"brokerName": "broker-a", "acks": rows}).encode()
+
+
 def test_a_batch_acknowledges_the_messages_whose_bits_are_set(bench: Bench) -> None:
     bench.send(*(b"%d" % number for number in range(12)))
     popped = bench.pop()
-    bits = (1 << 1 | 1 << 9).to_bytes(2, "little")
-    row = {
-        "c": "G",
-        "t": "T",
-        "r": "0",
-        "so": 0,
-        "q": 0,
-        "rq": 0,
-        "pt": int(popped.answer.ext["popTime"]),
-        "it": INVISIBLE_MS,
-        "b": base64.b64encode(bits).decode(),
-    }
-    body = json.dumps({"brokerName": "broker-a", "acks": [row]}).encode()
+    body = _batch(popped, 1 << 1 | 1 << 9)
     assert bench.ack_batch(body).code == 0
     assert bench.leader.state.pops.count == 10
     assert bench.ack_batch(body).code == 208
@@ -443,6 +455,37 @@ def test_after_a_try_of_unknown_outcome_a_dead_handle_is_not_said_to_be_unchange
     answer = bench.ack_batch(body, {"dledgerEach": "true"}).answer
     assert (answer.code, answer.ext) == (0, {"dledgerEnded": "?1"})
     assert bench.ack_batch(body).code == 1
+
+
+def test_a_batch_of_which_a_part_was_too_late_is_no_success(bench: Bench) -> None:
+    """One answer is for all: success would say of the late one that it never comes again."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    assert bench.ack(popped.handle(0)).code == 0
+    partly = bench.ack_batch(_batch(popped, 1 << 0, 1 << 1))
+    assert (partly.code, bench.leader.state.pops.count) == (208, 0)
+    assert str(partly.answer.remark).startswith("1 messages are")
+
+
+def test_a_batch_in_an_entry_that_others_began_is_answered_for_its_own_records(
+    bench: Bench,
+) -> None:
+    """What is staged before it fills an entry of its own, so its records stand elsewhere in theirs."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    for _ in range(3):
+        bench.leader.send(b"x" * 600_000)
+    assert bench.ack_batch(_batch(popped, 1, 2)).code == 0
+    assert bench.leader.state.pops.count == 0
+
+
+def test_a_batch_that_would_make_a_huge_entry_is_refused(bench: Bench) -> None:
+    bench.send(b"a")
+    popped = bench.pop()
+    whole = 2**POPPED_MAX - 1
+    assert bench.ack_batch(_batch(popped, *[whole] * (MESSAGES_MAX // POPPED_MAX))).code == 208
+    with pytest.raises(BodyError, match="acknowledged at once"):
+        bench.ack_batch(_batch(popped, *[whole] * (MESSAGES_MAX // POPPED_MAX), 1))
 
 
 def test_a_pop_waits_for_a_message_and_gets_it_when_it_comes(bench: Bench) -> None:
@@ -562,6 +605,37 @@ def test_a_message_is_handed_out_as_often_as_its_group_wants_then_it_is_a_dead_l
     assert (dead.body, dead.reconsume_times) == (b"a", 2)
     assert dead.find(b"RETRY_TOPIC") == b"T"
     assert bench.leader.state.pops.count == 0
+
+
+def test_a_dead_letter_whose_properties_have_no_room_for_more_goes_as_it_is() -> None:
+    """Else it would be due for ever, and before all others of its queue."""
+    bench = Bench(retries=1)
+    bench.send(b"full", A="x" * 32_700)
+    bench.send(b"b")
+    assert bench.pop(maxMsgNums="1").bodies == [b"full"]
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop().bodies == [b"b"]
+    (dead,) = bench.leader.stored("%DLQ%G")
+    assert (dead.body, dead.find(b"A")) == (b"full", b"x" * 32_700)
+
+
+def test_a_dead_letter_that_nobody_takes_holds_up_no_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(retries=1)
+    bench.leader.create(TopicConfig("%DLQ%G", 1, 1, PERM_READ))
+    bench.send(b"a", b"b")
+    assert bench.pop(maxMsgNums="1").bodies == [b"a"]
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop().bodies == [b"b"]
+    for _ in range(10):
+        bench.wait(100)
+    assert bench.leader.state.pops.count == 2
+    assert caplog.text.count("stays in flight") == 1
+    bench.leader.commits.stage_control(PutTopic(TopicConfig("%DLQ%G", 1, 1)))
+    bench.wait(RETURN_MS)
+    bench.pop()
+    assert {each.body for each in bench.leader.stored("%DLQ%G")} == {b"a", b"b"}
 
 
 def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_who_pull(

@@ -291,6 +291,26 @@ def test_a_state_without_pops_is_written_as_before(bench: Bench) -> None:
     assert {"pops"} <= bench.state.digests().keys() & bench.state.tables().keys()
 
 
+def test_what_is_due_is_told_by_group_and_topic_and_forgotten_with_the_flight(
+    bench: Bench,
+) -> None:
+    """One question, however many queues a topic has: all pops that wait ask it in each tick."""
+    table = bench.state.pops
+    popped = bench.pop(2)
+    due_ms = popped.popped_ms + INVISIBLE_MS
+    assert not table.is_due("g", "T", due_ms - 1)
+    assert table.is_due("g", "T", due_ms)
+    assert not table.is_due("other", "T", due_ms)
+    bench.restart()
+    table = bench.state.pops
+    assert (table.is_due("g", "T", due_ms), table.in_flight("g", "T")) == (True, 2)
+    bench.ack((0, popped.popped_ms), (1, popped.popped_ms))
+    assert (table.is_due("g", "T", due_ms), table.in_flight("g", "T")) == (False, 0)
+    bench.pop(1)
+    table.forget("g", None)
+    assert not table.is_due("g", "T", due_ms + INVISIBLE_MS)
+
+
 def test_a_snapshot_keeps_orders_and_counts(bench: Bench) -> None:
     first = bench.pop(2, ordered=True, attempt="a")
     again = bench.pop(0, [(0, first.popped_ms)], ordered=True, attempt="a")
