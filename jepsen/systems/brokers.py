@@ -176,7 +176,7 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
         if isinstance(links, NamespaceLinks):
             hosts = [links.harness, *(node.host for node in group.nodes)]
         guards = make_guards(folder, options.guards, hosts)
-        _guard(group, guards)
+        guard_group(group, guards)
         stack.enter_context(guards.lets_in())
         # Namespaces can be removed only when nobody is in them.
         stack.callback(group.close)
@@ -202,7 +202,7 @@ def _move(group: Group, links: NamespaceLinks) -> None:
     group.by_address = {node.address: node for node in group.nodes}
 
 
-def _guard(group: Group, guards: Guards) -> None:
+def guard_group(group: Group, guards: Guards) -> None:
     """Give name servers and brokers what keeps strangers out."""
     for server in group.name_servers:
         server.command += guards.name_server_options()
