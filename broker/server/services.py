@@ -60,6 +60,7 @@ from broker.server.requests.origin import Outputs
 from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
+from broker.server.watches.put_times import PutTimes
 from broker.server.watches.retention_watch import RetentionWatch
 from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
@@ -149,6 +150,7 @@ class Services:
             client_count=environment.client_count,
             stop_stage=environment.stop_stage,
         )
+        self._put_times = PutTimes()
         self.runtime = self._make_runtime()
         self.stats = self._make_stats()
         self.sends = self._make_sends()
@@ -201,6 +203,9 @@ class Services:
             clock_ahead_ms=self._environment.clock_ahead_ms,
             loss_notice=self._environment.loss_notice,
             held_up=lambda: self.retention.held_up,
+            put_times=self._put_times,
+            longest_ms=lambda codes: self.dispatch.longest_ms(codes),
+            waiting_pulls=lambda: self.pulls.turns.waiting_count,
         )
 
     def _make_stats(self) -> TrafficStats:
@@ -523,6 +528,7 @@ class Services:
             rows=rows,
             repeats=self.repeats,
             new_topics=self._new_topics,
+            put_times=self._put_times,
         )
 
     def _make_replies(self) -> Replies:
