@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from broker.access.digest import RulesDigests
 from broker.server.changes import LiveSettings
 from broker.server.config import BrokerConfig, follower_id
 from broker.server.deliveries.delays import Delays
@@ -149,6 +150,7 @@ class Services:
             monotonic_ms=environment.monotonic_ms,
             client_count=environment.client_count,
             stop_stage=environment.stop_stage,
+            rules_digests=self._make_rules_digests(),
         )
         self._put_times = PutTimes()
         self.runtime = self._make_runtime()
@@ -164,6 +166,12 @@ class Services:
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()
+
+    def _make_rules_digests(self) -> RulesDigests | None:
+        guard, secret = self._environment.guard, GroupSecret.of(self._log.config.secret)
+        if guard is None:
+            return None
+        return RulesDigests(lambda: guard.rules, lambda: () if secret is None else secret.accepted)
 
     def _make_live(self) -> LiveSettings:
         node = self._environment.node_settings
