@@ -39,7 +39,7 @@ _RULES: Final = f"""accounts:
 
 @dataclass(frozen=True, slots=True)
 class _MemberAccess:
-    """What the harness shows to members of a group's log."""
+    """The secret and the certificates that the harness shows to members of a group's log."""
 
     secret: str | None
     tls: MemberTls | None

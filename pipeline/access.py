@@ -33,18 +33,18 @@ _FILES: Final[Mapping[str, str]] = {
     "securityToken": f"credentialsPath or the environment variable {CREDENTIALS_VARIABLE}",
     "tlsKeyPassword": "tlsKeyPasswordPath",
 }
-"""What must not be an option, and who names the file that it belongs into."""
+"""Options that must not be, by name, with the option that names a file for them."""
 
 
 class AccessArguments(TypedDict):
-    """What clients of `dledger_mq` take."""
+    """The arguments of clients of `dledger_mq` that say who they are."""
 
     credentials: Credentials | None
     tls: ssl.SSLContext | None
 
 
 @dataclass(frozen=True, slots=True)
-class Access:
+class BrokerAccess:
     """The files that options name; all of them are opened by each process for itself.
 
     Attributes:
@@ -119,7 +119,7 @@ def _first_line(path: str | None) -> str:
     return lines[0] if lines else ""
 
 
-def read_access(options: OptionReader) -> Access:
+def read_access(options: OptionReader) -> BrokerAccess:
     """Take the options about access; what the files hold is not looked at.
 
     Raises:
@@ -129,7 +129,7 @@ def read_access(options: OptionReader) -> Access:
         options.refuse(
             name, f"is not taken, since plans show options: write it into a file for {where}"
         )
-    access = Access(
+    access = BrokerAccess(
         credentials=options.text("credentialsPath"),
         is_encrypted=options.boolean("tls", default=False),
         trust=options.text("tlsTrustPath"),

@@ -9,7 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from dledger.raft.ids import Index
-from pipeline.access import Access, read_access
+from pipeline.access import BrokerAccess, read_access
 from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
 from pipeline.scan.batches import RecordSelection, ScanOptions
@@ -53,7 +53,7 @@ class LogOptions:
     broker_name: str | None
     properties_as_map: bool
     include_metadata: bool
-    access: Access
+    access: BrokerAccess
 
 
 def read_log_options(given: Mapping[str, str]) -> LogOptions:

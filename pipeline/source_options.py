@@ -23,7 +23,7 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
-from pipeline.access import Access, read_access
+from pipeline.access import BrokerAccess, read_access
 from pipeline.assignment import AssignedQueues, read_assignment
 from pipeline.errors import PipelineUsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
@@ -103,7 +103,7 @@ class SourceOptions:
     metadata_path: str | None
     reads_followers: bool
     archive: str | None
-    access: Access
+    access: BrokerAccess
 
     def wants(self, topic: str) -> bool:
         """Return whether a topic is one of those asked for, whether it exists or not."""

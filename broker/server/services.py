@@ -42,7 +42,7 @@ from broker.server.handlers.replies import Replies
 from broker.server.handlers.requesters import Requesters
 from broker.server.handlers.resets import ResetRequests
 from broker.server.handlers.row_sends import RowSends
-from broker.server.handlers.runtime_info import RuntimeInfo
+from broker.server.handlers.runtime_info import RequestTimes, RuntimeInfo
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
@@ -58,10 +58,10 @@ from broker.server.requests.commits import ENTRY_BYTES_MAX, Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
-from broker.server.watches.put_times import PutTimes
 from broker.server.watches.retention_watch import RetentionWatch
 from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
@@ -144,14 +144,7 @@ class Services:
         self.timers = self._make_timers()
         self.checks = self._make_checks()
         self.digests = DigestWatch(log, state, self.commits)
-        self.member_info = MemberInfo(
-            config,
-            log,
-            monotonic_ms=environment.monotonic_ms,
-            client_count=environment.client_count,
-            stop_stage=environment.stop_stage,
-            rules_digests=self._make_rules_digests(),
-        )
+        self.member_info = self._make_member_info()
         self._put_times = PutTimes()
         self.runtime = self._make_runtime()
         self.stats = self._make_stats()
@@ -166,6 +159,16 @@ class Services:
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()
+
+    def _make_member_info(self) -> MemberInfo:
+        return MemberInfo(
+            self._config,
+            self._log,
+            monotonic_ms=self._environment.monotonic_ms,
+            client_count=self._environment.client_count,
+            stop_stage=self._environment.stop_stage,
+            rules_digests=self._make_rules_digests(),
+        )
 
     def _make_rules_digests(self) -> RulesDigests | None:
         guard, secret = self._environment.guard, GroupSecret.of(self._log.config.secret)
@@ -207,13 +210,15 @@ class Services:
             room=self._environment.disk_room,
             wall_ms=self._environment.wall_ms,
             pulls=self.pulls.counts,
-            head_begun_ms=lambda: self.commits.head_begun_ms,
             clock_ahead_ms=self._environment.clock_ahead_ms,
             loss_notice=self._environment.loss_notice,
             held_up=lambda: self.retention.held_up,
-            put_times=self._put_times,
-            longest_ms=lambda codes: self.dispatch.longest_ms(codes),
-            waiting_pulls=lambda: self.pulls.turns.waiting_count,
+            requests=RequestTimes(
+                self._put_times,
+                longest_ms=lambda codes: self.dispatch.longest_ms(codes),
+                waiting_pulls=lambda: self.pulls.turns.waiting_count,
+                head_begun_ms=lambda: self.commits.head_begun_ms,
+            ),
         )
 
     def _make_stats(self) -> TrafficStats:

@@ -12,7 +12,7 @@ from dledger_mq.client.messages import BODY_BYTES_MAX
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
-from pipeline.access import Access, read_access
+from pipeline.access import BrokerAccess, read_access
 from pipeline.errors import PipelineUsageError
 from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
@@ -63,7 +63,7 @@ class SinkOptions:
     metadata_folder: Path | None
     skips_older_batch: bool
     counts_file: Path | None
-    access: Access
+    access: BrokerAccess
 
 
 def read_options(

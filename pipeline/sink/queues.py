@@ -13,7 +13,7 @@ from urllib.parse import quote
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import Producer
 from dledger_mq.client.errors import ClientError, NoRouteError
-from pipeline.access import Access
+from pipeline.access import BrokerAccess
 from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
@@ -54,7 +54,7 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
 
 
 def ask_queues(
-    name_server: str, topic: str, *, timeout_s: float, access: Access
+    name_server: str, topic: str, *, timeout_s: float, access: BrokerAccess
 ) -> tuple[MessageQueue, ...]:
     """Ask the name servers for the queues of a topic.
 

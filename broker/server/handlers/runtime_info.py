@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from broker.server.config import BrokerConfig
@@ -12,8 +13,8 @@ from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.pull_answers import PullCounts
 from broker.server.handlers.sends import SEND_CODES
 from broker.server.handlers.version_info import version_table
+from broker.server.requests.put_times import PutTimes
 from broker.server.watches.day_counts import DayCounts
-from broker.server.watches.put_times import PutTimes
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp
 from broker.store.lookups import earliest_store_ms
@@ -26,6 +27,23 @@ from dledger_mq.remoting.codes import RequestCode
 
 _S_PER_DAY: Final = 24 * 60 * 60
 PULL_CODES: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """The times of requests, as those see them who only look.
+
+    Attributes:
+        put_times: of sends lately.
+        longest_ms: returns the longest time until an answer to one of these codes, without those that were held.
+        waiting_pulls: returns the number of pulls that wait for their turn, not for messages.
+        head_begun_ms: returns when the oldest entry of sends was proposed that is not committed; None: none.
+    """
+
+    put_times: PutTimes
+    longest_ms: Callable[[Collection[int]], int]
+    waiting_pulls: Callable[[], int]
+    head_begun_ms: Callable[[], int | None]
 
 
 class RuntimeInfo:
@@ -45,13 +63,10 @@ class RuntimeInfo:
         room: Callable[[], DiskRoom | None],
         wall_ms: Callable[[], int],
         pulls: PullCounts,
-        head_begun_ms: Callable[[], int | None],
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
         held_up: Callable[[], HeldUp | None],
-        put_times: PutTimes,
-        longest_ms: Callable[[Collection[int]], int],
-        waiting_pulls: Callable[[], int],
+        requests: RequestTimes,
     ) -> None:
         """Set up the figures of one process.
 
@@ -63,13 +78,10 @@ class RuntimeInfo:
             room: returns the room on the store's disk; None: the disk cannot say.
             wall_ms: returns the milliseconds since 1970; the process starts now.
             pulls: what was pulled from this node.
-            head_begun_ms: returns when the oldest entry of sends was proposed that is not committed; None: none.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
             held_up: returns what keeps messages that are due to be deleted; None: nothing, or this node follows.
-            put_times: how long sends took lately.
-            longest_ms: returns the longest time until an answer to one of these codes, without those that were held.
-            waiting_pulls: returns how many pulls wait for their turn, not for messages.
+            requests: how long they take and wait.
         """
         self._config = config
         self._log = log
@@ -79,13 +91,10 @@ class RuntimeInfo:
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms = wall_ms()
         self._pulls = pulls
-        self._head_begun_ms = head_begun_ms
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
         self._held_up = held_up
-        self._put_times = put_times
-        self._longest_ms = longest_ms
-        self._waiting_pulls = waiting_pulls
+        self._requests = requests
         self._behind_max = 0
         self._puts, self._pulled = RateWindows(), RateWindows()
         self._found, self._missed, self._asked = RateWindows(), RateWindows(), RateWindows()
@@ -108,7 +117,7 @@ class RuntimeInfo:
             self._asked.sample(now_ms, pulls.found + pulls.missed)
             self._put_days.sample(wall_ms, put_count)
             self._pulled_days.sample(wall_ms, pulls.messages)
-            self._put_times.sample(now_ms)
+            self._requests.put_times.sample(now_ms)
             self._behind_max = max(self._behind_max, self._behind_bytes())
 
     def note_replayed(self) -> bool:
@@ -132,7 +141,7 @@ class RuntimeInfo:
 
     def _head_wait_ms(self) -> int:
         """Return for how long the oldest entry of sends has been waiting for its commit."""
-        begun_ms = self._head_begun_ms()
+        begun_ms = self._requests.head_begun_ms()
         return 0 if begun_ms is None else max(0, self._wall_ms() - begun_ms)
 
     def _first_position(self) -> Position:
@@ -178,9 +187,9 @@ class RuntimeInfo:
             "dispatchBehindBytes": str(self._behind_bytes()),
             "dispatchMaxBuffer": str(max(self._behind_max, self._behind_bytes())),
             "remainHowManyDataToFlush": size_text(self._unsynced_bytes()),
-            "putMessageDistributeTime": self._put_times.text(),
-            "putMessageEntireTimeMax": str(self._longest_ms(SEND_CODES)),
-            "getMessageEntireTimeMax": str(self._longest_ms(PULL_CODES)),
+            "putMessageDistributeTime": self._requests.put_times.text(),
+            "putMessageEntireTimeMax": str(self._requests.longest_ms(SEND_CODES)),
+            "getMessageEntireTimeMax": str(self._requests.longest_ms(PULL_CODES)),
             **self._queues(),
             **self._delays(),
             "putMessageTimesTotal": str(state.put_count),
@@ -197,7 +206,7 @@ class RuntimeInfo:
             "sendThreadPoolQueueSize": str(self._log.status.statistics().pending_count),
             "sendThreadPoolQueueCapacity": str(self._config.limits.staged_messages_max),
             "sendThreadPoolQueueHeadWaitTimeMills": str(self._head_wait_ms()),
-            "pullThreadPoolQueueSize": str(self._waiting_pulls()),
+            "pullThreadPoolQueueSize": str(self._requests.waiting_pulls()),
             "pullThreadPoolQueueCapacity": str(self._config.limits.held_pulls_max),
             "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "queryThreadPoolQueueSize": "0",

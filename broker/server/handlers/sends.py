@@ -20,9 +20,9 @@ from broker.server.handlers.send_operations import SendOperation
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests.calls import Calls
 from broker.server.requests.commits import Commits
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest
 from broker.server.requests.router import Router
-from broker.server.watches.put_times import PutTimes
 from broker.service.catalog import NOTHING_NEW
 from broker.service.conclusions import RequestKind
 from broker.service.refusal import Refusal

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.server.watches.put_times import PutTimes
+from broker.server.requests.put_times import PutTimes
 from dledger.runtime.durations import Durations
 from dledger_mq.remoting.codes import ResponseCode
 

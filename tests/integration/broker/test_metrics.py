@@ -8,7 +8,7 @@ import pytest
 
 from broker.metrics import endpoint
 from broker.server.config import MetricsSettings
-from broker.server.watches import put_times
+from broker.server.requests import put_times
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.header import encode_command, make_request

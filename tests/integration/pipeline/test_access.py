@@ -98,7 +98,7 @@ def test_who_is_not_let_in_is_told_so(
         keys.write_text(f"accessKey: {ACCOUNT.access_key}\nsecretKey: of-somebody-else\n")
         more = {"credentialsPath": str(keys)}
     options = guarded.options(topic="Orders", **more)
-    with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark wraps it in
+    with pytest.raises(Exception, match="AclException") as caught:
         spark.read.format("rocketmq").options(**options).load().collect()
     reason = reason_of(caught.value)
     assert "AclException" in reason

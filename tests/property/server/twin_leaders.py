@@ -13,9 +13,9 @@ from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
-from broker.server.watches.put_times import PutTimes
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendPlan, SendRules, SendSettings

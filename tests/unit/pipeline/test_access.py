@@ -1,4 +1,4 @@
-"""Access of the pipeline: options name files, and nothing of what is in them gets anywhere."""
+"""BrokerAccess of the pipeline: options name files, and nothing of what is in them gets anywhere."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from dledger_mq import Credentials
 from dledger_mq.client.credentials import CREDENTIALS_VARIABLE, chosen_credentials
 from pipeline import cli
-from pipeline.access import Access, access_options
+from pipeline.access import BrokerAccess, access_options
 from pipeline.errors import PipelineUsageError
 from pipeline.log_options import read_log_options
 from pipeline.option_names import SINK_OPTIONS, SOURCE_OPTIONS
@@ -25,19 +25,19 @@ SECRET = "8dca1ea9a3f0c2"
 BILLING = Credentials("billing", SECRET)
 
 
-def read_source(given: Mapping[str, str]) -> Access:
+def read_source(given: Mapping[str, str]) -> BrokerAccess:
     return read_source_options({"nameServer": "h:1", "topic": "T", **given}, "either").access
 
 
-def read_sink(given: Mapping[str, str]) -> Access:
+def read_sink(given: Mapping[str, str]) -> BrokerAccess:
     return read_options({"nameServer": "h:1", "topic": "T", **given}, is_stream=True).access
 
 
-def read_log(given: Mapping[str, str]) -> Access:
+def read_log(given: Mapping[str, str]) -> BrokerAccess:
     return read_log_options({"nameServer": "h:1", "path": "/store", **given}).access
 
 
-FORMATS: list[Callable[[Mapping[str, str]], Access]] = [read_source, read_sink, read_log]
+FORMATS: list[Callable[[Mapping[str, str]], BrokerAccess]] = [read_source, read_sink, read_log]
 
 
 @pytest.fixture
@@ -54,12 +54,12 @@ def _nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("read", FORMATS)
 def test_a_file_is_named_and_read_by_who_connects(
-    read: Callable[[Mapping[str, str]], Access], keys: str
+    read: Callable[[Mapping[str, str]], BrokerAccess], keys: str
 ) -> None:
     assert read({}).arguments() == {"credentials": None, "tls": None}
     access = read({"CredentialsPath": keys})
     assert access.arguments()["credentials"] == BILLING
-    sent: Access = pickle.loads(pickle.dumps(access))
+    sent: BrokerAccess = pickle.loads(pickle.dumps(access))
     assert sent.arguments()["credentials"] == BILLING
     assert SECRET not in repr(access)
     assert SECRET.encode() not in pickle.dumps(access)
@@ -67,7 +67,7 @@ def test_a_file_is_named_and_read_by_who_connects(
 
 @pytest.mark.parametrize("read", FORMATS)
 def test_the_environment_names_a_file_and_an_option_another(
-    read: Callable[[Mapping[str, str]], Access],
+    read: Callable[[Mapping[str, str]], BrokerAccess],
     keys: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -93,7 +93,7 @@ def test_the_environment_names_a_file_and_an_option_another(
     ],
 )
 def test_what_is_refused_shows_no_key(
-    read: Callable[[Mapping[str, str]], Access], given: dict[str, str], why: str
+    read: Callable[[Mapping[str, str]], BrokerAccess], given: dict[str, str], why: str
 ) -> None:
     with pytest.raises(PipelineUsageError, match=why) as caught:
         read(given)
@@ -138,9 +138,9 @@ def test_a_table_has_them_for_both_uses(keys: str) -> None:
 
 
 def test_within_the_block_everything_signs(keys: str) -> None:
-    with Access(credentials=keys).for_all():
+    with BrokerAccess(credentials=keys).for_all():
         assert chosen_credentials() == BILLING
-        with Access().for_all():
+        with BrokerAccess().for_all():
             assert chosen_credentials() == BILLING, "who says nothing changes nothing"
     assert chosen_credentials() is None
 

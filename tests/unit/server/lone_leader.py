@@ -14,7 +14,7 @@ from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
-from broker.server.watches.put_times import PutTimes
+from broker.server.requests.put_times import PutTimes
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings

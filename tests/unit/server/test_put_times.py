@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.server.requests.calls import Calls
-from broker.server.watches.put_times import BOUNDS_MS, PERIOD_MS, PutTimes
+from broker.server.requests.put_times import BOUNDS_MS, PERIOD_MS, PutTimes
 from dledger_mq.remoting.codes import ResponseCode
 
 
