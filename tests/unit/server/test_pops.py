@@ -23,10 +23,12 @@ from broker.store.groups import SubscriptionGroupConfig
 from broker.store.reading import GetLimits
 from broker.store.record_reader import read_message
 from broker.store.topics import TopicConfig
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.pop_bodies import PoppedBatch, encode_batch_ack
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.server.pending import pending
 
@@ -79,9 +81,14 @@ def _rows(text: str) -> list[tuple[str, str]]:
 
 
 class Bench:
-    """One leader with the topic T of two queues and the group G."""
+    """One leader with the topic T of two queues and the group G.
+
+    Attributes:
+        was_tried: whether an earlier leader may have carried out what is asked about popped messages.
+    """
 
     def __init__(self, *, retries: int = 16) -> None:
+        self.was_tried = False
         self.leader = LoneLeader()
         leader = self.leader
         leader.create(TopicConfig("T", 2, 2), SubscriptionGroupConfig("G", retry_times_max=retries))
@@ -162,8 +169,8 @@ class Bench:
     def change(self, handle: dict[str, str], invisible_ms: int) -> Client:
         return self._about(200_053, handle | {"invisibleTime": str(invisible_ms)})
 
-    def ack_batch(self, body: bytes) -> Client:
-        return self._about(200_151, {}, body)
+    def ack_batch(self, body: bytes, ext: dict[str, str] | None = None) -> Client:
+        return self._about(200_151, ext or {}, body)
 
     def _about(self, code: int, ext: dict[str, str], body: bytes = b"") -> Client:
         client = Client()
@@ -173,7 +180,8 @@ class Bench:
             200_053: self.acks.change,
             200_151: self.acks.acknowledge_batch,
         }[code]
-        serve(pending(client, code, command=command), command)
+        request = pending(client, code, command=command, may_be_done=self.was_tried)
+        serve(request, command)
         self.commit()
         return client
 
@@ -381,6 +389,45 @@ def test_a_batch_acknowledges_the_messages_whose_bits_are_set(bench: Bench) -> N
     assert bench.leader.state.pops.count == 10
     assert bench.ack_batch(body).code == 208
     assert bench.ack_batch(b'{"brokerName":"broker-a","acks":[]}').code == 208
+
+
+def test_a_batch_says_of_each_message_what_became_of_it_to_whom_asks(bench: Bench) -> None:
+    bench.send(b"a", b"b", b"c", b"d")
+    popped = bench.pop()
+    bench.ack(popped.handle(1))
+    popped_ms = int(popped.answer.ext["popTime"])
+    offsets = [message.queue_offset for message in popped.messages]
+    body = encode_batch_ack(
+        "broker-a",
+        [
+            PoppedBatch("G", "T", QueueId(0), popped_ms, offsets[1:3]),
+            PoppedBatch("G", "T", QueueId(0), popped_ms, offsets[:1]),
+            PoppedBatch("G", "T", QueueId(0), popped_ms - 1, offsets[3:]),
+        ],
+    )
+    answer = bench.ack_batch(body, {"dledgerEach": "true"}).answer
+    assert (answer.code, answer.ext) == (0, {"dledgerEnded": "0110"})
+    assert bench.ack_batch(body, {"dledgerEach": "true"}).code == 208
+    with pytest.raises(FieldError, match="dledgerEach"):
+        bench.ack_batch(body, {"dledgerEach": "perhaps"})
+
+
+def test_after_a_try_of_unknown_outcome_a_dead_handle_is_not_said_to_be_unchanged(
+    bench: Bench,
+) -> None:
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    bench.ack(popped.handle(0))
+    bench.was_tried = True
+    for client in (bench.ack(popped.handle(0)), bench.change(popped.handle(0), 1000)):
+        assert client.code == 1
+        assert "an earlier try may have been carried out" in (client.answer.remark or "")
+    popped_ms = int(popped.answer.ext["popTime"])
+    offsets = [message.queue_offset for message in popped.messages]
+    body = encode_batch_ack("broker-a", [PoppedBatch("G", "T", QueueId(0), popped_ms, offsets)])
+    answer = bench.ack_batch(body, {"dledgerEach": "true"}).answer
+    assert (answer.code, answer.ext) == (0, {"dledgerEnded": "?1"})
+    assert bench.ack_batch(body).code == 1
 
 
 def test_a_pop_waits_for_a_message_and_gets_it_when_it_comes(bench: Bench) -> None:
