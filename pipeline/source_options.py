@@ -23,6 +23,7 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
+from pipeline.access import BrokerAccess, read_access
 from pipeline.assignment import AssignedQueues, read_assignment
 from pipeline.errors import PipelineUsageError
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
@@ -102,6 +103,7 @@ class SourceOptions:
     metadata_path: str | None
     reads_followers: bool
     archive: str | None
+    access: BrokerAccess
 
     def wants(self, topic: str) -> bool:
         """Return whether a topic is one of those asked for, whether it exists or not."""
@@ -164,6 +166,7 @@ def read_source_options(
         metadata_path=_metadata_path(options),
         reads_followers=options.choice("readFrom", ("leader", "any"), "leader") == "any",
         archive=options.text("includeArchive"),
+        access=read_access(options),
     )
     options.finish(SINK_OPTIONS if is_table else ())
     return read

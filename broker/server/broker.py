@@ -546,7 +546,7 @@ def _read_rules(config: BrokerConfig) -> tuple[RuleFiles | None, AccessGuard | N
         return None, None
     files = RuleFiles(Path(config.acl_file))
     try:
-        return files, AccessGuard(files.read(), monotonic_ms)
+        return files, AccessGuard(files.read())
     except AccessRulesError as error:
         raise ConfigError(f"aclEnable=true: {error} (aclFile)") from error
 

@@ -12,6 +12,7 @@ from dledger_mq.client.messages import BODY_BYTES_MAX
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
+from pipeline.access import BrokerAccess, read_access
 from pipeline.errors import PipelineUsageError
 from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
@@ -46,6 +47,7 @@ class SinkOptions:
         metadata_folder: where the queue list of an exactly-once sink is kept.
         skips_older_batch: rows of a batch below the sink's current one are counted; otherwise they are an error.
         counts_file: gets a line with the counts of each batch.
+        access: who writes, and how connections are encrypted.
     """
 
     name_server: str
@@ -61,6 +63,7 @@ class SinkOptions:
     metadata_folder: Path | None
     skips_older_batch: bool
     counts_file: Path | None
+    access: BrokerAccess
 
 
 def read_options(
@@ -106,6 +109,7 @@ def read_options(
         metadata_folder=_metadata_folder(reader),
         skips_older_batch=reader.choice("olderBatch", (FAIL, SKIP), FAIL) == SKIP,
         counts_file=_counts_file(reader),
+        access=read_access(reader),
     )
     reader.finish(SOURCE_OPTIONS if is_table else ())
     return options

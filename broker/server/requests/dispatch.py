@@ -103,6 +103,11 @@ class Dispatch:
             handler.calls.now_ms = self._now_ms
             self._handlers[handler.code] = handler
 
+    def longest_ms(self, codes: Iterable[int]) -> int:
+        """Return the longest time until an answer to one of these codes, without those that were held; 0 for none."""
+        found = (self._handlers[code].calls.longest_ms for code in codes if code in self._handlers)
+        return max(found, default=0)
+
     def handle(
         self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool] = never
     ) -> int:

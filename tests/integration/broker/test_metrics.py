@@ -9,8 +9,10 @@ import trio
 
 from broker.metrics import endpoint
 from broker.server.config import MetricsSettings
+from broker.server.requests import put_times
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.net.address import Address
+from dledger_mq.remoting.header import encode_command, make_request
 from tests.integration.broker.conftest import ClusterMaker, Wire, send_ext
 from tests.integration.broker.scraping import PATIENCE_S, Figures, fetch, readiness, scrape
 
@@ -77,6 +79,33 @@ async def test_messages_in_and_out_are_those_that_were_sent_and_read(
     assert figures.one(calls, request_code="send_message_v2", response_code="system_error") == 1
     assert figures.one(calls, request_code="pull_message", response_code="success") == 4
     assert figures.one(calls, request_code="pull_message", response_code="pull_not_found") == 1
+
+
+async def test_sends_that_come_together_are_counted(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(put_times, "PERIOD_MS", 1_000_000_000)  # however slow the machine is
+    cluster = await make_cluster(1, metrics=FIGURES)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        await wire.send("T")
+        frames = b"".join(
+            encode_command(
+                make_request(310, 9_000 + n, send_ext("T", 0, f"UNIQ_KEY\x01K{n:031d}\x02"), b"x")
+            )
+            for n in range(20)
+        )
+        wire.connection.send_nowait(frames)
+        for n in range(20):
+            assert (await wire.answer(9_000 + n)).code == 0
+        figures = await scrape(leader.metrics_address)
+        answer = await wire.ask(28)
+    calls = "rocketmq_rpc_latency_count"
+    assert figures.one(calls, request_code="send_message_v2", response_code="success") == 21
+    table = json.loads(answer.body)["table"]
+    classes = table["putMessageDistributeTime"].split(" ")
+    assert len(classes) == 13
+    assert sum(int(each.partition(":")[2]) for each in classes) == 21
 
 
 async def test_what_the_log_counts_is_shown_by_the_leader_alone_whoever_that_is(

@@ -14,6 +14,7 @@ from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
@@ -128,6 +129,7 @@ class LoneLeader:
             rows=cast("Any", None),
             repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
             new_topics=NewTopics(lambda then: then(), self.router.age_ms),
+            put_times=PutTimes(),
         )
         self.send_backs = SendBacks(
             self.commits,
