@@ -42,6 +42,7 @@ from broker.admin.topics import TOPICS
 from broker.admin.upgrade_check import UPGRADE_CHECK
 from broker.admin.verify_command import VERIFY
 from broker.admin.web.command import WEB
+from broker.admin.why import WHY
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.credentials import credentials_for_all
@@ -56,6 +57,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     GROUPS,
     OFFSETS,
     MESSAGES,
+    WHY,
     CONNECTIONS,
     CONFIG,
     VERIFY,

@@ -1,0 +1,37 @@
+"""Stories of a store that a lone broker's entries make, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.store.control import PutTopic
+from broker.store.topics import TopicConfig
+from broker.story.places import StorePlaces
+from broker.story.tell import Story, tell
+from tests.unit.pipeline.stores import write_store
+from tests.unit.store.lone_broker import LoneBroker
+
+KEY = "7F0000010B9A18B4AAC216A7A8A60000"
+
+
+def nothing(_done: int, _total: int) -> None:
+    """Show no progress."""
+
+
+def new_broker(*topics: str) -> LoneBroker:
+    """Return a broker with topics."""
+    broker = LoneBroker()
+    for topic in topics:
+        broker.command(PutTopic(TopicConfig(topic, 4, 4)))
+    return broker
+
+
+def story_of(broker: LoneBroker, folder: Path, message_id: str = KEY) -> Story:
+    """Write a broker's log into a store, and tell of a message."""
+    write_store(folder, broker.log.entries)
+    return tell(StorePlaces(folder), message_id, nothing, nothing)
+
+
+def events_of(story: Story) -> list[str]:
+    """Return the kinds of steps, in order."""
+    return [step.event.value for step in story.steps]
