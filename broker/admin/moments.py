@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 import time
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from datetime import time as clock_time
 from typing import Final
 
@@ -23,8 +23,8 @@ _MS: Final = re.compile(r"[0-9]{12,15}")
 _CLOCK: Final = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9](:[0-5][0-9])?")
 
 FORMS: Final = (
-    "now, 15min (so long ago; s, min, h, d), 03:12 (the last time that it was), 2026-11-24T21:00:00 (local, or with +01:00 or Z), "
-    "or ms since 1970"
+    "now, 15min (so long ago; s, min, h, d), 03:12 (the last time that it was), 2026-11-24T21:00:00 (local, or with "
+    "+01:00 or Z), or ms since 1970"
 )
 """For help texts."""
 
@@ -63,7 +63,7 @@ def parse_moment(text: str, now_ms: int | None = None) -> int:
 
 def _last_time(clock: str, now_ms: int) -> int:
     """Return the last moment at which a local clock showed a time of day."""
-    now = datetime.fromtimestamp(now_ms / 1000)
+    now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().replace(tzinfo=None)
     today = datetime.combine(now.date(), clock_time.fromisoformat(clock))
     shown = today if today <= now else today - timedelta(days=1)
     return round(shown.timestamp() * 1000)

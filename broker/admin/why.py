@@ -120,8 +120,8 @@ def _group_text(stand: GroupStand) -> str:
 
 _FIELDS: Final = """\
 asked, store, is_visible (null: not known), verdict,
-records: [role, topic, queue, offset, physical_offset, message_id, size_bytes, entry, term, is_visible, is_ended, reason,
-  groups: [group, offset, is_passed, in_flight_until_ms, popped_times, locked_by]],
+records: [role, topic, queue, offset, physical_offset, message_id, size_bytes, entry, term, is_visible, is_ended,
+  reason, groups: [group, offset, is_passed, in_flight_until_ms, popped_times, locked_by]],
 steps: [event, entry, term, at_ms, physical_offset, group, text, facts: {...}, is_sure, is_proven],
 first_entry, last_entry, proven_entry, state_from_entry, is_cut, log_end_problem"""
 

@@ -17,7 +17,7 @@ from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import SegmentFiles, UnitFiles
 from broker.story.errors import StoryError
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, UsageError
 from dledger.raft.entry import Entry
 from dledger.state_machine import SnapshotRefusedError
 from dledger.storage.log_beside import LogBeside
@@ -46,7 +46,10 @@ class StorePlaces:
         """
         self.path = path
         self._disk = ReadOnlyDisk(path)
-        self.log = LogBeside(self._disk)
+        try:
+            self.log = LogBeside(self._disk)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
         self.snapshots = [
             each
             for each in snapshots_newest_first(self._disk)

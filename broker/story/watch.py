@@ -370,13 +370,13 @@ class Watch:
         facts: dict[str, object] = {"from": before, "to": after, "by": by}
         old = "no offset" if before is None else f"offset {before}"
         if is_passed and not was_passed:
-            text = f"{group} has passed it: from {old} to offset {after}, {by}"
+            text = f"{group} went from {old} to offset {after}: {by}"
             self._add(look, Event.PASSED, copy, text, group=group, facts=facts)
         elif was_passed and after is None:
-            text = f"{group} stands nowhere in it any more: {by}"
+            text = f"{group} has no offset there any more: {by}"
             self._add(look, Event.REMOVED, copy, text, group=group, facts=facts)
         elif was_passed and not is_passed:
-            text = f"{group} stands before it again: from {old} to offset {after}, {by}"
+            text = f"{group} went back from {old} to offset {after}: {by}"
             self._add(look, Event.MOVED_BACK, copy, text, group=group, facts=facts)
 
     # What became of the bytes.
