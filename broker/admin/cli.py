@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.admin.ask import NobodyAnsweredError
+from broker.admin.at import AT
 from broker.admin.command import PROGRAM, Row, add_rows, names_of_mqadmin
 from broker.admin.config import CONFIG
 from broker.admin.connections import CONNECTIONS
@@ -58,6 +59,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     OFFSETS,
     MESSAGES,
     WHY,
+    AT,
     CONNECTIONS,
     CONFIG,
     VERIFY,

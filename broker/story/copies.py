@@ -204,7 +204,8 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
     found = Found(message_id, places.log.before, places.log.before)
     claimed = {int(each.meta.index) for each in places.snapshots}
     found.snapshot_crcs[found.begin.index] = found.begin.chain_crc
-    total = places.log.end_position_max() - found.begin.position
+    limit = places.log.end_position_max()
+    total = limit - found.begin.position
     for some in places.log.entries():
         for entry in some:
             if entry.index in claimed:
@@ -215,6 +216,8 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
         found.end = ChainEnd(last.index, last.term, last.end_position, chain_crc(last))
         done = found.end.position - found.begin.position
         progress(done, max(done, total))
+        if found.end.position >= limit:
+            break  # what came meanwhile is of another time
     found.problem = places.log.problem
     for each in places.snapshots:
         if found.snapshot_crcs.get(int(each.meta.index)) == each.meta.chain_crc:

@@ -77,13 +77,18 @@ def _folded(
     places: StorePlaces, state: BrokerState, start: ChainEnd, at_ms: int, progress: Progress
 ) -> Moment:
     """Fold what was stored after an entry, up to a time."""
-    total = places.log.end_position_max() - start.position
+    limit = places.log.end_position_max()
     for some in places.log.entries(start):
         stored_by_then = list(takewhile(lambda each: _stored_ms(each) <= at_ms, some))
         fold(state, stored_by_then)
-        progress(some[-1].end_position - start.position, total)
-        if len(stored_by_then) < len(some):
-            return Moment(state, state.applied_index, state.last_store_ms, is_last=False)
+        progress(some[-1].end_position - start.position, limit - start.position)
+        if len(stored_by_then) < len(some) or some[-1].end_position >= limit:
+            return Moment(
+                state,
+                state.applied_index,
+                state.last_store_ms,
+                is_last=len(stored_by_then) == len(some),
+            )
     return Moment(state, state.applied_index, state.last_store_ms, is_last=True)
 
 
