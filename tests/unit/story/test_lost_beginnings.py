@@ -9,17 +9,20 @@ import pytest
 from broker.store.control import CommitOffsets, MarkDigests, OffsetCommit, ResetOffsets
 from broker.story.places import StorePlaces
 from broker.story.tell import tell
-from dledger.codec.entry import chain_crc
-from dledger.codec.log_start import LogStart, encode_log_start
 from dledger.errors import CorruptionError, UsageError
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.pipeline.stores import write_snapshot, write_store
 from tests.unit.store.lone_broker import LoneBroker
-from tests.unit.story.told import KEY, events_of, new_broker, nothing
-
-SEGMENT_BYTES = 1024
+from tests.unit.story.told import (
+    KEY,
+    SEGMENT_BYTES,
+    cut_beginning,
+    events_of,
+    new_broker,
+    nothing,
+)
 
 
 def commit(broker: LoneBroker, group: str, offset: int) -> None:
@@ -41,20 +44,6 @@ def busy_broker() -> LoneBroker:
     for number in range(20):
         broker.send(UNIQ_KEY=f"after {number}")
     return broker
-
-
-def cut_beginning(folder: Path, sealed: list[Entry], index: int) -> None:
-    """Delete the segments before the one that holds an entry, as a node does."""
-    data = folder / "data"
-    place = sealed[index - 1].position
-    kept = max(int(path.name) for path in data.iterdir() if int(path.name) <= place)
-    (before,) = [each for each in sealed if each.end_position == kept]
-    start = LogStart(before.index, before.term, before.end_position, chain_crc(before))
-    (folder / "log_start").write_bytes(encode_log_start(start))
-    for path in data.iterdir():
-        if int(path.name) < kept:
-            path.unlink()
-            (folder / "index" / path.name).unlink()
 
 
 def entry_of(sealed: list[Entry], key: str) -> int:
