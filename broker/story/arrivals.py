@@ -55,12 +55,12 @@ def _told(copy: Copy, *, is_delivery: bool) -> tuple[Event, str]:
     where = f"queue {message.queue_id} of {message.topic}, offset {message.queue_offset}"
     goal = f"queue {copy.real_queue} of {copy.real_topic}"
     leader, sender = host_text(message.store_host), host_text(message.born_host)
-    back = f"sent back, try {message.reconsume_times}: " if copy.is_sent_back else ""
+    back = f"try {message.reconsume_times}: " if copy.is_sent_back else ""
     match copy.role:
         case Role.HALF:
             group = copy.producer_group or "a group that it does not name"
             return Event.HALF, (
-                f"half message for {goal} received by {leader} from a producer of {group} at {sender}"
+                f"for {goal}, received by {leader} from a producer of {group} at {sender}"
             )
         case Role.DELAYED:
             event = Event.SENT_BACK if back else Event.DELAYED
@@ -72,13 +72,13 @@ def _told(copy: Copy, *, is_delivery: bool) -> tuple[Event, str]:
             return Event.STORED, f"kept for operators in {where}"
         case Role.DEAD:
             tries = message.reconsume_times - 1
-            return Event.DEAD, f"dead letter, sent back {tries} times before: {where}"
+            return Event.DEAD, f"sent back {tries} times before: {where}"
         case Role.MESSAGE | Role.RETRY:
             pass
     if is_delivery:
         return Event.DELIVERED, f"its time has come: {where}"
     if copy.is_sent_again:
-        return Event.RESENT, f"sent again from {sender}, received by {leader}: {where}"
+        return Event.RESENT, f"received by {leader} from {sender}: {where}"
     if back:
         return Event.RETRIED, f"{back}{where}"
     if message.prepared_transaction_offset:

@@ -369,14 +369,15 @@ class Watch:
         was_passed, is_passed = (each is not None and each > offset for each in (before, after))
         facts: dict[str, object] = {"from": before, "to": after, "by": by}
         old = "no offset" if before is None else f"offset {before}"
+        where = f"in queue {copy.message.queue_id} of {copy.message.topic}"
         if is_passed and not was_passed:
-            text = f"{group} went from {old} to offset {after}: {by}"
+            text = f"{group} went from {old} to offset {after} {where}: {by}"
             self._add(look, Event.PASSED, copy, text, group=group, facts=facts)
         elif was_passed and after is None:
-            text = f"{group} has no offset there any more: {by}"
+            text = f"{group} has no offset {where} any more: {by}"
             self._add(look, Event.REMOVED, copy, text, group=group, facts=facts)
         elif was_passed and not is_passed:
-            text = f"{group} went back from {old} to offset {after}: {by}"
+            text = f"{group} went back from {old} to offset {after} {where}: {by}"
             self._add(look, Event.MOVED_BACK, copy, text, group=group, facts=facts)
 
     # What became of the bytes.
