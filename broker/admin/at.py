@@ -44,6 +44,7 @@ ROWS_MAX: Final = 1_000_000
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
+    """Add its options."""
     command.add_argument(
         "kinds",
         nargs="*",
@@ -121,6 +122,7 @@ def _as_json(
 
 
 def _print(then: Moment, found: dict[str, list[Any]], options: argparse.Namespace) -> None:
+    """Print a table for each kind of rows."""
     print_line(
         f"{options.store} after entry {number(then.index)}, stored {at(then.at_ms)}"
         f"{', the last one in its log' if then.is_last else ''}"

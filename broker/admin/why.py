@@ -16,9 +16,9 @@ from broker.admin.printing import at, number, print_json, print_text, shown
 from broker.admin.progress import progress_bars
 from broker.admin.store_option import HOW_READ, add_store, with_store
 from broker.story.places import StorePlaces
-from broker.story.steps import Step
-from broker.story.tell import Story, tell
-from broker.story.verdict import GroupStand, Standing
+from broker.story.steps import StoryStep
+from broker.story.tell import MessageStory, tell
+from broker.story.verdict import CopyStanding, GroupStand
 
 _LINE_CHARS_MAX: Final = 2000
 
@@ -49,7 +49,7 @@ def _run(options: argparse.Namespace) -> int:
     return with_store(options.store, act)
 
 
-def story_json(story: Story, store: str) -> dict[str, object]:
+def story_json(story: MessageStory, store: str) -> dict[str, object]:
     """Return a story as scripts read it."""
     found = story.found
     return {
@@ -68,7 +68,7 @@ def story_json(story: Story, store: str) -> dict[str, object]:
     }
 
 
-def story_lines(story: Story, store: str) -> Iterator[str]:
+def story_lines(story: MessageStory, store: str) -> Iterator[str]:
     """Yield a story line by line."""
     found = story.found
     yield f"{found.asked} in {store}, entries {number(found.begin.index + 1)} to {number(found.end.index)}"
@@ -90,13 +90,13 @@ def story_lines(story: Story, store: str) -> Iterator[str]:
         yield f"the log ends there: {found.problem}"
 
 
-def _step_lines(step: Step, proven_index: int) -> Iterator[str]:
+def _step_lines(step: StoryStep, proven_index: int) -> Iterator[str]:
     marks = ("" if step.is_sure else "~") + ("" if step.index <= proven_index else "?")
     yield f"  {at(step.at_ms)}  entry {step.index}, term {step.term}{f' {marks}' if marks else ''}"
     yield f"    {step.event.value.replace('_', ' ')}: {step.text}"
 
 
-def _standing_lines(standing: Standing) -> Iterator[str]:
+def _standing_lines(standing: CopyStanding) -> Iterator[str]:
     """Yield who has passed a record that is visible, and why another one is not."""
     message = standing.copy.message
     place = f"{standing.copy.role.value} at {standing.copy.place}"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.story.copies import Copy, Role
-from broker.story.steps import Event
+from broker.story.copies import Copy, CopyRole
+from broker.story.steps import StepKind
 from dledger_mq.message.hosts import unpack_host
 
 
@@ -17,7 +17,7 @@ def host_text(host: bytes) -> str:
 
 def arrival(
     copy: Copy, *, is_delivery: bool, delay_ms: Callable[[int], int] | None
-) -> tuple[Event, str, dict[str, object]]:
+) -> tuple[StepKind, str, dict[str, object]]:
     """Return the kind of an arrival, its words, and its facts.
 
     Args:
@@ -36,51 +36,52 @@ def arrival(
         "store_host": host_text(message.store_host),
         "reconsume_times": message.reconsume_times,
     }
-    if copy.role is Role.DELAYED:
+    if copy.role is CopyRole.DELAYED:
         facts["level"] = copy.level
         if delay_ms is not None:
             facts["due_ms"] = message.store_timestamp_ms + delay_ms(copy.level)
-    elif copy.role is Role.TIMED and copy.due_text.isdigit():
+    elif copy.role is CopyRole.TIMED and copy.due_text.isdigit():
         facts["due_ms"] = int(copy.due_text)
-    if copy.role is Role.HALF:
+    if copy.role is CopyRole.HALF:
         facts["producer_group"] = copy.producer_group or None
-    if copy.role in {Role.HALF, Role.DELAYED, Role.TIMED}:
+    if copy.role in {CopyRole.HALF, CopyRole.DELAYED, CopyRole.TIMED}:
         facts["for_topic"], facts["for_queue"] = copy.real_topic, copy.real_queue
-    event, text = _told(copy, is_delivery=is_delivery)
+    event, text = _in_words(copy, is_delivery=is_delivery)
     return event, text, facts
 
 
-def _told(copy: Copy, *, is_delivery: bool) -> tuple[Event, str]:
+def _in_words(copy: Copy, *, is_delivery: bool) -> tuple[StepKind, str]:
+    """Return the kind of an arrival, and its words."""
     message = copy.message
     where = f"queue {message.queue_id} of {message.topic}, offset {message.queue_offset}"
     goal = f"queue {copy.real_queue} of {copy.real_topic}"
     leader, sender = host_text(message.store_host), host_text(message.born_host)
     back = f"try {message.reconsume_times}: " if copy.is_sent_back else ""
     match copy.role:
-        case Role.HALF:
+        case CopyRole.HALF:
             group = copy.producer_group or "a group that it does not name"
-            return Event.HALF, (
+            return StepKind.HALF, (
                 f"for {goal}, received by {leader} from a producer of {group} at {sender}"
             )
-        case Role.DELAYED:
-            event = Event.SENT_BACK if back else Event.DELAYED
+        case CopyRole.DELAYED:
+            event = StepKind.SENT_BACK if back else StepKind.DELAYED
             text = f"waits at delay level {copy.level} for {goal}"
             return event, (back or f"received by {leader} from {sender}: ") + text
-        case Role.TIMED:
-            return Event.TIMED, f"received by {leader} from {sender}: waits for {goal}"
-        case Role.GIVEN_UP:
-            return Event.STORED, f"kept for operators in {where}"
-        case Role.DEAD:
+        case CopyRole.TIMED:
+            return StepKind.TIMED, f"received by {leader} from {sender}: waits for {goal}"
+        case CopyRole.GIVEN_UP:
+            return StepKind.STORED, f"kept for operators in {where}"
+        case CopyRole.DEAD:
             tries = message.reconsume_times - 1
-            return Event.DEAD, f"sent back {tries} times before: {where}"
-        case Role.MESSAGE | Role.RETRY:
+            return StepKind.DEAD, f"sent back {tries} times before: {where}"
+        case CopyRole.MESSAGE | CopyRole.RETRY:
             pass
     if is_delivery:
-        return Event.DELIVERED, f"its time has come: {where}"
+        return StepKind.DELIVERED, f"its time has come: {where}"
     if copy.is_sent_again:
-        return Event.RESENT, f"received by {leader} from {sender}: {where}"
+        return StepKind.RESENT, f"received by {leader} from {sender}: {where}"
     if back:
-        return Event.RETRIED, f"{back}{where}"
+        return StepKind.RETRIED, f"{back}{where}"
     if message.prepared_transaction_offset:
-        return Event.STORED, f"the message of the transaction: {where}"
-    return Event.STORED, f"received by {leader} from {sender}: {where}"
+        return StepKind.STORED, f"the message of the transaction: {where}"
+    return StepKind.STORED, f"received by {leader} from {sender}: {where}"

@@ -49,8 +49,8 @@ Progress = Callable[[int, int], None]
 """Called now and then with the bytes that were read, and all that there may be."""
 
 
-class Role(Enum):
-    """What a record of a message is there for."""
+class CopyRole(Enum):
+    """The purpose of a record of a message."""
 
     MESSAGE = "message"
     HALF = "half"
@@ -62,13 +62,13 @@ class Role(Enum):
 
 
 _ROLES: Final = {
-    names.HALF_TOPIC: Role.HALF,
-    names.SCHEDULE_TOPIC: Role.DELAYED,
-    names.TIMER_TOPIC: Role.TIMED,
-    names.CHECK_MAX_TOPIC: Role.GIVEN_UP,
+    names.HALF_TOPIC: CopyRole.HALF,
+    names.SCHEDULE_TOPIC: CopyRole.DELAYED,
+    names.TIMER_TOPIC: CopyRole.TIMED,
+    names.CHECK_MAX_TOPIC: CopyRole.GIVEN_UP,
 }
 
-WAITING: Final = frozenset({Role.HALF, Role.DELAYED, Role.TIMED})
+WAITING: Final = frozenset({CopyRole.HALF, CopyRole.DELAYED, CopyRole.TIMED})
 """Roles of records that no consumer sees: each is there for what follows."""
 
 
@@ -85,7 +85,7 @@ class Copy:
     index: Index
     term: int
     message: StoredMessage
-    role: Role
+    role: CopyRole
 
     @property
     def place(self) -> int:
@@ -124,31 +124,31 @@ class Copy:
 
     @property
     def is_sent_back(self) -> bool:
-        """Whether a consumer gave the message back, or did not acknowledge it; what is sent again is not."""
+        """True if a consumer gave the message back, or did not acknowledge it; what is sent again is not."""
         return self._text(ORIGIN_MESSAGE_ID) != "" and self.message.reconsume_times > 0
 
     @property
     def is_sent_again(self) -> bool:
-        """Whether somebody has sent a dead letter again."""
+        """True if somebody has sent a dead letter again."""
         return self._text(ORIGIN_MESSAGE_ID) != "" and self.message.reconsume_times == 0
 
     @property
     def has_name(self) -> bool:
-        """Whether the records that come of it can be known for it."""
+        """True if the records that come of it can be known for it."""
         return bool(self._text(UNIQ_KEY) or self._text(ORIGIN_MESSAGE_ID))
 
     @property
     def is_hidden(self) -> bool:
-        """Whether no queue shows it, as with half messages of old brokers."""
-        return bool(self.message.sys_flag & TRANSACTION_PREPARED) and self.role is not Role.HALF
+        """True if no queue shows it, as with half messages of old brokers."""
+        return bool(self.message.sys_flag & TRANSACTION_PREPARED) and self.role is not CopyRole.HALF
 
     def _text(self, name: bytes) -> str:
         return (self.message.find(name) or b"").decode(errors="replace")
 
 
 @dataclass(slots=True)
-class Found:
-    """What a search has found.
+class FoundCopies:
+    """The result of a search.
 
     Attributes:
         asked: the message id that was looked for.
@@ -187,7 +187,7 @@ def records_of(entry: Entry) -> Iterator[StoredMessage]:
         at += message.size_bytes
 
 
-def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Found:
+def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> FoundCopies:
     """Look through a whole log for a message.
 
     Args:
@@ -201,7 +201,7 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
         OSError: the disk failed.
     """
     wanted = _Wanted(places, message_id)
-    found = Found(message_id, places.log.before, places.log.before)
+    found = FoundCopies(message_id, places.log.before, places.log.before)
     claimed = {int(each.meta.index) for each in places.snapshots}
     found.snapshot_crcs[found.begin.index] = found.begin.chain_crc
     limit = places.log.end_position_max()
@@ -225,7 +225,7 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
     return found
 
 
-def _look(entry: Entry, wanted: _Wanted, found: Found) -> None:
+def _look(entry: Entry, wanted: _Wanted, found: FoundCopies) -> None:
     """Add the records of the message in an entry, and what the entry says of what is committed."""
     if _DIGESTS in entry.body:
         found.proven_index = max(found.proven_index, _marked_index(entry))
@@ -260,12 +260,12 @@ def _marked_index(entry: Entry) -> int:
     return marked
 
 
-def _role(topic: str) -> Role:
+def _role(topic: str) -> CopyRole:
     if names.is_retry_topic(topic):
-        return Role.RETRY
+        return CopyRole.RETRY
     if names.is_dlq_topic(topic):
-        return Role.DEAD
-    return _ROLES.get(topic, Role.MESSAGE)
+        return CopyRole.DEAD
+    return _ROLES.get(topic, CopyRole.MESSAGE)
 
 
 def _without_body(message: StoredMessage) -> StoredMessage:
@@ -275,7 +275,7 @@ def _without_body(message: StoredMessage) -> StoredMessage:
 
 
 class _Wanted:
-    """What the records of a message have in common; more becomes known as they are found."""
+    """The marks that the records of a message have in common; more becomes known as they are found."""
 
     def __init__(self, places: StorePlaces, message_id: str) -> None:
         self._keys: set[bytes] = set()

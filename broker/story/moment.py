@@ -60,7 +60,7 @@ def moment_at(places: StorePlaces, at_ms: int, progress: Progress) -> Iterator[M
             if not places.restore(snapshot, state):
                 continue
             if state.last_store_ms <= at_ms:
-                yield _folded(places, state, end_of(snapshot), at_ms, progress)
+                yield _folded(places, state, end_of(snapshot), at_ms=at_ms, progress=progress)
                 return
             earliest = state.last_store_ms
     if not places.is_whole:
@@ -70,11 +70,11 @@ def moment_at(places: StorePlaces, at_ms: int, progress: Progress) -> Iterator[M
             f"{places.log.before.index + 1}, and snapshots give the state {since}"
         )
     with scratch_state() as state:
-        yield _folded(places, state, places.log.before, at_ms, progress)
+        yield _folded(places, state, places.log.before, at_ms=at_ms, progress=progress)
 
 
 def _folded(
-    places: StorePlaces, state: BrokerState, start: ChainEnd, at_ms: int, progress: Progress
+    places: StorePlaces, state: BrokerState, start: ChainEnd, *, at_ms: int, progress: Progress
 ) -> Moment:
     """Fold what was stored after an entry, up to a time."""
     limit = places.log.end_position_max()

@@ -21,7 +21,7 @@ GroupQueue = tuple[str, str, QueueId]
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class ControlOrder:
     """A control record in an entry."""
 
     command: control.Command
@@ -33,14 +33,14 @@ class Order:
         return PhysicalOffset(self.message.physical_offset)
 
 
-def order_of(message: StoredMessage) -> Order | None:
+def order_of(message: StoredMessage) -> ControlOrder | None:
     """Read a record on a control topic; None: it is no command, and did nothing.
 
     Raises:
         StoryError: it was written by a newer version.
     """
     try:
-        return Order(control.decode_control(message.topic, message.body), message)
+        return ControlOrder(control.decode_control(message.topic, message.body), message)
     except control.MalformedControlError:
         return None
     except NewerVersionError as error:
@@ -66,7 +66,7 @@ def groups_named(command: control.Command) -> Iterable[str]:
             return ()
 
 
-def asked_for(orders: Sequence[Order], key: GroupQueue, before: int | None) -> int | None:
+def asked_for(orders: Sequence[ControlOrder], key: GroupQueue, before: int | None) -> int | None:
     """Return where a group stands behind commands that did all that they ask for."""
     stand = before
     group, topic, queue_id = key
@@ -91,7 +91,7 @@ def asked_for(orders: Sequence[Order], key: GroupQueue, before: int | None) -> i
     return stand
 
 
-def moved_by(orders: Sequence[Order], key: GroupQueue) -> str:
+def moved_by(orders: Sequence[ControlOrder], key: GroupQueue) -> str:
     """Return in words what moved a group, or who; the last command that names it counts."""
     words = "by its records"
     group, topic, _ = key
@@ -115,7 +115,7 @@ def moved_by(orders: Sequence[Order], key: GroupQueue) -> str:
     return words
 
 
-def forgets(orders: Sequence[Order]) -> bool:
+def forgets(orders: Sequence[ControlOrder]) -> bool:
     """Return whether commands may let messages in flight be forgotten, which they do not end one by one."""
     return any(
         isinstance(

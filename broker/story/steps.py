@@ -13,7 +13,7 @@ STEPS_MAX: Final = 4096
 """Steps that are told of; a message that is popped again and again has no end of them."""
 
 
-class Event(Enum):
+class StepKind(Enum):
     """The kinds of steps. Scripts know them by these values: never rename."""
 
     STORED = "stored"
@@ -47,7 +47,7 @@ class Event(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StoryStep:
     """Something that happened.
 
     Attributes:
@@ -61,7 +61,7 @@ class Step:
         is_sure: False if the state before the entry is not known, so that the entry's record may have had no effect.
     """
 
-    event: Event
+    event: StepKind
     index: int
     term: int
     at_ms: int

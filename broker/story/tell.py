@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from broker.store.state import BrokerState
-from broker.story.copies import Copy, Found, Progress, find_copies
+from broker.story.copies import Copy, FoundCopies, Progress, find_copies
 from broker.story.errors import StoryError
 from broker.story.places import StorePlaces, fold, scratch_state
-from broker.story.steps import Step
-from broker.story.verdict import Standing, standing_of
+from broker.story.steps import StoryStep
+from broker.story.verdict import CopyStanding, standing_of
 from broker.story.watch import Watch
 from dledger.raft.entry import Entry
 from dledger.storage.scan import ChainEnd
@@ -25,8 +25,8 @@ _FOLDED_AT_ONCE: Final = 256
 
 
 @dataclass(slots=True)
-class Story:
-    """What a store tells of a message.
+class MessageStory:
+    """The story of a message that a store tells.
 
     Attributes:
         found: its records, and how far the log goes.
@@ -36,15 +36,15 @@ class Story:
         is_cut: there are more records or steps.
     """
 
-    found: Found
-    steps: list[Step] = field(default_factory=list)
-    standings: list[Standing] = field(default_factory=list)
+    found: FoundCopies
+    steps: list[StoryStep] = field(default_factory=list)
+    standings: list[CopyStanding] = field(default_factory=list)
     state_from: int | None = None
     is_cut: bool = False
 
     @property
     def is_visible(self) -> bool | None:
-        """Whether a consumer can get the message somewhere; None: that is not known."""
+        """True if a consumer can get the message somewhere; None: that is not known."""
         if self.found.copies and self.state_from is None:
             return None
         return any(each.is_visible for each in self.standings)
@@ -65,7 +65,9 @@ class Story:
         return f"not visible: {(open_ones or self.standings)[-1].reason}"
 
 
-def tell(places: StorePlaces, message_id: str, looking: Progress, folding: Progress) -> Story:
+def tell(
+    places: StorePlaces, message_id: str, looking: Progress, folding: Progress
+) -> MessageStory:
     """Tell the story of a message.
 
     Args:
@@ -80,7 +82,7 @@ def tell(places: StorePlaces, message_id: str, looking: Progress, folding: Progr
         OSError: the disk failed.
     """
     found = find_copies(places, message_id, looking)
-    story = Story(found, is_cut=found.is_cut)
+    story = MessageStory(found, is_cut=found.is_cut)
     if not found.copies:
         return story
     with scratch_state() as state:
@@ -88,7 +90,9 @@ def tell(places: StorePlaces, message_id: str, looking: Progress, folding: Progr
     return story
 
 
-def _follow(places: StorePlaces, story: Story, state: BrokerState, progress: Progress) -> None:
+def _follow(
+    places: StorePlaces, story: MessageStory, state: BrokerState, progress: Progress
+) -> None:
     """Read the entries from before the first record to the last one that was looked at."""
     found = story.found
     watch = Watch(found.copies)
@@ -128,7 +132,7 @@ def _follow(places: StorePlaces, story: Story, state: BrokerState, progress: Pro
         story.standings = [standing_of(each, watch.steps, state) for each in found.copies]
 
 
-def _begin(places: StorePlaces, found: Found, state: BrokerState) -> ChainEnd | None:
+def _begin(places: StorePlaces, found: FoundCopies, state: BrokerState) -> ChainEnd | None:
     """Bring a state to before the first record, if anything in the store leads there; return its last entry."""
     first: Copy = found.copies[0]
     for snapshot in _fitting(places, found):
@@ -137,13 +141,13 @@ def _begin(places: StorePlaces, found: Found, state: BrokerState) -> ChainEnd | 
     return found.begin if places.is_whole else None
 
 
-def _later(found: Found, places: StorePlaces) -> SnapshotFile | None:
+def _later(found: FoundCopies, places: StorePlaces) -> SnapshotFile | None:
     """Return the oldest snapshot behind the first record: from it on the state is known."""
     fitting = _fitting(places, found)
     return fitting[-1] if fitting else None
 
 
-def _fitting(places: StorePlaces, found: Found) -> list[SnapshotFile]:
+def _fitting(places: StorePlaces, found: FoundCopies) -> list[SnapshotFile]:
     """Return the snapshots that are of this log, newest first."""
     return [
         each

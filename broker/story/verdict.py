@@ -11,9 +11,9 @@ from typing import Final
 
 from broker.store.state import BrokerState
 from broker.store.transactions import TransactionVerdict
-from broker.story.copies import Copy, Role
+from broker.story.copies import Copy, CopyRole
 from broker.story.orders import in_flight_of
-from broker.story.steps import Event, Step
+from broker.story.steps import StepKind, StoryStep
 from broker.times import time_text
 from dledger_mq.message.numbers import QueueId, QueueOffset
 
@@ -21,14 +21,14 @@ GROUPS_MAX: Final = 256
 """Consumer groups that are told of, for each record."""
 
 _ENDS: Final = {
-    Event.ROLLED_BACK: "its transaction was rolled back",
-    Event.GIVEN_UP: "its transaction was given up: it lies in TRANS_CHECK_MAX_TIME_TOPIC",
-    Event.RECALLED: "it was recalled before its time",
-    Event.LEFT_OUT: "its time came, and nothing was stored in its place",
-    Event.EXPIRED: "retention has forgotten it",
-    Event.HIDDEN: "its topic keeps messages for a shorter time than the log",
-    Event.TOPIC_DELETED: "its topic was deleted after it was stored",
-    Event.REFUSED: "the fold did not carry out its record",
+    StepKind.ROLLED_BACK: "its transaction was rolled back",
+    StepKind.GIVEN_UP: "its transaction was given up: it lies in TRANS_CHECK_MAX_TIME_TOPIC",
+    StepKind.RECALLED: "it was recalled before its time",
+    StepKind.LEFT_OUT: "its time came, and nothing was stored in its place",
+    StepKind.EXPIRED: "retention has forgotten it",
+    StepKind.HIDDEN: "its topic keeps messages for a shorter time than the log",
+    StepKind.TOPIC_DELETED: "its topic was deleted after it was stored",
+    StepKind.REFUSED: "the fold did not carry out its record",
 }
 
 
@@ -64,7 +64,7 @@ class GroupStand:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class CopyStanding:
     """One record at the end.
 
     Attributes:
@@ -100,7 +100,7 @@ class Standing:
         }
 
 
-def standing_of(copy: Copy, steps: list[Step], state: BrokerState) -> Standing:
+def standing_of(copy: Copy, steps: list[StoryStep], state: BrokerState) -> CopyStanding:
     """Return how one record stands in a state.
 
     Args:
@@ -111,28 +111,29 @@ def standing_of(copy: Copy, steps: list[Step], state: BrokerState) -> Standing:
     events = {step.event for step in steps if step.place == copy.place}
     for event, reason in _ENDS.items():
         if event in events:
-            return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+            return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     if copy.is_hidden:
         reason = "it is a half message of an old broker, which no queue shows"
-        return Standing(copy, is_visible=False, reason=reason)
+        return CopyStanding(copy, is_visible=False, reason=reason)
     match copy.role:
-        case Role.HALF:
+        case CopyRole.HALF:
             return _half(copy, state)
-        case Role.DELAYED:
+        case CopyRole.DELAYED:
             return _delayed(copy, state)
-        case Role.TIMED:
+        case CopyRole.TIMED:
             return _timed(copy, state, is_delivered=_is_followed(copy, steps))
         case _:
             return _in_queue(copy, state)
 
 
-def _half(copy: Copy, state: BrokerState) -> Standing:
+def _half(copy: Copy, state: BrokerState) -> CopyStanding:
+    """Return how a half message stands."""
     offset = QueueOffset(copy.message.queue_offset)
     half = state.transactions.get(offset)
     if half is not None:
         group = copy.producer_group or "a group that it does not name"
         reason = f"its transaction is open: no producer of {group} has committed it, {half.check_count} checks so far"
-        return Standing(copy, is_visible=False, reason=reason)
+        return CopyStanding(copy, is_visible=False, reason=reason)
     verdict = state.transactions.verdict(offset)
     if verdict is TransactionVerdict.COMMITTED:
         reason = "its transaction was committed: the message stands elsewhere"
@@ -140,30 +141,31 @@ def _half(copy: Copy, state: BrokerState) -> Standing:
         reason = (
             "its transaction has ended" if verdict is None else f"its transaction {verdict.name}"
         )
-    return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+    return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
 
 
-def _delayed(copy: Copy, state: BrokerState) -> Standing:
+def _delayed(copy: Copy, state: BrokerState) -> CopyStanding:
+    """Return how a message at a delay level stands."""
     message = copy.message
     level = message.queue_id + 1
     if state.schedule.progress(level) > message.queue_offset:
         reason = "it was delivered: the message stands elsewhere"
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     queue = state.queues.get(message.topic, QueueId(message.queue_id))
     if queue is None or not queue.min_offset <= message.queue_offset < queue.max_offset:
         reason = f"the queue of delay level {level} does not have it"
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     due_ms = queue.unit(QueueOffset(message.queue_offset)).tag_hash
     reason = f"it waits at delay level {level} until {_due(due_ms, state)}"
-    return Standing(copy, is_visible=False, reason=reason)
+    return CopyStanding(copy, is_visible=False, reason=reason)
 
 
-def _timed(copy: Copy, state: BrokerState, *, is_delivered: bool) -> Standing:
+def _timed(copy: Copy, state: BrokerState, *, is_delivered: bool) -> CopyStanding:
     if is_delivered:
         reason = "it was delivered: the message stands elsewhere"
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     due_ms = int(copy.due_text) if copy.due_text.isdigit() else 0
-    return Standing(copy, is_visible=False, reason=f"it waits until {_due(due_ms, state)}")
+    return CopyStanding(copy, is_visible=False, reason=f"it waits until {_due(due_ms, state)}")
 
 
 def _due(due_ms: int, state: BrokerState) -> str:
@@ -175,44 +177,48 @@ def _due(due_ms: int, state: BrokerState) -> str:
     return f"{time_text(due_ms)}{late}"
 
 
-def _is_followed(copy: Copy, steps: list[Step]) -> bool:
+def _is_followed(copy: Copy, steps: list[StoryStep]) -> bool:
     """Return whether what waited in a record was delivered behind it."""
     return any(
-        step.event is Event.DELIVERED and (step.place == copy.place or step.index > copy.index)
+        step.event is StepKind.DELIVERED and (step.place == copy.place or step.index > copy.index)
         for step in steps
     )
 
 
-def _in_queue(copy: Copy, state: BrokerState) -> Standing:
+def _in_queue(copy: Copy, state: BrokerState) -> CopyStanding:
+    """Return how a record stands that is for consumers."""
     message = copy.message
     topic, queue_id = message.topic, QueueId(message.queue_id)
     offset = QueueOffset(message.queue_offset)
     queue = state.queues.get(topic, queue_id)
     if copy.place < state.retention.beginning_of(topic):
-        reason = _ENDS[Event.HIDDEN if copy.place >= state.retention.position else Event.EXPIRED]
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        reason = _ENDS[
+            StepKind.HIDDEN if copy.place >= state.retention.position else StepKind.EXPIRED
+        ]
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     if queue is None or not queue.min_offset <= offset < queue.max_offset:
         reason = f"queue {queue_id} of {topic} does not have offset {offset}"
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     found = queue.unit(offset).physical_offset
     if found != copy.place:
         reason = f"at offset {offset} of its queue stands another message, at {found} of the log"
-        return Standing(copy, is_visible=False, reason=reason, is_ended=True)
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
     config = state.topics.get(topic)
     if config is None:
         reason = f"topic {topic} does not exist"
-        return Standing(copy, is_visible=False, reason=reason)
+        return CopyStanding(copy, is_visible=False, reason=reason)
     if not config.is_readable:
         reason = f"topic {topic} is not readable (perm {config.perm}): pulls are refused"
-        return Standing(copy, is_visible=False, reason=reason)
+        return CopyStanding(copy, is_visible=False, reason=reason)
     if queue_id >= config.read_queue_count:
         reason = f"topic {topic} has {config.read_queue_count} queues to read: clients do not ask for queue {queue_id}"
-        return Standing(copy, is_visible=False, reason=reason)
+        return CopyStanding(copy, is_visible=False, reason=reason)
     where = f"in queue {queue_id} of {topic} at offset {offset}"
-    return Standing(copy, is_visible=True, reason=where, groups=_groups(copy, state))
+    return CopyStanding(copy, is_visible=True, reason=where, groups=_groups(copy, state))
 
 
 def _groups(copy: Copy, state: BrokerState) -> list[GroupStand]:
+    """Return where the groups stand that have an offset in the queue of a record."""
     message = copy.message
     found: list[GroupStand] = []
     for group in sorted(state.offsets.groups_of(message.topic)):

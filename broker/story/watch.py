@@ -2,7 +2,7 @@
 
 Where the state is folded beside, a command is believed by what it did: the state is asked before and behind the entry.
 Where the state before an entry is not known, since the log has lost its beginning, the command is all that there is: it
-is told as what was asked for (`Step.is_sure`).
+is told as what was asked for (`StoryStep.is_sure`).
 
 It must not know where entries come from, nor how a story is shown.
 """
@@ -18,9 +18,9 @@ from broker.store.state import BrokerState
 from broker.store.topics import CONTROL_TOPICS
 from broker.store.transactions import TransactionVerdict, decode_op
 from broker.story.arrivals import arrival, host_text
-from broker.story.copies import WAITING, Copy, Role, records_of
+from broker.story.copies import WAITING, Copy, CopyRole, records_of
 from broker.story.orders import (
-    Order,
+    ControlOrder,
     asked_for,
     forgets,
     groups_named,
@@ -28,7 +28,7 @@ from broker.story.orders import (
     moved_by,
     order_of,
 )
-from broker.story.steps import STEPS_MAX, Event, Step
+from broker.story.steps import STEPS_MAX, StepKind, StoryStep
 from broker.times import time_text
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position, Term
@@ -40,12 +40,12 @@ _CONTROL_MARK: Final = names.CONTROL_PREFIX.encode()
 _OP_MARK: Final = names.OP_HALF_TOPIC.encode()
 
 _VERDICTS: Final = {
-    TransactionVerdict.COMMITTED: Event.COMMITTED,
-    TransactionVerdict.ROLLED_BACK: Event.ROLLED_BACK,
-    TransactionVerdict.GIVEN_UP: Event.GIVEN_UP,
+    TransactionVerdict.COMMITTED: StepKind.COMMITTED,
+    TransactionVerdict.ROLLED_BACK: StepKind.ROLLED_BACK,
+    TransactionVerdict.GIVEN_UP: StepKind.GIVEN_UP,
 }
 
-_GONE: Final = (Event.EXPIRED, Event.HIDDEN, Event.TOPIC_DELETED)
+_GONE: Final = (StepKind.EXPIRED, StepKind.HIDDEN, StepKind.TOPIC_DELETED)
 """With these a record is in no queue any more, whatever comes under its topic's name."""
 
 assert all(each.startswith(names.CONTROL_PREFIX) for each in CONTROL_TOPICS)
@@ -53,11 +53,11 @@ assert all(each.startswith(names.CONTROL_PREFIX) for each in CONTROL_TOPICS)
 
 @dataclass(slots=True)
 class _Look:
-    """What is known before an entry is folded, for what is to be known behind it."""
+    """The state of things before an entry is folded, for a comparison behind it."""
 
     entry: Entry
     at_ms: int
-    orders: list[Order] = field(default_factory=list)
+    orders: list[ControlOrder] = field(default_factory=list)
     ops: list[StoredMessage] = field(default_factory=list)
     new: list[Copy] = field(default_factory=list)
     stands: dict[tuple[Copy, str], int | None] = field(default_factory=dict)
@@ -75,14 +75,14 @@ class Watch:
 
     def __init__(self, copies: Sequence[Copy]) -> None:
         """Watch the copies that a search has found, in the order of the log."""
-        self.steps: list[Step] = []
+        self.steps: list[StoryStep] = []
         self.is_cut = False
         self._by_entry: dict[int, list[Copy]] = {}
         for copy in copies:
             self._by_entry.setdefault(copy.index, []).append(copy)
         self._seen: list[Copy] = []
         self._ended: set[int] = set()
-        self._gone: set[tuple[int, Event]] = set()
+        self._gone: set[tuple[int, StepKind]] = set()
         self._stands: dict[tuple[Copy, str], int | None] = {}
 
     # Before and behind an entry.
@@ -141,7 +141,7 @@ class Watch:
             for group in state.offsets.groups_of(topic):
                 after = state.offsets.get(group, topic, queue_id)
                 before = self._stands.get((copy, group))
-                self._compare(look, copy, group, before, after, by="before that entry")
+                self._compare(look, copy, group, before=before, after=after, by="before that entry")
         self._check_beginning(look, state)
 
     # What came in.
@@ -154,7 +154,7 @@ class Watch:
         refusal = None if state is None else state.refusals.at(PhysicalOffset(copy.place))
         if refusal is not None:
             self._ended.add(copy.place)
-            self._add(look, Event.REFUSED, copy, f"not carried out: {refusal.detail}")
+            self._add(look, StepKind.REFUSED, copy, f"not carried out: {refusal.detail}")
 
     # How what waits has ended.
 
@@ -164,7 +164,7 @@ class Watch:
         if decoded is None:
             return
         offsets, verdict = decoded
-        for copy in self._waiting(Role.HALF):
+        for copy in self._waiting(CopyRole.HALF):
             if copy.message.queue_offset not in offsets:
                 continue
             if state is not None:
@@ -183,7 +183,7 @@ class Watch:
                 look, _VERDICTS[verdict], copy, text, facts=facts, at_ms=op.store_timestamp_ms
             )
 
-    def _carried_out(self, look: _Look, order: Order, state: BrokerState | None) -> None:
+    def _carried_out(self, look: _Look, order: ControlOrder, state: BrokerState | None) -> None:
         """Note what a command did to the message."""
         match order.command:
             case control.CheckTransactions() | control.ResumeTransaction():
@@ -208,9 +208,10 @@ class Watch:
             case _:
                 pass  # offsets are compared once, behind all commands; the rest is not about messages
 
-    def _checked(self, look: _Look, order: Order, state: BrokerState | None) -> None:
+    def _checked(self, look: _Look, order: ControlOrder, state: BrokerState | None) -> None:
+        """Note that producers are asked, or that their checks are counted anew."""
         command = order.command
-        for copy in self._waiting(Role.HALF):
+        for copy in self._waiting(CopyRole.HALF):
             offset = QueueOffset(copy.message.queue_offset)
             half = None if state is None else state.transactions.get(offset)
             if isinstance(command, control.CheckTransactions) and offset in command.queue_offsets:
@@ -219,14 +220,14 @@ class Watch:
                     f"producers of {copy.producer_group or 'unknown'} are asked how it ended{count}"
                 )
                 facts: dict[str, object] = {"checks": half.check_count if half else None}
-                self._add(look, Event.CHECKED, copy, text, facts=facts)
+                self._add(look, StepKind.CHECKED, copy, text, facts=facts)
             elif isinstance(command, control.ResumeTransaction) and offset == command.queue_offset:
-                self._add(look, Event.CHECKS_ANEW, copy, "its checks are counted anew")
+                self._add(look, StepKind.CHECKS_ANEW, copy, "its checks are counted anew")
 
     def _advanced(
         self, look: _Look, command: control.AdvanceSchedule, state: BrokerState | None
     ) -> None:
-        for copy in self._waiting(Role.DELAYED):
+        for copy in self._waiting(CopyRole.DELAYED):
             message = copy.message
             if message.queue_id != command.level - 1:
                 continue
@@ -236,14 +237,14 @@ class Watch:
                 continue  # the fold has refused it
             self._waited_enough(look, copy)
 
-    def _timers_ended(self, look: _Look, order: Order, state: BrokerState | None) -> None:
+    def _timers_ended(self, look: _Look, order: ControlOrder, state: BrokerState | None) -> None:
         command = order.command
-        for copy in self._waiting(Role.TIMED):
+        for copy in self._waiting(CopyRole.TIMED):
             if isinstance(command, control.RecallTimer):
                 is_done = state is None or state.timers.was_recalled(order.place)
                 if copy.place in command.offsets and is_done:
                     self._ended.add(copy.place)
-                    self._add(look, Event.RECALLED, copy, "recalled before its time")
+                    self._add(look, StepKind.RECALLED, copy, "recalled before its time")
             elif isinstance(command, control.DeliverTimers) and copy.place in {
                 place for _, place in command.timers
             }:
@@ -256,23 +257,24 @@ class Watch:
             return
         if not copy.has_name:
             text = "its time has come; without a unique key what came of it cannot be told"
-            self._add(look, Event.DELIVERED, copy, text)
+            self._add(look, StepKind.DELIVERED, copy, text)
         else:
             text = f"its time has come, and it went nowhere: {copy.real_topic} could not take it"
-            self._add(look, Event.LEFT_OUT, copy, text)
+            self._add(look, StepKind.LEFT_OUT, copy, text)
 
     # What consumers did.
 
     def _pops(
         self,
         look: _Look,
-        order: Order,
+        order: ControlOrder,
         command: control.PopMessages
         | control.AckMessages
         | control.ChangeInvisible
         | control.DropPopped,
         state: BrokerState | None,
     ) -> None:
+        """Note what a command about popped messages did to each record."""
         for copy in self._in_queues():
             message = copy.message
             if (command.topic, command.queue_id) != (message.topic, message.queue_id):
@@ -280,28 +282,30 @@ class Watch:
             offset = message.queue_offset
             match command:
                 case control.PopMessages():
-                    self._popped(look, order, command, copy, state)
+                    self._popped(look, order, command, copy, state=state)
                 case control.ChangeInvisible() if command.offset == offset:
                     if state is None or any(state.pops.changed_at(order.place)):
                         until = look.at_ms + command.invisible_ms
                         text = f"{command.group}: kept from others until {time_text(until)}"
                         facts: dict[str, object] = {"until_ms": until}
                         self._add(
-                            look, Event.INVISIBLE, copy, text, group=command.group, facts=facts
+                            look, StepKind.INVISIBLE, copy, text, group=command.group, facts=facts
                         )
                 case control.AckMessages() | control.DropPopped():
-                    self._unpopped(look, order, command, copy, state)
+                    self._unpopped(look, order, command, copy, state=state)
                 case _:
                     pass
 
     def _popped(
         self,
         look: _Look,
-        order: Order,
+        order: ControlOrder,
         command: control.PopMessages,
         copy: Copy,
+        *,
         state: BrokerState | None,
     ) -> None:
+        """Note that a record was handed out."""
         offset = QueueOffset(copy.message.queue_offset)
         is_new = any(command.first + each == offset for each in command.taken)
         is_again = any(each == offset for each, _ in command.again)
@@ -322,16 +326,18 @@ class Watch:
         counted = "" if times is None else f", time {times}"
         text = f"popped by {command.group}{counted}: nobody else of it gets it until {time_text(until)}"
         facts: dict[str, object] = {"until_ms": until, "times": times}
-        self._add(look, Event.POPPED, copy, text, group=command.group, facts=facts)
+        self._add(look, StepKind.POPPED, copy, text, group=command.group, facts=facts)
 
     def _unpopped(
         self,
         look: _Look,
-        order: Order,
+        order: ControlOrder,
         command: control.AckMessages | control.DropPopped,
         copy: Copy,
+        *,
         state: BrokerState | None,
     ) -> None:
+        """Note that a record is in flight no more."""
         done = () if state is None else state.pops.changed_at(order.place)
         for place, (offset, _) in enumerate(command.handles):
             if offset != copy.message.queue_offset:
@@ -340,10 +346,10 @@ class Watch:
                 continue
             if isinstance(command, control.AckMessages):
                 text = f"acknowledged by {command.group}"
-                self._add(look, Event.ACKNOWLEDGED, copy, text, group=command.group)
+                self._add(look, StepKind.ACKNOWLEDGED, copy, text, group=command.group)
             else:
                 text = f"not acknowledged by {command.group} in its time: a copy went on"
-                self._add(look, Event.DROPPED, copy, text, group=command.group)
+                self._add(look, StepKind.DROPPED, copy, text, group=command.group)
 
     def _offsets_moved(self, look: _Look, state: BrokerState | None) -> None:
         """Compare where groups stand with where they stood before the entry."""
@@ -355,13 +361,15 @@ class Watch:
                 was_popped = (copy, group) in look.in_flight
                 if was_popped and not _in_flight(state, copy, group):
                     text = f"{group}: what was popped is forgotten, and may come again"
-                    self._add(look, Event.FORGOTTEN, copy, text, group=group)
+                    self._add(look, StepKind.FORGOTTEN, copy, text, group=group)
             else:
                 after = asked_for(look.orders, key, before)
-            self._compare(look, copy, group, before, after, by=moved_by(look.orders, key))
+            self._compare(
+                look, copy, group, before=before, after=after, by=moved_by(look.orders, key)
+            )
 
     def _compare(
-        self, look: _Look, copy: Copy, group: str, before: int | None, after: int | None, *, by: str
+        self, look: _Look, copy: Copy, group: str, *, before: int | None, after: int | None, by: str
     ) -> None:
         """Note that a group has passed the message, or is before it again."""
         self._stands[copy, group] = after
@@ -372,13 +380,13 @@ class Watch:
         where = f"in queue {copy.message.queue_id} of {copy.message.topic}"
         if is_passed and not was_passed:
             text = f"{group} went from {old} to offset {after} {where}: {by}"
-            self._add(look, Event.PASSED, copy, text, group=group, facts=facts)
+            self._add(look, StepKind.PASSED, copy, text, group=group, facts=facts)
         elif was_passed and after is None:
             text = f"{group} has no offset {where} any more: {by}"
-            self._add(look, Event.REMOVED, copy, text, group=group, facts=facts)
+            self._add(look, StepKind.REMOVED, copy, text, group=group, facts=facts)
         elif was_passed and not is_passed:
             text = f"{group} went back from {old} to offset {after} {where}: {by}"
-            self._add(look, Event.MOVED_BACK, copy, text, group=group, facts=facts)
+            self._add(look, StepKind.MOVED_BACK, copy, text, group=group, facts=facts)
 
     # What became of the bytes.
 
@@ -388,24 +396,24 @@ class Watch:
             if copy.place < state.retention.position:
                 cause = state.retention.cause or "retention"
                 text = f"forgotten by retention ({cause}), with all that stood before"
-                self._once(look, Event.EXPIRED, copy, text)
+                self._once(look, StepKind.EXPIRED, copy, text)
             elif copy.place < state.retention.beginning_of(copy.message.topic):
                 text = f"hidden: {copy.message.topic} keeps messages for a shorter time"
-                self._once(look, Event.HIDDEN, copy, text)
+                self._once(look, StepKind.HIDDEN, copy, text)
 
     def _forgotten_before(self, look: _Look, position: int) -> None:
         for copy in self._seen:
             if copy.place < position:
-                self._once(look, Event.EXPIRED, copy, "retention asked for it to be forgotten")
+                self._once(look, StepKind.EXPIRED, copy, "retention asked for it to be forgotten")
 
     def _topic_deleted(self, look: _Look, topic: str) -> None:
         for copy in self._seen:
             if copy.message.topic == topic and copy not in look.new:
-                self._once(look, Event.TOPIC_DELETED, copy, f"topic {topic} was deleted")
+                self._once(look, StepKind.TOPIC_DELETED, copy, f"topic {topic} was deleted")
 
     # Bookkeeping.
 
-    def _waiting(self, role: Role) -> list[Copy]:
+    def _waiting(self, role: CopyRole) -> list[Copy]:
         """Return the copies that wait for something, as far as is known."""
         return [each for each in self._seen if each.role is role and each.place not in self._ended]
 
@@ -419,7 +427,7 @@ class Watch:
             and not self._gone & {(each.place, event) for event in _GONE}
         )
 
-    def _once(self, look: _Look, event: Event, copy: Copy, text: str) -> None:
+    def _once(self, look: _Look, event: StepKind, copy: Copy, text: str) -> None:
         if (copy.place, event) not in self._gone:
             self._gone.add((copy.place, event))
             self._add(look, event, copy, text)
@@ -427,7 +435,7 @@ class Watch:
     def _add(
         self,
         look: _Look,
-        event: Event,
+        event: StepKind,
         copy: Copy,
         text: str,
         *,
@@ -435,12 +443,13 @@ class Watch:
         facts: dict[str, object] | None = None,
         at_ms: int | None = None,
     ) -> None:
+        """Add a step, as long as there is room."""
         if len(self.steps) == STEPS_MAX:
             self.is_cut = True
             return
         entry = look.entry
         self.steps.append(
-            Step(
+            StoryStep(
                 event,
                 entry.index,
                 entry.term,

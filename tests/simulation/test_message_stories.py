@@ -11,10 +11,10 @@ from random import Random
 
 import pytest
 
-from broker.story.copies import WAITING, Role, records_of
+from broker.story.copies import WAITING, CopyRole, records_of
 from broker.story.places import StorePlaces, fold, scratch_state
-from broker.story.steps import Event
-from broker.story.tell import Story, tell
+from broker.story.steps import StepKind
+from broker.story.tell import MessageStory, tell
 from broker.testing.broker_simulation import BrokerSimulation, silence
 from broker.testing.settings import draw_broker_settings
 from dledger.raft.entry import Entry, EntryKind
@@ -43,7 +43,7 @@ def keys_in(entries: list[Entry]) -> list[str]:
     return list(dict.fromkeys(key.decode() for key in found if key))
 
 
-def check_steps(story: Story) -> None:
+def check_steps(story: MessageStory) -> None:
     """Demand what holds for every story."""
     kinds = {copy.place: copy.role for copy in story.found.copies}
     arrived: set[int] = set()
@@ -53,11 +53,11 @@ def check_steps(story: Story) -> None:
         if step.facts.get("message_id"):
             arrived.add(step.place)
         assert step.place in arrived, "nothing happens to a record before it is there"
-        if step.event is Event.COMMITTED:
-            assert kinds[step.place] is Role.HALF
+        if step.event is StepKind.COMMITTED:
+            assert kinds[step.place] is CopyRole.HALF
             beside = {each.place for each in story.steps if each.index == step.index}
             assert beside - {step.place}, "the real message is in the entry that says so"
-        assert step.event not in {Event.LEFT_OUT, Event.REFUSED}
+        assert step.event not in {StepKind.LEFT_OUT, StepKind.REFUSED}
     assert arrived == kinds.keys()
 
 
@@ -74,7 +74,7 @@ def test_stories_agree_with_a_replay_and_from_every_snapshot(seed: int, tmp_path
     assert StorePlaces(folder).snapshots
     entries = [each for some in StorePlaces(bare).log.entries() for each in some]
     keys = keys_in(entries)
-    events: set[Event] = set()
+    events: set[StepKind] = set()
     with scratch_state() as state:
         fold(state, entries)
         for key in Random(seed).sample(keys, min(KEYS_MAX, len(keys))):
@@ -91,5 +91,5 @@ def test_stories_agree_with_a_replay_and_from_every_snapshot(seed: int, tmp_path
                 unit = queue.unit(QueueOffset(message.queue_offset))
                 stands = unit.physical_offset == message.physical_offset
                 assert standing.is_visible == (stands and standing.copy.role not in WAITING)
-    assert Event.STORED in events
+    assert StepKind.STORED in events
     assert len(events) >= 4, f"the run has shown {events} only"

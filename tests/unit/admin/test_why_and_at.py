@@ -16,7 +16,7 @@ from broker.admin.why import WHY
 from broker.store.control import CheckTransactions, CommitOffsets, LockQueues, OffsetCommit
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.pipeline.stores import write_snapshot, write_store
-from tests.unit.story.told import KEY, SEGMENT_BYTES, cut_beginning, new_broker
+from tests.unit.story.story_stores import KEY, SEGMENT_BYTES, cut_beginning, new_broker
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 
@@ -61,7 +61,9 @@ def test_a_story_is_printed_and_names_of_others_stay_on_their_lines(
     assert lines[1].strip() == "2023-11-14 22:13:20 UTC  entry 3, term 1"
     assert lines[2].strip().startswith("stored: received by 127.0.0.1:10911 from 127.0.0.1:50000")
     assert lines[3].endswith("entry 4, term 1 ?")
-    assert r"g\x1b[31m went from no offset to offset 1 in queue 0 of T: committed by c\n1" in lines[4]
+    assert (
+        r"g\x1b[31m went from no offset to offset 1 in queue 0 of T: committed by c\n1" in lines[4]
+    )
     assert lines[5] == "visible in queue 0 of T at offset 0"
     assert lines[-1].startswith("?: nothing in this store proves entries after 3 to be committed")
     assert "\x1b" not in said.out

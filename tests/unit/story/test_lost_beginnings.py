@@ -15,7 +15,7 @@ from dledger.raft.ids import Index
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.pipeline.stores import write_snapshot, write_store
 from tests.unit.store.lone_broker import LoneBroker
-from tests.unit.story.told import (
+from tests.unit.story.story_stores import (
     KEY,
     SEGMENT_BYTES,
     cut_beginning,

@@ -30,7 +30,7 @@ from broker.story.places import StorePlaces
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.pipeline.stores import write_snapshot, write_store
 from tests.unit.store.lone_broker import START_MS, LoneBroker
-from tests.unit.story.told import SEGMENT_BYTES, cut_beginning, new_broker, nothing
+from tests.unit.story.story_stores import SEGMENT_BYTES, cut_beginning, new_broker, nothing
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 ZERO = QueueId(0)

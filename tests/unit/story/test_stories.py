@@ -30,8 +30,8 @@ from broker.store.record_reader import read_message
 from broker.store.topics import PERM_WRITE, TopicConfig
 from broker.store.transactions import TransactionVerdict
 from broker.story.places import StorePlaces
-from broker.story.steps import Step
-from broker.story.tell import Story, tell
+from broker.story.steps import StoryStep
+from broker.story.tell import MessageStory, tell
 from dledger.raft.ids import Position
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.properties import encode_properties
@@ -39,13 +39,13 @@ from dledger_mq.message.recall_handle import RecallHandle
 from tests.unit.pipeline.stores import write_snapshot, write_store
 from tests.unit.server.lone_leader import LoneLeader
 from tests.unit.store.lone_broker import LoneBroker
-from tests.unit.story.told import KEY, events_of, new_broker, nothing, story_of
+from tests.unit.story.story_stores import KEY, events_of, new_broker, nothing, story_of
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 MINUTE_MS = 60_000
 
 
-def leaders_story(leader: LoneLeader, folder: Path, message_id: str = KEY) -> Story:
+def leaders_story(leader: LoneLeader, folder: Path, message_id: str = KEY) -> MessageStory:
     write_store(folder, leader.log.entries)
     return tell(StorePlaces(folder), message_id, nothing, nothing)
 
@@ -64,7 +64,7 @@ def half(broker: LoneBroker, **named: str) -> int:
     return staged.physical_offset(0)
 
 
-def step(story: Story, event: str) -> Step:
+def step(story: MessageStory, event: str) -> StoryStep:
     (found,) = [each for each in story.steps if each.event.value == event]
     return found
 
@@ -96,7 +96,7 @@ def test_a_message_is_received_visible_and_passed_by_a_group(tmp_path: Path) -> 
     assert (group.group, group.offset, group.is_passed) == ("g", 2, True)
 
 
-def test_both_kinds_of_ids_tell_the_same(tmp_path: Path) -> None:
+def test_both_kinds_of_ids_give_the_same(tmp_path: Path) -> None:
     broker = new_broker("T")
     broker.send(UNIQ_KEY=KEY)
     broker.send(UNIQ_KEY="other", KEYS=KEY, body=KEY.encode())

@@ -7,7 +7,7 @@ from pathlib import Path
 from broker.store.control import PutTopic
 from broker.store.topics import TopicConfig
 from broker.story.places import StorePlaces
-from broker.story.tell import Story, tell
+from broker.story.tell import MessageStory, tell
 from dledger.codec.entry import chain_crc
 from dledger.codec.log_start import LogStart, encode_log_start
 from dledger.raft.entry import Entry
@@ -32,13 +32,13 @@ def new_broker(*topics: str) -> LoneBroker:
     return broker
 
 
-def story_of(broker: LoneBroker, folder: Path, message_id: str = KEY) -> Story:
+def story_of(broker: LoneBroker, folder: Path, message_id: str = KEY) -> MessageStory:
     """Write a broker's log into a store, and tell of a message."""
     write_store(folder, broker.log.entries)
     return tell(StorePlaces(folder), message_id, nothing, nothing)
 
 
-def events_of(story: Story) -> list[str]:
+def events_of(story: MessageStory) -> list[str]:
     """Return the kinds of steps, in order."""
     return [step.event.value for step in story.steps]
 
