@@ -48,7 +48,9 @@ _VERDICTS: Final = {
 _GONE: Final = (StepKind.EXPIRED, StepKind.HIDDEN, StepKind.TOPIC_DELETED)
 """With these a record is in no queue any more, whatever comes under its topic's name."""
 
-assert all(each.startswith(names.CONTROL_PREFIX) for each in CONTROL_TOPICS)
+assert all(each.startswith(names.CONTROL_PREFIX) for each in CONTROL_TOPICS), (
+    f"a control topic of {CONTROL_TOPICS} does not begin with {names.CONTROL_PREFIX}"
+)
 
 
 @dataclass(slots=True)
