@@ -7,13 +7,13 @@ topic once, in its metadata folder, and reads it back ever after.
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import quote
 
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import Producer
 from dledger_mq.client.errors import ClientError, NoRouteError
 from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
+from pipeline.locations import Location
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
 
@@ -67,7 +67,7 @@ def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[Messa
         raise InconclusiveError(f"no queues of topic {topic}: {error}") from error
 
 
-def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:
+def _queues_of(topic: str, file: Location, value: object) -> tuple[MessageQueue, ...]:
     try:
         queues = tuple(MessageQueue(topic, str(name), int(number)) for name, number in value)  # type: ignore[attr-defined]
     except (ValueError, TypeError) as error:
