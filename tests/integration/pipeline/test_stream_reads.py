@@ -56,6 +56,50 @@ def test_available_now_goes_on_from_its_checkpoint_within_limits(
     assert stored == {queue: end for queue, (_, end) in ends.items()}
 
 
+def test_files_deleted_from_a_checkpoint_lose_and_repeat_nothing_in_an_exactly_once_sink(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    """A batch whose commit is gone is repeated; one whose offsets are gone is planned anew, with newer rows in it."""
+    topic, copy = topics.fresh(), topics.fresh()
+    topics.fill(topic, 90)
+    topics.fill(copy, 1, first=-1)
+    checkpoint = tmp_path / "checkpoint"
+    sink = {"nameServer": topics.namesrv, "topic": copy, "delivery": "exactly-once"}
+
+    def run() -> int:
+        query = start_stream(
+            spark,
+            {
+                "nameServer": topics.namesrv,
+                "topic": topic,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": "40",
+            },
+            lambda frame: (
+                frame.writeStream.format("rocketmq")
+                .options(**sink, sinkId=f"sink-{copy}")
+                .trigger(availableNow=True)
+            ),
+            checkpoint=str(checkpoint),
+        )
+        assert query.awaitTermination(ENDS_WITHIN_S)
+        assert numbers(load(spark, topics, copy)) == list(range(-1, count))
+        return max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+
+    def delete(folder: str, batch: int) -> None:
+        for name in (str(batch), f".{batch}.crc"):
+            (checkpoint / folder / name).unlink(missing_ok=True)
+
+    count = 90
+    last = run()
+    delete("commits", last)
+    assert run() == last
+    count += 10
+    topics.fill(topic, 10, first=90)
+    delete("offsets", last)
+    assert run() >= last
+
+
 def test_a_running_query_reads_what_comes_and_reports_its_lag(
     spark: Any, topics: Topics, tmp_path: Path
 ) -> None:
