@@ -55,7 +55,6 @@ def test_every_command_and_example_for_logs_runs(
 ) -> None:
     monkeypatch.setattr(JobContext, "spark", spark)
     monkeypatch.setattr(JobContext, "close", lambda _: None)
-    monkeypatch.chdir(tmp_path)
     bodies = replicas(tmp_path / "data")
     archive = str(tmp_path / "archive")
     shown: dict[str, dict[str, Any]] = {}
@@ -64,18 +63,20 @@ def test_every_command_and_example_for_logs_runs(
             continue
         # Nobody can be asked how far this log is committed.
         given = line.replace("-n 127.0.0.1:9876 --node n0", "--up-to end")
-        words = shlex.split(given.replace("/var/archive", archive), comments=True)
+        given = given.replace("/var/archive", archive).replace("data/", f"{tmp_path}/data/")
+        words = shlex.split(given.replace(" rebuilt", f" {tmp_path}/rebuilt"), comments=True)
         capsys.readouterr()
         code = main([*words, "--json"])
-        shown.setdefault(" ".join(words[:1] + words[4:5]), json.loads(capsys.readouterr().out))
-        assert code == 0 or (words[0], code) == ("find", FOUND_NOTHING), line
+        said = capsys.readouterr()
+        assert code == 0 or (words[0], code) == ("find", FOUND_NOTHING), (line, said)
+        shown.setdefault(" ".join(words[:1] + words[4:5]), json.loads(said.out))
     assert {name.partition(" ")[0] for name in shown} == {
         *("archive", "verify", "rebuild", "audit", "find"),
     }
     assert [each["keys"] for each in shown["find -k"]["messages"]] == ["order-17"]
     names: dict[str, Any] = {"spark": spark}
     for number, example in enumerate(BLOCK.findall(JOBS_PAGE)):
-        text = example.replace("/var/archive", archive)
+        text = example.replace("/var/archive", archive).replace("data/", f"{tmp_path}/data/")
         exec(compile(text, f"example {number}", "exec"), names)
     of_log = [bytes(row.body) for row in names["log"].where("topic = 'orders'").collect()]
     of_archive = [bytes(row.body) for row in names["rows"].collect()]
@@ -90,10 +91,10 @@ def test_every_command_and_example_for_logs_runs(
 def test_the_examples_of_the_tour_run(spark: Any, topics: Topics, tmp_path: Path) -> None:
     producer, job, writes = BLOCK.findall((DOCS / "pipeline.md").read_text())
     assert "start_stream(" in job  # lines of examples/enrich_orders.py: test_pipeline_page.py
+    source, target = topics.fresh(), topics.fresh()
     text = producer.replace("127.0.0.1:9876", topics.namesrv).replace("1000", "20")
-    exec(compile(text, "the producer", "exec"), {})
-    assert load(spark, topics, "Orders").where("cast(body as string) like '%450}'").count() >= 20
-    target = topics.fresh()
+    exec(compile(text.replace('"Orders"', f'"{source}"'), "the producer", "exec"), {})
+    assert load(spark, topics, source).where("cast(body as string) like '%450}'").count() == 20
     topics.send([Message(target, b"first")])
     batch, stream = writes.strip().splitlines()
     options = {"nameServer": topics.namesrv, "topic": target}
