@@ -10,6 +10,8 @@ import trio
 from broker.admin.ask import ask_all
 from broker.admin.pins import PinBounds, PinRefusedError, pin_log, unpin_log
 from broker.server.broker import Broker
+from broker.server.deliveries.delays import Delays
+from broker.server.deliveries.deliveries import AGAIN_MS
 from broker.service.retention import RetentionRules
 from broker.store.recent_sends import RecentSends
 from dledger_mq.message.numbers import QueueId
@@ -148,17 +150,22 @@ async def test_a_topic_has_a_time_of_its_own_as_an_attribute(make_cluster: Clust
 
 
 @pytest.mark.usefixtures("sends_are_old_at_once")
-async def test_the_commands_of_mqadmin_do_what_they_print(make_cluster: ClusterMaker) -> None:
+async def test_the_commands_of_mqadmin_do_what_they_print(
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`cleanUnusedTopic`, `deleteExpiredCommitLog` and `cleanExpiredCQ` print `success` for the answers here."""
     rules = RetentionRules(reserved_ms=1, delete_hours=frozenset(), round_ms=100)
     cluster = await make_cluster(1, segment_size_bytes=SEGMENT, retention=rules)
     broker = await cluster.leader()
     queues = broker.state.queues
     async with cluster.wire(broker) as wire:
-        await wire.send("Gone", b"late", properties="DELAY\x011\x02")
-        assert (
-            await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
-        ).code == ResponseCode.SUCCESS
+        with monkeypatch.context() as undelivered:
+            undelivered.setattr(Delays, "wait_ms", lambda _: AGAIN_MS)
+            undelivered.setattr(Delays, "tick", lambda _: None)
+            await wire.send("Gone", b"late", properties="DELAY\x011\x02")
+            deleted = await wire.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "Gone"})
+            assert deleted.code == ResponseCode.SUCCESS
+            assert "Gone" not in queues.topics()
         await cluster.wait(lambda: "Gone" in queues.topics())
         cleaned = await wire.ask(RequestCode.CLEAN_UNUSED_TOPIC)
         assert cleaned.code == ResponseCode.SUCCESS
