@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyarrow.fs import S3FileSystem
 
 PART_BYTES: Final = 8 * 1024 * 1024
-"""What is sent at a time of a large file; S3 takes 10 000 parts."""
+"""Sent at a time of a large file, of which a store takes 10 000 parts."""
 
 _SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
 _HIDDEN: Final = "(hidden)"
