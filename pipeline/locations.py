@@ -71,14 +71,14 @@ def location(text: str) -> Location:
         if path.startswith("/"):
             return Path(path)
     bucket, _, key = rest.removeprefix("//").partition("/")
-    if "@" in bucket:
+    if set(rest) & set("@?"):  # a secret may have a slash, so it is looked for everywhere
         raise LocationError(
-            f"a place in {scheme}:// with a user or a secret in it would show them in plans and logs: credentials "
-            "come from the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role"
+            f"a place in {scheme}:// with a user, a secret or a query in it would show them in plans and logs: "
+            "credentials come from the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role"
         )
     if scheme in S3_SCHEMES and rest.startswith("//"):
         names = [name for name in key.split("/") if name]
-        is_plain = "." not in names and ".." not in names and not set(key) & set("?#")
+        is_plain = "." not in names and ".." not in names and "#" not in key
         if _BUCKET.fullmatch(bucket) and is_plain:
             return ObjectPath(bucket, "/".join(names))
     raise LocationError(

@@ -59,8 +59,8 @@ def test_available_now_goes_on_from_its_checkpoint_within_limits(
 def test_files_deleted_from_a_checkpoint_lose_and_repeat_nothing_in_an_exactly_once_sink(
     spark: Any, topics: Topics, tmp_path: Path
 ) -> None:
-    """A batch whose commit is gone is repeated. One whose offsets are gone is planned anew, with newer rows in it, and
-    Spark begins with the batch before it, which is over."""
+    """A batch whose commit is gone is repeated. Where offsets are gone Spark begins with the batch before, which is
+    over; then the batch itself is planned anew, with newer rows in it."""
     topic, copy = topics.fresh(), topics.fresh()
     topics.fill(topic, 90)
     topics.fill(copy, 1, first=-1)
@@ -101,6 +101,8 @@ def test_files_deleted_from_a_checkpoint_lose_and_repeat_nothing_in_an_exactly_o
     delete("offsets", last)
     with pytest.raises(Exception, match=f"batch {last - 1} of sink sink-{copy} is over"):
         run()
+    for batch in (last - 1, last):  # else Spark believes that another query runs
+        delete("commits", batch)
     assert run(olderBatch="skip") >= last
 
 

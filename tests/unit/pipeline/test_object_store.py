@@ -48,18 +48,20 @@ def test_a_place_is_a_path_or_in_a_bucket(text: str, place: object) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["gs://b/x", "hdfs://nn/x", "s3:/b/x", "s3://b?x=y/z", "s3://bucket/../x", "s3://"]
+    "text", ["gs://b/x", "hdfs://nn/x", "s3:/b/x", "s3://bucket/../x", "s3://"]
 )
 def test_other_places_are_refused_by_name(text: str) -> None:
     with pytest.raises(LocationError, match="neither a folder that the driver sees nor s3://"):
         location(text)
 
 
-def test_a_place_with_a_secret_in_it_is_refused_and_not_repeated() -> None:
+@pytest.mark.parametrize(
+    "text", ["{}:hu/sh@bucket/x", "{}:hush@bucket", "bucket/x?key={}&secret=hush"]
+)
+def test_a_place_with_a_secret_in_it_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(LocationError, match="credentials come from the environment") as caught:
-        location(f"s3a://{ACCESS_KEY}:hush@bucket/x")
-    assert "hush" not in str(caught.value)
-    assert ACCESS_KEY not in str(caught.value)
+        location(f"s3a://{text.format(ACCESS_KEY)}")
+    assert not [each for each in (ACCESS_KEY, "hush", "hu/") if each in str(caught.value)]
 
 
 def test_a_name_gets_the_first_content_and_keeps_it(store: ObjectPath) -> None:
