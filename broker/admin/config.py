@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 import trio
 
@@ -21,6 +22,10 @@ from broker.admin.options import add_nodes_of_group
 from broker.admin.outcomes import exit_code_of, outcomes_json, print_outcomes
 from broker.admin.printing import NONE, print_json, print_line, print_table
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+
+_LOOKS_MAX: Final = 20
+_LOOK_PAUSE_S: Final = 0.1
+"""A change is done once it is committed; members that do not lead apply it with the next heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +139,30 @@ def _outcome(reply: NodeReply) -> ChangeOutcome:
     return outcome_of_answer(reply.address, reply.answer)
 
 
+async def _settings_after(
+    key: str, value: str, before: Sequence[ShownSettings], outcomes: Sequence[ChangeOutcome]
+) -> list[ShownSettings]:
+    """Return the settings once all nodes where the change is done show it; after some looks, as they are."""
+    addresses = [one.address for one in before]
+    after = await _settings(addresses)
+    for _ in range(_LOOKS_MAX):
+        if not any(
+            _lags(key, value, was, now)
+            for was, now, outcome in zip(before, after, outcomes, strict=True)
+            if not outcome.problem
+        ):
+            break
+        await trio.sleep(_LOOK_PAUSE_S)
+        after = await _settings(addresses)
+    return after
+
+
+def _lags(key: str, value: str, was: ShownSettings, now: ShownSettings) -> bool:
+    """Return whether a node shows a setting as before, and was to have another; without a value nobody knows which."""
+    held = now.values.get(key)
+    return bool(value) and held == was.values.get(key) and held not in {None, value}
+
+
 def _run_set(options: argparse.Namespace) -> int:
     """Change a setting on all nodes, and print how it was and is on each."""
     body = f"{options.key}={options.value}\n".encode()
@@ -147,7 +176,7 @@ def _run_set(options: argparse.Namespace) -> int:
         ):  # a change for the group is one on the first of them, and nothing new on the others
             (reply,) = await ask_each([address], RequestCode.UPDATE_BROKER_CONFIG, body=body)
             outcomes.append(_outcome(reply))
-        return before, outcomes, await _settings(addresses)
+        return before, outcomes, await _settings_after(options.key, options.value, before, outcomes)
 
     before, outcomes, after = trio.run(carry_out)
     rows = [

@@ -10,6 +10,7 @@ Nothing here decides what becomes of a table.
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +28,9 @@ from dledger_mq.remoting.json_body import read_json
 _T = TypeVar("_T")
 
 _TIMER_CHECK: Final = struct.Struct(">qqq")
+
+_CLOCKS_APART_MS: Final = 86_400_000
+"""By which the clock of the old broker's machine may have been ahead."""
 
 
 TOPICS: Final = "topics.json"
@@ -261,7 +265,7 @@ def _read_timers(folder: Path) -> TimerProgress | None:
     """Read how far the timers have come; None: nothing says it, as in RocketMQ 4.9, which has none.
 
     Raises:
-        SourceError: the file cannot be read.
+        SourceError: the file cannot be read, or says what cannot be: RocketMQ protects it by no checksum.
     """
     path = folder / TIMERS
     try:
@@ -273,4 +277,10 @@ def _read_timers(folder: Path) -> TimerProgress | None:
     if len(data) < _TIMER_CHECK.size:
         raise SourceError(f"{path} has {len(data)} bytes: it is cut")
     read_ms, _, queue_offset = _TIMER_CHECK.unpack_from(data)
+    read_ms_max = time.time_ns() // 1_000_000 + _CLOCKS_APART_MS
+    if not 0 <= read_ms <= read_ms_max or queue_offset < 0:
+        raise SourceError(
+            f"{path} is damaged: timers are delivered up to {read_ms} ms, a time that has not come, or their queue is "
+            f"read up to offset {queue_offset}; those that wait would count as delivered, or come again"
+        )
     return TimerProgress(read_ms, QueueOffset(queue_offset))

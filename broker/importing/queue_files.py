@@ -39,7 +39,7 @@ def read_queues(folder: Path) -> dict[QueueKey, KnownQueue]:
     """Return all queues of a folder `consumequeue`; none if there is no such folder.
 
     Raises:
-        SourceError: a file cannot be read.
+        SourceError: a file cannot be read, or is cut.
     """
     if not folder.is_dir():
         return {}
@@ -64,7 +64,9 @@ def _read_queue(folder: Path) -> KnownQueue:
     for path in sorted(names, reverse=True):
         with path.open("rb", buffering=0) as file:
             descriptor = file.fileno()
-            units = range(os.fstat(descriptor).st_size // _UNIT.size)
+            file_bytes = os.fstat(descriptor).st_size
+            _check_whole(path, file_bytes, is_only=len(names) == 1)
+            units = range(file_bytes // _UNIT.size)
 
             def is_empty(unit: int, descriptor: int = descriptor) -> bool:
                 physical_offset, size, _ = _unit_at(descriptor, unit)
@@ -79,6 +81,21 @@ def _read_queue(folder: Path) -> KnownQueue:
                 return KnownQueue(max_offset, PhysicalOffset(end), tag)
     first = min((int(path.name) for path in names), default=0)
     return KnownQueue(QueueOffset(first // _UNIT.size), PhysicalOffset(0))
+
+
+def _check_whole(path: Path, file_bytes: int, *, is_only: bool) -> None:
+    """Refuse a file that lost its end, and with it where the queue ends: RocketMQ makes all of them at their full size.
+
+    A crash may leave a next file that is empty; a queue whose only file is so has lost it.
+
+    Raises:
+        SourceError: it is cut.
+    """
+    if file_bytes % _UNIT.size or (is_only and not file_bytes):
+        raise SourceError(
+            f"{path}: it is cut, {file_bytes} bytes are no file of units of {_UNIT.size} bytes each: where the queue "
+            "ends is not known, and the next message could get an offset that another one has had"
+        )
 
 
 def _unit_at(descriptor: int, unit: int) -> tuple[int, int, int]:

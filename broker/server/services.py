@@ -477,7 +477,12 @@ class Services:
         )
         reading = PopReading(self._log, self._state, lambda: self._advice.limits, self._log_ms)
         returns = PopReturns(
-            self._log, self._state, self.commits, rules=self._send_back_rules, reading=reading
+            self._log,
+            self._state,
+            self.commits,
+            rules=self._send_back_rules,
+            reading=reading,
+            now_ms=self._environment.monotonic_ms,
         )
         pops = PopRequests(
             self._log,

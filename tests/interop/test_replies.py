@@ -74,7 +74,7 @@ def test_each_request_gets_its_reply(
         assert {one["reply"] for one in listener.lines if "reply" in one} == {"SEND_OK"}
 
 
-@pytest.mark.parametrize("kind", [*JAVAS, "go"])
+@pytest.mark.parametrize("kind", [*JAVAS, "go", "ours"])
 def test_requests_are_replied_after_a_hand_over_and_after_the_death_of_the_leader(
     group: RunningGroup, name: str, kind: str
 ) -> None:

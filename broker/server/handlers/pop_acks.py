@@ -27,7 +27,7 @@ from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.pop_bodies import decode_batch_ack
+from dledger_mq.remoting.pop_bodies import EACH_FIELD, ENDED_FIELD, AckMark, decode_batch_ack
 
 NOT_IN_FLIGHT: Final = (
     "the message is not in flight under this handle: it was acknowledged, its time was changed, or it was over and "
@@ -102,12 +102,15 @@ class PopAcks:
     def acknowledge_batch(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out BATCH_ACK_MESSAGE: success if any of them was in flight, since clients do not look at each.
 
+        One that does look asks for it with EACH_FIELD.
+
         Raises:
-            BodyError: the body is no batch.
+            BodyError, FieldError: the body is no batch, or the field no truth.
         """
         if self._commits.is_full:
             request.refuse_as_busy()
             return
+        tells_each = fields.boolean(command.ext, EACH_FIELD, default=False)
         pops = decode_batch_ack(command.body)
         if not pops:
             request.answer(ResponseCode.NO_MESSAGE, "the batch names no message")
@@ -122,7 +125,7 @@ class PopAcks:
         self._router.when_committed(
             request,
             places[-1],
-            partial(self._batch_acknowledged, request, places),
+            partial(self._batch_acknowledged, request, places, tells_each=tells_each),
             ended=partial(_all_decided, decided),
         )
 
@@ -192,7 +195,7 @@ class PopAcks:
         if changes and changes[0]:
             act(request, changes[0])
         else:
-            request.answer(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+            request.refuse(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
 
     @staticmethod
     def _acknowledged(request: PendingRequest, _done: int) -> None:
@@ -208,13 +211,25 @@ class PopAcks:
         request.answer(ResponseCode.SUCCESS, ext=ext)
 
     def _batch_acknowledged(
-        self, request: PendingRequest, places: list[int], staged: StagedEntry, _place: int
+        self,
+        request: PendingRequest,
+        places: list[int],
+        staged: StagedEntry,
+        _place: int,
+        *,
+        tells_each: bool,
     ) -> None:
+        """Answer a batch, and say of each message what became of it if that is asked for."""
         changes = [self._state.pops.changed_at(staged.physical_offset(each)) for each in places]
-        if any(map(any, changes)):
-            request.answer(ResponseCode.SUCCESS)
-        else:
-            request.answer(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+        if not any(map(any, changes)):
+            request.refuse(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+            return
+        ext = None
+        if tells_each:
+            not_now = AckMark.PERHAPS_EARLIER if request.may_be_done else AckMark.NOT_IN_FLIGHT
+            marks = (AckMark.ENDED if one else not_now for counts in changes for one in counts)
+            ext = {ENDED_FIELD: "".join(marks)}
+        request.answer(ResponseCode.SUCCESS, ext=ext)
 
 
 def _all_decided(decided: list[Callable[[object], None]], error: object) -> None:

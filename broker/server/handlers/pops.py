@@ -223,10 +223,11 @@ class PopRequests:
         if plan.command is None or outcome is None or not outcome.popped_ms:
             self._try(pop)
             return
+        again = {offset for offset, _ in plan.command.again}
         offsets = sorted(
             offset
-            for offset, count in plan.counts.items()
-            if (offset in outcome.again if count else outcome.is_taken)
+            for offset in plan.counts
+            if (offset in outcome.again if offset in again else outcome.is_taken)
         )
         assert offsets, f"{plan.key}: {outcome} hands out nothing of {sorted(plan.counts)}"
         body = b"".join(plan.records[offset] for offset in offsets)

@@ -168,6 +168,30 @@ def test_a_group_is_upgraded_node_by_node(group: Group) -> None:
     group.check_alive()
 
 
+def members(group: Group, verb: str, *words: str) -> dict[str, str]:
+    """Run `dledger-admin members VERB` to its success; the kinds of all members then."""
+    asked = (*("--namesrv", group.namesrv), *("--timeout", str(PATIENCE_S)), "--json")
+    ended = run_here(dledger_admin, "members", verb, *words, *asked)
+    assert ended.returncode == 0, ended.stderr
+    return {each["id"]: each["kind"] for each in json.loads(ended.stdout)["members"]}
+
+
+def test_a_new_version_follows_without_a_vote_until_its_state_was_compared(group: Group) -> None:
+    traffic = Traffic(group)
+    traffic.send(40)
+    node, member = group.joining("n3")  # runs this version, the others the earlier one
+    node.start()
+    assert poll(node.is_listening, PATIENCE_S), node.log_tail()
+    assert members(group, "add", member, "--learner")["n3"] == "learner"
+    report = wait_may_vote(group, node, traffic)
+    assert not report["differing"]
+    assert members(group, "list")["n3"] == "learner", "it waits for whoever looked"
+    assert set(members(group, "promote", "n3").values()) == {"voter"}
+    traffic.send(20)
+    wait_may_vote(group, node, traffic)
+    assert traffic.read() == traffic.sent
+
+
 def test_a_version_that_folds_differently_is_refused(group: Group, earlier: Path) -> None:
     odd = group.nodes[2]
     for node in group.nodes[:2]:

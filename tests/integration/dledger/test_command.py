@@ -112,6 +112,8 @@ def test_python_without_assertions_is_refused() -> None:
 def test_a_wrong_secret_is_told_and_logged(cluster: Any) -> None:
     cluster.start_all()
     cluster.leader_id()
+    # Another file: the members read theirs again, and would soon accept what it says.
+    cluster.secret_file = cluster.folder / "guessed"
     cluster.secret_file.write_text("guess")
     result = cluster.run("append", "--timeout", "30")
     assert result.returncode == 1

@@ -119,6 +119,24 @@ async def test_a_setting_is_changed_and_shown_before_and_after(capfd: Out) -> No
         assert "was not changed: nothing was changed: colour is unknown" in capfd.readouterr().out
 
 
+async def test_a_change_is_shown_as_it_holds_on_a_node_that_applies_it_a_little_later(
+    capfd: Out,
+) -> None:
+    async with open_tool_group() as group:
+        shown = iter(["72", "72", "72", "48"])
+
+        def show(request: RemotingCommand) -> RemotingCommand:
+            body = f"fileReservedTime={next(shown)}\n".encode()
+            return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+
+        group.answers[26] = show
+        answering(group, 25, b"")
+        words = ("config", "set", "-k", "fileReservedTime", "-v", "48")
+        code, said = await in_json(group, capfd, *words)
+        (row,) = said["nodes"]
+        assert (code, row["before"], row["after"], row["outcome"]) == (0, "72", "48", "done")
+
+
 def test_a_node_without_an_answer_has_no_settings() -> None:
     assert read_settings(NodeReply("a:1", problem="away")).problem == "away"
     refused = make_response(1, ResponseCode.NO_PERMISSION, "strangers")

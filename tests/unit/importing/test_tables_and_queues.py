@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from pathlib import Path
 
@@ -118,6 +119,10 @@ def test_how_far_timers_have_come(tmp_path: Path) -> None:
     (folder / "timercheck").write_bytes(bytes(20))
     with pytest.raises(SourceError, match="it is cut"):
         read_tables(folder)
+    for read_ms, queue_offset in ((2**62, 9), (-1, 9), (7000, -9)):
+        (folder / "timercheck").write_bytes(struct.pack(">qqqq", read_ms, 52, queue_offset, 0))
+        with pytest.raises(SourceError, match="timercheck is damaged"):
+            read_tables(folder)
 
 
 def test_the_end_of_a_queue_follows_from_its_last_file(tmp_path: Path) -> None:
@@ -134,6 +139,23 @@ def test_the_end_of_a_queue_follows_from_its_last_file(tmp_path: Path) -> None:
         (b"T", 3): KnownQueue(QueueOffset(200), PhysicalOffset(0)),
     }
     assert read_queues(tmp_path / "none") == {}
+
+
+@pytest.mark.parametrize("left_bytes", [0, 1999])
+def test_a_queue_file_that_is_cut_is_named(tmp_path: Path, left_bytes: int) -> None:
+    """The queue has no message any more, so that the log does not tell where it goes on."""
+    store = SourceStore(tmp_path)
+    store.queue_file("T", 0, 0, [(number * 100, 100) for number in range(7)])
+    os.truncate(tmp_path / "consumequeue" / "T" / "0" / f"{0:020}", left_bytes)
+    with pytest.raises(SourceError, match=r"consumequeue/T/0/0{20}: it is cut"):
+        read_queues(tmp_path / "consumequeue")
+
+
+def test_a_next_queue_file_that_a_crash_left_empty_is_passed_over(tmp_path: Path) -> None:
+    store = SourceStore(tmp_path)
+    store.queue_file("T", 0, 0, [(number * 100, 100) for number in range(100)])
+    (tmp_path / "consumequeue" / "T" / "0" / f"{2000:020}").touch()
+    assert read_queues(tmp_path / "consumequeue")[b"T", QueueId(0)].max_offset == 100
 
 
 def test_a_full_queue_file_ends_with_its_last_unit(tmp_path: Path) -> None:

@@ -11,7 +11,16 @@ from pathlib import Path
 import pytest
 import trio
 
-from dledger import Client, ConfigError, LogConfig, NodeId, Peer, Role, UsageError
+from dledger import (
+    Client,
+    ConfigError,
+    LogConfig,
+    NodeId,
+    Peer,
+    Role,
+    TransferFailedError,
+    UsageError,
+)
 from dledger.codec.frame import encode_frame
 from dledger.codec.hello import Refused
 from dledger.codec.member_record import decode_member_record
@@ -93,6 +102,9 @@ async def test_one_node_grows_to_three_and_any_two_of_them_go_on(open_group: Ope
             assert seen.addresses == {each.node_id: each.address for each in (*group.peers, n1, n2)}
             last = await client.append(b"three")
             await group.wait_applied(last.index)
+            with pytest.raises(TransferFailedError, match="cannot be handed to n3: n0 leads"):
+                await client.transfer(N3)
+            assert await client.transfer(N2) == N2, "it was added after the client was set up"
             await group.members.pop(N0).stop()
         async with client_of(group, (n1, n2)) as client:
             assert [each.body for each in await client.get(first.index)] == [b"alone"]

@@ -54,7 +54,6 @@ def test_a_wrong_command_line_is_usage(
         ["append", "--peers", "nonsense"],
         ["append", "--peers", "n0-127.0.0.1:1", "--file", "/nowhere/at/all"],
         ["status", "--peers", "n0-127.0.0.1:1", "--secret-file", "/nowhere/at/all"],
-        ["transfer", "--peers", "n0-127.0.0.1:1", "--to", "n9"],
         ["server", "--id", "n9", "--store", "unused"],
     ],
 )

@@ -417,8 +417,6 @@ async def test_wrong_use_is_told() -> None:
     with pytest.raises(UsageError):
         await client.get(0)
     with pytest.raises(UsageError):
-        await client.transfer(NodeId("n9"))
-    with pytest.raises(UsageError):
         SyncClient("n0-127.0.0.1:1").append(b"x")
     assert HandshakeRefusedError("group", "x").definite
 

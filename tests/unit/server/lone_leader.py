@@ -162,14 +162,21 @@ class LoneLeader:
         self.commits.create(Creation(topics, groups))
         self.commit()
 
-    def send(self, body: bytes = b"body", topic: str = "T", times: int = 0, **named: str) -> Asker:
+    def send(
+        self,
+        body: bytes = b"body",
+        topic: str = "T",
+        times: int = 0,
+        queue_id: int = 0,
+        **named: str,
+    ) -> Asker:
         asker = Asker()
         fields = SendFields(
             producer_group="P",
             topic=topic,
             default_topic="TBW102",
             default_topic_queue_nums=4,
-            queue_id=0,
+            queue_id=queue_id,
             sys_flag=0,
             born_timestamp_ms=self.now_ms,
             flag=0,

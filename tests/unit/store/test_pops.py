@@ -223,6 +223,20 @@ def test_a_pop_in_order_may_be_repeated_by_its_attempt(bench: Bench) -> None:
     wanted = [(0, first.popped_ms), (1, first.popped_ms)]
     assert not bench.pop(0, wanted, ordered=True, attempt="").again
     assert bench.pop(0, wanted, ordered=True, attempt="a").again == {0, 1}
+    queue = bench.state.pops.queue(KEY)
+    assert queue is not None
+    assert [each.times for each in queue.items()] == [1, 1], "its answer was lost"
+
+
+def test_an_attempt_whose_time_was_over_takes_nothing_from_the_one_that_followed(
+    bench: Bench,
+) -> None:
+    first = bench.pop(1, ordered=True, attempt="a")
+    bench.now_ms = first.popped_ms + INVISIBLE_MS
+    second = bench.pop(0, [(0, first.popped_ms)], ordered=True, attempt="b")
+    assert second.again == {0}
+    assert not bench.pop(0, [(0, second.popped_ms)], ordered=True, attempt="a").again
+    assert bench.pop(0, [(0, second.popped_ms)], ordered=True, attempt="b").again == {0}
 
 
 @pytest.mark.parametrize(

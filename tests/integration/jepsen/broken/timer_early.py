@@ -8,7 +8,9 @@ _due_of = TimerRules._due_of
 
 def due_of(self: TimerRules, name: bytes, text: bytes) -> int | Refusal:
     due_ms = _due_of(self, name, text)
-    return due_ms if isinstance(due_ms, Refusal) else due_ms - 300
+    if isinstance(due_ms, Refusal) or due_ms == 0:  # that time was over when the send came
+        return due_ms
+    return due_ms - 300
 
 
 TimerRules._due_of = due_of  # type: ignore[method-assign]
