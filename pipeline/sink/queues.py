@@ -7,7 +7,6 @@ topic once, in its metadata folder, and reads it back ever after.
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import quote
 
 from dledger_mq import MessageQueue
@@ -15,6 +14,7 @@ from dledger_mq.blocking import Producer
 from dledger_mq.client.errors import ClientError, NoRouteError
 from pipeline.access import BrokerAccess
 from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
+from pipeline.locations import Location
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
 
@@ -74,7 +74,7 @@ def ask_queues(
         raise InconclusiveError(f"no queues of topic {topic}: {error}") from error
 
 
-def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:
+def _queues_of(topic: str, file: Location, value: object) -> tuple[MessageQueue, ...]:
     try:
         queues = tuple(MessageQueue(topic, str(name), int(number)) for name, number in value)  # type: ignore[attr-defined]
     except (ValueError, TypeError) as error:
