@@ -13,7 +13,7 @@ from tests.architecture.test_words import texts
 
 @pytest.fixture(scope="package", autouse=True)
 def _trees() -> Iterator[None]:
-    """Give the trees up after the last of these tests: half a gigabyte that every collection of garbage goes through."""
+    """Give the trees up after the last of these tests: they are half a gigabyte, for the collector of garbage too."""
     yield
     for kept in (parsed, definitions, texts):
         kept.cache_clear()

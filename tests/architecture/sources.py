@@ -40,12 +40,12 @@ def module_name(path: Path) -> str:
 
 @cache
 def parsed(path: Path) -> ast.Module:
-    """The tree of a source; each is parsed once for all tests of the structure (conftest.py gives them up at the end)."""
+    """The tree of a source; each is parsed once for all tests of the structure (conftest.py gives them up)."""
     return ast.parse(path.read_text())
 
 
 def statements(node: ast.AST) -> Iterator[ast.stmt]:
-    """Yield every statement of a tree, those within others too. Expressions, nine of ten nodes, are not gone through."""
+    """Yield every statement of a tree, those within others too, without a look at expressions."""
     for part in ("body", "orelse", "handlers", "finalbody", "cases"):
         for child in getattr(node, part, ()):
             if isinstance(child, ast.stmt):
