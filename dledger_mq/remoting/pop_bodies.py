@@ -22,6 +22,9 @@ BATCH_MAX: Final = 1024
 POPPED_MAX: Final = 1024
 """Messages of one of them."""
 
+MESSAGES_MAX: Final = 16_384
+"""Messages of a batch: some 300 KB of records from bits that take 2 KB, and none of them is divided."""
+
 EACH_FIELD: Final = "dledgerEach"
 """Of BATCH_ACK_MESSAGE, `true`: the answer shall say of each message what became of it."""
 
@@ -90,6 +93,7 @@ def decode_batch_ack(body: bytes) -> list[PoppedBatch]:
     if len(batch.acks) > BATCH_MAX:
         raise BodyError(f"{len(batch.acks)} pops are acknowledged at once, at most {BATCH_MAX}")
     pops = []
+    count = 0
     for each in batch.acks:
         bits = int.from_bytes(each.b, "little")
         if bits.bit_length() > POPPED_MAX:
@@ -98,6 +102,9 @@ def decode_batch_ack(body: bytes) -> list[PoppedBatch]:
         is_named = 0 < len(each.c) <= _NAME_CHARS_MAX and 0 < len(each.t) <= _NAME_CHARS_MAX
         if not (is_sane and is_named):
             raise BodyError(f"a pop of {each.c[:80]!r} in {each.t[:80]!r} cannot be")
+        count += bits.bit_count()
+        if count > MESSAGES_MAX:
+            raise BodyError(f"more than {MESSAGES_MAX} messages are acknowledged at once")
         offsets = [
             QueueOffset(each.so + bit) for bit in range(bits.bit_length()) if bits >> bit & 1
         ]

@@ -132,7 +132,8 @@ LAYERS = {
         "tls",
     },
     "broker.importing": {"store"},
-    "broker.admin": {"command_line", "importing", "store", "times"},
+    "broker.story": {"store", "times"},
+    "broker.admin": {"command_line", "importing", "store", "story", "times"},
     "broker.admin.web": {
         "answers",
         "ask",

@@ -51,6 +51,11 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def _patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.admin.ask.ASK_TIMEOUT_S", PATIENCE_S)
+
+
 def consume(group: Group, name: str, count: int) -> None:
     """Consume the topic from its first message on, until so many were handled and committed."""
     done: list[bytes] = []

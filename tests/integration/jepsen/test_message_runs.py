@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from jepsen.catalogue import make_faults, network_for
+from jepsen.guards import GUARDS
 from jepsen.measure import in_rounds
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import write_folder
@@ -57,6 +58,18 @@ def test_no_promise_is_broken(workload: str, nemesis: str, tmp_path: Path) -> No
     write_folder(result, keep_stores=False)
     for name in ("results.json", "history.jsonl", "history.edn", "report.html"):
         assert (tmp_path / "run" / name).stat().st_size, name
+
+
+def test_a_run_behind_all_guards(tmp_path: Path) -> None:
+    """The workload writes frames itself, too, so each way in which a run's clients sign and encrypt is used."""
+    settings = RunSettings("sends", "kill:leader", TIME_LIMIT_S, rate=60.0, guards=GUARDS)
+    result = execute(settings, tmp_path / "run", break_it=in_rounds(1))
+    assert [one for check in result.checks for one in check.anomalies] == []
+    assert result.problems == ()
+    assert any(op.is_client and op.type == "ok" and op.f == "frames" for op in result.ops)
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "nodes").glob("*.log"))
+    assert "AclException" not in logs
+    assert "plain text on a port" not in logs
 
 
 def test_a_planned_transfer_fails_no_send(tmp_path: Path) -> None:
