@@ -143,7 +143,7 @@ def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
 
 
 def refusal(cluster: Any, words: tuple[str, ...], code: int, reason: str) -> tuple[int, str]:
-    """Exit code and reason of what is refused; asked again, for in its time a slow machine may give no answer at all."""
+    """Exit code and reason of a refusal; asked again, for within its time a slow machine may give no answer at all."""
     found = (-1, "")
 
     def is_refused() -> bool:
