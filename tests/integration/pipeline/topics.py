@@ -13,7 +13,6 @@ from dledger_mq import ClientError, Message, MessageQueue, SendResult
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 
-
 PATIENCE_S = 300
 """Nothing takes that long, on whatever machine; a test that waits for more has failed."""
 
