@@ -308,10 +308,10 @@ async def test_a_client_may_be_started_before_its_group(
 
     async def use() -> None:
         if what == "producer":
-            async with Producer(namesrv, "g") as producer:
+            async with Producer(namesrv, "g", timeout_s=60) as producer:
                 await producer.send(Message("T", b"y"))
         elif what == "pull":
-            async with PullConsumer(namesrv, "g") as puller:
+            async with PullConsumer(namesrv, "g", timeout_s=60) as puller:
                 assert await puller.topics() == ("T",)
                 assert len(await puller.queues("T")) == 4
         else:
@@ -326,7 +326,7 @@ async def test_a_client_may_be_started_before_its_group(
         await until(lambda: "no name server answers" in caplog.text)
         async with open_fake_group(namesrv_port=port) as group:
             group.put("T", 0, b"x")
-            with anyio.fail_after(20):
+            with anyio.fail_after(60):
                 await seen.wait()
     assert caplog.text.count("no name server answers") == 1
     assert caplog.text.count(f"name server {namesrv} answers") == 1
