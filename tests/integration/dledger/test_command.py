@@ -88,7 +88,6 @@ def test_exit_codes_say_what_is_known(cluster: Any) -> None:
     assert cluster.run("status", "--timeout", "1").returncode == 1
     assert cluster.run("append", "--count", "0").returncode == 2
     assert cluster.run("append", "--timeout", "soon").returncode == 2
-    assert cluster.run("transfer", "--to", "n9").returncode == 2
     assert cluster.run("nothing").returncode == 2
     missing = cluster.run("append", "--file", str(cluster.folder / "missing"))
     assert missing.returncode == 2
@@ -96,6 +95,8 @@ def test_exit_codes_say_what_is_known(cluster: Any) -> None:
         assert b"Traceback" not in result.stderr
     cluster.start_all()
     assert cluster.run("get", "--index", "999").returncode == 1
+    refused = cluster.run("transfer", "--to", "n9", "--timeout", str(PATIENCE_S // 2))
+    assert (refused.returncode, b"cannot be handed to n9" in refused.stderr) == (1, True), refused
 
 
 def test_python_without_assertions_is_refused() -> None:
