@@ -62,7 +62,8 @@ class ByFile(LoadFileScheduling):
         for folder in TOGETHER:
             if nodeid.startswith(folder):
                 return folder
-        return super()._split_scope(nodeid)
+        scope: str = super()._split_scope(nodeid)
+        return scope
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
