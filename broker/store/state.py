@@ -195,6 +195,8 @@ class BrokerState:
                     first_offset = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
                     records = parse_records(entry.body, first_offset)
                 self._fold(entry, records)
+            if self.pops.discarded:
+                self.pops.let_go()
             self.applied_index = entry.index
             if self._is_marked:
                 self._is_marked = False
