@@ -264,9 +264,7 @@ def _change(pair: Pair, history: PopHistory, end_ns: int) -> None:
     place = (asked["group"], handle.queue, handle.offset)
     end = answer.get("end") or _end_of(pair.type)
     wanted_ms = asked["invisible_ms"]
-    use = Use(
-        place, handle.key, handle.popped_ms, end, pair.invoke, pair.completion, wanted_ms
-    )
+    use = Use(place, handle.key, handle.popped_ms, end, pair.invoke, pair.completion, wanted_ms)
     history.uses[place].append(use)
     _note_time(history, asked["group"], pair, wanted_ms, end_ns)
     if pair.completion is not None and pair.type == "ok":

@@ -12,8 +12,8 @@ run an answer comes no earlier than the question before it and that time, with t
     dead-handle   one handle was used twice with success, or after its message was handed out again
     forgotten     a handle was answered as not in flight while its time was not over, and nobody had used it
     overtaken     in order: handed out before all earlier messages of the queue were acknowledged or dead
-    lost          stored, and in the end neither acknowledged nor a dead letter, though the group passed all queues after
-                  everything was due again, for SETTLE_NS
+    lost          stored, and in the end neither acknowledged nor a dead letter, though the group passed all queues
+                  SETTLE_NS after everything was due again
     two-places    one message at two places of its topic, or twice among the dead letters
     other-message, other-content  what was handed out is not what was stored there
     unexpected    refused or never sent, and handed out
@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
+from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.delay import CLOCK_NS, SLEW_PER_MILLE
 from jepsen.checkers.popped import (
     ORIGINAL,
@@ -112,9 +113,7 @@ def _why_unknown(history: PopHistory, left: _Left) -> str:
     idle = [group for group in history.groups if group not in acknowledged]
     if idle or not acknowledged:
         return f"nothing was acknowledged: {', '.join(idle) or 'nobody popped'}"
-    if not any(
-        sum(not each.is_change for each in rows) > 1 for rows in history.handings.values()
-    ):
+    if not any(sum(not each.is_change for each in rows) > 1 for rows in history.handings.values()):
         return "nothing was handed out again"
     if left.unseen:
         return f"{left.unseen} messages are missing, and nobody waited for them long enough"
@@ -195,12 +194,12 @@ def _early(history: PopHistory, slew_per_mille: int) -> Iterator[Anomaly]:
         for before, after in pairwise(places):
             if generation(before) < generation(after):
                 got = history.handings[after][0]
-                had = [
+                earlier = [
                     each
                     for each in history.handings[before]
                     if each.invoke.index < got.invoke.index
                 ]
-                for last in had[-1:]:
+                for last in earlier[-1:]:
                     yield from _too_soon(history, last, got, slew_per_mille)
         for row, op in history.dead.get((group, key), ()):
             had = history.handings[places[-1]][-1]
@@ -227,7 +226,9 @@ def _too_soon(
         text = f"{(least_ns - took_ns) / 1e6:.0f} ms too early by the clock of the run"
     else:
         return
-    text = f"{_of(got.place, got.key)} was handed out again {text}: {had.popped_ms}, {got.popped_ms}"
+    text = (
+        f"{_of(got.place, got.key)} was handed out again {text}: {had.popped_ms}, {got.popped_ms}"
+    )
     yield Anomaly("early", text, (*had.ops, *got.ops))
 
 
@@ -292,8 +293,8 @@ def _forgotten(history: PopHistory, slew_per_mille: int) -> Iterator[Anomaly]:
             left_ns = had.invoke.t_ns + least_ns - grace_ns - done.t_ns
             if left_ns > 0 and not others:
                 text = (
-                    f"nothing was in flight under {use.popped_ms} of {_of(place, use.key)}, {left_ns / 1e6:.0f} ms before "
-                    "its time can be over"
+                    f"nothing was in flight under {use.popped_ms} of {_of(place, use.key)}, "
+                    f"{left_ns / 1e6:.0f} ms before its time can be over"
                 )
                 yield Anomaly("forgotten", text, (*had.ops, *use.ops))
 
@@ -305,7 +306,7 @@ def _overtaken(history: PopHistory) -> Iterator[Anomaly]:
         group, queue, _ = answer.handings[0].place
         if answer.is_ordered and generation(answer.handings[0].place) == ORIGINAL:
             by_queue[group, queue].append(answer)
-    stored: dict[str, dict[int, str]] = defaultdict(dict)
+    stored: dict[str, dict[QueueOffset, str]] = defaultdict(dict)
     for send in history.sends.values():
         if send.is_ok and send.queue is not None and send.offset is not None:
             stored[send.queue][send.offset] = send.key
@@ -323,11 +324,11 @@ def _overtaken_in(
     queue: str,
     *,
     answers: Sequence[PopAnswered],
-    keys: dict[int, str],
+    keys: dict[QueueOffset, str],
 ) -> Iterator[Anomaly]:
     """Go through the answers of a queue, by pop time; `keys` are the messages that are known to stand there."""
     waiting = sorted(keys, reverse=True)  # the lowest last
-    pending: set[int] = set()
+    pending: set[QueueOffset] = set()
     highest = -1
     for answer in answers:
         offsets = [each.place[2] for each in answer.handings]
@@ -344,13 +345,11 @@ def _overtaken_in(
         for offset in sorted(pending - set(offsets)):
             is_done = (group, keys[offset]) in history.dead or any(
                 use.is_ack and use.end in ("ok", "info") and use.invoke.index < completion.index
-                for use in history.uses.get((group, queue, offset), ())  # type: ignore[call-overload]
+                for use in history.uses.get((group, queue, offset), ())
             )
             pending.discard(offset)
             if not is_done:
-                text = (
-                    f"{group} was handed out {new} of {queue} before {keys[offset]} at {offset} was acknowledged"
-                )
+                text = f"{group} was handed out {new} of {queue} before {keys[offset]} at {offset} was acknowledged"
                 ops = history.sends[keys[offset]].ops if keys[offset] in history.sends else ()
                 yield Anomaly("overtaken", text, (*ops, *answer.handings[0].ops))
 
@@ -377,7 +376,9 @@ def _left(history: PopHistory) -> _Left:
                 continue
             places = popped.get((group, send.key), [])
             how = f"was handed out at {places}" if places else "was never handed out"
-            text = f"{send.key} of {send.queue} {how} to {group}, and is neither acknowledged nor dead"
+            text = (
+                f"{send.key} of {send.queue} {how} to {group}, and is neither acknowledged nor dead"
+            )
             lost.append(Anomaly("lost", text, (*send.ops, passed.invoke.index)))
     return _Left(lost, unseen)
 
@@ -390,8 +391,8 @@ def _two_places(history: PopHistory) -> Iterator[Anomaly]:
             ops = (*history.handings[one][0].ops, *history.handings[other][0].ops)
             yield Anomaly("two-places", f"{key} was handed out at {one} and at {other}", ops)
     for (group, key), rows in history.dead.items():
-        for (one, op), (other, _) in pairwise(rows):
-            text = f"{key} is a dead letter of {group} at {one.offset} and at {other.offset}"
+        for (first, op), (second, _) in pairwise(rows):
+            text = f"{key} is a dead letter of {group} at {first.offset} and at {second.offset}"
             yield Anomaly("two-places", text, (op.index,))
 
 

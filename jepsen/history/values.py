@@ -2,8 +2,8 @@
 
 A value is JSON, and nothing in an `Op` says of which shape. Whoever reads one names the shape, and `shaped` checks it:
 a history with other values than its readers expect is refused, where it would else be judged by what is missing.
-The meaning of the shapes of workloads stands in `checkers/messages.py`, `transactions.py`, `ordered.py` and `pops.py`; members
-that only a workload itself needs are its own.
+The meaning of the shapes of workloads stands in `checkers/messages.py`, `transactions.py`, `ordered.py` and
+`popped.py`; members that only a workload itself needs are its own.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from dledger_mq import (
 )
 from dledger_mq.client.popped_messages import popped_ms_of
 from dledger_mq.message import names
+from dledger_mq.message.numbers import QueueOffset
 from jepsen.checkers.places import check_places
 from jepsen.checkers.pops import check_pops
 from jepsen.checkers.queue_log import check_queue_log
@@ -59,6 +60,7 @@ from jepsen.history.values import (
     AckAsked,
     ChangeAsked,
     DeadRead,
+    Ends,
     GroupPassed,
     HandleEnd,
     PopAsked,
@@ -96,7 +98,7 @@ SHARES: Final = {"send": 30, "pop": 70}
 """Of what a worker does that holds nothing; who holds something works on it twice out of three times."""
 
 QUIET_NS: Final = 25 * SECOND_NS
-"""When nothing was handed out for so long in the end, what is missing does not come."""
+"""When nothing that is owed was handed out for so long in the end, what is missing does not come."""
 
 FINAL_TIMEOUT_NS: Final = 180 * SECOND_NS
 FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
@@ -300,9 +302,7 @@ class PopWorkload(Workload):
             return _ack_of(group, [handle], how="raw", node=node)
         if draw < 0.26:
             message = held.messages.pop(0)
-            invisible_ms = (
-                ORDERED_MS if held.group == ORDERED else chance.randint(*INVISIBLE_MS)
-            )
+            invisible_ms = ORDERED_MS if held.group == ORDERED else chance.randint(*INVISIBLE_MS)
             value = {
                 "group": held.group,
                 "handle": _as_row(handle_of(message)),
@@ -312,7 +312,8 @@ class PopWorkload(Workload):
             }
             self._drop_empty(worker)
             return Invocation("change", value)
-        how = chance.choice(("client", "raw", "each"))
+        hows: tuple[How, ...] = ("client", "raw", "each")
+        how = chance.choice(hows)
         together = chance.random() < 0.6
         count = len(held.messages) if together else 1
         messages = [held.messages.pop(0) for _ in range(count)]
@@ -357,9 +358,7 @@ class PopWorkload(Workload):
         worker.steps += 1
         if worker.steps % DEAD_EVERY == 0:
             return Invocation("dead", {"group": GROUPS[worker.steps // DEAD_EVERY % 2]})
-        group, topic = ((FREE, TOPIC), (ORDERED, TOPIC), (FREE, LEFT))[
-            (slot + worker.steps) % 3
-        ]
+        group, topic = ((FREE, TOPIC), (ORDERED, TOPIC), (FREE, LEFT))[(slot + worker.steps) % 3]
         how = "raw" if topic == LEFT or (slot + worker.steps // 3) % 2 else "client"
         return self._pop_of(
             worker,
@@ -372,14 +371,16 @@ class PopWorkload(Workload):
         )
 
     def _is_complete(self) -> bool:
-        is_held = any(worker.held for worker in self._workers)
-        if not any(self._owed.values()) and not is_held:
+        """Return whether nothing is owed, or nothing of it has come for long. What comes again is owed to nobody."""
+        if not any(self._owed.values()):
             return True
         return bool(self._handed_ns) and self.log.now_ns() > self._handed_ns + QUIET_NS
 
     def _until_passed(self, group: str) -> Generator:
         asking = Stagger(
-            FINAL_PAUSE_NS, Endless(lambda: Invocation("passed", {"group": group})), random.Random(0)
+            FINAL_PAUSE_NS,
+            Endless(lambda: Invocation("passed", {"group": group})),
+            random.Random(0),
         )
         return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: group in self._has_passed, asking))
 
@@ -404,9 +405,10 @@ class PopWorkload(Workload):
         """Note what a worker has now; what it pops of the topic that is to be left alone it forgets."""
         if not messages:
             return
-        self._handed_ns = self.log.now_ns()
         for message in messages:
             self.note_handle(asked["group"], message)
+            if key_of(message.body) in self._owed[asked["group"]]:
+                self._handed_ns = self.log.now_ns()
         if asked["topic"] == TOPIC or asked["invisible_ms"] == FINAL_MS:
             self._workers[slot].held.append(Held(asked["group"], list(messages)))
 
@@ -534,9 +536,7 @@ class PopClient:
             ends = await self._acknowledge_by_client(group, messages)
         elif asked["together"]:
             is_told = asked["how"] == "each"
-            ends = await self._raw.acknowledge_batch(
-                asked["node"], group, messages, each=is_told
-            )
+            ends = await self._raw.acknowledge_batch(asked["node"], group, messages, each=is_told)
         else:
             ends = [await self._raw.acknowledge(asked["node"], group, one) for one in messages]
         for handle, end in zip(handles, ends, strict=True):
@@ -610,11 +610,14 @@ class PopClient:
 
     async def _passed(self, group: str) -> Outcome:
         """Say where the group stands if that is the end of all queues that it pops."""
-        stands, ends = {}, {}
+        stands: Ends = {}
+        ends: Ends = {}
         async with PullConsumer(self._namesrv, group, timeout_s=TIMEOUT_S) as asker:
             for name, queue in self._workload.queues_of(group).items():
-                ends[name] = await end_of(asker, queue)
-                stands[name] = await asker.committed(queue) or 0 if ends[name] else 0
+                ends[name] = QueueOffset(await end_of(asker, queue))
+                stands[name] = (
+                    await asker.committed(queue) if ends[name] else None
+                ) or QueueOffset(0)
                 if stands[name] < ends[name]:
                     text = f"{group} stands at {stands[name]} of {ends[name]} in {name}"
                     return Outcome("fail", error=text)

@@ -31,6 +31,7 @@ RUNS = [
     ("transactions", "pause:leader"),
     ("transactions", "fsync-fail:leader"),
     ("ordered", "kill:leader"),
+    ("pop", "kill:leader"),
 ]
 
 

@@ -406,9 +406,7 @@ def test_another_content() -> None:
     history.do(0, "send", asked, {**asked, "offset": 1})
     at = history.log_ms
     rows = [[Q, 1, "m1", at, 100, 0, "paid 2"]]
-    history.do(
-        1, "pop", {"group": GROUP, "ordered": False, "invisible_ms": 100}, {"rows": rows}
-    )
+    history.do(1, "pop", {"group": GROUP, "ordered": False, "invisible_ms": 100}, {"rows": rows})
     history.ack(1, at)
     assert_shows_only(history.passed(), "other-content")
 
