@@ -347,8 +347,9 @@ def _fill(leader: Process, wanted: int) -> None:
             in_flight=16,
             seconds=2.0,
         )
-        assert not result.refused, f"{result.refused} batches were refused"
-        sent += result.requests * BATCH_COUNT
+        if result.refused == result.requests:
+            raise RuntimeError(f"all of {result.refused} batches were refused")
+        sent += (result.requests - result.refused) * BATCH_COUNT
 
 
 def _show(rows: Sequence[FlightCost | GroupCost], title: str, console: Console) -> None:
