@@ -63,6 +63,9 @@ ROLES: Final = ("leader", "follower")
 POPPERS: Final = 16
 ASKED: Final = 200
 IN_VAIN_MAX: Final = 60
+REFUSALS_MAX: Final = 10
+"""Bursts of sends of which nothing was taken, one after the other: a starved group may be electing."""
+
 SPARE: Final = 20_000
 """Messages more than are wanted in flight: those of a pop whose answer was lost are counted nowhere."""
 
@@ -339,7 +342,7 @@ def _fill(leader: Process, wanted: int) -> None:
     templates = [
         batch_template(TOPIC, queue, b"x" * 16, BATCH_COUNT) for queue in range(QUEUE_COUNT)
     ]
-    sent = 0
+    sent = in_vain = 0
     while sent < wanted:
         result = run_load(
             ("127.0.0.1", leader.port),
@@ -347,7 +350,8 @@ def _fill(leader: Process, wanted: int) -> None:
             in_flight=16,
             seconds=2.0,
         )
-        if result.refused == result.requests:
+        in_vain = in_vain + 1 if result.refused == result.requests else 0
+        if in_vain > REFUSALS_MAX:
             raise RuntimeError(f"all of {result.refused} batches were refused")
         sent += (result.requests - result.refused) * BATCH_COUNT
 
