@@ -1,4 +1,4 @@
-"""What is popped is due after half of its invisible time: somebody else gets it while its holder works on it."""
+"""What is popped is due at once: somebody else gets it while its holder works on it."""
 
 from collections.abc import Iterable, Sequence
 
@@ -26,7 +26,7 @@ def hand_out(
         again,
         now_ms=now_ms,
         skipped_ms=skipped_ms,
-        invisible_ms=max(1, invisible_ms // 2),
+        invisible_ms=1,
         is_repeat=is_repeat,
     )
 
