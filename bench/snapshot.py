@@ -69,18 +69,12 @@ class SnapshotCost:
 
 
 class Filling:
-    """A state that grows by entries, folded as a follower folds them.
-
-    Attributes:
-        state: the state.
-        position: where the next entry begins.
-        staging: what entries are built by.
-    """
+    """A state that grows by entries."""
 
     def __init__(self, folder: Path, queues: int) -> None:
         self.state = BrokerState(UnitFiles(folder), SegmentFiles(folder))
         self.position = Position(0)
-        self.staging = Staging(self.state, HOST)
+        self._staging = Staging(self.state, HOST)
         self._queues = queues
         self._number = 0
 
@@ -89,7 +83,7 @@ class Filling:
         for _ in range(0, messages, ENTRY_COUNT):
             for _ in range(ENTRY_COUNT):
                 queue = self._number % self._queues
-                self.staging.stage(
+                self._staging.stage(
                     b"Bench-of-topics-%06d" % (queue // TOPIC_QUEUES),
                     QueueId(queue % TOPIC_QUEUES),
                     b"x" * 1024,
@@ -99,7 +93,7 @@ class Filling:
                 )
                 self._number += 1
             index = Index(self.state.applied_index + 1)
-            body = self.staging.build_entry(self.position, START_MS + index).body
+            body = self._staging.build_entry(self.position, START_MS + index).body
             entry = Entry(index, Term(1), self.position, EntryKind.NORMAL, body)
             self.position = entry.end_position
             self.state.apply([entry])
@@ -119,7 +113,7 @@ def main() -> int:
         store = SnapshotStore(PosixDisk(Path(folder)))
         for how in ("at once", "in parts", "32 000 later"):
             filling.fold(32_000 if how.endswith("later") else ENTRY_COUNT)
-            costs.append(measure_snapshot(how, filling, store, Path(folder)))
+            costs.append(_measure(how, filling, store, Path(folder)))
     if options.json:
         sys.stdout.write(json.dumps([asdict(cost) for cost in costs]) + "\n")
     else:
@@ -129,10 +123,8 @@ def main() -> int:
     return 0
 
 
-def measure_snapshot(
-    how: str, filling: Filling, store: SnapshotStore, folder: Path
-) -> SnapshotCost:
-    """Take one snapshot and open it; `how` is "at once" or any other text."""
+def _measure(how: str, filling: Filling, store: SnapshotStore, folder: Path) -> SnapshotCost:
+    """Take one snapshot and open it."""
     cost = SnapshotCost(how)
     state = filling.state
     began_s = time.perf_counter()
