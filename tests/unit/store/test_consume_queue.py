@@ -7,16 +7,11 @@ import struct
 import pytest
 from crc32c import crc32c
 
-from broker.store.consume_queue import (
-    UNIT_BYTES,
-    ConsumeQueue,
-    ConsumeQueues,
-    MemoryUnitStore,
-    QueueKey,
-)
+from broker.store.consume_queue import ConsumeQueue, ConsumeQueues
 from broker.store.errors import NoRoomError
 from broker.store.queue_gathering import STEP_QUEUES, QueueGathering
 from broker.store.saved import QueueRow
+from broker.store.unit_stores import UNIT_BYTES, MemoryUnitStore, QueueKey
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 
 
