@@ -730,9 +730,13 @@ class ConsumeQueues:
         began, count = self._sorted, self._change_count
         if self._sorted_at == count:
             return
-        runs = [began[first : first + SORT_QUEUES] for first in range(0, len(began), SORT_QUEUES)]
-        for run in runs:
+        end = len(began)
+        runs: list[list[ConsumeQueue]] = []
+        for first in range(0, end, SORT_QUEUES):
+            those = began[first : first + SORT_QUEUES]
+            run = [each for each in those if self.by_key.get(each.key) is each]  # others are gone
             run.sort(key=_key_of)
+            runs.append(run)
             yield
         merged: list[ConsumeQueue] = []
         queues = merge(*runs, key=_key_of)
@@ -740,7 +744,7 @@ class ConsumeQueues:
             merged += step
             yield
         if self._sorted is began:  # else somebody has sorted them meanwhile
-            self._sorted = merged + began[len(merged) :]
+            self._sorted = merged + began[end:]
             self._sorted_at = count
 
     def digest(self) -> int:

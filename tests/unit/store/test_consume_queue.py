@@ -261,6 +261,23 @@ def test_the_digest_of_all_queues_follows_every_change() -> None:
     assert queues.digest() == plain_digest(queues)
 
 
+def test_queues_that_are_sorted_in_steps_are_those_that_are_there() -> None:
+    """A topic that was deleted before its queue was ever sorted counted in the digest once a snapshot was gathered."""
+    queues = ConsumeQueues(MemoryUnitStore(), lambda _topic: False)
+    for key in ((b"T", 1), (b"Z", 0), (b"A", 0)):
+        queues.create(key).append(1000, 100, 0)
+    queues.drop_topic("T")
+    for _ in queues.sort_steps():
+        queues.create((b"B", len(queues.by_key)))
+    assert queues.digest() == plain_digest(queues)
+    queues.drop_topic("B")
+    queues.create((b"Z", 1))
+    for _ in queues.sort_steps():
+        pass
+    assert queues.digest() == plain_digest(queues)
+    assert not list(queues.sort_steps())
+
+
 def test_no_step_of_gathering_goes_through_all_queues(monkeypatch: pytest.MonkeyPatch) -> None:
     """A count, not a time: rows that are drawn in one step, with more queues than one step may have."""
     drawn: list[int] = [0]
