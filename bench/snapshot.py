@@ -6,25 +6,18 @@ Folds entries of 32 messages of 1 KiB with a key each, spread over the queues, w
 it. First as it was before docs/adr/0188, gathered at once and written whole; then in steps, with parts that the next
 one names again; and once more 32 000 messages later. "MB" is the snapshot's file, without parts. A stop is the
 processor time of the longest step on the loop's thread: what holds up the loop of a machine with nothing else to do.
-
-Each is opened twice, in a process of its own: reading all parts and writing their units into files again, as before
-docs/adr/0253, and serving them where they stand. What is said is processor time, the system's work for the process
-included, and by how much its memory grows.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
@@ -47,13 +40,6 @@ HOST = bytes((127, 0, 0, 1)) + (10911).to_bytes(4, "big")
 START_MS = 1_700_000_000_000
 
 
-class OpeningCost(NamedTuple):
-    """The cost of one opening: processor time, and memory that stays."""
-
-    cpu_s: float = 0.0
-    memory_mb: float = 0.0
-
-
 @dataclass
 class SnapshotCost:
     """The costs of one snapshot.
@@ -64,8 +50,7 @@ class SnapshotCost:
         taken_s: from the first step to the synced file.
         stop_ms: processor time of the longest step.
         held_ms: processor time of the steps for which the fold must stand still.
-        read: what it takes to have the state again where all parts are read.
-        opened: what it takes where they stay where they are.
+        opened_s: until the state is there again.
     """
 
     how: str
@@ -74,8 +59,7 @@ class SnapshotCost:
     taken_s: float = 0.0
     stop_ms: float = 0.0
     held_ms: float = 0.0
-    read: OpeningCost = OpeningCost()
-    opened: OpeningCost = OpeningCost()
+    opened_s: float = 0.0
 
     def note(self, began_s: float, *, is_held: bool) -> None:
         """Note the end of a step."""
@@ -154,30 +138,12 @@ def _measure(how: str, filling: Filling, store: SnapshotStore, folder: Path) -> 
     snapshot = _write(chunks, store, meta, cost)
     cost.taken_s = time.perf_counter() - began_s
     cost.size_bytes = snapshot.size_bytes
-    cost.read = _open(folder, snapshot, state.digest(), in_place=False)
-    cost.opened = _open(folder, snapshot, state.digest(), in_place=True)
+    again = BrokerState(UnitFiles(folder / "b"), SegmentFiles(folder / "b"))
+    began_s = time.perf_counter()
+    again.restore_sealed(store.sealed_chunks(snapshot))
+    assert again.digest() == state.digest(), f"{again.digest()} after {state.digest()}"
+    cost.opened_s = time.perf_counter() - began_s
     return cost
-
-
-def _open(folder: Path, snapshot: SnapshotFile, digest: int, *, in_place: bool) -> OpeningCost:
-    """Open a snapshot in a process of its own."""
-    with get_context("spawn").Pool(1) as pool:
-        return pool.apply(_open_here, (folder, snapshot, digest, in_place))
-
-
-def _open_here(folder: Path, snapshot: SnapshotFile, digest: int, in_place: bool) -> OpeningCost:
-    memory, began_s = _resident_bytes(), time.process_time()
-    store = SnapshotStore(PosixDisk(folder))
-    state = BrokerState(UnitFiles(folder / "b"), SegmentFiles(folder / "b"))
-    state.restore_sealed(store.sealed_chunks(snapshot) if in_place else store.chunks(snapshot))
-    assert state.digest() == digest, f"{state.digest()} after {digest}"
-    cpu_s = time.process_time() - began_s
-    return OpeningCost(cpu_s, (_resident_bytes() - memory) / 1e6)
-
-
-def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def _prepare(filling: Filling, cost: SnapshotCost) -> None:
@@ -220,8 +186,7 @@ def _table(costs: list[SnapshotCost], title: str) -> Table:
     table = Table(title=title)
     for column in ("gathered", "MB", "written MB", "taken s", "longest stop ms", "fold held ms"):
         table.add_column(column, justify="left" if column == "gathered" else "right")
-    for column in ("all read s", "its MB", "opened s", "its MB"):
-        table.add_column(column, justify="right")
+    table.add_column("opened s", justify="right")
     for cost in costs:
         table.add_row(
             cost.how,
@@ -230,10 +195,7 @@ def _table(costs: list[SnapshotCost], title: str) -> Table:
             f"{cost.taken_s:.2f}",
             f"{cost.stop_ms:.1f}",
             f"{cost.held_ms:.1f}",
-            f"{cost.read.cpu_s:.2f}",
-            f"{cost.read.memory_mb:.0f}",
-            f"{cost.opened.cpu_s:.2f}",
-            f"{cost.opened.memory_mb:.0f}",
+            f"{cost.opened_s:.2f}",
         )
     return table
 
