@@ -174,7 +174,7 @@ class BrokerCluster(SimCluster):
             for reason in found.refused:
                 self._demand_parts(node, reason)
             while (part := store.in_use.unverified()) is not None:
-                self.counts["parts-in-use"] += 1
+                self.counts["served-from-parts"] += 1
                 with suppress(CorruptionError):  # it is noted there
                     part.verify()
             lost = store.in_use.set_lost_aside()
