@@ -30,7 +30,10 @@ def small_benches() -> Iterator[tuple[str, str]]:
         if path.stem not in PARTS_OF_OTHERS and "\nif __name__ ==" in source:
             question = (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0]
             yield f"python -m bench.{path.stem}", question
-    yield "python -m bench.pipeline", "the jobs on Spark: exactly-once, scan, source, archive"
+    yield (
+        "python -m bench.pipeline",
+        "the jobs on Spark: exactly-once, scan, decode, source, archive",
+    )
 
 
 def run(_: argparse.Namespace) -> int:

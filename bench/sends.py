@@ -147,7 +147,7 @@ def switch_access_on(cluster: Alone) -> None:
     )
     rules = AccessRules(accounts={account.access_key: account})
     dispatch = cluster.brokers[cluster.voters[0]].controller.services.dispatch
-    dispatch.guard = AccessGuard(rules, lambda: cluster.now_ms)
+    dispatch.guard = AccessGuard(rules)
 
 
 def measure(sender: Sender, load: SendLoad, messages: int) -> float:

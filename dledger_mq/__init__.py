@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from dledger.version import __version__
+    from dledger_mq.client.ack_errors import (
+        AckError,
+        AckOutcomeUnknownError,
+        AckRefusedError,
+        HandleExpiredError,
+    )
     from dledger_mq.client.admin import Admin, GroupDescription, TopicDescription
     from dledger_mq.client.consume_results import ConsumeResult, Later
     from dledger_mq.client.credentials import Credentials, read_credentials
@@ -39,6 +45,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.idempotent_producer import IdempotentProducer, RowsResult, row_key
     from dledger_mq.client.lane import PendingSend
     from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
+    from dledger_mq.client.popped_messages import PoppedMessage
     from dledger_mq.client.process_queue import FlowLimits
     from dledger_mq.client.producer import Producer
     from dledger_mq.client.pull_consumer import PullConsumer
@@ -46,6 +53,7 @@ if TYPE_CHECKING:
     from dledger_mq.client.queues import MessageQueue
     from dledger_mq.client.rebalance_listener import RebalanceListener
     from dledger_mq.client.send_maker import Row
+    from dledger_mq.client.simple_consumer import SimpleConsumer
     from dledger_mq.client.subscriptions import BySql
     from dledger_mq.client.tls import make_tls_context
     from dledger_mq.client.transaction_producer import (
@@ -56,6 +64,9 @@ if TYPE_CHECKING:
 
 # Loaded when they are first asked for: the codecs must be importable without sockets and a loop.
 _HOMES = {
+    "AckError": "dledger_mq.client.ack_errors",
+    "AckOutcomeUnknownError": "dledger_mq.client.ack_errors",
+    "AckRefusedError": "dledger_mq.client.ack_errors",
     "Admin": "dledger_mq.client.admin",
     "BySql": "dledger_mq.client.subscriptions",
     "ClientClosedError": "dledger_mq.client.errors",
@@ -68,6 +79,7 @@ _HOMES = {
     "Credentials": "dledger_mq.client.credentials",
     "FlowLimits": "dledger_mq.client.process_queue",
     "GroupDescription": "dledger_mq.client.admin",
+    "HandleExpiredError": "dledger_mq.client.ack_errors",
     "IdempotentProducer": "dledger_mq.client.idempotent_producer",
     "InvalidMessageError": "dledger_mq.client.errors",
     "Later": "dledger_mq.client.consume_results",
@@ -78,6 +90,7 @@ _HOMES = {
     "NoRouteError": "dledger_mq.client.errors",
     "NotConnectedError": "dledger_mq.client.errors",
     "PendingSend": "dledger_mq.client.lane",
+    "PoppedMessage": "dledger_mq.client.popped_messages",
     "Producer": "dledger_mq.client.producer",
     "PullAnswer": "dledger_mq.client.group_requests",
     "PullConsumer": "dledger_mq.client.pull_consumer",
@@ -92,6 +105,7 @@ _HOMES = {
     "SendOutcomeUnknownError": "dledger_mq.client.errors",
     "SendRefusedError": "dledger_mq.client.errors",
     "SendResult": "dledger_mq.client.messages",
+    "SimpleConsumer": "dledger_mq.client.simple_consumer",
     "TooLateError": "dledger_mq.client.errors",
     "TopicDescription": "dledger_mq.client.admin",
     "TransactionProducer": "dledger_mq.client.transaction_producer",
@@ -113,6 +127,9 @@ def __getattr__(name: str) -> object:
 
 
 __all__ = [
+    "AckError",
+    "AckOutcomeUnknownError",
+    "AckRefusedError",
     "Admin",
     "BySql",
     "ClientClosedError",
@@ -125,6 +142,7 @@ __all__ = [
     "Credentials",
     "FlowLimits",
     "GroupDescription",
+    "HandleExpiredError",
     "IdempotentProducer",
     "InvalidMessageError",
     "Later",
@@ -135,6 +153,7 @@ __all__ = [
     "NoRouteError",
     "NotConnectedError",
     "PendingSend",
+    "PoppedMessage",
     "Producer",
     "PullAnswer",
     "PullConsumer",
@@ -149,6 +168,7 @@ __all__ = [
     "SendOutcomeUnknownError",
     "SendRefusedError",
     "SendResult",
+    "SimpleConsumer",
     "TooLateError",
     "TopicDescription",
     "TransactionProducer",

@@ -11,6 +11,7 @@ from typing import Final
 
 from broker.node.config import MACHINES_MAX
 from jepsen.clients import cpp, java
+from jepsen.guards import Guard
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
 from jepsen.systems.api import NETWORKS, Network, Subject, SubjectMaker, SystemOptions
@@ -60,6 +61,7 @@ class WorkloadEntry:
         workers_min: it needs so many.
         lacking: says what this machine lacks for it, None when it can be run.
         shares_groups: whether it works on machines that share several broker groups.
+        signs: whether all of its clients can show an account, and speak TLS.
     """
 
     make: Callable[[int], Workload]
@@ -69,6 +71,7 @@ class WorkloadEntry:
     workers_min: int = 1
     lacking: Callable[[], str | None] = lambda: None
     shares_groups: bool = True
+    signs: bool = True
 
 
 def _broker_systems(folder: Path, options: SystemOptions) -> AbstractContextManager[Subject]:
@@ -128,6 +131,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         "queue, with Apache's C++ client among the clients",
         workers_min=2,
         lacking=cpp.lacking,
+        signs=False,
     ),
     "queue-java": WorkloadEntry(
         partial(ForeignQueueWorkload, java.JAVA),
@@ -136,6 +140,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         workers_min=2,
         lacking=java.lacking,
         shares_groups=False,
+        signs=False,
     ),
     "together": WorkloadEntry(
         partial(SideBySide, {"queue": QueueWorkload, **_BESIDE}),
@@ -149,6 +154,7 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         "together, with Apache's C++ client among the clients; what make demo runs",
         workers_min=10,
         lacking=cpp.lacking,
+        signs=False,
     ),
 }
 
@@ -238,6 +244,25 @@ def check_machines(workload: str, faults: Sequence[Fault], *, nodes: int, networ
         raise UnknownNameError(f"{nodes} machines cannot share groups: 1, 3, 5 or {MACHINES_MAX}")
     if network == "proxies":
         raise UnknownNameError("no proxies between machines: --network namespaces")
+
+
+def check_guards(workload: str, system: str, network: Network, guards: Sequence[Guard]) -> None:
+    """Check that a run can be made behind these guards. Raises UnknownNameError."""
+    entry = workload_entry(workload)
+    name = system or next(iter(entry.systems))
+    if guards and name == "pysyncobj":
+        raise UnknownNameError(f"{name} has no guards of ours: it is there to be compared with")
+    if "accounts" in guards and name == "log":
+        raise UnknownNameError("a plain log knows no accounts: --guards secret,tls")
+    foreign = [guard for guard in guards if guard != "secret"]
+    if foreign and not entry.signs:
+        raise UnknownNameError(
+            f"{workload}: the foreign client is set up without {' and '.join(foreign)}"
+        )
+    if "tls" in guards and network == "proxies":
+        raise UnknownNameError(
+            "proxies read who sends each frame, and could not behind TLS: --network namespaces"
+        )
 
 
 def network_for(faults: Sequence[Fault], asked: Network | None, *, groups: int = 1) -> Network:

@@ -43,6 +43,7 @@ from jepsen.catalogue import (
 )
 from jepsen.checkers.judging import judge
 from jepsen.checklist import command as checklist
+from jepsen.guards import GUARDS, Guard
 from jepsen.measure import KINDS, check_no_failed_sends, in_rounds, settings_of, times_of
 from jepsen.nemeses.registry import named, specifications
 from jepsen.processes import sigterm_as_interrupt
@@ -110,6 +111,7 @@ def _run(options: argparse.Namespace, console: Console) -> int:
         network=network_for(faults, options.network, groups=options.groups),
         system=options.system,
         groups=options.groups,
+        guards=options.guards,
     )
     folder = options.keep or Path(tempfile.mkdtemp(prefix="dledger-jepsen-"))
     summary = _made(settings, folder, console, keep_stores=options.keep_stores)
@@ -269,6 +271,13 @@ def _add_run_arguments(run: argparse.ArgumentParser) -> None:
         metavar="G",
         help="broker groups that the nodes share; with several, each node is a machine (dledger-node)",
     )
+    run.add_argument(
+        "--guards",
+        type=guards,
+        default=(),
+        metavar="G[,G2]",
+        help=f"what keeps strangers out, of {', '.join(GUARDS)}; clients and harness show what they need",
+    )
     run.add_argument("--rate", type=positive, default=150.0, help="operations per second")
     run.add_argument("--concurrency", type=count, default=8, help="clients at work")
     run.add_argument(
@@ -349,6 +358,20 @@ def groups(text: str) -> int:
     if not 1 <= number <= GROUPS_MAX:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of groups, 1 to {GROUPS_MAX}")
     return number
+
+
+def guards(text: str) -> tuple[Guard, ...]:
+    """Read what keeps strangers out, in the order of GUARDS.
+
+    Raises:
+        argparse.ArgumentTypeError: one of them is not there.
+    """
+    asked = {word.strip() for word in text.split(",") if word.strip()}
+    if unknown := sorted(asked - set(GUARDS)):
+        raise argparse.ArgumentTypeError(
+            f"{', '.join(map(repr, unknown))}: there are {', '.join(GUARDS)}"
+        )
+    return tuple(guard for guard in GUARDS if guard in asked)
 
 
 def members(text: str) -> int:

@@ -12,25 +12,17 @@ from typing import Final
 from dledger import parse_peers
 from dledger.config import is_loopback
 
-_OF_ALL: Final = "known to all who read this"
+KNOWN_TO_ALL: Final = "known to all who read this"
 
 
 def secret_of(peers: str) -> str | None:
     """Return the secret of a group, for its clients; None: its members are on loopback, and have none."""
-    return None if all(is_loopback(peer.host) for peer in parse_peers(peers)) else _OF_ALL
-
-
-def secret_options(peers: str, folder: Path) -> list[str]:
-    """Return the options that give a group's members their secret, which is written into a folder; none on loopback."""
-    secret = secret_of(peers)
-    if secret is None:
-        return []
-    return ["--secret-file", str(write_secret(folder))]
+    return None if all(is_loopback(peer.host) for peer in parse_peers(peers)) else KNOWN_TO_ALL
 
 
 def write_secret(folder: Path) -> Path:
     """Write the secret into a folder, for its owner's eyes; return the file."""
     path = folder / "group.secret"
     path.touch(mode=0o600)
-    path.write_text(_OF_ALL + "\n")
+    path.write_text(KNOWN_TO_ALL + "\n")
     return path

@@ -27,6 +27,7 @@ import trio
 from jepsen.catalogue import (
     UnknownNameError,
     WorkloadEntry,
+    check_guards,
     check_machines,
     check_nodes,
     make_faults,
@@ -44,6 +45,7 @@ from jepsen.checkers.replicas import check_replicas
 from jepsen.checkers.results import Checker, CheckResult, merged
 from jepsen.checkers.work import check_work
 from jepsen.generators import SECOND_NS, Stagger, TimeLimit, Until
+from jepsen.guards import Guard
 from jepsen.history.ops import OBSERVER, Op, OpLog
 from jepsen.history.phases import PHASE, Phase, phase_at_end
 from jepsen.interpreter import Interpreter
@@ -87,6 +89,7 @@ class RunSettings:
         groups: broker groups that the nodes share, which are machines then.
         pace: of the faults.
         command: that makes such a run, where `dledger-jepsen run` does not.
+        guards: what keeps strangers out.
     """
 
     workload: str
@@ -101,6 +104,7 @@ class RunSettings:
     system: str = ""
     command: str = ""
     groups: int = 1
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -343,6 +347,7 @@ def execute(
     entry, faults = workload_entry(settings.workload), make_faults(settings.nemesis)
     make_system = system_maker(entry, settings.system, settings.network)
     _check_workers(settings, entry)
+    check_guards(settings.workload, settings.system, settings.network, settings.guards)
     if settings.groups == 1:
         check_nodes(faults)
     else:
@@ -350,7 +355,7 @@ def execute(
     _make_folder(folder)
     if skipped := "; ".join(_lacking(settings, entry, faults)):
         return RunResult(settings, (), (), (), {}, folder, skipped)
-    options = SystemOptions(settings.nodes, settings.network, settings.groups)
+    options = SystemOptions(settings.nodes, settings.network, settings.groups, settings.guards)
     workload = entry.make(settings.workers)
     problems: list[str] = []
     counts: Mapping[str, int] = {}

@@ -157,5 +157,6 @@ class BrokerView:
         if self._consumer is None:
             group = self._options.commit_group or READ_GROUP
             server = self._options.name_server
-            self._consumer = PullConsumer(server, group, timeout_s=TRY_S).open()
+            access = self._options.access.arguments()
+            self._consumer = PullConsumer(server, group, timeout_s=TRY_S, **access).open()
         return self._consumer

@@ -12,10 +12,14 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from dledger.errors import DLedgerError
+from broker.admin.credentials_option import add_credentials_option, credentials_of
+from broker.admin.tls_options import add_tls_options, tls_of
+from dledger.errors import ConfigError, DLedgerError
 from dledger.version import __version__
+from dledger_mq.client.credentials import credentials_for_all
 from dledger_mq.client.errors import ClientError
-from pipeline.errors import EXIT_FOUND, PipelineError
+from dledger_mq.client.tls import tls_for_all
+from pipeline.errors import EXIT_FOUND, EXIT_INCONCLUSIVE, PipelineError
 from pipeline.jobs import JOBS, Job, load
 from pipeline.jobs.context import JobContext
 
@@ -30,7 +34,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     context = JobContext(options)
     try:
         try:
-            return jobs[options.job].run(context)
+            with tls_for_all(tls_of(options)), credentials_for_all(credentials_of(options)):
+                return jobs[options.job].run(context)
         finally:
             context.close()
     except BaseException as error:
@@ -59,6 +64,8 @@ def _report(job: str, error: BaseException) -> int | None:
             # Whoever read our output has seen enough; Python must not complain about it at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return EXIT_FOUND
+        case ConfigError():
+            return _print_error(job, str(error), EXIT_INCONCLUSIVE)
         case OSError() | DLedgerError() | ClientError():
             return _print_error(job, str(error), EXIT_FOUND)
         case _:
@@ -90,6 +97,8 @@ def _parser(jobs: dict[str, Job]) -> argparse.ArgumentParser:
         "docs/pipeline.md and docs/pipeline-jobs.md describe every job.",
     )
     parser.add_argument("--version", action="version", version=f"%(prog)s {__version__}")
+    add_tls_options(parser)
+    add_credentials_option(parser)
     commands = parser.add_subparsers(dest="job", required=True, metavar="JOB")
     for job in jobs.values():
         command = commands.add_parser(job.name, help=job.summary, description=job.summary)

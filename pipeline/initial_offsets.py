@@ -8,17 +8,17 @@ down beside the checkpoint, and read back ever after.
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from pipeline.errors import InconclusiveError, PipelineUsageError
+from pipeline.locations import Location
 from pipeline.offsets import OffsetsForm, from_form, to_form
 from pipeline.written_once import written_once
 
 VERSION: Final = 1
 
 
-def kept_offsets(path: Path, settle: Callable[[], OffsetsForm]) -> OffsetsForm:
+def kept_offsets(path: Location, settle: Callable[[], OffsetsForm]) -> OffsetsForm:
     """Return the offsets in a file; if there is none, write it first with the result of `settle`.
 
     Raises:

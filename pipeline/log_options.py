@@ -9,6 +9,7 @@ from typing import Final
 import pyarrow as pa
 
 from dledger.raft.ids import Index
+from pipeline.access import BrokerAccess, read_access
 from pipeline.committed import ask_group, committed_by_group
 from pipeline.options import OptionReader
 from pipeline.scan.batches import RecordSelection, ScanOptions
@@ -52,6 +53,7 @@ class LogOptions:
     broker_name: str | None
     properties_as_map: bool
     include_metadata: bool
+    access: BrokerAccess
 
 
 def read_log_options(given: Mapping[str, str]) -> LogOptions:
@@ -83,6 +85,7 @@ def read_log_options(given: Mapping[str, str]) -> LogOptions:
         broker_name=reader.text("brokerName"),
         properties_as_map=reader.choice("propertiesAs", ("json", "map"), "json") == "map",
         include_metadata=reader.boolean("includeMetadata", default=False),
+        access=read_access(reader),
     )
     if options.up_to is not None and options.name_server is not None:
         raise reader.error("upTo", "and nameServer both say how far to read: give one")
@@ -144,6 +147,7 @@ def plan_log(options: LogOptions) -> ScanPlan:
 def committed_bound(options: LogOptions, store: Store) -> CommittedBound:
     """Return how far the log may be read, by the group or by `upTo`."""
     if options.name_server is not None:
-        answers = ask_group(options.name_server, options.group)
+        with options.access.for_all():
+            answers = ask_group(options.name_server, options.group)
         return committed_by_group(answers, options.node)
     return given_bound(options.up_to or SNAPSHOT, store)

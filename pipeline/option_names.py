@@ -7,6 +7,11 @@ from __future__ import annotations
 
 from typing import Final
 
+_ACCESS_OPTIONS: Final = (
+    *("credentialsPath", "tls", "tlsTrustPath", "tlsCertPath", "tlsKeyPath"),
+    *("tlsKeyPasswordPath", "tlsInsecure"),
+)
+
 SOURCE_OPTIONS: Final = frozenset(
     {
         *("nameServer", "topic", "subscribe", "topicPattern", "subscribePattern", "assign"),
@@ -19,6 +24,7 @@ SOURCE_OPTIONS: Final = frozenset(
         *("fetchOffset.numRetries", "fetchOffset.retryIntervalMs"),
         *("includeProperties", "includeHeaders", "propertiesAs", "includeMetadata"),
         *("commitGroup", "metadataPath", "readFrom", "includeArchive"),
+        *_ACCESS_OPTIONS,
     }
 )
 
@@ -28,5 +34,6 @@ SINK_OPTIONS: Final = frozenset(
         *("sendBatchBytes", "sendTimeoutMs", "retries", "maxRowsPerSecond"),
         *("olderBatch", "countsPath"),
         *("metadataPath", "checkpointLocation"),
+        *_ACCESS_OPTIONS,
     }
 )

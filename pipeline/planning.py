@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import Final, Protocol
 
 from dledger_mq.client.queues import MessageQueue
@@ -259,7 +258,7 @@ class StreamOffsets:
             self._initial = (
                 self._settle_initial()
                 if folder is None
-                else kept_offsets(Path(folder) / INITIAL_FILE, self._settle_initial)
+                else kept_offsets(folder / INITIAL_FILE, self._settle_initial)
             )
         return self._initial
 

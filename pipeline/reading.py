@@ -81,7 +81,10 @@ def read_batches(
         PipelineError: what `RangePuller` raises, or damaged records; names the ranges.
     """
     consumer = PullConsumer(
-        options.name_server, READ_GROUP, timeout_s=options.retry_timeout_ms / 1000
+        options.name_server,
+        READ_GROUP,
+        timeout_s=options.retry_timeout_ms / 1000,
+        **options.access.arguments(),
     )
     with consumer, closing(ahead(RangePuller(consumer, options).chunks(ranges))) as chunks:
         for broker_name, records in _gathered(chunks):

@@ -23,12 +23,13 @@ from dledger_mq.message.names import (
     is_system_topic,
     topic_problem,
 )
+from pipeline.access import BrokerAccess, read_access
 from pipeline.assignment import AssignedQueues, read_assignment
 from pipeline.errors import PipelineUsageError
+from pipeline.locations import Location, LocationError, location
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.option_names import SINK_OPTIONS
 from pipeline.options import OptionReader
-from pipeline.written_once import NOT_HERE, folder_here
 
 Use = Literal["batch", "stream", "either"]
 """The kind of reading; "either" while that is not known: then only what suits neither is refused."""
@@ -99,9 +100,10 @@ class SourceOptions:
     properties_as_map: bool
     has_metadata: bool
     commit_group: str | None
-    metadata_path: str | None
+    metadata_path: Location | None
     reads_followers: bool
-    archive: str | None
+    archive: Location | None
+    access: BrokerAccess
 
     def wants(self, topic: str) -> bool:
         """Return whether a topic is one of those asked for, whether it exists or not."""
@@ -161,9 +163,10 @@ def read_source_options(
         properties_as_map=options.choice("propertiesAs", ("json", "map"), "json") == "map",
         has_metadata=options.boolean("includeMetadata", default=False),
         commit_group=_commit_group(options),
-        metadata_path=_metadata_path(options),
+        metadata_path=_location(options, "metadataPath"),
         reads_followers=options.choice("readFrom", ("leader", "any"), "leader") == "any",
-        archive=options.text("includeArchive"),
+        archive=_location(options, "includeArchive"),
+        access=read_access(options),
     )
     options.finish(SINK_OPTIONS if is_table else ())
     return read
@@ -315,14 +318,12 @@ def _commit_group(options: OptionReader) -> str | None:
     return group
 
 
-def _metadata_path(options: OptionReader) -> str | None:
-    path = options.text("metadataPath")
-    if path is None:
-        return None
-    folder = folder_here(path)
-    if folder is None:
-        raise options.error("metadataPath", f"is {path!r}; {NOT_HERE}")
-    return folder
+def _location(options: OptionReader, name: str) -> Location | None:
+    path = options.text(name)
+    try:
+        return None if path is None else location(path)
+    except LocationError as error:
+        raise options.error(name, f"names no folder: {error}") from None
 
 
 def matching(pattern: str, topics: Iterable[str]) -> tuple[str, ...]:

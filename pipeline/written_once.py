@@ -1,33 +1,30 @@
 """Small JSON files that are written once: what a query or a sink settled at its start, and must find ever after.
 
-A file appears whole or not at all, and is on disk before its content is used. Of two who write it the first one
-wins, and the second one gets what the first one wrote. What the content means is the caller's business.
+They stand in a folder of this machine, or in an object store (adr/0244). A file appears whole or not at all, and is
+durable before its content is used. Of two who write it the first one wins, and the second one gets what the first one
+wrote. What the content means is the caller's business.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
 
 from dledger import DiskFullError
 from dledger.storage.posix import PosixDisk
 from dledger.storage.whole_file import settle_whole, write_aside
 from pipeline.errors import InconclusiveError
-
-NOT_HERE: Final = "it must be a folder that the driver sees"
-_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+from pipeline.locations import Location, ObjectPath
 
 
-def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
+def written_once(file: Location, what: str, settle: Callable[[], object]) -> object:
     """Return the JSON value in a file; if there is none, write it first with the result of `settle`.
 
     Args:
-        path: the file; its folders are made.
+        file: where; its folders are made.
         what: it holds, for errors.
         settle: says the value; what it raises is passed on.
 
@@ -35,30 +32,57 @@ def written_once(path: Path, what: str, settle: Callable[[], object]) -> object:
         InconclusiveError: the file cannot be read or written, or holds no JSON.
     """
     try:
-        if path.exists():
-            return _read(path)
+        with suppress(FileNotFoundError):
+            return _read(file)
     except (OSError, ValueError) as error:
-        raise InconclusiveError(f"{what} in {path} cannot be read: {error}") from error
+        raise InconclusiveError(f"{what} in {file} cannot be read: {error}") from error
     value = settle()
     try:
-        _write(path, value)
-        return _read(path)
+        _write(file, value)
+        return _read(file)
     except (OSError, ValueError, DiskFullError) as error:
-        raise InconclusiveError(f"{what} cannot be kept in {path}: {error}") from error
+        raise InconclusiveError(f"{what} cannot be kept in {file}: {error}") from error
 
 
-def _read(path: Path) -> object:
+def _read(file: Location) -> object:
+    return _read_object(file) if isinstance(file, ObjectPath) else _read_here(file)
+
+
+def _write(file: Location, value: object) -> None:
+    content = json.dumps(value).encode()
+    return (
+        _write_object(file, content) if isinstance(file, ObjectPath) else _write_here(file, content)
+    )
+
+
+def _read_object(file: ObjectPath) -> object:
+    from pipeline.object_store import ObjectFolder
+
+    return json.loads(ObjectFolder(file.parent).read(file.name))
+
+
+def _write_object(file: ObjectPath, content: bytes) -> None:
+    from pipeline.object_store import ObjectFolder
+
+    with suppress(FileExistsError):  # another one was first
+        ObjectFolder(file.parent).create(file.name, content)
+
+
+def _read_here(path: Path) -> object:
     """Return what stands in a file, made durable first: whoever wrote it may have been killed before that.
 
     Raises:
+        FileNotFoundError: there is none.
         OSError: it cannot be read, or not be made durable.
         ValueError: it is no JSON.
     """
+    if not path.exists():
+        raise FileNotFoundError(f"there is no {path}")
     settle_whole(PosixDisk(path.parent), "", path.name)
     return json.loads(path.read_bytes())
 
 
-def _write(path: Path, value: object) -> None:
+def _write_here(path: Path, content: bytes) -> None:
     """Write a file unless there is one; its name is not durable yet.
 
     Raises:
@@ -69,17 +93,9 @@ def _write(path: Path, value: object) -> None:
     # A name of its own, since two may write at once.
     aside = f".{path.name}.{secrets.token_hex(8)}"
     try:
-        write_aside(disk, aside, json.dumps(value).encode())
+        write_aside(disk, aside, content)
         with suppress(FileExistsError):  # another one was first
             path.hardlink_to(path.with_name(aside))
     finally:
         if disk.exists(aside):
             disk.remove(aside)
-
-
-def folder_here(text: str) -> str | None:
-    """Return the path of a folder as Spark's options have it, `/a/b` or `file:/a/b`; None if it lies elsewhere."""
-    for prefix in ("file://", "file:"):
-        if text.startswith(f"{prefix}/"):
-            return text.removeprefix(prefix)
-    return None if _SCHEME.match(text) else text

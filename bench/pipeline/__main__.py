@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 
-from bench.pipeline import exactly_once, scan, source
+from bench.pipeline import decode, exactly_once, scan, source
 
 COMMANDS = {
     "archive": scan.main_archive,
+    "decode": decode.main,
     "exactly-once": exactly_once.main,
     "scan": scan.main_scan,
     "source": source.main,

@@ -64,7 +64,7 @@ def write_log(folder: Path, mib: int, body_bytes: int) -> int:
             for _ in range(PER_ENTRY):
                 key = (number % 3, number % 8)
                 body = chance.randbytes(half) + b"x" * (body_bytes - half)  # half of it compresses
-                record = _record(
+                record = encoded_message(
                     number, key, queue_offset=offsets.setdefault(key, 0), at=at, body=body
                 )
                 offsets[key] += 1
@@ -84,7 +84,9 @@ def write_log(folder: Path, mib: int, body_bytes: int) -> int:
     return number
 
 
-def _record(number: int, key: tuple[int, int], *, queue_offset: int, at: int, body: bytes) -> bytes:
+def encoded_message(
+    number: int, key: tuple[int, int], *, queue_offset: int, at: int, body: bytes
+) -> bytes:
     """Encode one message as a producer's would be stored, with the usual properties."""
     named = {
         "UNIQ_KEY": f"{number:032X}",

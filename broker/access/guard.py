@@ -7,26 +7,22 @@ It is made where a request comes in, by the node that the client is connected to
 from __future__ import annotations
 
 import logging
-from collections import Counter
-from collections.abc import Callable
 from typing import Final
 
 from broker.access.addresses import host_of, matches_any
 from broker.access.needs import needs_of
 from broker.access.rules import AccessRules
+from dledger.runtime.events_log import LimitedLog
 from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.requests import decode_request
 from dledger_mq.remoting.signature import ACCESS_KEY, is_signed_with
 
-_log = logging.getLogger(__name__)
-
 _EXCEPTION: Final = "org.apache.rocketmq.acl.common.AclException: "
 """People and tools look for RocketMQ's words."""
 
-LOG_INTERVAL_MS: Final = 10_000
-_HOSTS_MAX: Final = 1000
+_WHY_CHARS_MAX: Final = 300
 
 
 class AccessGuard:
@@ -37,13 +33,11 @@ class AccessGuard:
         refused_count: the requests that were refused.
     """
 
-    def __init__(self, rules: AccessRules, now_ms: Callable[[], int]) -> None:
-        """Go by these rules; `now_ms` never goes back."""
+    def __init__(self, rules: AccessRules) -> None:
+        """Go by these rules."""
         self.rules = rules
         self.refused_count = 0
-        self._now_ms = now_ms
-        self._logged_ms: int | None = None
-        self._unlogged: Counter[str] = Counter()
+        self._lines = LimitedLog()
 
     def refusal(self, address: str, frame: Frame, command: RemotingCommand) -> str | None:
         """Return why a request may not be carried out; None: it may.
@@ -57,7 +51,7 @@ class AccessGuard:
         problem = self._problem(host, frame, command)
         if problem is None:
             return None
-        self._note(host, f"code {command.code}: {problem}")
+        self._note(host, command.code, problem)
         return f"{_EXCEPTION}{problem}"
 
     def _problem(self, host: str, frame: Frame, command: RemotingCommand) -> str | None:
@@ -83,17 +77,9 @@ class AccessGuard:
         except (FieldError, BodyError, UnicodeError) as error:
             return f"the request cannot be read: {error}"
 
-    def _note(self, host: str, text: str) -> None:
-        """Log a refusal; those that follow within LOG_INTERVAL_MS are counted and told together."""
+    def _note(self, host: str, code: int, problem: str) -> None:
+        """Log a refusal; a stranger who causes many fills no disk, and what he says stays in its place."""
         self.refused_count += 1
-        now_ms = self._now_ms()
-        if self._logged_ms is not None and now_ms - self._logged_ms < LOG_INTERVAL_MS:
-            if host in self._unlogged or len(self._unlogged) < _HOSTS_MAX:
-                self._unlogged[host] += 1
-            return
-        self._logged_ms = now_ms
-        before, self._unlogged = self._unlogged, Counter()
-        others = "".join(f"; {count} of {each} before" for each, count in before.most_common(5))
-        # A key is what a stranger says: it must not look like lines of its own.
-        shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
-        _log.warning("refused a request of %s: %.300s%s", host, shown, others)
+        self._lines.log_event(
+            logging.WARNING, "request-refused", host=host, code=code, why=problem[:_WHY_CHARS_MAX]
+        )

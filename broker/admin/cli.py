@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.admin.ask import NobodyAnsweredError
+from broker.admin.at import AT
 from broker.admin.command import PROGRAM, Row, add_rows, names_of_mqadmin
 from broker.admin.config import CONFIG
 from broker.admin.connections import CONNECTIONS
@@ -42,6 +43,7 @@ from broker.admin.topics import TOPICS
 from broker.admin.upgrade_check import UPGRADE_CHECK
 from broker.admin.verify_command import VERIFY
 from broker.admin.web.command import WEB
+from broker.admin.why import WHY
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.credentials import credentials_for_all
@@ -56,6 +58,8 @@ COMMANDS: Final[tuple[Row, ...]] = (
     GROUPS,
     OFFSETS,
     MESSAGES,
+    WHY,
+    AT,
     CONNECTIONS,
     CONFIG,
     VERIFY,

@@ -18,6 +18,9 @@ MEMBERS_MAX: Final = 15
 """More than any group has; the rest is dropped."""
 
 NAME_LENGTH_MAX: Final = 255
+DIGESTS_MAX: Final = 2
+"""Of access rules: one for each secret that a group may accept."""
+
 _NUMBER: Final = re.compile(r"[0-9]{1,18}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,12}(\.[0-9]{1,6})?")
 _FINE: Final = frozenset({"", "ok", "no"})
@@ -46,6 +49,7 @@ class MemberFacts:
         troubles: what is wrong with it in its own words.
         members: ids of the whole group, with the address for clients where it is known.
         connected: members with which it has a connection.
+        access_rules: digests of its access rules, empty where it has none; None: it does not tell.
     """
 
     address: str
@@ -71,6 +75,7 @@ class MemberFacts:
     troubles: tuple[str, ...] = ()
     members: Mapping[str, str] = field(default_factory=dict)
     connected: frozenset[str] = frozenset()
+    access_rules: frozenset[str] | None = None
 
     @property
     def own_address(self) -> str:
@@ -109,6 +114,7 @@ def read_facts(answer: NodeAnswer) -> MemberFacts | None:
         troubles=_troubles(table),
         members=_members(table),
         connected=frozenset(table.get("raftConnected", "").split(",")) - {""},
+        access_rules=_access_rules(table),
     )
 
 
@@ -135,6 +141,11 @@ def _troubles(table: Mapping[str, str]) -> tuple[str, ...]:
         "digests differ": table.get("digestAlarms", ""),
     }
     return tuple(f"{what}: {text}" for what, text in found.items() if text not in _FINE)
+
+
+def _access_rules(table: Mapping[str, str]) -> frozenset[str] | None:
+    text = table.get("raftAccessRules")
+    return None if text is None else frozenset(text.split(",")[:DIGESTS_MAX]) - {""}
 
 
 def _members(table: Mapping[str, str]) -> dict[str, str]:

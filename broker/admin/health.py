@@ -272,7 +272,22 @@ class _Judgement:
             for one in self._doubles
             if one.node_id == facts.node_id
         ]
+        remarks += self._on_rules(facts)
         return "; ".join(remarks)
+
+    def _on_rules(self, facts: MemberFacts) -> list[str]:
+        """Return what is to be said of a member whose access rules are not those of the leader, or of the first."""
+        told = [one for one in (self._leader, *self._facts.values()) if one is not None]
+        first = next((one for one in told if one.access_rules is not None), None)
+        if first is None or facts.access_rules is None or facts.access_rules == first.access_rules:
+            return []
+        if not facts.access_rules:
+            return [f"lets everybody in, unlike {first.node_id}: it has no access rules"]
+        if not first.access_rules:
+            return [f"has access rules, unlike {first.node_id}, which lets everybody in"]
+        if facts.access_rules & first.access_rules:
+            return []
+        return [f"its access rules differ from those of {first.node_id}"]
 
     def _why_away(self, node_id: str) -> str:
         """Return the reason why a member has not answered, and who has a connection with it nevertheless."""

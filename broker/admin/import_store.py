@@ -10,19 +10,17 @@ import json
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
+from broker.admin.progress import progress_bars
 from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target, target_folder
 from broker.importing.errors import ImportFailedError, SourceError, TargetError
@@ -32,8 +30,6 @@ from broker.importing.survey import Source, SourceSurvey, find_log, survey
 from broker.importing.waiting import TooManyWaitError
 from broker.store.schedule import parse_delay_levels
 from dledger_mq.message.numbers import PhysicalOffset
-
-_Progress = Callable[[int, int], None]
 
 _NEXT = """\
 Put copies of {target} in the store folders of all nodes of the new group, and start them; or start one node with it as
@@ -132,7 +128,7 @@ def _import(options: argparse.Namespace) -> int:
         target_folder(options.store)  # the log is long, and whoever waits for it may have gone
     folders = options.commitlog or [find_log(options.source)]
     until = None if options.until is None else PhysicalOffset(options.until)
-    with _progress("reading", is_shown=not options.json) as (progress,):
+    with progress_bars("reading", is_shown=not options.json) as (progress,):
         found = survey(Source(options.source, folders, until), progress)
     plan = make_plan(
         found,
@@ -149,7 +145,7 @@ def _import(options: argparse.Namespace) -> int:
     now_ms = time.time_ns() // 1_000_000
     copy = StoreCopy(found, plan, options.store, now_ms=now_ms, delays_ms=options.delay_levels)
     differences: list[QueueDifference] = []
-    with _progress("writing", "comparing", is_shown=not options.json) as (writing, comparing):
+    with progress_bars("writing", "comparing", is_shown=not options.json) as (writing, comparing):
 
         def compare(store: Path) -> bool:
             differences.extend(check_store(store, plan, copy.digests, comparing))
@@ -180,27 +176,6 @@ def _finish(
         elif report["imported"]:
             Console().print(escape(_NEXT.format(target=options.store)), soft_wrap=True)
     return EXIT_DIFFERENT if plan.problems or differences else EXIT_OK
-
-
-@contextmanager
-def _progress(*texts: str, is_shown: bool) -> Iterator[tuple[_Progress, ...]]:
-    """Show how far each reading of the log has come, on the standard error."""
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TimeRemainingColumn(),
-    )
-    console = Console(stderr=True)
-    with Progress(
-        *columns, console=console, transient=True, disable=not (is_shown and console.is_terminal)
-    ) as bar:
-
-        def shown(text: str) -> _Progress:
-            task = bar.add_task(text, total=None)
-            return lambda done, total: bar.update(task, completed=done, total=total)
-
-        yield tuple(map(shown, texts))
 
 
 def _report(found: SourceSurvey, plan: ImportPlan) -> dict[str, Any]:

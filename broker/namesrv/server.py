@@ -285,7 +285,7 @@ def _read_rules(config: NameServerConfig) -> tuple[RuleFiles | None, AccessGuard
         return None, None
     files = RuleFiles(config.acl_file)
     try:
-        return files, AccessGuard(files.read(), _now_ms)
+        return files, AccessGuard(files.read())
     except AccessRulesError as error:
         raise NameServerConfigError(f"aclEnable=true: {error} (aclFile)") from error
 

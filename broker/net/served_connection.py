@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from broker.net.handshakes import Handshakes
+from broker.net.unsent_answers import UnsentAnswers
 from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import Cipher, FrameSocket, ReadBuffer
@@ -24,6 +25,7 @@ class Server(Protocol):
     ends: select.epoll
     room: FrameRoom
     handshakes: Handshakes
+    unsent: UnsentAnswers
 
     def kept_waiting(self, connection: ServedConnection, /) -> None:
         """Let a connection go on once it has the room that it waits for."""
@@ -95,14 +97,24 @@ class ServedConnection(FrameSocket):
 
     def write_queued(self) -> None:
         """See `FrameSocket`."""
+        before_bytes = self.unsent_bytes
         super().write_queued()
+        if 0 < self.unsent_bytes < before_bytes or not self._queue:
+            self._server.unsent.shrank(self)
         if not self._queue and not self.close_reason:
             self._watch()
+
+    def _queue_rest(self, data: bytes) -> None:
+        """See `FrameSocket`; what waits for all connections has a bound, too."""
+        super()._queue_rest(data)
+        if not self.close_reason:
+            self._server.unsent.grew(self)
 
     def _part_from(self, sock: socket.socket) -> None:
         """Give back what it has of the server, which tells others of the end later."""
         server = self._server
         server.handshakes.leave(self)
+        server.unsent.leave(self)
         if self._has_asked:
             server.room.leave(self)
         if self._watched:

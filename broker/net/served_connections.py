@@ -22,6 +22,7 @@ import trio
 from broker.net.handshakes import Handshakes, first_to_shake
 from broker.net.served_connection import ServedConnection
 from broker.net.tls_door import TlsDoor
+from broker.net.unsent_answers import CONNECTIONS_MAX, UnsentAnswers
 from dledger.runtime.frame_room import FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import ReadBuffer
@@ -36,7 +37,8 @@ TURN_S: Final = 0.01
 FRAMES_MAX: Final = 256
 """Frames handed over together: some 3 ms of sends. A turn ends between such portions, or between connections."""
 
-FramesHandler = Callable[[ServedConnection, list[Frame]], None]
+FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
+"""Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
 
 
 def _ignore() -> None:
@@ -55,6 +57,7 @@ class ServedConnections:
         ends: those of them that have ended, though it was not read yet; asked by `ServedConnection.has_ended`.
         room: memory for their unfinished frames.
         handshakes: those that are not done, with a bound.
+        unsent: answers that wait for their clients, with a bound over all connections.
     """
 
     def __init__(
@@ -71,9 +74,9 @@ class ServedConnections:
         """Set up without connections.
 
         Args:
-            handle: called with frames of one read, without a checkpoint. A FrameError from it (a header that
-                cannot be read) closes that connection; other exceptions are bugs and end `run`. If it closes
-                the connection itself, the rest of the read is dropped.
+            handle: called with frames of one read, without a checkpoint; those that it does not take come again
+                later. A FrameError from it (a header that cannot be read) closes that connection; other exceptions
+                are bugs and end `run`. If it closes the connection itself, the rest of the read is dropped.
             closed: called once for each connection that ended, however it ended.
             turn_ended: called when the frames of a turn were handed over.
             room: for unfinished frames.
@@ -86,6 +89,7 @@ class ServedConnections:
         self.ends = select.epoll()
         self.room = room
         self.handshakes = Handshakes()
+        self.unsent = UnsentAnswers(CONNECTIONS_MAX * unsent_bytes_max)
         self.mute: dict[ServedConnection, None] = {}
         self._door = door
         self._handle = handle
@@ -180,11 +184,14 @@ class ServedConnections:
             if frames and not connection.has_spoken:
                 connection.has_spoken = True
                 self.mute.pop(connection, None)
-            for first in range(0, len(frames), FRAMES_MAX):
+            first = 0
+            while first < len(frames):
                 was_open = not connection.close_reason
-                self._handle(connection, frames[first : first + FRAMES_MAX])
+                taken = self._handle(connection, frames[first : first + FRAMES_MAX])
+                assert taken != 0, "no frame was taken, and none would ever be"
                 if was_open and connection.close_reason:
                     return  # by its user, for what was just handed over
+                first += FRAMES_MAX if taken is None else taken
                 yield
         except FrameError as error:
             _log.warning("closed the connection of %s: %s", connection.peer, error)

@@ -20,6 +20,7 @@ from broker.access.rule_files import RuleFiles
 from broker.access.rules import AccessRules
 from broker.metrics.endpoint import Endpoint
 from broker.net.listener import Listener, ListenerLimits
+from broker.net.served_connections import TURN_S
 from broker.server.access_keeper import AccessKeeper
 from broker.server.config import BrokerConfig, why_same_follower_id
 from broker.server.controller import BrokerController
@@ -418,23 +419,25 @@ class Broker:
 
     # What happens.
 
-    def _received(self, connection: FrameSocket, frames: list[Frame]) -> None:
-        """Carry out the frames of one read; their answers are written when the turn ends.
+    def _received(self, connection: FrameSocket, frames: list[Frame]) -> int | None:
+        """Carry out frames of one read, as many as a turn has time for; their answers are written when it ends.
 
         Errors are sorted by whose fault they are.
         """
         self._is_turn = True
+        end_s = time.perf_counter() + TURN_S
         origin = self._origins.get(connection)
         if origin is None:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
         try:
-            self._controller.handle(origin, frames)
+            return self._controller.handle(origin, frames, lambda: time.perf_counter() >= end_s)
         except (FrameError, CorruptionError, DiskFailedError, OSError):
             raise  # the client's fault ends its connection, the disk's ends the node
         except Exception:  # noqa: BLE001  # the root of a connection's work
             # A mistake of ours must not take the others along.
             _log.exception("internal error in a request of %s", origin.address)
             connection.close("internal error")
+            return None
 
     def _staged(self) -> None:
         """Let what is staged be proposed: at the end of this turn of the connections while there is one, else soon."""
@@ -543,7 +546,7 @@ def _read_rules(config: BrokerConfig) -> tuple[RuleFiles | None, AccessGuard | N
         return None, None
     files = RuleFiles(Path(config.acl_file))
     try:
-        return files, AccessGuard(files.read(), monotonic_ms)
+        return files, AccessGuard(files.read())
     except AccessRulesError as error:
         raise ConfigError(f"aclEnable=true: {error} (aclFile)") from error
 

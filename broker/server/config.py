@@ -58,7 +58,7 @@ class Limits:
         connections_max: client connections; more are closed at once.
         staged_messages_max, staged_bytes_max: sends that wait for their commit; over it code 2.
         held_pulls_max: pulls that wait for a message; more are answered at once with 19.
-        output_bytes_max: unsent answers of one connection; a reader that is slower is cut.
+        output_bytes_max: unsent answers of one connection; a reader that is slower is cut. Of all: four times as many.
         frame_bytes_max: one request frame.
         unfinished_bytes_max: request frames of all connections that have begun and not ended; more
             wait, and are not read on.

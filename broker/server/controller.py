@@ -6,11 +6,12 @@ under a virtual clock. What differs between the two is the `Environment`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from broker.server.config import BrokerConfig
 from broker.server.environment import Environment
 from broker.server.requests.commits import OnCommit
+from broker.server.requests.dispatch import never
 from broker.server.requests.origin import Origin, Outputs
 from broker.server.requests.request import AnyHandler
 from broker.server.services import Services
@@ -70,13 +71,15 @@ class BrokerController:
 
     # What happens.
 
-    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Carry out the requests of a client, or of another node.
+    def handle(
+        self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool] = never
+    ) -> int:
+        """Carry out requests of a client, or of another node: all, or as many as there is time for; return how many.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
         """
-        self._dispatch.handle(origin, frames)
+        return self._dispatch.handle(origin, frames, is_over)
 
     def connection_closed(self, number: int) -> None:
         """Drop all that belongs to a client's connection that ended."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
+from broker.access.digest import RulesDigests
 from broker.server.changes import LiveSettings
 from broker.server.config import BrokerConfig, follower_id
 from broker.server.deliveries.delays import Delays
@@ -41,7 +42,7 @@ from broker.server.handlers.replies import Replies
 from broker.server.handlers.requesters import Requesters
 from broker.server.handlers.resets import ResetRequests
 from broker.server.handlers.row_sends import RowSends
-from broker.server.handlers.runtime_info import RuntimeInfo
+from broker.server.handlers.runtime_info import RequestTimes, RuntimeInfo
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
@@ -57,6 +58,7 @@ from broker.server.requests.commits import ENTRY_BYTES_MAX, Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.router import Router
 from broker.server.watches.digest_watch import DigestWatch
@@ -142,13 +144,8 @@ class Services:
         self.timers = self._make_timers()
         self.checks = self._make_checks()
         self.digests = DigestWatch(log, state, self.commits)
-        self.member_info = MemberInfo(
-            config,
-            log,
-            monotonic_ms=environment.monotonic_ms,
-            client_count=environment.client_count,
-            stop_stage=environment.stop_stage,
-        )
+        self.member_info = self._make_member_info()
+        self._put_times = PutTimes()
         self.runtime = self._make_runtime()
         self.stats = self._make_stats()
         self.sends = self._make_sends()
@@ -162,6 +159,22 @@ class Services:
         self.link_server = self._make_link_server()
         self.live = self._make_live()
         self._register()
+
+    def _make_member_info(self) -> MemberInfo:
+        return MemberInfo(
+            self._config,
+            self._log,
+            monotonic_ms=self._environment.monotonic_ms,
+            client_count=self._environment.client_count,
+            stop_stage=self._environment.stop_stage,
+            rules_digests=self._make_rules_digests(),
+        )
+
+    def _make_rules_digests(self) -> RulesDigests | None:
+        guard, secret = self._environment.guard, GroupSecret.of(self._log.config.secret)
+        if guard is None:
+            return None
+        return RulesDigests(lambda: guard.rules, lambda: () if secret is None else secret.accepted)
 
     def _make_live(self) -> LiveSettings:
         node = self._environment.node_settings
@@ -197,10 +210,15 @@ class Services:
             room=self._environment.disk_room,
             wall_ms=self._environment.wall_ms,
             pulls=self.pulls.counts,
-            head_begun_ms=lambda: self.commits.head_begun_ms,
             clock_ahead_ms=self._environment.clock_ahead_ms,
             loss_notice=self._environment.loss_notice,
             held_up=lambda: self.retention.held_up,
+            requests=RequestTimes(
+                self._put_times,
+                longest_ms=lambda codes: self.dispatch.longest_ms(codes),
+                waiting_pulls=lambda: self.pulls.turns.waiting_count,
+                head_begun_ms=lambda: self.commits.head_begun_ms,
+            ),
         )
 
     def _make_stats(self) -> TrafficStats:
@@ -477,7 +495,12 @@ class Services:
         )
         reading = PopReading(self._log, self._state, lambda: self._advice.limits, self._log_ms)
         returns = PopReturns(
-            self._log, self._state, self.commits, rules=self._send_back_rules, reading=reading
+            self._log,
+            self._state,
+            self.commits,
+            rules=self._send_back_rules,
+            reading=reading,
+            now_ms=self._environment.monotonic_ms,
         )
         pops = PopRequests(
             self._log,
@@ -523,6 +546,7 @@ class Services:
             rows=rows,
             repeats=self.repeats,
             new_topics=self._new_topics,
+            put_times=self._put_times,
         )
 
     def _make_replies(self) -> Replies:

@@ -141,7 +141,10 @@ class SendBackRules:
     def hand_on(
         self, message: StoredMessage, group: SubscriptionGroupConfig, *, is_dead: bool
     ) -> SendBackPlan | Refusal:
-        """Plan the copy of a popped message that is not handed out again: to be consumed at once, or a dead letter."""
+        """Plan the copy of a popped message that is not handed out again: to be consumed at once, or a dead letter.
+
+        One whose properties leave no room for where it comes from goes without that: nobody else could take it away.
+        """
         name = group.name
         if is_dead:
             topic, created = special_topic(self._catalog, names.dlq_topic(name))
@@ -154,7 +157,18 @@ class SendBackRules:
             text = f"the topic[{topic.name}] sending message is forbidden"
             return Refusal(ResponseCode.NO_PERMISSION, text)
         queue_id = QueueId(0 if is_dead else self._pick(max(1, topic.write_queue_count)))
-        return self._plan(message, topic.name, queue_id, level=0, creation=created)
+        properties = _returned_properties(message, 0)
+        if len(properties) > PROPERTIES_BYTES_MAX:
+            properties = remove_property(message.properties, DELAY)
+        return SendBackPlan(
+            message,
+            topic.name,
+            queue_id,
+            delay_level=0,
+            reconsume_times=message.reconsume_times + 1,
+            properties=properties,
+            creation=created,
+        )
 
     def _plan(
         self,

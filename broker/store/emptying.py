@@ -9,11 +9,15 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Final
 
+from sortedcontainers import SortedList
+
 STEP_ITEMS: Final = 1024
 """Things that are forgotten in one step: less than a millisecond, unless each of them holds many others."""
 
 
-def emptied(held: dict[Any, Any] | list[Any] | deque[Any]) -> Iterator[None]:
+def emptied(
+    held: dict[Any, Any] | list[Any] | deque[Any] | SortedList[Any],
+) -> Iterator[None]:
     """Empty what nobody uses any more."""
     forget = held.popitem if isinstance(held, dict) else held.pop
     while held:

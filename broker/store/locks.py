@@ -13,6 +13,7 @@ Nothing here knows which clients are connected.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -73,6 +74,10 @@ class QueueLockTable:
         lock = self._table.get((group, topic, queue_id))
         is_held = lock is not None and lock.is_live(now_ms - self._skipped_ms)
         return lock.client_id if lock is not None and is_held else None
+
+    def items(self) -> Iterator[tuple[LockKey, Lock]]:
+        """Yield the locks that were taken and not given back, expired or not."""
+        return iter(self._table.items())
 
     @property
     def skipped_ms(self) -> int:

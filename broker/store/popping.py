@@ -103,6 +103,8 @@ def _pop(state: PopTables, command: control.PopMessages, now_ms: StoreTimeMs) ->
     if may_take and command.is_ordered and taken:
         pops.begin_attempt(key, command.end, command.attempt_id)
         state.offsets.take(*key, command.first)
+    elif command.is_ordered and outcome.again:
+        pops.follow_attempt(key, command.attempt_id)
     elif may_take and command.end > command.first:
         state.offsets.take(*key, command.end)
     return outcome

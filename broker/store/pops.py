@@ -32,6 +32,7 @@ import msgspec
 from crc32c import crc32c
 from sortedcontainers import SortedList
 
+from broker.store.due_queues import DueQueues
 from broker.store.emptying import emptied
 from broker.store.packing import STEP_ROWS, array_head, pack
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
@@ -221,6 +222,7 @@ class PoppedQueue:
 
     def giving_up(self) -> Iterator[None]:
         """Forget everything, in short steps."""
+        yield from emptied(self._due)
         yield from emptied(self._blocks)
         yield from emptied(self._times)
 
@@ -258,12 +260,16 @@ class Pops:
     Attributes:
         count: of the messages in flight, of all groups.
         digest: CRC32C chained over every change; 0 as long as there was none.
+        due_queues: the queues that are not consumed in order, by the time at which their first message is due.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.digest: int = 0
+        self.due_queues = DueQueues()
         self._queues: dict[PopKey, PoppedQueue] = {}
+        self._by_group: dict[tuple[str, str], dict[QueueId, PoppedQueue]] = {}
+        """Invariant: the same queues, by group and topic; none without one."""
         self._modes: dict[tuple[str, str], RequestMode] = {}
         self._popped: dict[PhysicalOffset, PopOutcome] = {}
         self._counts: dict[PhysicalOffset, tuple[int, ...]] = {}
@@ -272,13 +278,17 @@ class Pops:
         """Return what a group has in flight of a queue; None for nothing."""
         return self._queues.get(key)
 
-    def queues(self) -> Iterator[tuple[PopKey, PoppedQueue]]:
-        """Yield the queues of which something is in flight."""
-        return iter(self._queues.items())
-
     def in_flight(self, group: str, topic: str) -> int:
         """Return how many messages of a topic a group has in flight."""
-        return sum(q.count for (g, t, _), q in self._queues.items() if (g, t) == (group, topic))
+        return sum(queue.count for queue in self._by_group.get((group, topic), {}).values())
+
+    def is_due(self, group: str, topic: str, now_ms: int) -> bool:
+        """Return whether something of a topic may be handed out to a group again."""
+        for queue in self._by_group.get((group, topic), {}).values():
+            due_ms = queue.next_due_ms
+            if due_ms is not None and due_ms <= now_ms:
+                return True
+        return False
 
     def mode(self, group: str, topic: str) -> RequestMode | None:
         """Return how a group consumes a topic, if that was set."""
@@ -323,20 +333,21 @@ class Pops:
         """Hand out new messages, and again some that were handed out before: (offset, pop time) each.
 
         Of those only what is in flight under that pop time and due; a pop that repeats the one which handed them out
-        need not wait for that.
+        need not wait for that, and is the same delivery.
         """
         queue = self._queues.get(key)
         if queue is None:
             if not offsets:
                 return NOTHING
-            queue = self._queues[key] = PoppedQueue()
+            queue = self._add(key, PoppedQueue())
         taken = []
         for offset, popped_ms in again:
             found = queue.find(offset, popped_ms)
             if found is None or not (is_repeat or found.due_ms <= now_ms - skipped_ms):
                 continue
             queue.remove(offset, popped_ms, for_good=False)
-            queue.count_again(offset)
+            if not is_repeat:
+                queue.count_again(offset)
             taken.append(offset)
         self.count += len(offsets)
         if not (taken or offsets):
@@ -344,6 +355,7 @@ class Pops:
         popped_ms = queue.next_ms(now_ms)
         handed = [*taken, *offsets]
         queue.put(handed, popped_ms, popped_ms - skipped_ms + invisible_ms)
+        self._note_due(key, queue)
         for offset in handed:
             self._changed(key, offset, popped_ms, invisible_ms)
         return PopOutcome(popped_ms, is_taken=bool(offsets), again=frozenset(taken))
@@ -351,8 +363,15 @@ class Pops:
     def begin_attempt(self, key: PopKey, end: QueueOffset, attempt_id: str) -> None:
         """Note that what is in flight of a queue was handed out in order: where the group goes then, and by whom."""
         queue = self._queues[key]
-        queue.end, queue.attempt_id = end, attempt_id
+        queue.end = end
+        self._note_due(key, queue)
         self._changed(key, end, 0, -5)
+        self.follow_attempt(key, attempt_id)
+
+    def follow_attempt(self, key: PopKey, attempt_id: str) -> None:
+        """Note by whom what is in flight was handed out in order, for the first time or again."""
+        self._queues[key].attempt_id = attempt_id
+        self.digest = crc32c(attempt_id.encode(), self.digest)
 
     def acknowledge(self, key: PopKey, offset: QueueOffset, popped_ms: int) -> bool:
         """Take out what was handed out then, for good; return whether it was in flight under that pop time."""
@@ -363,7 +382,8 @@ class Pops:
         assert self.count >= 0, f"{self.count} messages are in flight"
         self._changed(key, offset, popped_ms, -1)
         if not queue.count:
-            del self._queues[key]
+            self._remove(key)
+        self._note_due(key, queue)
         return True
 
     def change(
@@ -382,6 +402,7 @@ class Pops:
             return 0
         new_ms = queue.next_ms(now_ms)
         queue.put([offset], new_ms, new_ms - skipped_ms + invisible_ms)
+        self._note_due(key, queue)
         self._changed(key, offset, new_ms, invisible_ms)
         return new_ms
 
@@ -392,7 +413,8 @@ class Pops:
         else:
             keys = [k for k in self._queues if group in {None, k[0]} and topic in {None, k[1]}]
         for key in keys:
-            self.count -= self._queues.pop(key).count
+            self.count -= self._remove(key).count
+            self.due_queues.put(key, None)
             self._changed(key, QueueOffset(0), 0, -2)
 
     def forget_modes(self, group: str | None, topic: str | None) -> None:
@@ -454,7 +476,8 @@ class Pops:
             (group, topic): RequestMode(is_pop, share) for group, topic, is_pop, share in modes
         }
         self._popped, self._counts = {}, {}
-        self._queues = {}
+        self._queues, self._by_group = {}, {}
+        self.due_queues = DueQueues()
         self.count = 0
         for raw in rows:
             key, end, attempt_id, last_ms, blocks, times = _decode_row(raw)
@@ -462,13 +485,33 @@ class Pops:
             queue = PoppedQueue()
             queue.end, queue.attempt_id, queue.last_ms = end, attempt_id, last_ms
             yield from queue.load_steps(blocks, times)
-            self._queues[key] = queue
+            self._add(key, queue)
             self.count += queue.count
+            self._note_due(key, queue)
 
     def giving_up(self) -> Iterator[None]:
         """Forget everything, in short steps; this table is not used any more."""
+        yield from self.due_queues.giving_up()
         for queue in self._queues.values():
             yield from queue.giving_up()
+        for held in (self._queues, self._popped, self._counts):
+            yield from emptied(held)
+
+    def _note_due(self, key: PopKey, queue: PoppedQueue) -> None:
+        """Let a queue stand where it is due; what is in order is not returned, so nobody looks for it."""
+        self.due_queues.put(key, queue.next_due_ms if queue.end is None else None)
+
+    def _add(self, key: PopKey, queue: PoppedQueue) -> PoppedQueue:
+        self._queues[key] = queue
+        self._by_group.setdefault(key[:2], {})[key[2]] = queue
+        return queue
+
+    def _remove(self, key: PopKey) -> PoppedQueue:
+        group = self._by_group[key[:2]]
+        del group[key[2]]
+        if not group:
+            del self._by_group[key[:2]]
+        return self._queues.pop(key)
 
     def _changed(self, key: PopKey, offset: QueueOffset, popped_ms: int, what: int) -> None:
         group, topic, queue_id = key

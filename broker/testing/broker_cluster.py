@@ -20,6 +20,8 @@ from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from broker.store.state import BrokerState
 from broker.testing.answers import Answers
 from broker.testing.model import LIMITS, BrokerModel
+from broker.testing.pop_answers import PopAnswers
+from broker.testing.pop_model import POP_GROUP, POP_GROUPS
 from broker.testing.settings import REPEAT_AGE_MS, BrokerSimSettings
 from broker.testing.sim_broker import SimBroker, address_of
 from broker.testing.taking_in import TakingIn
@@ -59,7 +61,7 @@ class BrokerCluster(SimCluster):
     Attributes:
         brokers: by member; those of members that are down have ended.
         model: judges what they do.
-        answers: judges the answers that clients read.
+        answers, pop_answers: judge the answers that clients read.
         wires: between them, and to their clients.
         counts: snapshots taken, restored and fetched.
     """
@@ -77,10 +79,17 @@ class BrokerCluster(SimCluster):
         self.brokers: dict[NodeId, SimBroker] = {}
         self.model = BrokerModel(REPEAT_AGE_MS if settings.forget_bytes else AGE_MAX_MS)
         self.answers = Answers(self.model)
+        self.pop_answers = PopAnswers(self.model.pops, self.model)
         self.wires = Wires(self, settings)
         self.counts: Counter[str] = Counter()
         self.controller_type = controller_type
         self.wall_offset_ms_max = settings.wall_offset_ms_max
+        self.pop_return_ms = settings.pop_return_ms
+        if settings.popper_count:
+            is_ordered = settings.pop_ordered_permille > 0
+            self.model.pops.groups = POP_GROUPS if is_ordered else (POP_GROUP,)
+        self.model.pops.return_ms = settings.pop_return_ms
+        self.model.pops.retries_max = settings.pop_retries_max
         self.on_stopped = self._broker_stopped
         self._state_type = state_type
         self._broker_settings = settings

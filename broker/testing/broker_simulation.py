@@ -21,6 +21,7 @@ from broker.testing.dropping import DroppingBrokers
 from broker.testing.jugglers import Juggler
 from broker.testing.keepers import Keeper
 from broker.testing.operators import Operator
+from broker.testing.poppers import Popper
 from broker.testing.probes import Probe
 from broker.testing.producers import SimProducer, SimTransactionProducer
 from broker.testing.setters import Setter
@@ -60,6 +61,7 @@ class BrokerClients:
             (Keeper, "k", settings.keeper_count),
             (Juggler, "j", settings.juggler_count),
             (Setter, "s", settings.setter_count),
+            (Popper, "o", settings.popper_count),
         ]
         self._clients = [
             kind(cluster, settings, f"{letter}{number}", self.done)
@@ -169,9 +171,12 @@ class BrokerSimulation(Simulation):
         return len(set(applied.values())) == 1 and not self._brokers.model.waiting_count
 
     def _why_not_settled(self) -> str:
-        waiting_count = self._brokers.model.waiting_count
-        if waiting_count and super()._is_settled():
-            return f"{waiting_count} messages still wait for their time or their transaction's end"
+        model = self._brokers.model
+        if model.waiting_count and super()._is_settled():
+            return (
+                f"{model.waiting_count} messages still wait for their time or their transaction's end; "
+                f"{model.unpopped_count} of them to be popped"
+            )
         return super()._why_not_settled()
 
     def _compare(self) -> None:

@@ -58,6 +58,7 @@ class SimClient(ABC):
         self.rng = Random(f"client/{settings.seed}/{name}")
         self.model = cluster.model
         self.answers = cluster.answers
+        self.pop_answers = cluster.pop_answers
         self._address = f"10.0.0.1:{40_000 + sum(name.encode())}"
         self._connection: SimConnection | None = None
         self._node_id: NodeId | None = None

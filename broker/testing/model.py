@@ -11,6 +11,7 @@ It reads the records of the entries itself and knows nothing of the fold. Its ru
 - a consumer offset never goes back; a queue is granted to one client until that unlocks or lets it expire;
 - nothing is forgotten that waits, or whose transaction is open; what is forgotten never comes back, and a queue
   begins with its first message that is not;
+- what is popped is handed out, acknowledged and returned as promised (pop_model.py);
 - replicas have equal digests at the same entry, and a restored state is what a replay gives, byte for byte.
 """
 
@@ -20,6 +21,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from broker.store.control import (
     AdvanceSchedule,
@@ -27,18 +29,21 @@ from broker.store.control import (
     CommitOffsets,
     DeliverTimers,
     LockQueues,
+    PopCommand,
     RecallTimer,
     SetDelayLevels,
     UnlockQueues,
     decode_control,
 )
 from broker.store.locks import LOCK_LIVE_MS, LockKey, TopicQueue
+from broker.store.pops import PopKey
 from broker.store.recent_sends import AGE_MAX_MS, RecentSends
 from broker.store.schedule import DELAY_LEVELS_TEXT, level_of, parse_delay_levels
 from broker.store.state import BrokerState, StateLimits
 from broker.store.timers import timer_of
 from broker.store.transactions import TransactionVerdict, decode_op
 from broker.testing.forms import WAITING_TOPICS, Fate, Form, Sent, form_of, key_of
+from broker.testing.pop_model import POP_GROUPS, PopModel
 from dledger.raft.entry import Entry, EntryKind
 from dledger.raft.ids import Index, Position
 from dledger.testing.state_checker import Violation
@@ -49,6 +54,9 @@ from dledger_mq.message.record import StoredMessage, decode_records
 
 LIMITS = StateLimits(near_timers_max=8, spill_interval=64, index_segment_units=16, sealed_units=8)
 """So small that what leaves memory, and what snapshots keep as parts, is a part of most runs."""
+
+_POPPED_DEAD: Final = frozenset(map(names.dlq_topic, POP_GROUPS))
+"""The dead letters of those who pop; nobody gives these back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,7 @@ class BrokerModel:
         counts: what was stored, by kind.
         queues: keys of the records in each queue of each topic, in order.
         beginning: what stands before this position is forgotten.
+        pops: what is in flight.
     """
 
     def __init__(self, repeat_age_ms: int = AGE_MAX_MS) -> None:
@@ -81,6 +90,7 @@ class BrokerModel:
         self.sent: dict[bytes, Sent] = {}
         self.records: dict[PhysicalOffset, StoredMessage] = {}
         self.counts: Counter[str] = Counter()
+        self.pops = PopModel(self, self.counts)
         self.queues: dict[TopicQueue, list[bytes]] = {}
         self._entries: list[Entry] = []
         self._digests: dict[Index, tuple[int, dict[str, int]]] = {}
@@ -99,8 +109,20 @@ class BrokerModel:
 
     @property
     def waiting_count(self) -> int:
-        """Messages that have yet to be delivered, and transactions that have yet to end."""
-        return len(self._scheduled) + len(self._timed) + len(self._halves)
+        """Messages that have yet to be delivered or popped, and transactions that have yet to end."""
+        return len(self._scheduled) + len(self._timed) + len(self._halves) + self.unpopped_count
+
+    @property
+    def unpopped_count(self) -> int:
+        """Messages that those who pop have in flight, or have yet to pop."""
+        return sum(self.unpopped().values())
+
+    def unpopped(self) -> dict[PopKey, int]:
+        """Return them by group and queue."""
+        if not self.pops.groups:
+            return {}
+        popped = self._topics | set(map(names.retry_topic, self.pops.groups))
+        return self.pops.left([place for place in self.queues if place[0] in popped])
 
     def wanted(self, form: Form, fate: Fate | None = None) -> None:
         """Expect a message that a client is about to send."""
@@ -120,6 +142,7 @@ class BrokerModel:
                 f"entry {entry.index} is folded, {len(self._entries)} entries were seen"
             )
             self._entries.append(entry)
+            self.pops.began_term(entry.term)
             if entry.kind is EntryKind.NORMAL:
                 self._take(entry, state)
         if looks_closely:
@@ -154,7 +177,10 @@ class BrokerModel:
         stored: dict[Form, list[StoredMessage]] = {}
         commands: list[tuple[StoredMessage, Command]] = []
         ops: list[StoredMessage] = []
-        for message in decode_records(entry.body):
+        records = list(decode_records(entry.body))
+        if records:
+            self.pops.begin(records[0].store_timestamp_ms, self._now_ms, records)
+        for message in records:
             self._note_place(message)
             self._note_back(message)
             if names.is_control_topic(message.topic):
@@ -173,6 +199,7 @@ class BrokerModel:
         ended = self._end(ops, stored)
         if state.retention.position != self.beginning:
             self._forget(state)
+        self.pops.end(state)
         for form, copies in stored.items():
             self._check_topic(form, state)
             for message in copies:
@@ -225,7 +252,7 @@ class BrokerModel:
             topic = (message.find(REAL_TOPIC) or b"").decode()
             is_back = names.is_retry_topic(topic)
         else:
-            is_back = names.is_dlq_topic(topic)
+            is_back = names.is_dlq_topic(topic) and topic not in _POPPED_DEAD
         sent = self.sent.get(key_of(message)) if is_back else None
         if sent is None:
             return
@@ -306,6 +333,8 @@ class BrokerModel:
                     self._locked(message, command, state)
                 case UnlockQueues():
                     self._unlocked(command)
+                case _ if isinstance(command, PopCommand):
+                    self.pops.take(message, command, state)
                 case _:
                     pass
         return delivered
@@ -414,6 +443,14 @@ class BrokerModel:
     def min_offset(self, topic: str, queue_id: QueueId) -> int:
         """Return the first queue offset that is not forgotten."""
         return bisect_left(self._places.get((topic, queue_id), []), self.beginning)
+
+    def end_of(self, topic: str, queue_id: QueueId) -> int:
+        """Return the offset of the next message of a queue."""
+        return len(self._places.get((topic, queue_id), ()))
+
+    def record_at(self, topic: str, queue_id: QueueId, offset: QueueOffset) -> StoredMessage:
+        """Return the message that stands there."""
+        return self.records[PhysicalOffset(self._places[topic, queue_id][offset])]
 
     def waits(self, form: Form) -> bool:
         """Return whether a message waits for its time."""

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields, replace
 from random import Random
 
+from broker.server.handlers.pop_returns import RETURN_MS
 from broker.server.requests.request import HOLD_MS
 from dledger.config import RaftConfig
 from dledger.raft.ids import NodeId
 from dledger.testing.sim_draws import (
     DRAWS_CLASSIC,
+    DRAWS_MEMBERS,
     DRAWS_NOW,
     DRAWS_RIPE,
     DRAWS_STILL,
@@ -49,6 +51,13 @@ class BrokerSimSettings(SimSettings):
         forget_bytes: size to which the group holds its log; 0: it forgets nothing.
         drops_log: members give back the bytes of what is forgotten, and bring each other up by snapshots.
         setter_count: operators who change that size.
+        popper_count: clients that pop.
+        pop_ordered_permille: of what they do, in order.
+        pop_batch_permille, pop_change_permille, pop_forget_permille: of what they get: acknowledged together, given
+            another time, left alone.
+        pop_retries_max: deliveries after which a popped message is a dead letter.
+        invisible_ms_max: longest time for which one is invisible.
+        pop_return_ms: so long after its time was over it waits for somebody who pops.
     """
 
     producer_count: int = 2
@@ -80,10 +89,21 @@ class BrokerSimSettings(SimSettings):
     forget_bytes: int = 0
     drops_log: bool = False
     setter_count: int = 0
+    popper_count: int = 0
+    pop_ordered_permille: int = 0
+    pop_batch_permille: int = 0
+    pop_change_permille: int = 0
+    pop_forget_permille: int = 0
+    pop_retries_max: int = 16
+    invisible_ms_max: int = 1000
+    pop_return_ms: int = RETURN_MS
 
 
 FORGET_PERMILLE = 200
 """The share of the runs that are bent to nothing else in which the group forgets the beginning of its log."""
+
+POP_PERMILLE = 400
+"""The share of the runs in which somebody pops, of those whose clients do a bit of everything."""
 
 REPEAT_AGE_MS = 5000
 """The age up to which sends are recognised in such a run: longer than a client of it tries."""
@@ -173,13 +193,15 @@ def draw_broker_settings(
     if is_register_run(seed, draws):
         return _with_keepers(settings)
     if is_forgetful_run(seed, draws):
-        return with_forgetting(settings)
+        settings = with_forgetting(settings)
+    if draws >= DRAWS_NOW and Random(f"pops/{seed}").random() * 1000 < POP_PERMILLE:
+        return with_poppers(settings)
     return settings
 
 
 def is_forgetful_run(seed: int, draws: int = DRAWS_NOW) -> bool:
     """Return whether the group of a seed's run forgets."""
-    if draws < DRAWS_NOW or purpose_of(seed, draws) is not Purpose.MIXED:
+    if draws < DRAWS_MEMBERS or purpose_of(seed, draws) is not Purpose.MIXED:
         return False
     if is_register_run(seed, draws):
         return False
@@ -217,6 +239,22 @@ def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
         drops_log=drops_log,
         catch_up_bytes_max=drops.choice((0, 2000, 20_000)),
         setter_count=Random(f"setters/{settings.seed}").choice((0, 1)),
+    )
+
+
+def with_poppers(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Add clients that pop what others send."""
+    rng = Random(f"poppers/{settings.seed}")
+    return replace(
+        settings,
+        popper_count=rng.choice((1, 2, 4)),
+        pop_ordered_permille=rng.choice((0, 300, 700)),
+        pop_batch_permille=rng.choice((0, 300, 700)),
+        pop_change_permille=rng.choice((0, 200)),
+        pop_forget_permille=rng.choice((0, 100, 400)),
+        pop_retries_max=rng.choice((1, 3, 16)),
+        invisible_ms_max=rng.choice((100, 500, 2000)),
+        pop_return_ms=rng.choice((0, 300, RETURN_MS)),
     )
 
 

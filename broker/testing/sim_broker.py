@@ -56,6 +56,7 @@ class BrokerGroup(SimGroup, Protocol):
 
     controller_type: type[BrokerController]
     wall_offset_ms_max: int
+    pop_return_ms: int
 
     @property
     def brokers(self) -> Mapping[NodeId, SimBroker]:
@@ -139,6 +140,7 @@ class SimBroker:
             config, self.log, state, outputs=self._outputs, environment=environment
         )
         self.controller.commits.wanted = _looked_at_anyway
+        self.controller.services.pop_returns.return_ms = cluster.pop_return_ms
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
@@ -206,7 +208,7 @@ class SimBroker:
 
         self._guarded(look)
 
-    def _guarded(self, act: Callable[[], None]) -> None:
+    def _guarded(self, act: Callable[[], object]) -> None:
         """Run an action between two passes."""
         if self.is_up:
             with self._cluster.disk_of(self._node):

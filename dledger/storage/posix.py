@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 from dledger.errors import UsageError
 
@@ -224,6 +224,45 @@ class PosixDisk:
         """Return the room left on the device, in bytes, for an ordinary user."""
         status = os.statvfs(self._root)
         return status.f_bavail * status.f_frsize
+
+
+class ReadOnlyDisk(PosixDisk):
+    """A folder that is somebody else's: files are opened for reading, and nothing is made, changed or removed."""
+
+    def __init__(self, root: str | Path) -> None:
+        """Use `root`, whether it is there or not."""
+        self._root = Path(root).absolute()
+
+    def open(self, path: str, *, create: bool = False) -> PosixFile:
+        """Open for reading; FileNotFoundError when missing.
+
+        Raises:
+            OSError: it was to be made, or cannot be opened.
+        """
+        if create:
+            self._refuse(path)
+        full = self._resolve(path)
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        return PosixFile(str(full), os.open(full, flags))
+
+    def make_folder(self, folder: str) -> None:
+        """Refuse."""
+        self._refuse(folder)
+
+    def rename(self, source: str, target: str) -> None:
+        """Refuse."""
+        self._refuse(source)
+
+    def remove(self, path: str) -> None:
+        """Refuse."""
+        self._refuse(path)
+
+    def sync_folder(self, folder: str) -> None:
+        """Refuse."""
+        self._refuse(folder)
+
+    def _refuse(self, name: str) -> NoReturn:
+        raise PermissionError(errno.EROFS, "this folder is only read", str(self._resolve(name)))
 
 
 def make_durable_folder(folder: Path) -> None:

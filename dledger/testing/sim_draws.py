@@ -33,10 +33,12 @@ from dledger.testing.sim_purposes import (
 )
 from dledger.testing.sim_settings import SETTLE_TIMEOUTS_MAX, SimSettings
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_STOPS, DRAWS_NOW = 1, 2, 3, 4, 5, 6
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_STOPS, DRAWS_MEMBERS, DRAWS_NOW = range(
+    1, 8
+)
 """The ways in which a seed's settings are drawn: as for the first seeds, with the grown faults, with the newer
-ones, with standstills, with planned stops, with everything. A kept seed means the same run only with the draws under
-which it failed."""
+ones, with standstills, with planned stops, with changes of the members and forgetting, with everything. A kept seed
+means the same run only with the draws under which it failed."""
 
 OLD_COPY_PERMILLE = 200
 """The share of the grown runs that put old copies of disks back; they have handshakes, the others have none."""
@@ -76,7 +78,7 @@ def purpose_of(seed: int, draws: int = DRAWS_NOW) -> Purpose:
         shares += [(Purpose.CLOCKS, CLOCKS_PERMILLE), (Purpose.STILL, STILL_PERMILLE)]
     if draws >= DRAWS_STOPS:
         shares.append((Purpose.STOPS, STOPS_PERMILLE))
-    if draws >= DRAWS_NOW:
+    if draws >= DRAWS_MEMBERS:
         shares.append((Purpose.MEMBERS, MEMBERS_PERMILLE))
     for purpose, permille in shares:
         if drawn < permille:
@@ -98,7 +100,9 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
     settings = _ripen(settings) if is_ripe else settings
     settings = _stand_still(settings) if draws >= DRAWS_STILL else settings
     settings = _stop(settings) if draws >= DRAWS_STOPS else settings
-    may_forget = draws >= DRAWS_NOW and Random(f"forgets/{seed}").random() * 1000 < FORGETS_PERMILLE
+    may_forget = (
+        draws >= DRAWS_MEMBERS and Random(f"forgets/{seed}").random() * 1000 < FORGETS_PERMILLE
+    )
     match purpose_of(seed, draws):
         case Purpose.CUTS:
             return favour_cuts(settings)
@@ -121,7 +125,7 @@ def draw_settings(seed: int, *, wire: bool = False, draws: int = DRAWS_NOW) -> S
             settings = settings if draws == DRAWS_CLASSIC else _share(_grow(settings))
             if may_forget:
                 return _forget(settings)
-            return _change(settings) if draws >= DRAWS_NOW else settings
+            return _change(settings) if draws >= DRAWS_MEMBERS else settings
 
 
 def _ripen(settings: SimSettings) -> SimSettings:

@@ -8,7 +8,7 @@ the answer is there. Methods have the arguments, results and errors of the async
 """
 
 from dledger_mq.blocking.admin import Admin
-from dledger_mq.blocking.consumers import PullConsumer, PushConsumer
+from dledger_mq.blocking.consumers import PullConsumer, PushConsumer, SimpleConsumer
 from dledger_mq.blocking.producers import IdempotentProducer, Producer, TransactionProducer
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "PushConsumer",
+    "SimpleConsumer",
     "TransactionProducer",
 ]

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Unpack
 
 from dledger_mq.blocking.runner import Runner, blocking, in_loop
-from dledger_mq.client import pull_consumer, push_consumer
+from dledger_mq.client import pull_consumer, push_consumer, simple_consumer
 from dledger_mq.client.consume_results import Result
 from dledger_mq.client.consumer_settings import ConsumerOptions
 from dledger_mq.client.credentials import Credentials
@@ -109,3 +109,38 @@ class PushConsumer(Runner[push_consumer.PushConsumer]):
     def assigned(self) -> tuple[MessageQueue, ...]:
         """The queues that this member reads now."""
         return self.call_now(lambda: self.client.assigned)
+
+
+class SimpleConsumer(Runner[simple_consumer.SimpleConsumer]):
+    """Receives messages of a group for a time, and acknowledges them; arguments as `dledger_mq.SimpleConsumer`."""
+
+    def __init__(
+        self,
+        namesrv: str,
+        group: str,
+        *,
+        subscriptions: Mapping[str, str | BySql],
+        ordered: bool = False,
+        start_from: simple_consumer.Begin = "last",
+        timeout_s: float = simple_consumer.TIMEOUT_S,
+        instance: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        credentials: Credentials | None = None,
+    ) -> None:
+        super().__init__(
+            simple_consumer.SimpleConsumer(
+                namesrv,
+                group,
+                subscriptions=subscriptions,
+                ordered=ordered,
+                start_from=start_from,
+                timeout_s=timeout_s,
+                instance=instance,
+                tls=tls,
+                credentials=credentials,
+            )
+        )
+
+    receive = blocking(simple_consumer.SimpleConsumer.receive)
+    ack = blocking(simple_consumer.SimpleConsumer.ack)
+    change_invisible_time = blocking(simple_consumer.SimpleConsumer.change_invisible_time)

@@ -15,7 +15,9 @@ from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
 
 import trio
 
+from dledger_mq.client.credentials import chosen_credentials, credentials_for_all
 from dledger_mq.client.errors import ClientClosedError, ClientUsageError, ClosedMeanwhileError
+from dledger_mq.client.tls import chosen_tls, tls_for_all
 
 _P = ParamSpec("_P")
 _R = TypeVar("_R")
@@ -29,6 +31,8 @@ class Runner(Generic[_Client_co]):
 
     def __init__(self, client: _Client_co) -> None:
         self._client = client
+        # A thread begins without what was chosen for all clients where this one is made.
+        self._chosen = chosen_tls(), chosen_credentials()
         self._token: trio.lowlevel.TrioToken | None = None
         self._stop: trio.Event | None = None
         self._opened = threading.Event()
@@ -85,6 +89,11 @@ class Runner(Generic[_Client_co]):
             self._opened.set()
 
     async def _main(self) -> None:
+        tls, credentials = self._chosen
+        with tls_for_all(tls), credentials_for_all(credentials):
+            await self._keep_open()
+
+    async def _keep_open(self) -> None:
         async with self._client:
             self._token = trio.lowlevel.current_trio_token()
             self._stop = trio.Event()

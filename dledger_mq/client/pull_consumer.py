@@ -57,6 +57,7 @@ from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.poller import Poller
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.service import BodyFailure
 from dledger_mq.client.session import Session, is_transient, raise_for
 from dledger_mq.client.subscriptions import EVERYTHING, BySql, TopicSubscription, subscribe
 from dledger_mq.message.numbers import QueueOffset
@@ -113,7 +114,7 @@ class PullConsumer(Lifetime):
     @asynccontextmanager
     async def _run(self) -> AsyncIterator[None]:
         """Open the session for the body; an error of the body leaves as itself, without the task group's wrapping."""
-        failure: Exception | None = None
+        failure = BodyFailure()
         async with anyio.create_task_group() as nursery:
             self._session = Session(
                 self._name_servers,
@@ -125,14 +126,11 @@ class PullConsumer(Lifetime):
             )
             self._requests = GroupRequests(self._session, self.group)
             nursery.start_soon(self._session.routes.keep_fresh, name="routes")
-            try:
+            with failure:
                 yield
-            except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
-                failure = error
             self._session = self._requests = None
             nursery.cancel_scope.cancel()
-        if failure is not None:
-            raise failure
+        failure.raise_again()
 
     def live_session(self) -> Session:
         """Return the session of the open consumer, for requests of other kinds.

@@ -72,7 +72,13 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.replies import REPLY_TIMEOUT_S, send_reply
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session, is_transient, make_client_id
-from dledger_mq.client.subscriptions import EVERYTHING, BySql, TopicSubscription, subscribe
+from dledger_mq.client.subscriptions import (
+    EVERYTHING,
+    BySql,
+    TopicSubscription,
+    subscribe,
+    subscribe_all,
+)
 from dledger_mq.client.trace_writer import TraceStatistics, TraceWriter
 from dledger_mq.message.names import retry_topic
 from dledger_mq.message.numbers import QueueOffset
@@ -146,8 +152,6 @@ class PushConsumer(Lifetime):
         **options: Unpack[ConsumerOptions],
     ) -> None:
         check_group(group)
-        if not subscriptions:
-            raise ClientUsageError("a consumer needs at least one subscription")
         settings = ConsumerSettings(**options)
         self._loop: MessageLoop | None = None
         if handler is None and settings.batch_handler is None:
@@ -163,7 +167,7 @@ class PushConsumer(Lifetime):
         if settings.trace:
             self._handler = self._traced = TracedHandler(self._handler, group)
         self.group = group
-        self.subscriptions = _subscriptions(
+        self.subscriptions = subscribe_all(
             group, subscriptions, with_retries=not settings.broadcast
         )
         self._name_servers = parse_name_servers(namesrv)
@@ -489,19 +493,3 @@ def _batches(handler: AnyHandler | None, settings: ConsumerSettings) -> BatchHan
     if settings.consume_batch_max != 1:
         raise ClientUsageError("consume_batch_max is for a batch_handler")
     return one_by_one(awaited(handler, threads))
-
-
-def _subscriptions(
-    group: str, wanted: Mapping[str, str | BySql], *, with_retries: bool
-) -> dict[str, TopicSubscription]:
-    """Read the subscriptions, and add the retry topic where the group has one; the version is the time in ms."""
-    if not isinstance(wanted, Mapping):
-        raise ClientUsageError(
-            f'subscriptions is {wanted!r}, not topics with their tags such as {{"Orders": "*"}}'
-        )
-    version = time.time_ns() // 1_000_000
-    found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
-    if with_retries:
-        name = retry_topic(group)
-        found[name] = subscribe(name, EVERYTHING, version)
-    return found

@@ -41,6 +41,7 @@ PULL_BATCH: Final = 32
 PAUSE_AFTER_REFUSAL_S: Final = 0.5
 PAUSE_ON_FLOW_CONTROL_S: Final = 0.02
 BEYOND_END_BELIEVED_S: Final = 3.0  # longer than an election with the start of its winner
+LOGGED_AGAIN_S: Final = 60.0  # a refusal that stays is one line in so long a time
 
 _NEEDS_HEARTBEAT: Final = frozenset(
     {
@@ -107,6 +108,7 @@ class QueueReader:
         self._now, self._new_event = session.loop.now, session.loop.new_event
         self._scope = anyio.CancelScope()
         self._beyond_end_since: float | None = None
+        self._logged: tuple[int, float] | None = None  # the refusal that was logged last, and when
 
     def begin(self, messages: Iterable[ReceivedMessage]) -> bool:
         """Ask to handle messages now; False when the queue was released meanwhile."""
@@ -216,6 +218,8 @@ class QueueReader:
         queue = self.held.queue
         log.debug("pull of %s at %s failed: %s", queue, self.held.next_offset, error)
         code = error.code if isinstance(error, RequestFailedError) else None
+        if isinstance(error, RequestFailedError) and not is_transient(error.code):
+            self._log_refusal(error)
         if code == ResponseCode.FLOW_CONTROL:
             await anyio.sleep(PAUSE_ON_FLOW_CONTROL_S)
         elif code is None or is_transient(code) or code == ResponseCode.SYSTEM_ERROR:
@@ -223,11 +227,18 @@ class QueueReader:
                 self._session.routes.report_failure(queue.broker_name, address)
             await anyio.sleep(backoff_s(failures))
         else:
-            if failures == 1:
-                log.warning("pull of %s refused: %s", queue, error)
             if code in _NEEDS_HEARTBEAT:
                 await self._session.beat()
             await anyio.sleep(PAUSE_AFTER_REFUSAL_S)
+
+    def _log_refusal(self, refusal: RequestFailedError) -> None:
+        """Log a refusal, unless the same code was logged lately: nothing else says why no message comes."""
+        now = self._now()
+        code, logged_at = self._logged or (None, 0.0)
+        if code == refusal.code and now - logged_at < LOGGED_AGAIN_S:
+            return
+        self._logged = (refusal.code, now)
+        log.warning("pull of %s refused, tried again: %s", self.held.queue, refusal)
 
     async def _take(self, answer: PullAnswer) -> None:
         """Take in a pull's answer; messages are noted as held before they are handed on: none is committed early."""

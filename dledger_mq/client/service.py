@@ -9,9 +9,38 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from types import TracebackType
+from typing import Self
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
+
+
+class BodyFailure:
+    """Keeps an error of a block from the task group around it, which would wrap it in a group of errors.
+
+    Use as a context manager around the block, and `raise_again` once the task group has been left.
+    """
+
+    def __init__(self) -> None:
+        self._error: Exception | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool:
+        self._error = error if isinstance(error, Exception) else None
+        return self._error is not None
+
+    def raise_again(self) -> None:
+        """Raise the error as it was; do nothing if there was none."""
+        if self._error is not None:
+            raise self._error
 
 
 @asynccontextmanager

@@ -157,6 +157,25 @@ class Session:
                 unknown, else as the last one ended; `definite` says which.
             NoRouteError: no node of the group is known.
         """
+        answer, _ = await self.call_group_in_doubt(
+            broker_name, code, ext, body, timeout_s=timeout_s, try_timeout_s=try_timeout_s
+        )
+        return answer
+
+    async def call_group_in_doubt(
+        self,
+        broker_name: str,
+        code: int,
+        ext: Mapping[str, str],
+        body: bytes = b"",
+        *,
+        timeout_s: float = REQUEST_TIMEOUT_S,
+        try_timeout_s: float = TRY_TIMEOUT_S,
+    ) -> tuple[RemotingCommand, ClientError | None]:
+        """Ask as `call_group` does; return beside the answer how an earlier try ended that may have been carried out.
+
+        For requests that are answered otherwise when they were carried out before. Raises as `call_group`.
+        """
         deadline = anyio.current_time() + timeout_s
         tries = 0
         unknown: ClientError | None = None
@@ -179,14 +198,14 @@ class Session:
                     unknown = unknown if error.definite else error
                 else:
                     if not is_transient(answer.code):
-                        return answer
+                        return answer, unknown
                 self.routes.report_failure(broker_name, address)
             tries += 1
             if anyio.current_time() + backoff_s(tries) >= deadline:
                 if unknown is not None:
                     raise unknown
                 if answer is not None:
-                    return answer
+                    return answer, None
                 raise failure
             await anyio.sleep(backoff_s(tries))
 

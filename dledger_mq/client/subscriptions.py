@@ -1,4 +1,4 @@
-"""What a consumer wants of a topic. Pure.
+"""What a consumer wants of a topic.
 
 Brokers filter by a 32-bit hash of the tag and may therefore hand out too much; the client looks at the
 tag's text again (rules G4, G5). A choice by properties (`BySql`) they carry out in full.
@@ -6,13 +6,15 @@ tag's text again (rules G4, G5). A choice by properties (`BySql`) they carry out
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.filters import FilterTextError, compile_filter
-from dledger_mq.message.names import is_retry_topic, topic_problem
+from dledger_mq.message.names import is_retry_topic, retry_topic, topic_problem
 from dledger_mq.remoting.heartbeat import EXPRESSION_SQL92, EXPRESSION_TAG, Subscription
 
 EVERYTHING: Final = "*"
@@ -96,3 +98,25 @@ def subscribe(topic: str, expression: str | BySql, version: int) -> TopicSubscri
     if not tags:
         raise ClientUsageError(f"the expression {expression!r} for {topic} holds no tag")
     return TopicSubscription(topic, text, tags, version)
+
+
+def subscribe_all(
+    group: str, wanted: Mapping[str, str | BySql], *, with_retries: bool
+) -> dict[str, TopicSubscription]:
+    """Read the subscriptions of a consumer, as of now, and add the retry topic where the group has one.
+
+    Raises:
+        ClientUsageError: one cannot be read, or there is none.
+    """
+    if not wanted:
+        raise ClientUsageError("a consumer needs at least one subscription")
+    if not isinstance(wanted, Mapping):
+        raise ClientUsageError(
+            f'subscriptions is {wanted!r}, not topics with their tags such as {{"Orders": "*"}}'
+        )
+    version = time.time_ns() // 1_000_000
+    found = {topic: subscribe(topic, text, version) for topic, text in wanted.items()}
+    if with_retries:
+        name = retry_topic(group)
+        found[name] = subscribe(name, EVERYTHING, version)
+    return found

@@ -12,6 +12,7 @@ from dledger_mq.client.errors import ClientUsageError, ConnectionLostError
 from dledger_mq.net.address import Address, parse_address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
+from dledger_mq.net.frame_socket import CLOSED_BY_PEER
 from dledger_mq.net.loop import Starter
 from dledger_mq.net.tls import TlsError
 from dledger_mq.remoting.errors import FrameError
@@ -23,10 +24,11 @@ CONNECT_TIMEOUT_S: Final = 3.0  # the Java client's
 class Wire:
     """An open connection. One task runs `serve`; anyone in the thread may send."""
 
-    def __init__(self, connection: Connection, address: str) -> None:
+    def __init__(self, connection: Connection, address: str, *, is_encrypted: bool = False) -> None:
         self.address = address
         self.send_nowait = connection.send_nowait
         self._connection = connection
+        self._is_encrypted = is_encrypted
 
     async def serve(self, on_frames: Callable[[list[Frame]], None]) -> None:
         """Hand every batch of received frames to `on_frames` until the connection ends.
@@ -42,7 +44,15 @@ class Wire:
             raise ConnectionLostError(f"{self.address}: {error}") from error
         except FrameError as error:
             raise ConnectionLostError(f"{self.address} sent no frame: {error}") from error
-        raise ConnectionLostError(f"{self.address}: {self._connection.close_reason}")
+        raise ConnectionLostError(f"{self.address}: {self._why_ended()}")
+
+    def _why_ended(self) -> str:
+        """Return why it ended; a port that takes TLS only closes what comes in plain text, without a word."""
+        connection = self._connection
+        is_mute = connection.sent_bytes and not connection.received_bytes
+        if not self._is_encrypted and is_mute and connection.close_reason == CLOSED_BY_PEER:
+            return f"{CLOSED_BY_PEER} without a word: does this port take TLS only?"
+        return connection.close_reason
 
     @property
     def silence_s(self) -> float:
@@ -94,4 +104,4 @@ async def open_wire(
         raise ConnectionLostError(f"{address}: {error}") from error
     except ClientUsageError as error:
         raise ConnectionLostError(str(error)) from error
-    return Wire(connection, address)
+    return Wire(connection, address, is_encrypted=tls is not None)

@@ -25,6 +25,7 @@ from dledger_mq.remoting.frame import FRAME_BYTES_MAX, Frame, FrameDecoder
 
 _log = logging.getLogger(__name__)
 
+CLOSED_BY_PEER: Final = "closed by the peer"
 READ_BYTES: Final = 1024 * 1024
 """With 16 KB a message costs twice the CPU: a batch needs more system calls and wake-ups."""
 
@@ -239,7 +240,7 @@ class FrameSocket(ABC):
             )
             self.close(str(error))
             raise error
-        self.close("closed by the peer")
+        self.close(CLOSED_BY_PEER)
         return []
 
     def _decrypt(self, cipher: Cipher, data: bytes) -> bytes:
@@ -264,7 +265,7 @@ class FrameSocket(ABC):
             if self.partial_since is None or not self.is_shaking:
                 self.partial_since = self.received_at if self.is_shaking else None
         if cipher.has_ended and not plain:
-            self.close("closed by the peer")
+            self.close(CLOSED_BY_PEER)
         return b"" if self.close_reason else plain
 
     def _send_output(self, data: bytes) -> None:

@@ -56,6 +56,7 @@ from dledger_mq.testing.fake_clock import FakeClock
 from dledger_mq.testing.fake_delays import FakeDelays, Waiting
 from dledger_mq.testing.fake_log import FakeLog, first_kept
 from dledger_mq.testing.fake_names import CLUSTER, answer_name_request
+from dledger_mq.testing.fake_pops import POP_CODES, FakePops
 from dledger_mq.testing.fake_transactions import FakeTransactions
 
 LOST = -1  # in `FakeGroup.script`: store it, answer nothing
@@ -98,6 +99,9 @@ class FakeGroup:
     Attributes:
         script: what happens to the next sends, one by one: a response code, LOST or IGNORED; when it
             is empty they are stored.
+        pop_script: the same for the next requests about popped messages, but for those that only ask whether there are
+            some; LOST carries them out.
+        pops: the messages that are handed out and not acknowledged.
         groups: consumer groups that were made by an administrator.
         locks: holders of queues by (group, topic, queue id).
         offsets: committed offsets by (group, topic, queue id).
@@ -120,6 +124,7 @@ class FakeGroup:
         self.nodes = [FakeNode(number) for number in range(nodes)]
         self.leader: FakeNode | None = self.nodes[0]
         self.script: deque[int] = deque()
+        self.pop_script: deque[int] = deque()
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: set[str] = set()
         self.locks: dict[tuple[str, str, int], str] = {}
@@ -129,6 +134,7 @@ class FakeGroup:
         self.topics_asked_for: list[str] = []
         self.clock = FakeClock()
         self.log = FakeLog(queues)
+        self.pops = FakePops(self.log, self.clock, self.offsets, broker_name)
         self._delays = FakeDelays(self.clock, self._deliver)
         self.timers = self._delays.timers
         self.has_topics_on_demand = True
@@ -253,6 +259,7 @@ class FakeGroup:
         return table | dict(enumerate(followers, start=1))
 
     def _on_node_frame(self, node: FakeNode, connection: Connection, frame: Frame) -> None:
+        """Take in a frame; its code is noted, but for a send, which tests see in `sends`."""
         request = decode_request(frame)
         if isinstance(request, SendRequest):
             self._on_send(connection, request, frame.body)
@@ -261,7 +268,8 @@ class FakeGroup:
             self._on_pull(node, connection, request)
         elif not request.is_response:
             self.requests.append(request.code)
-            answer = self._answer(node, connection, request)
+            is_pop = request.code in POP_CODES
+            answer = (self._on_pop_request if is_pop else self._answer)(node, connection, request)
             if answer is not None and not request.is_oneway:
                 connection.send_nowait(encode_command(answer))
 
@@ -424,6 +432,35 @@ class FakeGroup:
                 return self._on_reply(request) if is_reply else self._on_send_back(request)
             case _:
                 return self._on_offset_request(request)
+
+    def _on_pop_request(
+        self, node: FakeNode, connection: Connection, request: RemotingCommand
+    ) -> RemotingCommand | None:
+        """Answer a request about popped messages, unless the script says otherwise; a notice may be held."""
+        if self.leader is None:
+            return make_response(request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "no leader")
+        if request.code == RequestCode.NOTIFICATION:
+            self._nursery.start_soon(self._hold_notice, node, connection, request)
+            return None
+        wanted = self.pop_script.popleft() if self.pop_script else 0
+        if wanted == IGNORED:
+            return None
+        if wanted > 0:
+            return make_response(request.opaque, wanted, "scripted")
+        answer = self.pops.answer(request)
+        return None if wanted == LOST else answer
+
+    async def _hold_notice(
+        self, node: FakeNode, connection: Connection, request: RemotingCommand
+    ) -> None:
+        """Answer a notice when there is something to pop, or its time is over."""
+        with anyio.move_on_after(int(request.ext["pollTime"]) / 1000):
+            while self.pops.answer(request).ext.get("hasMsg") == "false":
+                if connection.is_closed:
+                    return
+                await self.log.wait_grown(request.ext["topic"])
+        if not node.is_paused:
+            connection.send_nowait(encode_command(self.pops.answer(request)))
 
     def _administer(self, request: RemotingCommand) -> RemotingCommand:
         """Carry out one of `_ADMIN_CODES`; the one without a case of its own is GET_ALL_CONSUMER_OFFSET."""

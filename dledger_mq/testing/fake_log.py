@@ -26,7 +26,7 @@ from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import encode_command, make_response
 from dledger_mq.remoting.heartbeat import EXPRESSION_SQL92
 from dledger_mq.remoting.replies import pull_reply_head
-from dledger_mq.remoting.requests import PullFields, PullRequest
+from dledger_mq.remoting.requests import PullRequest
 
 STORE_HOST: Final = pack_host("127.0.0.1", 10911)
 _STEP: Final = 1000  # from one physical offset to the next
@@ -110,7 +110,7 @@ class FakeLog:
         queue.append(record)
         self._records[place.physical_offset] = record
         self._known_keys[key] = place
-        self._grown.pop(topic, anyio.Event()).set()
+        self.wake(topic)
         return place
 
     def at(self, physical_offset: int) -> StoredMessage:
@@ -128,8 +128,12 @@ class FakeLog:
         queue = self.queues[topic][queue_id]
         queue[:offset] = [b""] * offset
 
+    def wake(self, topic: str) -> None:
+        """Let those look again who wait for something in a topic."""
+        self._grown.pop(topic, anyio.Event()).set()
+
     async def wait_grown(self, topic: str) -> None:
-        """Wait until a message is stored under a topic."""
+        """Wait until a message is stored under a topic, or somebody is woken."""
         await self._grown[topic].wait()
 
     def answer_pull(self, request: PullRequest) -> bytes | None:
@@ -149,7 +153,11 @@ class FakeLog:
         if not records:
             return None
         try:
-            body = b"".join(record for record in records if self.matches(record, fields))
+            body = b"".join(
+                record
+                for record in records
+                if self.matches(record, fields.subscription, fields.expression_type)
+            )
         except FilterTextError as error:
             code = ResponseCode.SUBSCRIPTION_PARSE_FAILED
             return encode_command(make_response(request.opaque, code, str(error)))
@@ -180,16 +188,15 @@ class FakeLog:
             body_bytes=0,
         )
 
-    def matches(self, record: bytes, fields: PullFields) -> bool:
-        """Return whether a record is one that a pull wants, by its tag or its properties.
+    def matches(self, record: bytes, expression: str | None, expression_type: str | None) -> bool:
+        """Return whether a record is one that a pull or a pop wants, by its tag or its properties.
 
         Raises:
-            FilterTextError: the pull's filter is none.
+            FilterTextError: the filter is none.
         """
-        expression = fields.subscription
         if not expression or expression == "*":
             return True
-        if fields.expression_type == EXPRESSION_SQL92:
+        if expression_type == EXPRESSION_SQL92:
             return compile_filter(expression).matches(record_properties(record))
         tags = {tag.strip().encode() for tag in expression.split("||")}
         return decode_record(record).find(b"TAGS") in tags

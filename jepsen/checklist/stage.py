@@ -18,7 +18,7 @@ import trio
 
 from dledger import Client, DLedgerError, NodeId, StatusAnswer
 from dledger.runtime.client import TIMEOUT_S
-from jepsen.group_secret import secret_of
+from jepsen.guards import member_client
 from jepsen.history.ops import NEMESIS, Op, OpLog
 from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.systems.api import Network, Subject
@@ -98,9 +98,7 @@ class Stage:
     def client(self, *, timeout_s: float = TIMEOUT_S) -> Client:
         """Return a client of the group's log."""
         group = self.broker.group
-        return Client(
-            group.peers, group=group.group, secret=secret_of(group.peers), timeout_s=timeout_s
-        )
+        return member_client(group.peers, group=group.group, timeout_s=timeout_s)
 
     async def statuses(self) -> dict[str, StatusAnswer]:
         """Ask each member for its status; those that do not answer are left out."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import socket
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
 import trio
 
+from dledger_mq.client.credentials import chosen_credentials
+from dledger_mq.client.tls import chosen_tls
 from dledger_mq.net.address import parse_address
 from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import FrameDecoder
@@ -27,8 +28,15 @@ class RawConnection:
         answers: what was answered so far, by opaque.
     """
 
-    def __init__(self, stream: trio.SocketStream) -> None:
+    def __init__(self, plain: trio.SocketStream, stream: trio.abc.Stream) -> None:
+        """Speak over a stream.
+
+        Args:
+            plain: the connection.
+            stream: the same, or TLS over it.
+        """
         self.answers: dict[int, RemotingCommand] = {}
+        self._plain = plain
         self._stream = stream
         self._decoder = FrameDecoder()
 
@@ -40,12 +48,12 @@ class RawConnection:
             return False
         return True
 
-    def write_and_hang_up(self, frames: bytes) -> None:
+    async def write_and_hang_up(self, frames: bytes) -> None:
         """Write whole frames and close: corked, so that they leave with the end and no answer comes before it."""
         with suppress(OSError):  # it is gone already
-            self._stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
-            os.write(self._stream.socket.fileno(), frames)
-        self._stream.socket.close()
+            self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            await self.write(frames)
+        self._plain.socket.close()
 
     async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
         """Wait for the answers to these requests; return False when time is up or the connection is gone."""
@@ -59,7 +67,7 @@ class RawConnection:
         """Shut down sending, and read the answers that still come before the other end closes."""
         with trio.move_on_after(LAST_WORDS_S):
             try:
-                await self._stream.send_eof()
+                await self._plain.send_eof()
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 return
             while await self._read():
@@ -68,7 +76,7 @@ class RawConnection:
     async def _read(self) -> bool:
         """Read answers once; return False at the end of the connection."""
         try:
-            data = await self._stream.receive_some(_READ_BYTES)
+            data = bytes(await self._stream.receive_some(_READ_BYTES))
             self._decoder.feed(data)
             commands = [decode_command(frame) for frame in self._decoder.frames()]
         except (trio.BrokenResourceError, trio.ClosedResourceError, FrameError):
@@ -79,18 +87,33 @@ class RawConnection:
 
 @asynccontextmanager
 async def raw_connection(address: str) -> AsyncIterator[RawConnection | None]:
-    """Connect to "host:port"; None when nobody takes the connection. At the end it is closed at once."""
+    """Connect to "host:port", and encrypt where all clients do; None when nobody takes the connection.
+
+    At the end it is closed at once.
+    """
     host, port = parse_address(address)
-    stream: trio.SocketStream | None = None
-    with trio.move_on_after(CONNECT_TIMEOUT_S):
-        try:
-            stream = await trio.open_tcp_stream(host, port)
-        except OSError:
-            stream = None
-    if stream is None:
-        yield None
-        return
+    plain: trio.SocketStream | None = None
+    connection: RawConnection | None = None
     try:
-        yield RawConnection(stream)
+        with trio.move_on_after(CONNECT_TIMEOUT_S), suppress(OSError, trio.BrokenResourceError):
+            plain = await trio.open_tcp_stream(host, port)
+            connection = RawConnection(plain, await _encrypted(plain, host))
+        yield connection
     finally:
-        await trio.aclose_forcefully(stream)
+        if plain is not None:
+            await trio.aclose_forcefully(plain)
+
+
+async def _encrypted(plain: trio.SocketStream, host: str) -> trio.abc.Stream:
+    """Return TLS over a connection where `tls_for_all` says so; raises trio.BrokenResourceError."""
+    if (context := chosen_tls()) is None:
+        return plain
+    stream = trio.SSLStream(plain, context, server_hostname=host)
+    await stream.do_handshake()
+    return stream
+
+
+def signed(ext: Mapping[str, str]) -> dict[str, str]:
+    """Return the fields of a request without a body, signed where all clients are given an account."""
+    credentials = chosen_credentials()
+    return dict(ext) if credentials is None else credentials.sign(ext, b"")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from typing import Final, Protocol, runtime_checkable
 
-from dledger import Client, DLedgerError
-from jepsen.group_secret import secret_of
+from dledger import DLedgerError
+from jepsen.guards import member_client
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.process import wait_until
 from jepsen.systems.api import System
@@ -28,7 +28,7 @@ class CanHandOver(Protocol):
 
 async def hand_over(peers: str, group: str, timeout_s: float) -> str:
     """Ask the leader of a group to hand over, and return who is to lead. Raises DLedgerError."""
-    async with Client(peers, group=group, secret=secret_of(peers), timeout_s=timeout_s) as client:
+    async with member_client(peers, group=group, timeout_s=timeout_s) as client:
         return await client.transfer()
 
 

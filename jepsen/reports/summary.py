@@ -99,4 +99,6 @@ def command_of(settings: RunSettings) -> str:
         words.append(f"--system {settings.system}")
     if settings.groups > 1:
         words.append(f"--groups {settings.groups}")
+    if settings.guards:
+        words.append(f"--guards {','.join(settings.guards)}")
     return " ".join(words)

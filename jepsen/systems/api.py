@@ -10,6 +10,7 @@ from typing import Final, Literal, Protocol, get_args
 
 import msgspec
 
+from jepsen.guards import Guard
 from jepsen.history.ops import OpLog
 from jepsen.processes import Process
 
@@ -126,11 +127,13 @@ class SystemOptions:
         nodes: how many members.
         network: what stands between them: nothing, a proxy on each directed link, or network namespaces.
         groups: how many broker groups they share; with several, each node is a machine with a member of each.
+        guards: what keeps strangers out.
     """
 
     nodes: int = 3
     network: Network = "none"
     groups: int = 1
+    guards: tuple[Guard, ...] = ()
 
 
 class Subject(System, Protocol):

@@ -13,10 +13,10 @@ from broker.admin.ask import ask_all
 from broker.admin.verify import Comparison, compare
 from dledger import parse_peers
 from dledger.raft.ids import Term
-from jepsen.group_secret import secret_options
+from jepsen.guards import Guards, make_guards
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
-from jepsen.nemeses.proxy import ProxiedMember, ProxyLinks
+from jepsen.nemeses.proxy import LOOPBACK, ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.processes import Group, Process
 from jepsen.systems.api import LinkControl, System, SystemOptions
@@ -172,6 +172,12 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
         if isinstance(links, ProxyLinks):
             for node in group.nodes:
                 _place(node, folder, links)
+        hosts = [LOOPBACK]
+        if isinstance(links, NamespaceLinks):
+            hosts = [links.harness, *(node.host for node in group.nodes)]
+        guards = make_guards(folder, options.guards, hosts)
+        guard_group(group, guards)
+        stack.enter_context(guards.lets_in())
         # Namespaces can be removed only when nobody is in them.
         stack.callback(group.close)
         yield BrokerSystem(group, links)
@@ -192,9 +198,18 @@ def _move(group: Group, links: NamespaceLinks) -> None:
         node.prefix = links.prefix(node.name)
         _set_option(node.command, "--listen", node.address)
         _set_option(node.command, "--peers", group.peers)
-        node.command += secret_options(group.peers, group.folder)
         _set_option(node.command, "--namesrv", group.namesrv)
     group.by_address = {node.address: node for node in group.nodes}
+
+
+def guard_group(group: Group, guards: Guards) -> None:
+    """Give name servers and brokers what keeps strangers out."""
+    for server in group.name_servers:
+        server.command += guards.name_server_options()
+    for node in group.nodes:
+        node.command += guards.broker_options()
+        with (group.folder / f"{node.name}.conf").open("a") as conf:
+            conf.writelines(f"{key}={text}\n" for key, text in guards.settings().items())
 
 
 def _member(group: Group, node: Process) -> ProxiedMember:

@@ -21,7 +21,7 @@ from dledger import (
     StatusAnswer,
 )
 from dledger.raft.ids import Term
-from jepsen.group_secret import secret_of, secret_options
+from jepsen.guards import Guards, make_guards, member_client
 from jepsen.history.ops import OpLog
 from jepsen.history.outcomes import Outcome, ended
 from jepsen.nemeses.namespaces import NamespaceLinks
@@ -89,10 +89,12 @@ class PlainLogSystem:
         ports: Sequence[int],
         links: ProxyLinks | NamespaceLinks | None,
         server: Sequence[str],
+        guards: Guards,
     ) -> None:
         names = [f"n{number}" for number in range(options.nodes)]
         self.folder = folder
         self.group = GROUP
+        self._guards = guards
         spaces = links if isinstance(links, NamespaceLinks) else None
         proxies = links if isinstance(links, ProxyLinks) else None
         hosts = [LOOPBACK if spaces is None else spaces.address(name) for name in names]
@@ -121,12 +123,12 @@ class PlainLogSystem:
         process.command = [
             *server,
             *("--group", GROUP, "--id", name, "--peers", peers, "--store", str(self.store(name))),
-            *secret_options(peers, self.folder),
+            *self._guards.log_options(),
         ]
         return process
 
     def _client(self, peers: str) -> Client:
-        return Client(peers, group=GROUP, secret=secret_of(peers), timeout_s=TIMEOUT_S)
+        return member_client(peers, group=GROUP, timeout_s=TIMEOUT_S)
 
     def node(self, name: str) -> Process:
         """Return the member called `name`."""
@@ -289,6 +291,13 @@ def log_system(
         if links is not None:
             stack.enter_context(links)
         command = server or (program("dledger"), "server")
-        system = PlainLogSystem(folder, options, ports=ports, links=links, server=command)
+        hosts = [LOOPBACK]
+        if isinstance(links, NamespaceLinks):
+            hosts = [links.address(name) for name in names]
+        guards = make_guards(folder, options.guards, hosts)
+        stack.enter_context(guards.lets_in())
+        system = PlainLogSystem(
+            folder, options, ports=ports, links=links, server=command, guards=guards
+        )
         stack.callback(system.close)
         yield system

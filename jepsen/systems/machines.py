@@ -26,7 +26,7 @@ from broker.node.config import PORT_STEP, NodeFile, Ports, read_node_file
 from broker.node.plan import NodePlan, plan_node
 from broker.node.status import look, read_status
 from dledger.raft.ids import Term
-from jepsen.group_secret import write_secret
+from jepsen.guards import Guards, make_guards
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.ports import free_port_rows
@@ -299,10 +299,11 @@ def machine_system(folder: Path, options: SystemOptions) -> Iterator[MachineSyst
             for number, name in enumerate(names, start=1)
         }
         path = folder / "node.toml"
-        secret_file = write_secret(folder) if links is not None else None
-        path.write_text(node_toml(hosts, options.groups, secret_file))
+        guards = make_guards(folder, options.guards, [*hosts.values()])
+        stack.enter_context(guards.lets_in())
+        path.write_text(node_toml(hosts, options.groups, guards))
         file = read_node_file(path.read_text(), folder=folder)
-        machines = [_machine(path, file, name) for name in names]
+        machines = [_machine(path, file, name, guards) for name in names]
         for machine in machines:
             machine.prefix = [] if links is None else links.prefix(machine.name)
         groups = [_shared(file, place, machines) for place in range(options.groups)]
@@ -314,22 +315,25 @@ def machine_system(folder: Path, options: SystemOptions) -> Iterator[MachineSyst
         yield system
 
 
-def node_toml(hosts: Mapping[str, str], groups: int, secret_file: Path | None = None) -> str:
+def node_toml(hosts: Mapping[str, str], groups: int, guards: Guards) -> str:
     """Return the file that all machines share, with ports that are free now."""
-    secret = f'secret_file = "{secret_file}"\n' if secret_file is not None else ""
+    files = {"secret_file": guards.secret_file, "tls_config_file": guards.tls_config}
+    shown = "".join(f'{key} = "{path}"\n' for key, path in files.items() if path is not None)
+    rules = "".join(f'{key} = "{text}"\n' for key, text in guards.settings().items())
     ports = Ports(*free_port_rows(3, length=groups, step=PORT_STEP))
     machines = "".join(f'{name} = "{host}"\n' for name, host in hosts.items())
     names = ", ".join(f'"broker-{chr(ord("a") + place)}"' for place in range(groups))
     return (
-        f'store = "."\n{secret}groups = [{names}]\n[machines]\n{machines}'
+        f'store = "."\n{shown}groups = [{names}]\n[machines]\n{machines}'
         f"[ports]\nnamesrv = {ports.namesrv}\nbroker = {ports.broker}\nmember = {ports.member}\n"
-        f"[broker]\n{BROKER_CONF}"
+        f"[broker]\n{BROKER_CONF}{rules}"
     )
 
 
-def _machine(path: Path, file: NodeFile, name: str) -> Machine:
+def _machine(path: Path, file: NodeFile, name: str, guards: Guards) -> Machine:
     command = [sys.executable, "-m", "broker.node.cli", "-c", str(path), "--machine", name]
-    return Machine(plan_node(file, name, secret=None), command, log=path.with_name(f"{name}.log"))
+    plan = plan_node(file, name, secret=guards.secret, tls=guards.tls_keys())
+    return Machine(plan, command, log=path.with_name(f"{name}.log"))
 
 
 def _shared(file: NodeFile, place: int, machines: Sequence[Machine]) -> SharedGroup:

@@ -7,9 +7,9 @@ from typing import Final, Protocol
 
 import trio
 
-from dledger import Client, StatusAnswer
+from dledger import StatusAnswer
 from dledger.raft.ids import Term
-from jepsen.group_secret import secret_of
+from jepsen.guards import member_client
 from jepsen.history.ops import OBSERVER, OpLog
 from jepsen.history.values import LeaderSeen
 from jepsen.processes import Process
@@ -73,9 +73,9 @@ class Observer:
 
     async def run(self) -> None:
         """Ask until cancelled."""
-        peers = self._group.peers
-        async with Client(
-            peers, group=self._group.group, secret=secret_of(peers), timeout_s=STATUS_TIMEOUT_S
+        group = self._group
+        async with member_client(
+            group.peers, group=group.group, timeout_s=STATUS_TIMEOUT_S
         ) as client:
             while True:
                 answers = await client.status()

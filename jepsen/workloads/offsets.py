@@ -25,7 +25,7 @@ from dledger_mq.remoting.header import RemotingCommand, encode_command
 from jepsen.checkers.linearizable import check_linearizable
 from jepsen.checkers.models import MAX_REGISTER
 from jepsen.checkers.results import Checker
-from jepsen.clients.raw import raw_connection
+from jepsen.clients.raw import raw_connection, signed
 from jepsen.clients.topics import open_topics
 from jepsen.generators import Endless, Generator, Invocation, each_slot, sequence
 from jepsen.history.outcomes import Outcome
@@ -166,7 +166,7 @@ class OffsetsClient:
         async with raw_connection(self._addresses[beginning][at.node]) as connection:
             if connection is None:
                 return "no connection"
-            request = RemotingCommand(code=code, opaque=1, ext=ext, **JAVA_5)
+            request = RemotingCommand(code=code, opaque=1, ext=signed(ext), **JAVA_5)
             await connection.write(encode_command(request))
             await connection.wait_for([1], ANSWER_S)
             return connection.answers.get(1)

@@ -38,6 +38,7 @@ from typing import Final, NamedTuple, NotRequired, TypedDict, Unpack
 import trio
 
 from dledger_mq import ClientError, MessageQueue, PullConsumer, ReceivedMessage
+from dledger_mq.client.credentials import chosen_credentials
 from dledger_mq.client.send_frames import SendTemplates
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.ids import parse_offset_msg_id
@@ -51,7 +52,7 @@ from jepsen.checkers.places import check_places
 from jepsen.checkers.queue_log import check_queue_log
 from jepsen.checkers.results import Checker
 from jepsen.checkers.total_queue import check_total_queue
-from jepsen.clients.raw import RawConnection, raw_connection
+from jepsen.clients.raw import RawConnection, raw_connection, signed
 from jepsen.clients.topics import open_topics
 from jepsen.generators import Generator, Invocation
 from jepsen.history.outcomes import Outcome, ended
@@ -301,7 +302,7 @@ class PlanSender:
     ) -> None:
         self._addresses = addresses
         self._queues = queues
-        self._templates = SendTemplates(GROUP)
+        self._templates = SendTemplates(GROUP, credentials=chosen_credentials())
         self._opaques = itertools.count(1)
 
     async def carry_out(self, frames: Sequence[PlannedFrame]) -> list[FrameEnd]:
@@ -343,7 +344,7 @@ class PlanSender:
                 opaques[place] = next(self._opaques)
                 unsent += self._encode(frames[place], opaques[place], born_ms)
             if frames[places[0]].get("hung_up"):
-                connection.write_and_hang_up(unsent)
+                await connection.write_and_hang_up(unsent)
                 return {place: {"end": "info"} for place in opaques}
             await connection.write(unsent)
             if not await connection.wait_for(opaques.values(), ANSWER_S):
@@ -411,7 +412,7 @@ class PlanSender:
         }
         opaque = next(self._opaques)
         await connection.write(
-            encode_command(make_request(RequestCode.END_TRANSACTION, opaque, ext))
+            encode_command(make_request(RequestCode.END_TRANSACTION, opaque, signed(ext)))
         )
         await connection.wait_for([opaque], ANSWER_S)
         ending = connection.answers.get(opaque)

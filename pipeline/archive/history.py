@@ -2,7 +2,7 @@
 
 For each queue the archive holds the offsets that its manifests say; from its end on the queue is read from the
 brokers. Nothing is read twice, whatever the brokers still have of it, and a hole between the two is data
-loss. A file is read by one task, with pyarrow alone; the archive must be visible where tasks run.
+loss. A file is read by one task, with pyarrow alone; the archive must be within reach where tasks run.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ from pipeline.archive.manifests import (
     load_manifests,
     topic_of,
 )
-from pipeline.errors import DataLossError, PipelineUsageError
+from pipeline.errors import DataLossError, InconclusiveError, PipelineUsageError
+from pipeline.folders import Where, open_folder, source_of, understood
+from pipeline.locations import Location
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
 from pipeline.scan.columns import TIME_TYPE
@@ -76,16 +78,28 @@ class History:
         PipelineUsageError: the folder is no archive, or it may be the log of several groups.
     """
 
-    def __init__(self, archive: str, wants: Callable[[str], bool], broker_name: str | None) -> None:
-        self._archive = Path(archive)
-        if not self._archive.is_dir():
+    def __init__(
+        self, archive: Where, wants: Callable[[str], bool], broker_name: str | None
+    ) -> None:
+        self._archive = understood(archive)
+        try:
+            self._check_is_archive()
+            self._manifests = load_manifests(archive)
+        except OSError as error:
+            raise InconclusiveError(f"the archive {archive} cannot be read: {error}") from error
+        self.bounds = self._bounds(wants, broker_name)
+
+    def _check_is_archive(self) -> None:
+        """Raise PipelineUsageError for a folder that is not there, or is none of an archive."""
+        archive = self._archive
+        if isinstance(archive, Path) and not archive.is_dir():
             raise PipelineUsageError(f"option includeArchive: there is no folder {archive}")
-        if not any((self._archive / each).is_dir() for each in (MANIFESTS, STAGING)):
+        # A new archive has no manifests yet, and in an object store then nothing at all.
+        staging = [STAGING] if isinstance(archive, Path) and (archive / STAGING).is_dir() else []
+        if not staging and not open_folder(archive).names(MANIFESTS):
             raise PipelineUsageError(
                 f"option includeArchive: {archive} is no archive: it has no {MANIFESTS}"
             )
-        self._manifests = load_manifests(archive)
-        self.bounds = self._bounds(wants, broker_name)
 
     def _bounds(
         self, wants: Callable[[str], bool], broker_name: str | None
@@ -165,7 +179,7 @@ class History:
         return found
 
 
-def _hole(archive: Path, queue: MessageQueue, known: Bounds | None, manifest: Manifest) -> str:
+def _hole(archive: Location, queue: MessageQueue, known: Bounds | None, manifest: Manifest) -> str:
     """Describe where an archive's queue has a gap: what is held before it, and what the next manifest lists."""
     before = f"up to offset {known.end}, then " if known else ""
     of_queue = (
@@ -188,7 +202,7 @@ def _date_of(path: str) -> str:
 
 def _opened(file: HistoryFile) -> pq.ParquetFile:
     # Spark writes timestamps as INT96; nanoseconds would not reach from year 1 to 9999.
-    return pq.ParquetFile(file.path, coerce_int96_timestamp_unit="us")
+    return pq.ParquetFile(source_of(file.path), coerce_int96_timestamp_unit="us")
 
 
 def _instants(column: pa.Array) -> pa.Array:

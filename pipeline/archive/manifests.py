@@ -7,8 +7,14 @@ An archive is a folder:
     _staging/                                              work of a run that goes on, or was ended;
                                                            its file `lock` is held by the one run that writes
 
-A manifest is written aside, synced, renamed, and its folder synced, after all files that it lists were. So a name
-in `_manifests` stands for whole files, and a Parquet file that no manifest lists is left over from a run that
+In an object store nothing is renamed and nobody has a lock (adr/0244), so names say more there:
+
+    topic=NAME/date=YYYY-MM-DD/part-FIRST-LAST-ATTEMPT-*.parquet   written where they stay
+    _manifests/<last index before it, 20 digits>.after.json        created only if there is none: of two runs that
+                                                                   go on from one entry, one gets the name
+
+In a folder, a manifest is written aside, synced, renamed, and its folder synced, after all files that it lists were.
+So a name in `_manifests` stands for whole files, and a Parquet file that no manifest lists is left over from a run that
 was ended; the next run removes it. Manifests follow each other without a gap from the log's first entry; or from
 the entry that an empty file beside them names (20 digits and `.begins`), where the log had lost its beginning before.
 
@@ -31,7 +37,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -43,6 +49,8 @@ from dledger.storage.posix import PosixDisk
 from dledger.storage.whole_file import replace_whole
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import InconclusiveError, PipelineError
+from pipeline.folders import Folder, Where, open_folder
+from pipeline.object_store import ObjectFolder
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 
@@ -50,7 +58,8 @@ VERSION: Final = 1
 MANIFESTS: Final = "_manifests"
 STAGING: Final = "_staging"
 _DIGITS: Final = 20
-_NAME: Final = re.compile(r"[0-9]{20}\.json")
+_NAME: Final = re.compile(r"[0-9]{20}(\.after)?\.json")
+_AFTER: Final = ".after.json"
 BEGINNING_SUFFIX: Final = ".begins"
 _BEGINNING: Final = re.compile(r"[0-9]{20}\.begins")
 _CHUNK_BYTES: Final = 4 * 1024 * 1024
@@ -131,39 +140,54 @@ Part = TypeVar("Part", QueueTotals, ArchivedFile, Manifest)
 """A part of a manifest's layout, or all of it."""
 
 
-def load_manifests(archive: str | Path) -> list[Manifest]:
+def load_manifests(archive: Where) -> list[Manifest]:
     """Load all manifests of an archive in the order of the log; none for a new folder.
 
     Raises:
         ArchiveError: one is damaged, of another version, or missing in between.
+        OSError: they cannot be read.
     """
-    folder = Path(archive) / MANIFESTS
-    names = sorted(each.name for each in (folder.iterdir() if folder.is_dir() else ()))
-    names = [each for each in names if _NAME.fullmatch(each)]
+    folder = open_folder(archive)
+    every = folder.names(MANIFESTS)
+    # One that follows entry N stands behind one that ends with it.
+    names = sorted(
+        (each for each in every if _NAME.fullmatch(each)),
+        key=lambda name: (name[:_DIGITS], name.endswith(_AFTER)),
+    )
     found: list[Manifest] = []
     for name in names:
-        manifest = _read(folder / name)
-        expected = found[-1].last_index + 1 if found else _first_index(folder)
-        if manifest.first_index != expected or manifest.last_index != int(name[:_DIGITS]):
+        path = folder.full(f"{MANIFESTS}/{name}")
+        manifest = _read(folder, f"{MANIFESTS}/{name}")
+        after, number = (found[-1].last_index if found else 0), int(name[:_DIGITS])
+        expected = after + 1
+        if name.endswith(_AFTER):
+            is_named = number == after
+            expected = expected if found else manifest.first_index
+        else:
+            is_named = number == manifest.last_index
+            expected = expected if found else _first_index(folder, every)
+        if manifest.first_index != expected or not is_named:
             raise ArchiveError(
-                f"{folder / name}: entries {manifest.first_index} to {manifest.last_index}, where entry "
+                f"{path}: entries {manifest.first_index} to {manifest.last_index}, where entry "
                 f"{expected} should come next: a manifest is missing or misnamed"
             )
         if found and manifest.first_chain_crc != found[-1].last_chain_crc:
-            raise ArchiveError(f"{folder / name}: it goes on another log than the one before")
+            raise ArchiveError(f"{path}: it goes on another log than the one before")
         found.append(manifest)
     return found
 
 
-def _first_index(folder: Path) -> int:
+def _first_index(folder: Folder, every: Iterable[str]) -> int:
     """Return the entry with which an archive begins, as `note_beginning` wrote it; else the log's first one.
 
     Raises:
         ArchiveError: two are named.
     """
-    names = [each.name for each in folder.iterdir() if _BEGINNING.fullmatch(each.name)]
+    names = [each for each in every if _BEGINNING.fullmatch(each)]
     if len(names) > 1:
-        raise ArchiveError(f"{folder} names several beginnings: {', '.join(sorted(names))}")
+        raise ArchiveError(
+            f"{folder.full(MANIFESTS)} names several beginnings: {', '.join(sorted(names))}"
+        )
     return int(names[0][:_DIGITS]) if names else 1
 
 
@@ -183,10 +207,11 @@ def note_beginning(archive: str | Path, first_index: Index) -> None:
     replace_whole(disk, MANIFESTS, f"{first_index:0{_DIGITS}d}{BEGINNING_SUFFIX}", b"")
 
 
-def _read(path: Path) -> Manifest:
+def _read(folder: Folder, name: str) -> Manifest:
     """Load one manifest; its checksum covers every other field, so a hand-edited one is refused."""
+    path = folder.full(name)
     try:
-        content = json.loads(path.read_text())
+        content = json.loads(folder.read(name).decode())
         written = content.pop("crc32c")
         if content.get("version") != VERSION:
             raise ArchiveError(f"{path}: version {content.get('version')}, known is {VERSION}")
@@ -207,13 +232,34 @@ def write_manifest(archive: str | Path, manifest: Manifest) -> Path:
         DiskFullError: there was no room; there is no such manifest.
         OSError: the disk failed; whether there is such a manifest is unknown.
     """
-    content = {"version": VERSION, **_fields(asdict(manifest))}
-    content["crc32c"] = _crc(content)
     disk = PosixDisk(archive)
     disk.make_folder(MANIFESTS)
     name = f"{manifest.last_index:0{_DIGITS}d}.json"
-    replace_whole(disk, MANIFESTS, name, json.dumps(content, indent=1).encode() + b"\n")
+    replace_whole(disk, MANIFESTS, name, _layout(manifest))
     return Path(archive) / MANIFESTS / name
+
+
+def create_manifest(archive: ObjectFolder, manifest: Manifest, after: int) -> str:
+    """Write a manifest into an object store, unless one follows that entry already; durable on return.
+
+    Args:
+        archive: the archive.
+        manifest: everything that it lists is durable already.
+        after: the last entry of the manifest before it; 0: it is the first one.
+
+    Raises:
+        FileExistsError: another run's manifest follows that entry.
+        OSError: the store failed; whether there is such a manifest is unknown.
+    """
+    name = f"{MANIFESTS}/{after:0{_DIGITS}d}{_AFTER}"
+    archive.create(name, _layout(manifest))
+    return name
+
+
+def _layout(manifest: Manifest) -> bytes:
+    content = {"version": VERSION, **_fields(asdict(manifest))}
+    content["crc32c"] = _crc(content)
+    return json.dumps(content, indent=1).encode() + b"\n"
 
 
 def _crc(content: Mapping[str, object]) -> int:
@@ -242,8 +288,8 @@ def _from_json(kind: type[Part], content: Mapping[str, Any]) -> Part:
     return kind(**{each.name: content[_camel(each.name)] for each in fields(kind)})
 
 
-def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> list[str]:
-    """Return the full paths of the Parquet files that manifests list: what a reader of the archive reads.
+def listed_files(archive: Where, topics: frozenset[str] | None = None) -> list[str]:
+    """Return the full names of the Parquet files that manifests list: what a reader of the archive reads.
 
     Args:
         archive: the folder.
@@ -252,8 +298,9 @@ def listed_files(archive: str | Path, topics: frozenset[str] | None = None) -> l
     Raises:
         ArchiveError: a manifest is damaged, or a file is missing or has another size.
     """
+    folder = open_folder(archive)
     return [
-        str(_checked(Path(archive), each))
+        _checked(folder, each)
         for manifest in load_manifests(archive)
         for each in manifest.files
         if topics is None or topic_of(each.path) in topics
@@ -282,10 +329,10 @@ def folder_of(topic: str, date: str) -> str:
     return f"topic={_UNSAFE.sub(lambda found: f'%{ord(found[0]):02X}', topic)}/date={date}"
 
 
-def _checked(archive: Path, file: ArchivedFile) -> Path:
-    path = archive / file.path
+def _checked(archive: Folder, file: ArchivedFile) -> str:
+    path = archive.full(file.path)
     try:
-        size = path.stat().st_size
+        size = archive.size_bytes(file.path)
     except FileNotFoundError:
         raise ArchiveError(f"{path} is missing, and a manifest lists it") from None
     if size != file.bytes:
@@ -293,37 +340,33 @@ def _checked(archive: Path, file: ArchivedFile) -> Path:
     return path
 
 
-def check_contents(archive: str | Path, manifests: list[Manifest]) -> None:
+def check_contents(archive: Where, manifests: list[Manifest]) -> None:
     """Read every listed file and compare its checksum.
 
     Raises:
         ArchiveError: names the first file that is not as it was written.
     """
+    folder = open_folder(archive)
     for manifest in manifests:
         for file in manifest.files:
-            found = file_crc(_checked(Path(archive), file))
+            path = _checked(folder, file)
+            found = file_crc(folder, file.path)
             if found != file.crc32c:
                 raise ArchiveError(
-                    f"{Path(archive) / file.path}: its crc32c is {found:#010x}, the manifest says "
-                    f"{file.crc32c:#010x}"
+                    f"{path}: its crc32c is {found:#010x}, the manifest says {file.crc32c:#010x}"
                 )
 
 
-def file_crc(path: Path) -> int:
+def file_crc(folder: Folder, path: str) -> int:
     """Return the CRC32C of a file."""
     total = 0
-    for chunk in _chunks(path):
-        total = crc32c(chunk, total)
+    with folder.source(path) as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            total = crc32c(chunk, total)
     return total
 
 
-def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while chunk := file.read(_CHUNK_BYTES):
-            yield chunk
-
-
-def may_delete(archive: str | Path, store: str | Path, position: Position) -> bool:
+def may_delete(archive: Where, store: str | Path, position: Position) -> bool:
     """Return whether the log may be deleted before a position; retention asks, and deletes nothing without a yes.
 
     True only when manifests without a gap reach at least that far, every file that they list is there and has

@@ -1,15 +1,16 @@
 """One part of a stretch of the log, written to Parquet files that are verified against its entries.
 
 This is what one task does, with the scanner and pyarrow alone; it knows no Spark, and of the archive only the
-folder that it writes below. Rows are taken in runs of bounded size; of each run every topic and day gets one
-row group, by queue and offset. Then the log is scanned once more, and each row group is read back and must
-be equal to the second scan's, value for value. That arranging rows loses none is seen from totals per
-queue, over the rows before and after it.
+folder that it writes below (in an object store that is the archive itself, since nothing is renamed there). Rows are
+taken in runs of bounded size; of each run every topic and day gets one row group, by queue and offset. Then the log is
+scanned once more, and each row group is read back and must be equal to the second scan's, value for value. That
+arranging rows loses none is seen from totals per queue, over the rows before and after it.
 """
 
 from __future__ import annotations
 
 import os
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from numpy.typing import NDArray
 
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged
+from pipeline.folders import Folder, LocalFolder, open_folder
+from pipeline.object_store import ObjectFolder
 from pipeline.scan.batches import RecordSelection, ScanOptions, scan_batches
 from pipeline.scan.columns import (
     LABEL_COLUMNS,
@@ -69,17 +72,19 @@ class Part:
     Attributes:
         ranges: ranges back to back.
         broker_name: name of the group whose log it is; None: not known.
-        staging: an existing folder; each attempt makes a new one in it.
+        staging: an existing folder, in which each attempt makes a new one; or an archive in an object store.
+        prefix: for an object store: how the names of its files begin.
     """
 
     ranges: tuple[LogRange, ...]
     broker_name: str | None
     staging: str
+    prefix: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """A durable Parquet file: where it is, and the folder in the archive that it is for."""
+    """A durable Parquet file: its full name, and the folder in the archive that it is for."""
 
     path: str
     folder: str
@@ -115,7 +120,7 @@ class _Group:
 class _RowGroup:
     """The place at which a group was written."""
 
-    path: Path
+    path: str
     folder: str
     number: int
 
@@ -128,9 +133,7 @@ def stage_part(part: Part) -> StagedPart:
         OSError: the disk failed, or is full.
     """
     # A second attempt may run while the first still writes.
-    folder = Path(part.staging) / uuid4().hex
-    folder.mkdir()
-    written = _Files(folder)
+    written = _files_of(part, uuid4().hex)
     try:
         for run in _runs(part, ARCHIVE_COLUMNS):
             for group in _arranged(run):
@@ -143,7 +146,7 @@ def stage_part(part: Part) -> StagedPart:
     for run in _runs(part, ARCHIVE_COLUMNS.append(RECORD_COLUMNS.field(_CRC))):
         of_log += _totals(run)
         for group in _arranged(run):
-            difference = _difference(group, next(row_groups, None))
+            difference = _difference(group, next(row_groups, None), written.target)
             if difference is not None:
                 return StagedPart((), (), difference)
             of_groups += _totals(group.rows)
@@ -207,25 +210,38 @@ def _totals(rows: pa.Table) -> Iterator[QueueTotals]:
         )
 
 
-class _Files:
-    """The Parquet files of one attempt; few are open at a time, however many topics there are."""
+class _Files(ABC):
+    """The Parquet files of one attempt; few are open at a time, however many topics there are.
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._open: dict[str, tuple[Path, pq.ParquetWriter]] = {}
-        self._folders: dict[Path, str] = {}
-        self._counts: Counter[Path] = Counter()
+    Args:
+        target: the folder in which they stand.
+    """
+
+    def __init__(self, target: Folder) -> None:
+        self.target = target
+        self._open: dict[str, tuple[str, pq.ParquetWriter, pa.NativeFile]] = {}
+        self._folders: dict[str, str] = {}
+        self._counts: Counter[str] = Counter()
         self.row_groups: list[_RowGroup] = []
+
+    @abstractmethod
+    def _path(self, number: int, folder: str) -> str:
+        """Return the path of a new file, which is for a folder of the archive."""
+
+    @abstractmethod
+    def _make_durable(self, path: str) -> None:
+        """Make a file that is closed durable."""
 
     def add(self, group: _Group) -> None:
         """Write a group as one row group, to the open file for its folder or to a new one."""
         if group.folder not in self._open:
             if len(self._open) == _OPEN_FILES_MAX:
                 self.close()
-            path = self._folder / f"{len(self._folders):05d}.zstd.parquet"
+            path = self._path(len(self._folders), group.folder)
             self._folders[path] = group.folder
-            self._open[group.folder] = path, _writer(path)
-        path, writer = self._open[group.folder]
+            sink = self.target.sink(path)
+            self._open[group.folder] = path, _writer(sink), sink
+        path, writer, _ = self._open[group.folder]
         rows = group.rows.select(_FILE_COLUMNS.names)
         writer.write_table(rows, row_group_size=len(rows))
         self.row_groups.append(_RowGroup(path, group.folder, self._counts[path]))
@@ -234,21 +250,62 @@ class _Files:
     def close(self) -> None:
         """Finish the files that are open."""
         while self._open:
-            _, (_, writer) = self._open.popitem()
+            _, (_, writer, sink) = self._open.popitem()
             writer.close()
+            sink.close()
 
     def durable(self) -> Iterator[StagedFile]:
         """Make each file durable, and yield its description."""
         for path, folder in self._folders.items():
-            with path.open("rb") as file:
-                os.fsync(file.fileno())
-            rows = pq.read_metadata(path).num_rows
-            yield StagedFile(str(path), folder, path.stat().st_size, rows, file_crc(path))
+            self._make_durable(path)
+            with self.target.source(path) as file:
+                rows = pq.read_metadata(file).num_rows
+            size = self.target.size_bytes(path)
+            yield StagedFile(
+                self.target.full(path), folder, size, rows, file_crc(self.target, path)
+            )
 
 
-def _writer(path: Path) -> pq.ParquetWriter:
+class _StagedFiles(_Files):
+    """Files in a folder of their own, to be renamed."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(LocalFolder(folder))
+        self._folder = folder
+        folder.mkdir()
+
+    def _path(self, number: int, folder: str) -> str:
+        return f"{number:05d}.zstd.parquet"
+
+    def _make_durable(self, path: str) -> None:
+        with (self._folder / path).open("rb") as file:
+            os.fsync(file.fileno())
+
+
+class _PlacedFiles(_Files):
+    """Files of an object store, written where they stay; once closed they are durable."""
+
+    def __init__(self, archive: ObjectFolder, prefix: str) -> None:
+        super().__init__(archive)
+        self._prefix = prefix
+
+    def _path(self, number: int, folder: str) -> str:
+        return f"{folder}/{self._prefix}-{number:05d}.zstd.parquet"
+
+    def _make_durable(self, path: str) -> None:
+        pass
+
+
+def _files_of(part: Part, attempt: str) -> _Files:
+    target = open_folder(part.staging)
+    if isinstance(target, ObjectFolder):
+        return _PlacedFiles(target, f"{part.prefix}-{attempt}")
+    return _StagedFiles(target.path / attempt)
+
+
+def _writer(sink: pa.NativeFile) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        path,
+        sink,
         _FILE_COLUMNS,
         compression="zstd",
         use_dictionary=_ALIKE,
@@ -256,15 +313,16 @@ def _writer(path: Path) -> pq.ParquetWriter:
     )
 
 
-def _difference(group: _Group, row_group: _RowGroup | None) -> str | None:
+def _difference(group: _Group, row_group: _RowGroup | None, target: Folder) -> str | None:
     """Describe what a row group has that the log has not; None when they are equal."""
     log = group.rows.select(_FILE_COLUMNS.names)
     if row_group is None or row_group.folder != group.folder:
         return f"{group.folder}: the log has {len(log)} rows that were not written"
-    read = pq.ParquetFile(row_group.path).read_row_group(row_group.number, use_threads=False)
+    with target.source(row_group.path) as file:
+        read = pq.ParquetFile(file).read_row_group(row_group.number, use_threads=False)
     if read.equals(log):
         return None
-    where = f"{group.folder}, {row_group.path}"
+    where = f"{group.folder}, {target.full(row_group.path)}"
     if len(read) != len(log) or read.schema != log.schema:
         return f"{where}: the log has {len(log)} rows, the file {len(read)}, or other columns"
     for name in log.column_names:

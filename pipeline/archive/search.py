@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from dledger_mq.message.ids import parse_offset_msg_id
 from pipeline.archive.manifests import ArchiveError, listed_files, topic_of
+from pipeline.folders import Where, open_folder, source_of
 
 _LOOKED_AT: Final = (
     "queueId",
@@ -57,18 +58,19 @@ class Wanted:
     end_ms: int | None = None
 
 
-def find_archived(archive: str, wanted: Wanted) -> Iterator[dict[str, object]]:
+def find_archived(archive: Where, wanted: Wanted) -> Iterator[dict[str, object]]:
     """Yield the messages of an archive that are meant, in the order of its files; each is a row with `topic`.
 
     Raises:
         ArchiveError: a manifest is damaged, a listed file is missing, has another size, or cannot be read.
     """
     topics = None if wanted.topic is None else frozenset({wanted.topic})
+    before = open_folder(archive).full("")
     for path in listed_files(archive, topics):
-        relative = PurePath(path).relative_to(archive)
+        relative = PurePath(path.removeprefix(before).removeprefix("/"))
         if _may_hold(relative, wanted):
             try:
-                with pq.ParquetFile(path) as file:
+                with source_of(path) as source, pq.ParquetFile(source) as file:
                     for row in _in_file(file, wanted):
                         yield {"topic": topic_of(str(relative)), **row}
             except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:

@@ -5,15 +5,20 @@ and made durable (`pipeline.archive.parts`). Then the files of the parts that we
 places, whatever else stands in the folder, and last of all the manifest is written. A run that
 ends anywhere in between, by kill or by a full disk, leaves files that no manifest lists; the next run removes
 them and does that stretch again.
+
+In an object store (`ObjectArchive`) nothing is renamed and there is no lock: files are written where they stay, and of
+two runs that archive the same stretch, the one whose manifest is created first has done it (adr/0244).
 """
 
 from __future__ import annotations
 
+import re
 import shutil
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import numpy as np
 
@@ -28,13 +33,17 @@ from pipeline.archive.manifests import (
     ArchiveError,
     Manifest,
     check_same_log,
+    create_manifest,
     load_manifests,
     merged,
     note_beginning,
     write_manifest,
 )
 from pipeline.archive.parts import Part, StagedFile, StagedPart, stage_part
-from pipeline.errors import PipelineError
+from pipeline.errors import InconclusiveError, PipelineError
+from pipeline.folders import Where, understood
+from pipeline.locations import ObjectPath
+from pipeline.object_store import ObjectFolder
 from pipeline.scan.entries import Chain
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.ranges import LogRange
@@ -50,6 +59,7 @@ STRETCH_BYTES: Final = 1024 * 1024 * 1024
 PART_BYTES_MIN: Final = 64 * 1024 * 1024
 """Log in one task, where there is so much: a task has files of its own for each topic and day."""
 
+_FIRST_OF: Final = re.compile(r"/part-([0-9]{20})-[^/]*\.parquet$")
 _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
 
 
@@ -69,43 +79,28 @@ class ManifestRange:
         return self.end.position - self.before.position
 
 
-class Archive:
-    """An archive that this process alone writes to. Use it in a `with`.
+class OpenArchive(ABC):
+    """An archive that is written to; `open_archive` makes one. Use it in a `with`.
 
     Attributes:
-        path: the folder; created when missing.
         manifests: what it holds.
-
-    Raises:
-        PipelineError: another run writes to it.
-        ArchiveError: a manifest is damaged.
-        OSError: the disk failed.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = Path(path).absolute()
-        disk = PosixDisk(self.path)
-        disk.make_folder(STAGING)
-        try:
-            self._lock = StoreLock(self.path / STAGING)
-        except StoreLockedError as error:
-            raise PipelineError(f"another run writes to {self.path}") from error
-        try:
-            if disk.exists(MANIFESTS):
-                # A run that was killed may have left a manifest that a power cut takes back.
-                disk.sync_folder("")
-                disk.sync_folder(MANIFESTS)
-            self.manifests = load_manifests(self.path)
-            self._remove_strays()
-        except BaseException:
-            self._lock.release()
-            raise
+    manifests: list[Manifest]
 
-    def __enter__(self) -> Archive:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.release()
+
+    @abstractmethod
+    def __str__(self) -> str:
+        """Return where it is."""
+
+    @abstractmethod
+    def release(self) -> None:
+        """Let another run write to it."""
 
     @property
     def covered_index(self) -> int:
@@ -140,6 +135,113 @@ class Archive:
                 before = part.end
         return found
 
+    @abstractmethod
+    def add(
+        self,
+        spark: SparkSession,
+        store: Store,
+        stretch: ManifestRange,
+        *,
+        broker_name: str,
+        known_by: str,
+    ) -> Manifest:
+        """Archive one stretch, which must begin where the archive ends.
+
+        Raises:
+            ArchiveError: what was written is not what the log holds, or there is no room for it. The
+                archive is what it was before.
+            PipelineError: another run was faster. The archive holds what that one wrote.
+            InconclusiveError: an object store failed; whether the archive holds the stretch the next run sees.
+            DamagedLogError: the log is damaged.
+        """
+
+    @abstractmethod
+    def _placed_path(self, file: StagedFile, stretch: ManifestRange, number: int) -> str:
+        """Return the path in the archive at which a staged file stands, or will stand."""
+
+    def _stage(
+        self,
+        spark: SparkSession,
+        store: Store,
+        stretch: ManifestRange,
+        *,
+        staging: str,
+        broker_name: str,
+        known_by: str,
+    ) -> tuple[list[StagedFile], Manifest]:
+        """Write the rows to new files and verify them against the log; Spark runs the parts in parallel."""
+        context = spark.sparkContext
+        part_bytes = max(stretch.size_bytes // context.defaultParallelism, PART_BYTES_MIN)
+        parts = [
+            Part(ranges, broker_name or None, staging, f"part-{_span(stretch)}")
+            for ranges in _parts(store, stretch, part_bytes)
+        ]
+        found: list[StagedPart] = context.parallelize(parts, len(parts)).map(stage_part).collect()
+        for each in found:
+            if each.difference is not None:
+                raise ArchiveError(f"{staging} is not what the log holds: {each.difference}")
+        assert len(found) == len(parts), f"{len(parts)} parts were staged as {len(found)}"
+        files = [file for each in found for file in each.files]
+        queues = merged(queue for each in found for queue in each.queues)
+        archived = tuple(
+            ArchivedFile(
+                self._placed_path(file, stretch, number), file.bytes, file.rows, file.crc32c
+            )
+            for number, file in enumerate(files)
+        )
+        return files, Manifest(
+            broker_name,
+            Index(stretch.before.index + 1),
+            stretch.end.index,
+            stretch.before.position,
+            stretch.end.position,
+            stretch.before.crc or 0,
+            stretch.end.crc or 0,
+            known_by,
+            sum(each.count for each in queues),
+            queues,
+            archived,
+        )
+
+
+class Archive(OpenArchive):
+    """An archive in a folder, which this process alone writes to.
+
+    Attributes:
+        path: the folder; created when missing.
+
+    Raises:
+        PipelineError: another run writes to it.
+        ArchiveError: a manifest is damaged.
+        OSError: the disk failed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path).absolute()
+        disk = PosixDisk(self.path)
+        disk.make_folder(STAGING)
+        try:
+            self._lock = StoreLock(self.path / STAGING)
+        except StoreLockedError as error:
+            raise PipelineError(f"another run writes to {self.path}") from error
+        try:
+            if disk.exists(MANIFESTS):
+                # A run that was killed may have left a manifest that a power cut takes back.
+                disk.sync_folder("")
+                disk.sync_folder(MANIFESTS)
+            self.manifests = load_manifests(self.path)
+            self._remove_strays()
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def __str__(self) -> str:
+        return str(self.path)
+
+    def release(self) -> None:
+        """Let another run write to it."""
+        self._lock.release()
+
     def add(
         self,
         spark: SparkSession,
@@ -165,8 +267,14 @@ class Archive:
         )
         staged = self.path / STAGING / _span(stretch)
         try:
+            PosixDisk(self.path).make_folder(str(staged.relative_to(self.path)))
             files, manifest = self._stage(
-                spark, store, stretch, staged=staged, broker_name=broker_name, known_by=known_by
+                spark,
+                store,
+                stretch,
+                staging=str(staged),
+                broker_name=broker_name,
+                known_by=known_by,
             )
             self._place(files, manifest)
             write_manifest(self.path, manifest)
@@ -185,53 +293,8 @@ class Archive:
         self.manifests.append(manifest)
         return manifest
 
-    def _stage(
-        self,
-        spark: SparkSession,
-        store: Store,
-        stretch: ManifestRange,
-        *,
-        staged: Path,
-        broker_name: str,
-        known_by: str,
-    ) -> tuple[list[StagedFile], Manifest]:
-        """Write the rows to temporary files and verify them against the log; Spark runs the parts in parallel."""
-        PosixDisk(self.path).make_folder(str(staged.relative_to(self.path)))
-        context = spark.sparkContext
-        part_bytes = max(stretch.size_bytes // context.defaultParallelism, PART_BYTES_MIN)
-        parts = [
-            Part(ranges, broker_name or None, str(staged))
-            for ranges in _parts(store, stretch, part_bytes)
-        ]
-        found: list[StagedPart] = context.parallelize(parts, len(parts)).map(stage_part).collect()
-        for each in found:
-            if each.difference is not None:
-                raise ArchiveError(f"{staged} is not what the log holds: {each.difference}")
-        assert len(found) == len(parts), f"{len(parts)} parts were staged as {len(found)}"
-        files = [file for each in found for file in each.files]
-        queues = merged(queue for each in found for queue in each.queues)
-        archived = tuple(
-            ArchivedFile(
-                f"{file.folder}/part-{_span(stretch)}-{number:05d}.zstd.parquet",
-                file.bytes,
-                file.rows,
-                file.crc32c,
-            )
-            for number, file in enumerate(files)
-        )
-        return files, Manifest(
-            broker_name,
-            Index(stretch.before.index + 1),
-            stretch.end.index,
-            stretch.before.position,
-            stretch.end.position,
-            stretch.before.crc or 0,
-            stretch.end.crc or 0,
-            known_by,
-            sum(each.count for each in queues),
-            queues,
-            archived,
-        )
+    def _placed_path(self, file: StagedFile, stretch: ManifestRange, number: int) -> str:
+        return f"{file.folder}/part-{_span(stretch)}-{number:05d}.zstd.parquet"
 
     def _place(self, staged: list[StagedFile], manifest: Manifest) -> None:
         """Move the staged files to their places; durable on return."""
@@ -261,6 +324,101 @@ class Archive:
             elif folder.name == MANIFESTS:
                 for path in folder.glob("*.aside"):
                     path.unlink()
+
+
+class ObjectArchive(OpenArchive):
+    """An archive in an object store, to which several runs may write at once.
+
+    Raises:
+        ArchiveError: a manifest is damaged.
+        InconclusiveError: the store cannot be asked.
+    """
+
+    def __init__(self, place: ObjectPath) -> None:
+        self._folder = ObjectFolder(place)
+        try:
+            self.manifests = load_manifests(place)
+            self._remove_strays()
+        except OSError as error:
+            raise InconclusiveError(f"the archive {self} cannot be read: {error}") from error
+
+    def __str__(self) -> str:
+        return str(self._folder)
+
+    def release(self) -> None:
+        """Do nothing: nobody else is kept out."""
+
+    def add(
+        self,
+        spark: SparkSession,
+        store: Store,
+        stretch: ManifestRange,
+        *,
+        broker_name: str,
+        known_by: str,
+    ) -> Manifest:
+        """Archive one stretch; see `OpenArchive.add`."""
+        covered = self.covered_index
+        assert stretch.before.index == covered or not self.manifests, (
+            f"entry {covered} is the last, and {stretch} follows"
+        )
+        try:
+            _, manifest = self._stage(
+                spark, store, stretch, staging=str(self), broker_name=broker_name, known_by=known_by
+            )
+            create_manifest(self._folder, manifest, covered)
+        except Exception as error:
+            # Whoever was faster also removes what is of no use any more, under the hands of this run.
+            if isinstance(error, FileExistsError) or self._is_overtaken():
+                raise PipelineError(
+                    f"another run has archived what follows entry {covered} in {self} meanwhile; the next run goes "
+                    "on there"
+                ) from error
+            if isinstance(error, OSError):
+                raise InconclusiveError(
+                    f"{self} fails; whether it holds entries {stretch.before.index + 1} to {stretch.end.index}, "
+                    f"the next run sees: {error}"
+                ) from error
+            raise
+        self.manifests.append(manifest)
+        self._remove_strays()
+        return manifest
+
+    def _is_overtaken(self) -> bool:
+        """Return whether the archive goes on where this run would have."""
+        try:
+            return len(load_manifests(self._folder.place)) > len(self.manifests)
+        except OSError:
+            return False
+
+    def _placed_path(self, file: StagedFile, stretch: ManifestRange, number: int) -> str:
+        return f"{file.folder}/{file.path.rpartition('/')[2]}"
+
+    def _remove_strays(self) -> None:
+        """Remove files that no manifest lists, and that none can list any more.
+
+        Whoever wrote a file that begins with an entry up to the last archived one comes too late for its manifest.
+        Other files may belong to a run that goes on, so they stay until that stretch is archived.
+        """
+        listed = {file.path for manifest in self.manifests for file in manifest.files}
+        for folder in self._folder.names(""):
+            if folder.startswith("topic="):
+                for path in self._folder.files(folder):
+                    first = _FIRST_OF.search(path)
+                    if path not in listed and first and int(first[1]) <= self.covered_index:
+                        self._folder.remove(path)
+
+
+def open_archive(where: Where) -> OpenArchive:
+    """Open an archive to write to it.
+
+    Raises:
+        LocationError: that is no place for one.
+        PipelineError: another run writes to it; or what `Archive` and `ObjectArchive` raise.
+        OSError: the disk failed.
+    """
+    found = understood(where)
+    return ObjectArchive(found) if isinstance(found, ObjectPath) else Archive(found)
 
 
 def _parts(store: Store, stretch: ManifestRange, part_bytes: int) -> Iterator[tuple[LogRange, ...]]:

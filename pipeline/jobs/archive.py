@@ -18,7 +18,7 @@ from pipeline.jobs.tables import new_table
 if TYPE_CHECKING:
     from pipeline.archive.manifests import Manifest
     from pipeline.archive.pinning import ArchivePin
-    from pipeline.archive.writing import Archive
+    from pipeline.archive.writing import OpenArchive
     from pipeline.scan.stores import Store
 
 name = "archive"
@@ -36,7 +36,9 @@ KEEP_GIB: Final = 256
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for store, archive and age of expiry."""
     parser.add_argument("store", help="folder of a node's store")
-    parser.add_argument("archive", help="folder of the archive; created when missing")
+    parser.add_argument(
+        "archive", help="folder of the archive, created when missing; or s3://BUCKET/FOLDER"
+    )
     add_bound_arguments(parser)
     parser.add_argument(
         "--older-than",
@@ -87,11 +89,13 @@ class ArchiveResult(TypedDict):
 
 def run(context: JobContext) -> int:
     """Archive what is expired and not yet archived."""
-    from pipeline.archive.writing import Archive
+    from pipeline.archive.writing import open_archive
+    from pipeline.folders import understood
 
     options = context.options
     if options.stretch_mib < 1:
         raise PipelineUsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
+    where = understood(options.archive)
     store_of(options.store)  # before an archive is made for one that is none
     pin = _pin(options)
     started = time.monotonic()
@@ -99,13 +103,13 @@ def run(context: JobContext) -> int:
     if options.check:
         manifests = checked(options.archive)
     else:
-        with Archive(options.archive) as archive:
+        with open_archive(options.archive) as archive:
             if pin is not None:  # from here on the store loses nothing that is not archived
                 pin.begin(archive.manifests[-1].end_position if archive.manifests else None)
             added_bytes = _add_all(context, archive, store_of(options.store), pin)
             manifests = archive.manifests
     result: ArchiveResult = {
-        "archive": str(Path(options.archive).absolute()),
+        "archive": str(where.absolute() if isinstance(where, Path) else where),
         "manifests": len(manifests),
         "rows": sum(each.rows for each in manifests),
         "files": sum(len(each.files) for each in manifests),
@@ -159,7 +163,7 @@ def checked(archive: str) -> list[Manifest]:
 
 
 def _add_all(
-    context: JobContext, archive: Archive, store: Store, pin: ArchivePin | None = None
+    context: JobContext, archive: OpenArchive, store: Store, pin: ArchivePin | None = None
 ) -> int:
     """Archive stretch by stretch, each of which the pin releases; returns the bytes of log that were added."""
     from pipeline.archive.writing import expired_index

@@ -14,6 +14,7 @@ from rich.table import Table
 from dledger.raft.ids import Index
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import topic_problem
+from pipeline.access import access_options
 from pipeline.errors import EXIT_FINE, PipelineUsageError
 from pipeline.jobs.context import JobContext
 from pipeline.jobs.store_arguments import add_bound_arguments, last_index_of
@@ -99,6 +100,7 @@ def _sink_options(options: argparse.Namespace) -> dict[str, str]:
         "queueSelector": "column",
         "olderBatch": "skip",  # a replay that goes on sends its first batches again
     }
+    given |= access_options(options)
     if options.state:
         given["metadataPath"] = options.state
     return given

@@ -12,10 +12,11 @@ from dledger_mq.client.messages import BODY_BYTES_MAX
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
+from pipeline.access import BrokerAccess, read_access
 from pipeline.errors import PipelineUsageError
+from pipeline.locations import Location, LocationError, location, location_here
 from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
-from pipeline.written_once import NOT_HERE, folder_here
 
 WHAT: Final = 'the sink of format "rocketmq"'
 PRODUCER_GROUP: Final = "dledger-pipeline"
@@ -46,6 +47,7 @@ class SinkOptions:
         metadata_folder: where the queue list of an exactly-once sink is kept.
         skips_older_batch: rows of a batch below the sink's current one are counted; otherwise they are an error.
         counts_file: gets a line with the counts of each batch.
+        access: who writes, and how connections are encrypted.
     """
 
     name_server: str
@@ -58,9 +60,10 @@ class SinkOptions:
     batch_bytes: int
     send_s: float
     rows_per_second: int | None
-    metadata_folder: Path | None
+    metadata_folder: Location | None
     skips_older_batch: bool
     counts_file: Path | None
+    access: BrokerAccess
 
 
 def read_options(
@@ -106,6 +109,7 @@ def read_options(
         metadata_folder=_metadata_folder(reader),
         skips_older_batch=reader.choice("olderBatch", (FAIL, SKIP), FAIL) == SKIP,
         counts_file=_counts_file(reader),
+        access=read_access(reader),
     )
     reader.finish(SOURCE_OPTIONS if is_table else ())
     return options
@@ -153,19 +157,21 @@ def _queue_selector(reader: OptionReader, *, is_exactly_once: bool) -> str:
 
 def _counts_file(reader: OptionReader) -> Path | None:
     given = reader.text("countsPath")
-    path = folder_here(given) if given is not None else None
+    path = location_here(given) if given is not None else None
     if given is not None and path is None:
         raise reader.error("countsPath", f"is {given!r}; it must be a file that the driver sees")
-    return None if path is None else Path(path)
+    return path
 
 
-def _metadata_folder(reader: OptionReader) -> Path | None:
-    """Return `metadataPath`, else a folder below the checkpoint; None when there is no place on this machine."""
+def _metadata_folder(reader: OptionReader) -> Location | None:
+    """Return `metadataPath`, else a folder below the checkpoint; None when there is no place for such a file."""
     given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
     if given is not None:
-        folder = folder_here(given)
-        if folder is None:
-            raise reader.error("metadataPath", f"is {given!r}; {NOT_HERE}")
-        return Path(folder)
-    below = folder_here(checkpoint) if checkpoint is not None else None
-    return None if below is None else Path(below) / "rocketmq-sink"
+        try:
+            return location(given)
+        except LocationError as error:
+            raise reader.error("metadataPath", f"names no folder: {error}") from None
+    try:
+        return None if checkpoint is None else location(checkpoint) / "rocketmq-sink"
+    except LocationError:
+        return None

@@ -7,13 +7,14 @@ topic once, in its metadata folder, and reads it back ever after.
 
 from __future__ import annotations
 
-from pathlib import Path
 from urllib.parse import quote
 
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import Producer
 from dledger_mq.client.errors import ClientError, NoRouteError
+from pipeline.access import BrokerAccess
 from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
+from pipeline.locations import Location
 from pipeline.sink.options import PRODUCER_GROUP, WHAT, SinkOptions
 from pipeline.written_once import written_once
 
@@ -30,7 +31,9 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
     topic = options.topic
 
     def ask() -> tuple[MessageQueue, ...]:
-        return ask_queues(options.name_server, topic, timeout_s=options.send_s)
+        return ask_queues(
+            options.name_server, topic, timeout_s=options.send_s, access=options.access
+        )
 
     if options.is_exactly_once and options.metadata_folder is not None:
         # Two topics never share a file: "a|b" and "a%b" are two.
@@ -50,14 +53,18 @@ def plan_queues(options: SinkOptions) -> tuple[MessageQueue, ...]:
     return queues
 
 
-def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[MessageQueue, ...]:
+def ask_queues(
+    name_server: str, topic: str, *, timeout_s: float, access: BrokerAccess
+) -> tuple[MessageQueue, ...]:
     """Ask the name servers for the queues of a topic.
 
     Raises:
         InconclusiveError: nobody serves it, or nobody answers.
     """
     try:
-        with Producer(name_server, PRODUCER_GROUP, timeout_s=timeout_s) as producer:
+        with Producer(
+            name_server, PRODUCER_GROUP, timeout_s=timeout_s, **access.arguments()
+        ) as producer:
             return tuple(sorted(producer.queues(topic)))
     except NoRouteError as error:
         raise InconclusiveError(
@@ -67,7 +74,7 @@ def ask_queues(name_server: str, topic: str, *, timeout_s: float) -> tuple[Messa
         raise InconclusiveError(f"no queues of topic {topic}: {error}") from error
 
 
-def _queues_of(topic: str, file: Path, value: object) -> tuple[MessageQueue, ...]:
+def _queues_of(topic: str, file: Location, value: object) -> tuple[MessageQueue, ...]:
     try:
         queues = tuple(MessageQueue(topic, str(name), int(number)) for name, number in value)  # type: ignore[attr-defined]
     except (ValueError, TypeError) as error:

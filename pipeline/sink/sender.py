@@ -75,6 +75,7 @@ class RowSender:
             PRODUCER_GROUP,
             timeout_s=options.send_s,
             retries=None,
+            **options.access.arguments(),
         )
         self._turn = RoundRobin(task.partition)
         self._queues: dict[str, tuple[MessageQueue, ...]] = {}

@@ -22,5 +22,12 @@ def parquet_rows(spark: SparkSession, paths: list[str], base: str) -> DataFrame:
         base: the archive's folder, which their partition folders stand in.
     """
     schema = spark_schema(ARCHIVE_COLUMNS).add("date", StringType())
-    reader = spark.read.schema(schema).option("basePath", base)
-    return reader.parquet(*paths) if paths else spark.createDataFrame([], schema)
+    reader = spark.read.schema(schema).option("basePath", for_spark(base))
+    if not paths:
+        return spark.createDataFrame([], schema)
+    return reader.parquet(*map(for_spark, paths))
+
+
+def for_spark(name: str) -> str:
+    """Return a file's or folder's full name as Spark says it: Hadoop's file system for S3 is called s3a."""
+    return f"s3a://{name.removeprefix('s3://')}" if name.startswith("s3://") else name

@@ -10,7 +10,8 @@ from pyspark.errors import AnalysisException
 from dledger.raft.ids import Index
 from pipeline.archive.manifests import MANIFESTS, listed_files
 from pipeline.errors import PipelineUsageError
-from pipeline.spark.archive_rows import parquet_rows
+from pipeline.folders import open_folder, understood
+from pipeline.spark.archive_rows import for_spark, parquet_rows
 from pipeline.spark.failures import reason_of
 
 if TYPE_CHECKING:
@@ -40,13 +41,15 @@ def parquet_history(
         PipelineUsageError: there is no such folder, nothing in it is Parquet, or its files have other columns.
         PipelineError: the archive is not as its manifests say.
     """
-    place = Path(folder).absolute()
-    if not place.exists():
+    place = understood(folder)
+    place = place.absolute() if isinstance(place, Path) else place
+    if isinstance(place, Path) and not place.exists():
         raise PipelineUsageError(f"there is no {folder}")
-    if (place / MANIFESTS).exists():
+    is_here = isinstance(place, Path) and (place / MANIFESTS).exists()
+    if is_here or open_folder(place).names(MANIFESTS):
         return parquet_rows(spark, listed_files(place, topics), str(place))
     try:
-        frame = spark.read.parquet(str(place))
+        frame = spark.read.parquet(for_spark(str(place)))
     except AnalysisException as error:
         raise PipelineUsageError(
             f"{folder} cannot be read as Parquet: {reason_of(error)}"

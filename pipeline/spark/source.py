@@ -26,6 +26,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.archive.history import History, HistoryPart, read_history
 from pipeline.broker_view import BrokerView
+from pipeline.locations import Location
 from pipeline.offsets import OffsetsForm, from_form
 from pipeline.planning import JoinedView, StreamOffsets, batch_offsets, divided
 from pipeline.ranges import QueueRange, plan
@@ -107,7 +108,7 @@ class TopicReader(DataSourceReader):
         finally:
             view.close()
 
-    def _with_archive(self, archive: str, view: BrokerView) -> list[InputPartition]:
+    def _with_archive(self, archive: Location, view: BrokerView) -> list[InputPartition]:
         """Return tasks of which some read the archive, and the others what comes after it."""
         options = self._tasks.options
         opened: list[History] = []

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
+METADATA_OPTION: Final = "metadataPath"
 METADATA_FOLDER: Final = "rocketmq-source"
 log = logging.getLogger(__name__)
 
@@ -131,9 +132,9 @@ def start_stream(
 
     Args:
         spark: the session.
-        options: of the source.
+        options: of the source; without metadataPath that is a folder below the checkpoint.
         write: makes a `DataStreamWriter` of the stream's data frame; called again for each restart.
-        checkpoint: the folder of the checkpoint, on a file system that the driver sees.
+        checkpoint: the folder of the checkpoint, as Spark has it.
         schema: the columns that are wanted; default: all.
         restarts: how often the query is started again after a failure that passes.
 
@@ -141,7 +142,8 @@ def start_stream(
         The query, which is used like a `StreamingQuery`.
     """
     reader = spark.readStream.format("rocketmq").options(**options)
-    reader = reader.option("metadataPath", f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}")
+    if not {name.lower() for name in options} & {METADATA_OPTION.lower()}:
+        reader = reader.option(METADATA_OPTION, f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}")
     if schema is not None:
         reader = reader.schema(schema)
 

@@ -48,7 +48,8 @@ def requests_page() -> str:
     places = [f"- **{where.name}** {where.value}." for where in Where]
     confirmed = (
         "- *confirmed*: once it is confirmed that this node leads: the answer shows what is applied there."
-        " 14 and 29 to 32 ask for that themselves, after they have checked their fields."
+        " 14 and 29 to 32 ask for that themselves, after they have checked their fields,"
+        " and so do sends that miss their topic."
     )
     parts = (*rows, "", "Kinds, which say what doing a request twice would do:", "", *kinds)
     parts += ("", "Where they are carried out:", "", *places, confirmed)

@@ -124,7 +124,7 @@ async def _group(console: Console, request: Request) -> Response:
     """Show one group; who is connected is asked for, and where nobody answers the rest is shown without."""
     name = _name(request)
     problems = dict(_problems(console.sampler))
-    members = ConsumerConnections()
+    members = None
     try:
         members = await members_of(console, name)
     except NoAnswerError as error:

@@ -51,6 +51,8 @@ class GroupView:
 
     Attributes:
         is_known: some broker has it.
+        is_told: a broker group has answered, so that who is not there is not known to any that could be asked.
+        member_count: of those who consume, in words.
         subscriptions: expression by topic, of those who consume just now.
         dead_letters: how many there are.
         topics_read: those in which it has committed an offset.
@@ -58,6 +60,8 @@ class GroupView:
 
     name: str
     is_known: bool
+    is_told: bool
+    member_count: str
     model: str
     topics: Grid
     queues: Grid
@@ -87,15 +91,24 @@ def groups_view(sampler: Sampler, query: Mapping[str, str]) -> Grid:
 
 
 def group_view(
-    sampler: Sampler, group: str, members: ConsumerConnections, query: Mapping[str, str]
+    sampler: Sampler, group: str, members: ConsumerConnections | None, query: Mapping[str, str]
 ) -> GroupView:
-    """Return the page of one group."""
+    """Return the page of one group.
+
+    Args:
+        sampler: what brokers have told.
+        group: its name.
+        members: who consumes; None: nobody could be asked.
+        query: of the request.
+    """
     topics = topics_of(sampler, group)
-    subscribed = sorted(members.subscription_table.items())
+    subscribed = [] if members is None else sorted(members.subscription_table.items())
     return GroupView(
         group,
         group in _all_groups(sampler),
-        (members.message_model or "").lower(),
+        sampler.has_heard,
+        words.number(None if members is None else len(members.connection_set)),
+        "" if members is None else (members.message_model or "").lower(),
         _topic_grid(sampler, group, topics, query),
         _queue_grid(sampler, group, query),
         _member_grid(group, members, query),
@@ -122,7 +135,7 @@ def _topic_grid(
         ],
         grid.sorting_of(query, "topics", "-lag"),
         {"name": group},
-        nothing="It has committed no offset.",
+        nothing="It has committed no offset." if sampler.has_heard else words.NOT_ASKED,
     )
 
 
@@ -135,11 +148,11 @@ def _queue_grid(sampler: Sampler, group: str, query: Mapping[str, str]) -> Grid:
         _queue_rows(sampler, group),
         grid.sorting_of(query, "queues", "-lag"),
         {"name": group},
-        nothing="It has committed no offset.",
+        nothing="It has committed no offset." if sampler.has_heard else words.NOT_ASKED,
     )
 
 
-def _member_grid(group: str, members: ConsumerConnections, query: Mapping[str, str]) -> Grid:
+def _member_grid(group: str, members: ConsumerConnections | None, query: Mapping[str, str]) -> Grid:
     """Return who consumes in a group as a table."""
     rows = [
         [
@@ -148,7 +161,7 @@ def _member_grid(group: str, members: ConsumerConnections, query: Mapping[str, s
             grid.text_cell(one.language),
             grid.number_cell(one.version),
         ]
-        for one in members.connection_set
+        for one in (() if members is None else members.connection_set)
     ]
     return Grid(
         "members",
@@ -157,7 +170,7 @@ def _member_grid(group: str, members: ConsumerConnections, query: Mapping[str, s
         rows,
         grid.sorting_of(query, "members", "client"),
         {"name": group},
-        nothing="Nobody consumes just now.",
+        nothing=words.NOT_ASKED if members is None else "Nobody consumes just now.",
     )
 
 

@@ -148,6 +148,11 @@ class Sampler:
             values |= self._figures(at_ms, group)
         self.history.add(at_ms, values | self._behind())
 
+    @property
+    def has_heard(self) -> bool:
+        """True once a broker group has told its topics; before that, what is not there is not known."""
+        return any(tables.topics for tables in self.tables.values())
+
     async def ask_once(self) -> None:
         """Ask one member of each broker group for its tables, the leader where there is one."""
         if self.look is None:

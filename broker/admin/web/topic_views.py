@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from broker.admin.web import grid
+from broker.admin.web import grid, words
 from broker.admin.web.grid import Cell, Column, Grid, NameFilter
 from broker.admin.web.progress import PROGRESS_COLUMNS, lag_of, progress_cells
 from broker.admin.web.rendering import address_of
@@ -48,11 +48,12 @@ _CONSUMER_COLUMNS: Final = (Column("group", "Consumer group"), *PROGRESS_COLUMNS
 
 @dataclass(frozen=True, slots=True)
 class TopicView:
-    """The page of one topic; `is_known` is False where no broker has it."""
+    """The page of one topic; `is_known` is False where no broker has it, `is_told` where none has answered."""
 
     name: str
     kind: str
     is_known: bool
+    is_told: bool
     settings: Grid
     queues: Grid
     consumers: Grid
@@ -96,6 +97,7 @@ def topic_view(sampler: Sampler, topic: str, query: Mapping[str, str]) -> TopicV
         topic,
         kind_of(topic),
         bool(having),
+        sampler.has_heard,
         Grid("settings", "Settings", _SETTING_COLUMNS, _setting_rows(having, topic)),
         Grid(
             "queues",
@@ -113,7 +115,9 @@ def topic_view(sampler: Sampler, topic: str, query: Mapping[str, str]) -> TopicV
             _consumer_rows(sampler, topic),
             grid.sorting_of(query, "groups", "-lag"),
             base,
-            nothing="No group has committed an offset here.",
+            nothing="No group has committed an offset here."
+            if sampler.has_heard
+            else words.NOT_ASKED,
         ),
     )
 

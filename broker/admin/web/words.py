@@ -13,6 +13,7 @@ from rich.filesize import decimal
 from dledger.runtime import visible_text
 
 NOT_KNOWN: Final = "\N{EN DASH}"
+NOT_ASKED: Final = "Not known: no broker group could be asked."
 _KEPT: Final = frozenset("\n\t\N{NO-BREAK SPACE}")
 _UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1_000, "s"))
 

@@ -33,6 +33,7 @@ class MemberFigures(Collector):
         yield from self._disk(statistics)
         yield from self._loop(statistics)
         yield from self._state()
+        yield from self._access_rules()
 
     def _role(self, now: Statistics) -> Iterator[Metric]:
         """Yield role and term, and how they came about."""
@@ -164,6 +165,16 @@ class MemberFigures(Collector):
             "dledger_snapshot_index",
             "last entry that the newest snapshot contains",
             snapshotter.index if snapshotter is not None else 0,
+        )
+
+    def _access_rules(self) -> Iterator[Metric]:
+        """Yield a digest of the access rules: those that all members have are the same for all."""
+        digests = self._observed.services.member_info.rules_digests
+        yield from self._families.gauges(
+            "dledger_access_rules",
+            "1 for the digest of the access rules, none: there are none; two while the group changes its secret",
+            ["digest"],
+            [([digest], 1) for digest in (("none",) if digests is None else digests())],
         )
 
     def _loop(self, now: Statistics) -> Iterator[Metric]:

@@ -70,7 +70,7 @@ class Assignments:
         """Return the handlers of its codes."""
         code = RequestCode
         return (
-            Handler(code.QUERY_ASSIGNMENT, self.assign, RequestKind.READ),
+            Handler(code.QUERY_ASSIGNMENT, self.assign, RequestKind.READ, is_confirmed=True),
             Handler(
                 code.SET_MESSAGE_REQUEST_MODE, self.set_mode, RequestKind.ADMIN, is_confirmed=True
             ),

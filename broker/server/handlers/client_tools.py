@@ -63,10 +63,13 @@ class ClientTools:
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
         code, read = RequestCode, RequestKind.READ
-        return (
-            Handler(code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status, read),
-            Handler(code.GET_CONSUMER_RUNNING_INFO, self.running_info, read),
-            Handler(code.CONSUME_MESSAGE_DIRECTLY, self.consume, RequestKind.ADMIN),
+        return tuple(
+            Handler(each, serve, kind, is_confirmed=True)
+            for each, serve, kind in (
+                (code.INVOKE_BROKER_TO_GET_CONSUMER_STATUS, self.status, read),
+                (code.GET_CONSUMER_RUNNING_INFO, self.running_info, read),
+                (code.CONSUME_MESSAGE_DIRECTLY, self.consume, RequestKind.ADMIN),
+            )
         )
 
     def running_info(self, request: PendingRequest, command: RemotingCommand) -> None:

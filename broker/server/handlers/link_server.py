@@ -44,7 +44,7 @@ class LinkServer:
         nonce: str,
         needs_secret: bool,
         frame_bytes_max: int,
-        handle: Callable[[Origin, Sequence[Frame]], None],
+        handle: Callable[[Origin, Sequence[Frame]], object],
         delivered: Callable[[str], None],
         sync_clients: OfNode,
         read_point: OfNode,

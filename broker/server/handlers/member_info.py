@@ -7,7 +7,7 @@ instead of times of day, so that nobody has to compare clocks. What is not known
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from broker.server.config import BrokerConfig
@@ -20,7 +20,12 @@ _TROUBLES: Final = ("store", "majority", "repair")
 
 
 class MemberInfo:
-    """A member's facts about its group, its role, its stop, and its troubles."""
+    """A member's facts about its group, its role, its stop, and its troubles.
+
+    Attributes:
+        rules_digests: returns the digests of the access rules, nothing where there is no secret to make them with;
+            None: there are no rules.
+    """
 
     def __init__(
         self,
@@ -30,6 +35,7 @@ class MemberInfo:
         monotonic_ms: Callable[[], int],
         client_count: Callable[[], int],
         stop_stage: Callable[[], str],
+        rules_digests: Callable[[], Sequence[str]] | None,
     ) -> None:
         """Begin to count the time in a role.
 
@@ -39,12 +45,14 @@ class MemberInfo:
             monotonic_ms: a clock that never goes back.
             client_count: returns how many connections there are, without those of other members.
             stop_stage: returns how far an orderly stop is; empty: none is wanted.
+            rules_digests: returns the digests of the access rules; None: everybody may do everything.
         """
         self._config = config
         self._log = log
         self._monotonic_ms = monotonic_ms
         self._client_count = client_count
         self._stop_stage = stop_stage
+        self.rules_digests = rules_digests
         self._begun_ms = self._role_since_ms = monotonic_ms()
         self._role: tuple[object, ...] = ()
 
@@ -74,8 +82,16 @@ class MemberInfo:
             "raftConnected": ",".join(self._log.status.peers_connected()),
             "raftClients": str(self._client_count()),
             "raftStopping": self._stop_stage(),
+            **self._access_rules(),
             "raftTrouble": "; ".join(own[name] for name in self._troubles() if own.get(name)),
         }
+
+    def _access_rules(self) -> dict[str, str]:
+        """Return what tells whether members go by the same rules: empty where everybody may do everything."""
+        if self.rules_digests is None:
+            return {"raftAccessRules": ""}
+        digests = self.rules_digests()
+        return {"raftAccessRules": ",".join(digests)} if digests else {}
 
     def _troubles(self) -> tuple[str, ...]:
         """Return the names of the attributes that are troubles, if they say something."""

@@ -27,7 +27,7 @@ from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.pop_bodies import decode_batch_ack
+from dledger_mq.remoting.pop_bodies import EACH_FIELD, ENDED_FIELD, AckMark, decode_batch_ack
 
 NOT_IN_FLIGHT: Final = (
     "the message is not in flight under this handle: it was acknowledged, its time was changed, or it was over and "
@@ -68,9 +68,9 @@ class PopAcks:
         """Return the handlers of its codes."""
         code, update = RequestCode, RequestKind.UPDATE
         return (
-            Handler(code.ACK_MESSAGE, self.acknowledge, update),
+            Handler(code.ACK_MESSAGE, self.acknowledge, update, is_confirmed=True),
             Handler(code.BATCH_ACK_MESSAGE, self.acknowledge_batch, update),
-            Handler(code.CHANGE_MESSAGE_INVISIBLETIME, self.change, update),
+            Handler(code.CHANGE_MESSAGE_INVISIBLETIME, self.change, update, is_confirmed=True),
         )
 
     def acknowledge(self, request: PendingRequest, command: RemotingCommand) -> None:
@@ -100,14 +100,17 @@ class PopAcks:
         self._stage(request, ChangeInvisible(*key, offset, popped_ms, wanted_ms), changed)
 
     def acknowledge_batch(self, request: PendingRequest, command: RemotingCommand) -> None:
-        """Carry out BATCH_ACK_MESSAGE: success if any of them was in flight, since clients do not look at each.
+        """Carry out BATCH_ACK_MESSAGE: success if all of them were in flight, since one answer is for all.
+
+        One that does look asks for it with EACH_FIELD.
 
         Raises:
-            BodyError: the body is no batch.
+            BodyError, FieldError: the body is no batch, or the field no truth.
         """
         if self._commits.is_full:
             request.refuse_as_busy()
             return
+        tells_each = fields.boolean(command.ext, EACH_FIELD, default=False)
         pops = decode_batch_ack(command.body)
         if not pops:
             request.answer(ResponseCode.NO_MESSAGE, "the batch names no message")
@@ -119,10 +122,11 @@ class PopAcks:
             decided.append(self._returns.changing(key, pop.offsets))
             handles = [(offset, pop.popped_ms) for offset in pop.offsets]
             places.append(self._commits.stage_control(AckMessages(*key, handles)))
+        back = [places[-1] - place for place in places]
         self._router.when_committed(
             request,
             places[-1],
-            partial(self._batch_acknowledged, request, places),
+            partial(self._batch_acknowledged, request, back, tells_each=tells_each),
             ended=partial(_all_decided, decided),
         )
 
@@ -192,7 +196,7 @@ class PopAcks:
         if changes and changes[0]:
             act(request, changes[0])
         else:
-            request.answer(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+            request.refuse(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
 
     @staticmethod
     def _acknowledged(request: PendingRequest, _done: int) -> None:
@@ -208,13 +212,32 @@ class PopAcks:
         request.answer(ResponseCode.SUCCESS, ext=ext)
 
     def _batch_acknowledged(
-        self, request: PendingRequest, places: list[int], staged: StagedEntry, _place: int
+        self,
+        request: PendingRequest,
+        back: list[int],
+        staged: StagedEntry,
+        place: int,
+        *,
+        tells_each: bool,
     ) -> None:
-        changes = [self._state.pops.changed_at(staged.physical_offset(each)) for each in places]
-        if any(map(any, changes)):
+        """Answer a batch whose records stand so far before the last one (`back`), wherever its entry began.
+
+        Who asks is told of each message what became of it.
+        """
+        changed_at = self._state.pops.changed_at
+        changes = [changed_at(staged.physical_offset(place - steps)) for steps in back]
+        done = sum(map(sum, changes))
+        if not done:
+            request.refuse(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+        elif tells_each:
+            not_now = AckMark.PERHAPS_EARLIER if request.may_be_done else AckMark.NOT_IN_FLIGHT
+            marks = (AckMark.ENDED if one else not_now for counts in changes for one in counts)
+            request.answer(ResponseCode.SUCCESS, ext={ENDED_FIELD: "".join(marks)})
+        elif all(all(counts) for counts in changes):
             request.answer(ResponseCode.SUCCESS)
         else:
-            request.answer(ResponseCode.NO_MESSAGE, NOT_IN_FLIGHT)
+            text = f"{done} messages are acknowledged; the others were not in flight under their handles"
+            request.refuse(ResponseCode.NO_MESSAGE, text)
 
 
 def _all_decided(decided: list[Callable[[object], None]], error: object) -> None:

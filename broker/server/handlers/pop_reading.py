@@ -6,7 +6,7 @@ It must not know who else is about to pop, nor when a pop is tried.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -40,7 +40,7 @@ class PopPlan:
     Attributes:
         command: claims it; None: nothing is to be claimed.
         records: of the messages, by their queue offset.
-        counts: how often each was handed out before.
+        counts: how often each was handed out before, without attempts that are repeated.
         spent: messages that were handed out as often as their group wants, and are not any more.
         gone: messages that the log no longer has.
     """
@@ -70,8 +70,13 @@ class PopReading:
         self._log_ms = log_ms
 
     def time_ms(self) -> int:
-        """Return the time by which messages in flight are due."""
-        return self._log_ms() - self._state.locks.skipped_ms
+        """Return the time by which messages in flight are due.
+
+        Before the first record of its term a leader does not know how much of the time will not count.
+        """
+        locks = self._state.locks
+        now_ms = self._state.last_store_ms if locks.awaits_time else self._log_ms()
+        return now_ms - locks.skipped_ms
 
     def plan(
         self, pop: PopFields, grant: PopGrant, queue_id: QueueId, *, may_wait: bool
@@ -90,7 +95,8 @@ class PopReading:
                 is_repeat = pop.attempt_id != "" and queue.attempt_id == pop.attempt_id
                 if last_ms is not None and last_ms > self.time_ms() and not is_repeat:
                     return None
-                return self._again(pop, grant, key, queue.in_order(), may_wait=may_wait)
+                wanted = queue.in_order()
+                return self._again(pop, grant, key, wanted, may_wait=may_wait, is_repeat=is_repeat)
             if queue.end is not None:
                 return None
             due = queue.due(self.time_ms(), pop.count_max)
@@ -124,26 +130,33 @@ class PopReading:
         due: list[InFlight],
         *,
         may_wait: bool,
+        is_repeat: bool = False,
     ) -> PopPlan | None:
-        """Plan to hand out again what is due, but what was handed out often enough."""
-        plan = PopPlan(key)
+        """Plan to hand out again what is due, but what was handed out often enough.
+
+        A pop in order that repeats an attempt gets what that got, due or not: it is the same delivery.
+        """
+        plan, time_ms = PopPlan(key), self.time_ms()
         again: list[tuple[QueueOffset, int]] = []
         total = 0
         for each in due[: pop.count_max]:
             record = self.message(key, each.offset, may_wait=may_wait)
+            is_due = each.due_ms <= time_ms
             if record is None:
-                plan.gone.append(each)
+                if is_due:
+                    plan.gone.append(each)
                 continue
             if plan.records and total + len(record) > BYTES_MAX:
                 break
             before = reconsumed(record)
-            if is_spent(before, each.times, grant.group.retry_times_max):
+            if is_due and is_spent(before, each.times, grant.group.retry_times_max):
                 plan.spent.append((each, decode_record(bytes(record))))
                 continue
             total += len(record)
             again.append((each.offset, each.popped_ms))
-            plan.records[each.offset] = with_reconsumed(record, before + each.times)
-            plan.counts[each.offset] = each.times
+            times = each.times - is_repeat
+            plan.records[each.offset] = with_reconsumed(record, before + times)
+            plan.counts[each.offset] = times
         if again:
             at = self._state.offsets.get(*key)
             where = at or QueueOffset(0)
@@ -163,7 +176,7 @@ class PopReading:
         else:
             first = low
         begin = first
-        for _ in range(READS_MAX):
+        for _ in range(READS_MAX if first < high else 0):
             result = get_messages(
                 self._state,
                 self._log.reader,
@@ -181,8 +194,7 @@ class PopReading:
             )
             if result.status is GetStatus.FOUND:
                 plan = PopPlan(key)
-                for piece in result.records:
-                    _cut(piece, plan.records)
+                _cut(result.records, plan.records)
                 taken = list(plan.records)
                 assert taken == sorted(taken), f"{key}: offsets {taken} were read"
                 plan.counts = dict.fromkeys(taken, 0)
@@ -268,11 +280,12 @@ def _reconsumed_at(record: memoryview | bytes) -> int:
     return _RECONSUMED_AT + more
 
 
-def _cut(piece: memoryview, records: dict[QueueOffset, memoryview | bytes]) -> None:
-    """Cut records apart that stand back to back."""
+def _cut(pieces: Sequence[memoryview], records: dict[QueueOffset, memoryview | bytes]) -> None:
+    """Cut records apart that stand back to back; one may begin in a piece and end in the next."""
+    data = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
     start = 0
-    while start < len(piece):
-        size: int = _SIZE.unpack_from(piece, start)[0]
-        offset: QueueOffset = _LONG.unpack_from(piece, start + _QUEUE_OFFSET_AT)[0]
-        records[offset] = piece[start : start + size]
+    while start < len(data):
+        size: int = _SIZE.unpack_from(data, start)[0]
+        offset: QueueOffset = _LONG.unpack_from(data, start + _QUEUE_OFFSET_AT)[0]
+        records[offset] = data[start : start + size]
         start += size

@@ -20,7 +20,8 @@ from broker.server.requests.commits import Commits, OnCommit
 from broker.service.refusal import Refusal
 from broker.service.send import MessagePlan, SendPlan
 from broker.service.send_back import SendBackRules
-from broker.store.control import DropPopped
+from broker.store.control import ChangeInvisible, DropPopped
+from broker.store.due_queues import DuePlace
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import InFlight, PopKey
 from broker.store.state import BrokerState
@@ -35,20 +36,36 @@ RETURN_MS: Final = 60_000
 """So long after it was due a message waits for somebody who pops."""
 
 RETURNS_MAX: Final = 256
-"""Messages of one entry."""
+"""Messages of one queue that are returned together."""
+
+RETURNING_MAX: Final = 2048
+"""Messages that are being returned; who sends and pops needs room in the log, too."""
 
 _RETURN_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Of the messages that are returned with one entry."""
+"""Of the messages of one queue that are returned together."""
 
 LOOK_MS: Final = 500
-"""Between two looks for what is to be returned."""
+"""From the end of a round in which nothing was returned to the next one."""
+
+SLICE_MS: Final = 10
+"""Of a round without a turn for anybody else."""
+
+SLICE_QUEUES_MAX: Final = 1024
+"""Queues that a slice looks at."""
+
+STUCK_MS: Final = 30_000
+"""So long a queue is let alone of which a message could not be returned."""
 
 
 class PopReturns:
     """Stages what leaves the flight without an acknowledgement, while this node leads.
 
+    A round goes over all queues that are due, in the order in which they are, in slices between which others have
+    their turn. The next one begins at once, or some time later if nothing was returned.
+
     Attributes:
         claimed: queues of which a claim, or a return, is on its way.
+        return_ms: so long after it was due a message waits for somebody who pops.
     """
 
     def __init__(
@@ -59,15 +76,23 @@ class PopReturns:
         *,
         rules: SendBackRules,
         reading: PopReading,
+        now_ms: Callable[[], int],
     ) -> None:
+        """Set up the returns; `now_ms` is a clock that never goes back."""
         self.claimed: set[PopKey] = set()
+        self.return_ms = RETURN_MS
         self._log = log
         self._state = state
         self._commits = commits
         self._rules = rules
         self._reading = reading
+        self._now_ms = now_ms
         self._changing: dict[tuple[PopKey, QueueOffset], int] = {}
         self._next_look_ms = 0
+        self._last: DuePlace | None = None
+        self._has_returned = False
+        self._returning = 0
+        self._stuck: dict[PopKey, int] = {}
 
     def changing(self, key: PopKey, offsets: Iterable[QueueOffset]) -> Callable[[object], None]:
         """Let messages alone that are being acknowledged, until what this returns is called."""
@@ -94,6 +119,8 @@ class PopReturns:
     ) -> int | None:
         """Stage copies and the record that takes the originals out; return its place, None if there is nothing.
 
+        What cannot be copied now, say because its topic takes nothing, is tried again a minute later.
+
         Args:
             key: the queue.
             group: whose messages they are.
@@ -101,16 +128,21 @@ class PopReturns:
             unwanted: to the retry topic.
             gone: nowhere, since the log no longer has them.
         """
+        place = None
         left = [each for each in gone if (key, each.offset) not in self._changing]
         for is_dead, messages in ((True, spent), (False, unwanted)):
             for each, message in messages:
-                is_free = (key, each.offset) not in self._changing
-                if is_free and self._copy(group, message, each.times, is_dead=is_dead):
+                if (key, each.offset) in self._changing:
+                    continue
+                if self._copy(group, message, each.times, is_dead=is_dead):
                     left.append(each)
-        if not left:
-            return None
-        handles = [(each.offset, each.popped_ms) for each in left]
-        return self._commits.stage_control(DropPopped(*key, handles))
+                else:  # what lies behind it goes ahead of it
+                    later = ChangeInvisible(*key, each.offset, each.popped_ms, RETURN_MS)
+                    place = self._commits.stage_control(later)
+        if left:
+            handles = [(each.offset, each.popped_ms) for each in left]
+            place = self._commits.stage_control(DropPopped(*key, handles))
+        return place
 
     def _copy(
         self, group: SubscriptionGroupConfig, message: StoredMessage, times: int, *, is_dead: bool
@@ -137,30 +169,47 @@ class PopReturns:
         return True
 
     def tick(self, now_ms: int) -> None:
-        """Return what nobody pops any more; `now_ms` is monotonic."""
-        if now_ms < self._next_look_ms or not self._log.is_serving or self._commits.is_full:
+        """Return what nobody pops any more, as much as a slice holds; `now_ms` is monotonic."""
+        if now_ms < self._next_look_ms or not self._log.is_serving:
             return
-        self._next_look_ms = now_ms + LOOK_MS
-        limit_ms = self._reading.time_ms() - RETURN_MS
-        for key, queue in self._state.pops.queues():  # nothing is folded before the return below
-            due_ms = queue.next_due_ms
-            if due_ms is None or due_ms > limit_ms or queue.end is not None or key in self.claimed:
-                continue
-            try:
-                self._return(key, queue.due(limit_ms, RETURNS_MAX))
-            except EntryDamagedError as error:
-                _log.warning("popped messages of %s wait: %s", key, error)
-            return
+        limit_ms = self._reading.time_ms() - self.return_ms
+        places = self._state.pops.due_queues.due(limit_ms, self._last, SLICE_QUEUES_MAX)
+        for place in places:
+            if (
+                self._returning >= RETURNING_MAX
+                or self._commits.is_full
+                or self._now_ms() - now_ms >= SLICE_MS
+            ):
+                return
+            self._last = place
+            self._look(place[1], limit_ms, now_ms)
+        if len(places) < SLICE_QUEUES_MAX:
+            self._next_look_ms = now_ms + (0 if self._has_returned else LOOK_MS)
+            self._last, self._has_returned = None, False
+            self._stuck = {key: until for key, until in self._stuck.items() if now_ms < until}
 
-    def _return(self, key: PopKey, due: list[InFlight]) -> None:
-        """Return messages of one queue.
+    def _look(self, key: PopKey, limit_ms: int, now_ms: int) -> None:
+        """Return what is due of one queue, unless somebody has it in hand, or it could not be a moment ago."""
+        queue = self._state.pops.queue(key)
+        if queue is None or key in self.claimed or now_ms < self._stuck.get(key, 0):
+            return
+        try:
+            is_whole = self._return(key, queue.due(limit_ms, RETURNS_MAX))
+        except EntryDamagedError as error:
+            _log.warning("popped messages of %s wait: %s", key, error)
+            is_whole = False
+        if not is_whole:
+            self._stuck[key] = now_ms + STUCK_MS
+
+    def _return(self, key: PopKey, due: list[InFlight]) -> bool:
+        """Return messages of one queue; return whether any could be.
 
         Raises:
             EntryDamagedError: one cannot be read now; nothing was done.
         """
         group = self._state.groups.get(key[0])
         if group is None:  # with its deletion nothing of it is in flight any more
-            return
+            return False
         spent: list[tuple[InFlight, StoredMessage]] = []
         unwanted: list[tuple[InFlight, StoredMessage]] = []
         gone: list[InFlight] = []
@@ -177,12 +226,17 @@ class PopReturns:
             is_dead = is_spent(message.reconsume_times, each.times, group.retry_times_max)
             (spent if is_dead else unwanted).append((each, message))
         place = self.stage(key, group, spent=spent, unwanted=unwanted, gone=gone)
-        if place is not None:
-            self.claimed.add(key)
-            self._commits.wait(
-                place,
-                OnCommit(
-                    lambda _staged, _place: self.claimed.discard(key),
-                    lambda _error: self.claimed.discard(key),
-                ),
-            )
+        if place is None:
+            return False
+        count = len(spent) + len(unwanted) + len(gone)
+        self._has_returned = True
+        self.claimed.add(key)
+        self._returning += count
+
+        def decided(*_outcome: object) -> None:
+            self.claimed.discard(key)
+            self._returning -= count
+            assert self._returning >= 0, f"{self._returning} messages are being returned"
+
+        self._commits.wait(place, OnCommit(decided, decided))
+        return True

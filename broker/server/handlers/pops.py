@@ -113,9 +113,16 @@ class PopRequests:
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
+        code, update = RequestCode, RequestKind.UPDATE
         return (
-            Handler(RequestCode.POP_MESSAGE, self.pop, RequestKind.UPDATE, request_type=Pop),
-            Handler(RequestCode.NOTIFICATION, self.notice, RequestKind.READ, request_type=Pop),
+            Handler(code.POP_MESSAGE, self.pop, update, is_confirmed=True, request_type=Pop),
+            Handler(
+                code.NOTIFICATION,
+                self.notice,
+                RequestKind.READ,
+                is_confirmed=True,
+                request_type=Pop,
+            ),
         )
 
     def pop(self, request: PendingRequest, command: RemotingCommand) -> None:
@@ -223,10 +230,11 @@ class PopRequests:
         if plan.command is None or outcome is None or not outcome.popped_ms:
             self._try(pop)
             return
+        again = {offset for offset, _ in plan.command.again}
         offsets = sorted(
             offset
-            for offset, count in plan.counts.items()
-            if (offset in outcome.again if count else outcome.is_taken)
+            for offset in plan.counts
+            if (offset in outcome.again if offset in again else outcome.is_taken)
         )
         assert offsets, f"{plan.key}: {outcome} hands out nothing of {sorted(plan.counts)}"
         body = b"".join(plan.records[offset] for offset in offsets)
@@ -321,18 +329,8 @@ class PopRequests:
         for topic, group in list(self._held):
             waiting = self._held[topic, group].values()
             is_over = any(now_ms >= pop.held_until_ms or pop.is_closed for pop in waiting)
-            if is_over or self._is_due(group, topic, time_ms):
+            if is_over or self._state.pops.is_due(group, topic, time_ms):
                 self._wake(group, topic)
-
-    def _is_due(self, group: str, topic: str, time_ms: int) -> bool:
-        config = self._state.topics.get(topic)
-        count = 0 if config is None else config.read_queue_count
-        for queue_id in range(count):
-            queue = self._state.pops.queue((group, topic, QueueId(queue_id)))
-            due_ms = None if queue is None else queue.next_due_ms
-            if due_ms is not None and due_ms <= time_ms:
-                return True
-        return False
 
     def lost(self) -> None:
         """Bring the pops that wait to whoever leads next."""

@@ -83,6 +83,11 @@ class PullTurns(Generic[Turned]):
         finally:
             self._is_running = False
 
+    @property
+    def waiting_count(self) -> int:
+        """The count of those that wait for their turn."""
+        return len(self._waiting) + len(self._backlog)
+
     def take(self, each: Turned) -> None:
         """Let one go on now if the share of this turn is not used up, and otherwise in one of the next turns."""
         now_s = perf_counter()

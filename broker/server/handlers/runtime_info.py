@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from typing import Final
 
 from broker.server.config import BrokerConfig
-from broker.server.handlers.disk_room import DiskRoom, room_table
+from broker.server.handlers.disk_room import DiskRoom, room_table, size_text
 from broker.server.handlers.member_info import MemberInfo
 from broker.server.handlers.pull_answers import PullCounts
+from broker.server.handlers.sends import SEND_CODES
 from broker.server.handlers.version_info import version_table
+from broker.server.requests.put_times import PutTimes
 from broker.server.watches.day_counts import DayCounts
 from broker.server.watches.rates import SAMPLE_MS, RateWindows
 from broker.server.watches.retention_watch import HeldUp
@@ -18,9 +21,29 @@ from broker.store.lookups import earliest_store_ms
 from broker.store.pins import Pins
 from broker.store.state import BrokerState
 from dledger import LogServer, Position
+from dledger.raft.ids import Index
 from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.remoting.codes import RequestCode
 
 _S_PER_DAY: Final = 24 * 60 * 60
+PULL_CODES: Final = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class RequestTimes:
+    """The times of requests, as those see them who only look.
+
+    Attributes:
+        put_times: of sends lately.
+        longest_ms: returns the longest time until an answer to one of these codes, without those that were held.
+        waiting_pulls: returns the number of pulls that wait for their turn, not for messages.
+        head_begun_ms: returns when the oldest entry of sends was proposed that is not committed; None: none.
+    """
+
+    put_times: PutTimes
+    longest_ms: Callable[[Collection[int]], int]
+    waiting_pulls: Callable[[], int]
+    head_begun_ms: Callable[[], int | None]
 
 
 class RuntimeInfo:
@@ -40,10 +63,10 @@ class RuntimeInfo:
         room: Callable[[], DiskRoom | None],
         wall_ms: Callable[[], int],
         pulls: PullCounts,
-        head_begun_ms: Callable[[], int | None],
         clock_ahead_ms: Callable[[], int],
         loss_notice: Callable[[], str],
         held_up: Callable[[], HeldUp | None],
+        requests: RequestTimes,
     ) -> None:
         """Set up the figures of one process.
 
@@ -55,10 +78,10 @@ class RuntimeInfo:
             room: returns the room on the store's disk; None: the disk cannot say.
             wall_ms: returns the milliseconds since 1970; the process starts now.
             pulls: what was pulled from this node.
-            head_begun_ms: returns when the oldest entry of sends was proposed that is not committed; None: none.
             clock_ahead_ms: returns the distance of the wall clock ahead of what most members show.
             loss_notice: returns what the group was found to have lost; empty: nothing.
             held_up: returns what keeps messages that are due to be deleted; None: nothing, or this node follows.
+            requests: how long they take and wait.
         """
         self._config = config
         self._log = log
@@ -68,10 +91,11 @@ class RuntimeInfo:
         self._wall_ms = wall_ms
         self._boot_ms = boot_ms = wall_ms()
         self._pulls = pulls
-        self._head_begun_ms = head_begun_ms
         self._clock_ahead_ms = clock_ahead_ms
         self._loss_notice = loss_notice
         self._held_up = held_up
+        self._requests = requests
+        self._behind_max = 0
         self._puts, self._pulled = RateWindows(), RateWindows()
         self._found, self._missed, self._asked = RateWindows(), RateWindows(), RateWindows()
         self._put_days = DayCounts(boot_ms, state.put_count)
@@ -93,6 +117,8 @@ class RuntimeInfo:
             self._asked.sample(now_ms, pulls.found + pulls.missed)
             self._put_days.sample(wall_ms, put_count)
             self._pulled_days.sample(wall_ms, pulls.messages)
+            self._requests.put_times.sample(now_ms)
+            self._behind_max = max(self._behind_max, self._behind_bytes())
 
     def note_replayed(self) -> bool:
         """Note that entries were applied while `is_replaying`: what is old does not count as of today.
@@ -115,7 +141,7 @@ class RuntimeInfo:
 
     def _head_wait_ms(self) -> int:
         """Return for how long the oldest entry of sends has been waiting for its commit."""
-        begun_ms = self._head_begun_ms()
+        begun_ms = self._requests.head_begun_ms()
         return 0 if begun_ms is None else max(0, self._wall_ms() - begun_ms)
 
     def _first_position(self) -> Position:
@@ -154,17 +180,18 @@ class RuntimeInfo:
             "msgGetTotalYesterdayMorning": str(self._pulled_days.yesterday_morning),
             "msgGetTotalTodayMorning": str(self._pulled_days.morning),
             "msgGetTotalTodayNow": str(self._pulls.messages),
-            "sendThreadPoolQueueSize": str(self._log.status.statistics().pending_count),
-            "pullThreadPoolQueueSize": "0",
-            "sendThreadPoolQueueHeadWaitTimeMills": str(self._head_wait_ms()),
-            "pullThreadPoolQueueHeadWaitTimeMills": "0",
             "pageCacheLockTimeMills": "0",
             "earliestMessageTimeStamp": str(self._earliest_ms()),
             "commitLogMinOffset": str(self._first_position()),
             "commitLogMaxOffset": str(self._log.reader.committed_position),
-            "dispatchBehindBytes": str(
-                max(0, self._log.reader.committed_position - self._log.reader.applied_position)
-            ),
+            "dispatchBehindBytes": str(self._behind_bytes()),
+            "dispatchMaxBuffer": str(max(self._behind_max, self._behind_bytes())),
+            "remainHowManyDataToFlush": size_text(self._unsynced_bytes()),
+            "putMessageDistributeTime": self._requests.put_times.text(),
+            "putMessageEntireTimeMax": str(self._requests.longest_ms(SEND_CODES)),
+            "getMessageEntireTimeMax": str(self._requests.longest_ms(PULL_CODES)),
+            **self._queues(),
+            **self._delays(),
             "putMessageTimesTotal": str(state.put_count),
             "putMessageSizeTotal": str(state.put_bytes),
             "putMessageAverageSize": f"{average:.1f}",
@@ -172,6 +199,41 @@ class RuntimeInfo:
             "startAcceptSendRequestTimeStamp": "0",
             "timerCongestNum": str(state.timers.count),
         }
+
+    def _queues(self) -> dict[str, str]:
+        """Return what waits where RocketMQ has thread pools: sends for their commit, pulls for their turn."""
+        return {
+            "sendThreadPoolQueueSize": str(self._log.status.statistics().pending_count),
+            "sendThreadPoolQueueCapacity": str(self._config.limits.staged_messages_max),
+            "sendThreadPoolQueueHeadWaitTimeMills": str(self._head_wait_ms()),
+            "pullThreadPoolQueueSize": str(self._requests.waiting_pulls()),
+            "pullThreadPoolQueueCapacity": str(self._config.limits.held_pulls_max),
+            "pullThreadPoolQueueHeadWaitTimeMills": "0",
+            "queryThreadPoolQueueSize": "0",
+            "queryThreadPoolQueueCapacity": "0",
+            "queryThreadPoolQueueHeadWaitTimeMills": "0",
+        }
+
+    def _delays(self) -> dict[str, str]:
+        """Return for each level that has messages where its delivery stands, and where its queue ends."""
+        return {
+            f"scheduleMessageOffset_{level}": f"{start},{queue.max_offset}"
+            for level, queue, start in self._state.schedule.waiting()
+        }
+
+    def _behind_bytes(self) -> int:
+        """Return how much of the log is committed and not applied."""
+        reader = self._log.reader
+        return max(0, reader.committed_position - reader.applied_position)
+
+    def _unsynced_bytes(self) -> int:
+        """Return how much of the log is not yet on this member's disk for sure."""
+        now = self._log.status.statistics()
+        if now.last_index <= now.durable_index:
+            return 0
+        position_of = self._log.reader.position_of
+        first = Index(max(now.durable_index + 1, now.first_index))
+        return position_of(Index(now.last_index + 1)) - position_of(first)
 
     def _of_log(self) -> dict[str, str]:
         """Return what the log and the replicas know of themselves."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from broker.server.handlers.known_sends import KnownParts, KnownSends, SendInFlight
 from broker.server.handlers.new_topics import NewTopics
@@ -17,7 +18,9 @@ from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_bursts import Burst, SendLane
 from broker.server.handlers.send_operations import SendOperation
 from broker.server.handlers.transactions import TransactionEnds
+from broker.server.requests.calls import Calls
 from broker.server.requests.commits import Commits
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import NOTHING_NEW
@@ -32,6 +35,12 @@ from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.requests import SendRequest
+
+SEND_CODES: Final = (
+    RequestCode.SEND_MESSAGE,
+    RequestCode.SEND_MESSAGE_V2,
+    RequestCode.SEND_BATCH_MESSAGE,
+)
 
 
 class Sends:
@@ -53,6 +62,7 @@ class Sends:
         rows: RowSends,
         repeats: Repeats | None,
         new_topics: NewTopics,
+        put_times: PutTimes,
     ) -> None:
         """Set up the answers to sends; `repeats` recognises those stored before, None stores every send."""
         self.refused_because = ""
@@ -67,7 +77,17 @@ class Sends:
         self._repeats = repeats
         self._new_topics = new_topics
         self._known = None if repeats is None else KnownSends(repeats, answers.place_of)
-        self._by_code = {handler.code: handler for handler in self.handlers()}
+        # Made once: what a burst counts has to be what is registered.
+        self._by_code: dict[int, Handler[SendRequest]] = {
+            code: Handler(
+                code,
+                self.send,
+                RequestKind.SEND,
+                request_type=SendOperation,
+                calls=Calls(put_times),
+            )
+            for code in SEND_CODES
+        }
         self.lane = None
         if self._known is not None:
             self.lane = SendLane(
@@ -83,14 +103,7 @@ class Sends:
 
     def handlers(self) -> tuple[Handler[SendRequest], ...]:
         """Return the handlers of its codes."""
-        code = RequestCode
-        return (
-            Handler(code.SEND_MESSAGE, self.send, RequestKind.SEND, request_type=SendOperation),
-            Handler(code.SEND_MESSAGE_V2, self.send, RequestKind.SEND, request_type=SendOperation),
-            Handler(
-                code.SEND_BATCH_MESSAGE, self.send, RequestKind.SEND, request_type=SendOperation
-            ),
-        )
+        return tuple(self._by_code.values())
 
     def send(self, request: PendingRequest, command: SendRequest) -> None:
         """Carry out one send, single or batch; the message is the frame's body."""
@@ -103,7 +116,11 @@ class Sends:
         header = command.fields
         plan = self._rules.decide(header, request.frame.body, command.version)
         if isinstance(plan, Refusal):
-            request.refuse(plan.code, plan.remark)
+            if plan.code == ResponseCode.TOPIC_NOT_EXIST:
+                # A node that leads no more must not say that.
+                self._router.when_confirmed(request, partial(self._deny, request, command))
+            else:
+                request.refuse(plan.code, plan.remark)
             return
         if plan.creation is not NOTHING_NEW:
             self._commits.create(plan.creation)
@@ -117,6 +134,14 @@ class Sends:
             assert request.parts is None, "it waits for parts that came before"
             request.service, request.born_ms = self, born_ms
             self._store(request, plan)
+
+    def _deny(self, request: PendingRequest, command: SendRequest) -> None:
+        """Refuse a send whose topic was not there before it was confirmed that this node leads, if it still is not."""
+        plan = self._rules.decide(command.fields, request.frame.body, command.version)
+        if isinstance(plan, Refusal):
+            request.refuse(plan.code, plan.remark)
+        else:
+            self.send(request, command)
 
     def _store(self, send: SendOperation, plan: SendPlan) -> None:
         """Stage what is new of a send, and wait for what is not."""

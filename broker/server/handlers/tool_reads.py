@@ -16,6 +16,7 @@ from broker.service import consumption, tables
 from broker.service.conclusions import RequestKind
 from broker.service.connections import all_producers, subscription_answer
 from broker.service.consumption import TimeSpan
+from broker.service.refusal import Refusal
 from broker.store.lookups import earliest_store_time, store_time_at
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
@@ -78,8 +79,8 @@ class ToolReads:
         """Return the handlers of its codes."""
         code, read, here = RequestCode, RequestKind.READ, Where.HERE
         return (
-            Handler(code.GET_TOPIC_CONFIG, self.topic, read, here),
-            Handler(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, read, here),
+            Handler(code.GET_TOPIC_CONFIG, self.topic, read, Where.ANY),
+            Handler(code.GET_SUBSCRIPTIONGROUP_CONFIG, self.group, read, Where.ANY),
             Handler(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, read, here),
             Handler(code.GET_ALL_PRODUCER_INFO, self.producers, read, here),
             Handler(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, read, here),
@@ -98,9 +99,12 @@ class ToolReads:
         Raises:
             FieldError: the topic is missing.
         """
-        topic = self._topic(request, command.ext)
+        name = fields.text(command.ext, "topic")
+        topic = self._state.topics.get(name)
         if topic is not None:
             request.answer(ResponseCode.SUCCESS, body=tables.one_topic(topic))
+        else:
+            self._deny(request, lambda: name not in self._state.topics, _no_topic(name))
 
     def group(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_SUBSCRIPTIONGROUP_CONFIG.
@@ -110,11 +114,28 @@ class ToolReads:
         """
         name = fields.text(command.ext, "group")
         group = self._state.groups.get(name)
-        if group is None:
-            text = f"the consumer group[{name}] not exist"
-            request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
-        else:
+        if group is not None:
             request.answer(ResponseCode.SUCCESS, body=tables.one_group(group))
+        else:
+            text = f"the consumer group[{name}] not exist"
+            refusal = Refusal(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+            self._deny(request, lambda: self._state.groups.get(name) is None, refusal)
+
+    def _deny(
+        self, request: PendingRequest, is_missing: Callable[[], bool], refusal: Refusal
+    ) -> None:
+        """Let a confirmed leader say that something does not exist; here it may only be unknown yet."""
+        if not self._router.is_serving:
+            self._router.route(request)
+            return
+
+        def confirmed() -> None:
+            if is_missing():
+                request.answer(refusal.code, refusal.remark)
+            else:
+                self._router.carry_out(request)
+
+        self._router.when_confirmed(request, confirmed)
 
     def system_topics(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_SYSTEM_TOPIC_LIST_FROM_BROKER."""
@@ -262,6 +283,12 @@ class ToolReads:
         name = fields.text(ext, "topic")
         topic = self._state.topics.get(name)
         if topic is None:
-            text = f"topic[{name}] not exist{names.missing_because(name)}"
-            request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+            refusal = _no_topic(name)
+            request.answer(refusal.code, refusal.remark)
         return topic
+
+
+def _no_topic(name: str) -> Refusal:
+    """Return the refusal of a topic that does not exist."""
+    text = f"topic[{name}] not exist{names.missing_because(name)}"
+    return Refusal(ResponseCode.TOPIC_NOT_EXIST, text)

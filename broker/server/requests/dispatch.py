@@ -20,7 +20,7 @@ from broker.server.requests.request import (
 from broker.server.requests.router import Router, refuse_fault
 from broker.service.conclusions import RequestKind
 from dledger import EntryDamagedError
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError, FieldError, FrameError
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import (
@@ -34,6 +34,15 @@ from dledger_mq.remoting.requests import SendRequest, decode_request
 
 _OF_SERVERS: Final = frozenset({*PrivateCode, ASK_REGISTRANT})
 """Requests of other nodes, which have a proof of their own, and the question of a name server, which has no account."""
+
+_SENDS: Final = frozenset(
+    {RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE}
+)
+
+
+def never() -> bool:
+    """Tell that there is time for all."""
+    return False
 
 
 class RequestLane(Protocol):
@@ -94,22 +103,68 @@ class Dispatch:
             handler.calls.now_ms = self._now_ms
             self._handlers[handler.code] = handler
 
-    def handle(self, origin: Origin, frames: Sequence[Frame]) -> None:
+    def longest_ms(self, codes: Iterable[int]) -> int:
+        """Return the longest time until an answer to one of these codes, without those that were held; 0 for none."""
+        found = (self._handlers[code].calls.longest_ms for code in codes if code in self._handlers)
+        return max(found, default=0)
+
+    def handle(
+        self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool] = never
+    ) -> int:
         """Carry out the requests of a client, or of one behind another node, in the order in which they came.
+
+        Args:
+            origin: of all of them.
+            frames: one or more.
+            is_over: tells that none is to be begun any more; the first is in any case.
+
+        Returns:
+            How many of them were carried out.
 
         Raises:
             FrameError: a header cannot be read; the connection has to be closed.
         """
         if self.guard is None or origin.is_forwarded:
-            self._carry_out(origin, frames)
-            return
-        admitted, fault = _admit(self.guard, origin, frames)
-        self._carry_out(origin, admitted)
-        if fault is not None:
-            raise fault
+            return self._carry_out(origin, frames, is_over)
+        return self._carry_out_admitted(self.guard, origin, frames, is_over)
 
-    def _carry_out(self, origin: Origin, frames: Sequence[Frame]) -> None:
-        """Carry out requests that may be."""
+    def _carry_out_admitted(
+        self,
+        guard: AccessGuard,
+        origin: Origin,
+        frames: Sequence[Frame],
+        is_over: Callable[[], bool],
+    ) -> int:
+        """Carry out those requests that may be, and refuse the others; return how many there was time for.
+
+        Each is looked at once, when its turn comes; but sends wait for those behind them, with which they are a burst.
+        """
+        admitted: list[Frame] = []
+        for at, frame in enumerate(frames):
+            try:
+                command = decode_command(frame)
+            except FrameError:
+                self._carry_out(origin, admitted, never)
+                raise
+            refusal = None
+            if not command.is_response and command.code not in _OF_SERVERS:
+                refusal = guard.refusal(origin.address, frame, command)
+            if refusal is None:
+                admitted.append(frame)
+            elif not command.is_oneway:
+                answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
+            if command.code not in _SENDS:
+                self._carry_out(origin, admitted, never)
+                admitted = []
+                if is_over():
+                    return at + 1
+        self._carry_out(origin, admitted, never)
+        return len(frames)
+
+    def _carry_out(
+        self, origin: Origin, frames: Sequence[Frame], is_over: Callable[[], bool]
+    ) -> int:
+        """Carry out requests that may be; return how many, all of them unless it `is_over`."""
         if self.seen is not None and not origin.is_forwarded:
             self.seen(origin, frames)
         deadline_ms = self._now_ms() + HOLD_MS
@@ -137,6 +192,9 @@ class Dispatch:
                 assert isinstance(command, RemotingCommand), "answers are read the general way"
                 self.client_answers(origin.number, command)
             at, command = at + 1, None
+            if at < len(frames) and is_over():
+                break
+        return at
 
     def _handle(self, origin: Origin, frame: Frame, command: Command, deadline_ms: int) -> None:
         """Carry out one request, where it must be."""
@@ -170,30 +228,6 @@ class Dispatch:
         """Answer the questions whose clients would give up otherwise, whatever they wait for; `now_ms` is monotonic."""
         why = f"{self._router.without_leader()}; nobody can say within {HOLD_MS} ms"
         self._questions.expire(now_ms, why)
-
-
-def _admit(
-    guard: AccessGuard, origin: Origin, frames: Sequence[Frame]
-) -> tuple[list[Frame], FrameError | None]:
-    """Answer the requests that may not be carried out; return the others, and what ends the connection after them.
-
-    Answers ask for nothing.
-    """
-    admitted: list[Frame] = []
-    for frame in frames:
-        try:
-            command = decode_command(frame)
-        except FrameError as error:
-            return admitted, error
-        if command.is_response or command.code in _OF_SERVERS:
-            admitted.append(frame)
-            continue
-        refusal = guard.refusal(origin.address, frame, command)
-        if refusal is None:
-            admitted.append(frame)
-        elif not command.is_oneway:
-            answer(origin, command.opaque, ResponseCode.NO_PERMISSION, refusal)
-    return admitted, None
 
 
 def _note_forwarded(request: PendingRequest) -> None:

@@ -469,7 +469,8 @@ _OF_BOUNDS: Final = (
     ),
     HonouredKey(
         number("outputBytesMax"),
-        "unsent answers of one connection; a client that reads more slowly is cut off",
+        "unsent answers of one connection; a client that reads more slowly is cut off. Those of all connections are "
+        "at most four times as many: beyond that, who has read nothing for the longest is cut off",
         unit="bytes",
     ),
 )

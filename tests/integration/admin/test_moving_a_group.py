@@ -68,7 +68,7 @@ class Load:
         self.failed: list[str] = []
 
     def run(self, namesrv: str, ends: threading.Event) -> None:
-        with Producer(namesrv, "load") as producer:
+        with Producer(namesrv, "load", timeout_s=PATIENCE_S) as producer:
             number = 0
             while not ends.is_set():
                 number += 1
@@ -140,7 +140,7 @@ def test_a_broker_that_joins_or_was_removed_stands_in_no_route(group: Group) -> 
     assert poll(lambda: "n3" in nodes_in_routes(group), PATIENCE_S)
     order(group, "remove", "n3")
     assert poll(lambda: "n3" not in nodes_in_routes(group), PATIENCE_S)
-    assert "removed" in group.node("n3").log.read_text()
+    assert poll(lambda: "removed" in group.node("n3").log.read_text(), PATIENCE_S)
 
 
 def nodes_in_routes(group: Group) -> list[str]:

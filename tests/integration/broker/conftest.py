@@ -172,6 +172,17 @@ class Wire:
             },
         )
 
+    async def coming(
+        self, topic: str, queue: int = 0, offset: int = 0, *, tags: str = "*"
+    ) -> list[StoredMessage]:
+        """Wait for messages: a pull that is held is answered without any long before a test has waited enough."""
+        with trio.fail_after(ANSWER_S):
+            while True:
+                answer = await self.pull(topic, queue, offset, tags=tags, suspend_ms=5_000)
+                if answer.code == 0:
+                    return decode_records(answer.body)
+                assert answer.code in (19, 20), answer.remark
+
     async def messages(
         self, topic: str, queue: int = 0, offset: int = 0, group: str = "G"
     ) -> list[StoredMessage]:
@@ -316,6 +327,40 @@ async def _a_moment() -> None:
     """Let sockets be polled; conditions have no event of their own."""
     with trio.move_on_after(0.005):
         await trio.sleep_forever()
+
+
+HOLDERS = (
+    "handlers.pops",
+    "handlers.pulls",
+    "handlers.replies",
+    "handlers.send_bursts",
+    "handlers.sends",
+    "requests.dispatch",
+    "requests.questions",
+    "requests.router",
+)
+"""The modules that know how long a request waits for a leader."""
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let brokers give nothing up for as long as a test waits: what is judged is what comes, not how soon.
+
+    Else a slow machine would see a request refused whose leader was elected too late for it, an answer without the
+    registration that it waits for, or the end of a node that was passing requests on.
+    """
+    for module in HOLDERS:
+        monkeypatch.setattr(f"broker.server.{module}.HOLD_MS", 1000 * round(ANSWER_S))
+    monkeypatch.setattr("broker.server.requests.router.ANSWER_MS", 1000 * round(ANSWER_S))
+    monkeypatch.setattr("broker.admin.ask.ASK_TIMEOUT_S", ANSWER_S)
+    for name in (
+        "handlers.client_exchange.CREATE_TIMEOUT_S",
+        "handlers.members.CREATE_TIMEOUT_S",
+        "route_waits.ROUTE_WAIT_S",
+        "stopping.DRAIN_S",
+        "stopping.LEADERLESS_S",
+    ):
+        monkeypatch.setattr(f"broker.server.{name}", ANSWER_S)
 
 
 ClusterMaker = Callable[..., Awaitable[Cluster]]

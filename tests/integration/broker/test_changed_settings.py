@@ -10,6 +10,8 @@ from broker.server.broker import Broker
 from broker.server.config import read_config
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 UPDATE, SHOW = 25, 26
 
 

@@ -8,6 +8,8 @@ from dledger_mq.remoting.header import RemotingCommand, encode_command
 from tests.integration.broker.conftest import ClusterMaker, Wire, pull_ext
 from tests.integration.broker.test_three_nodes import same_everywhere
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 PLACE = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
 ASKED = PLACE | {"setZeroIfNotFound": "false"}
 BEYOND = 29

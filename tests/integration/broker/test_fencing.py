@@ -11,6 +11,8 @@ from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import ClusterMaker, Wire
 from tests.integration.broker.test_three_nodes import heartbeat, same_everywhere
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 OFFSET = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import trio
 
+from broker.server import stopping
 from broker.server.broker import Broker
 from dledger_mq.message.record import decode_records
-from tests.integration.broker.conftest import Cluster, ClusterMaker
+from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker
 
 SPAN_BYTES = 20_000
 BODY = b"x" * 1000
@@ -61,6 +62,7 @@ async def test_a_consumer_that_follows_the_suggestions_gets_every_message_in_ord
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 async def test_a_topic_that_was_deleted_and_made_again_is_the_new_one_at_once(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -93,6 +95,7 @@ async def test_a_follower_without_a_leader_sends_its_reader_away_and_serves_who_
     await cluster.wait(lambda: follower.log.reader.applied_index == leader.log.reader.applied_index)
     await cluster.kill(leader.config.node_id)
     await cluster.kill(other.config.node_id)
+    await cluster.wait(lambda: follower.log.leader_id is None)
     async with cluster.wire(follower) as wire:
         for offset in (0, COUNT + 5):
             queue_id = int(offset > 0)
@@ -112,6 +115,7 @@ async def test_a_follower_without_a_leader_sends_its_reader_away_and_serves_who_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 async def test_an_offset_that_a_pull_at_a_follower_carries_is_committed(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -160,9 +164,11 @@ async def test_a_pull_that_waits_at_a_node_that_stops_is_answered(
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 async def test_the_reader_of_a_follower_that_stops_is_back_at_the_leader_before_its_end(
-    make_cluster: ClusterMaker,
+    make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(stopping, "READERS_S", ANSWER_S)
     cluster = await make_backlog(make_cluster)
     leader = await cluster.leader()
     follower, _ = await cluster.followers()
@@ -175,6 +181,7 @@ async def test_the_reader_of_a_follower_that_stops_is_back_at_the_leader_before_
             while answer.ext["suggestWhichBrokerId"] != "0":
                 answer = await wire.pull("T")
         assert answer.code == 0
+        follower.stop()  # a second wish: nobody else is waited for
         async with cluster.wire(leader) as leading:
             for _ in range(20):  # nor does the leader send it there again
                 assert (await leading.pull("T")).ext["suggestWhichBrokerId"] != own

@@ -409,12 +409,46 @@ async def test_the_rounds_of_the_exporter(tool: Tool) -> None:
         assert found["tps"] > 0
     unknown = await tool.broker.ask(315, {"statsName": "SNDBCK_PUT_NUMS", "statsKey": "T@G"})
     assert unknown.code == 1, "which it passes over"
-    runtime = (await tool.body_of(28))["table"]
-    for key in (
-        "commitLogMaxOffset",
-        "putTps",
-        "getTotalTps",
-        "bootTimestamp",
-        "commitLogDiskRatio",
-    ):
-        assert key in runtime, key
+    reads_as_the_exporter((await tool.body_of(28))["table"])
+
+
+WHOLE_NUMBERS = (
+    *("msgPutTotalTodayNow", "msgPutTotalTodayMorning", "msgPutTotalYesterdayMorning"),
+    *("msgGetTotalTodayNow", "msgGetTotalTodayMorning", "msgGetTotalYesterdayMorning"),
+    *("sendThreadPoolQueueHeadWaitTimeMills", "sendThreadPoolQueueSize"),
+    *("pullThreadPoolQueueHeadWaitTimeMills", "pullThreadPoolQueueSize"),
+    *("queryThreadPoolQueueHeadWaitTimeMills", "queryThreadPoolQueueSize"),
+    *("sendThreadPoolQueueCapacity", "pullThreadPoolQueueCapacity"),
+    *("queryThreadPoolQueueCapacity", "bootTimestamp", "commitLogMinOffset"),
+    *("commitLogMaxOffset", "dispatchMaxBuffer", "brokerVersion", "pageCacheLockTimeMills"),
+    *("getMessageEntireTimeMax", "putMessageEntireTimeMax", "putMessageTimesTotal"),
+    *("startAcceptSendRequestTimeStamp", "earliestMessageTimeStamp"),
+    *("remainTransientStoreBufferNumbs", "dispatchBehindBytes", "putMessageSizeTotal"),
+)
+NUMBERS = ("consumeQueueDiskRatio", "commitLogDiskRatio", "putMessageAverageSize")
+RATES = ("putTps", "getMissTps", "getTransferedTps", "getTotalTps", "getFoundTps")
+
+
+def reads_as_the_exporter(table: dict[str, str]) -> None:
+    """Its BrokerRuntimeStats reads all of these, and shows nothing of a broker that lacks one."""
+    for name in WHOLE_NUMBERS:
+        int(table[name])
+    for name in NUMBERS:
+        float(table[name])
+    for name in RATES:
+        assert len([float(each) for each in table[name].split(" ")]) == 3
+    room = table["commitLogDirCapacity"].split(" ")
+    assert all(float(number) > 0 for number in (room[2], room[6]))
+    assert all(unit[-2] == "B" for unit in (room[3], room[7]))
+    number, unit = table["remainHowManyDataToFlush"].split(" ")
+    assert float(number) >= 0
+    assert unit[0] in "BKMGTPE"
+    classes = [each.split(":") for each in table["putMessageDistributeTime"].split(" ")]
+    assert len({name.strip("[]") for name, _ in classes}) == 13
+    assert all(int(count) >= 0 for _, count in classes)
+    for name, text in table.items():
+        if name.startswith("scheduleMessageOffset"):
+            at, end = map(int, text.split(","))
+            assert 0 <= at <= end
+    assert table["runtime"]
+    assert table["brokerVersionDesc"]

@@ -9,15 +9,13 @@ import pytest
 import trio
 
 from broker.server.broker import Broker
-from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire, send_ext
 from tests.integration.broker.test_three_nodes import heartbeat
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("patient")]
 
-FORWARD_S = 3
-LONG_S = 30.0
-ENDS_S = 15.0
-"""For the end itself: the machine may be busy."""
+LONG_S = 4 * ANSWER_S
+"""No test lasts so long: a stop that is to end before is wanted a second time."""
 
 
 async def keep_sending(wire: Wire, codes: list[int], *, until: trio.Event) -> None:
@@ -60,7 +58,7 @@ async def test_two_that_stop_at_the_same_time_leave_the_lead_to_the_third(
         first.stop()
         await cluster.wait(lambda: cluster.brokers["n2"].is_serving)
         settled = len(codes)
-        await cluster.wait(lambda: len(codes) > settled + 500)
+        await cluster.wait(lambda: len(codes) > settled + 500, timeout_s=LONG_S / 2)
         assert cluster.brokers["n2"].is_serving
         assert cluster.brokers["n2"].log.term <= term + 3
         done.set()
@@ -70,7 +68,7 @@ async def test_two_that_stop_at_the_same_time_leave_the_lead_to_the_third(
 async def test_who_led_in_an_earlier_life_passes_requests_on_when_it_stops(
     make_cluster: ClusterMaker,
 ) -> None:
-    cluster = await make_cluster(3, stop_forward_s=FORWARD_S)
+    cluster = await make_cluster(3, stop_forward_s=LONG_S)
     old = (await led_by(cluster, "n0")).log.node_id
     await cluster.kill(str(old))
     await cluster.leader()
@@ -80,13 +78,13 @@ async def test_who_led_in_an_earlier_life_passes_requests_on_when_it_stops(
     async with cluster.wire(broker) as wire, trio.open_nursery() as nursery:
         nursery.start_soon(partial(keep_sending, wire, codes, until=done))
         await cluster.wait(lambda: len(codes) > 20)
-        begun_s = trio.current_time()
         broker.stop()
-        await trio.sleep(FORWARD_S - 1)
+        begun = len(codes)
+        await cluster.wait(lambda: len(codes) > begun + 50)
         assert not has_ended(cluster, str(old))
         done.set()
+        broker.stop()
         await cluster.wait(lambda: has_ended(cluster, str(old)))
-        assert trio.current_time() - begun_s < FORWARD_S + ENDS_S
     assert set(codes) == {0}
 
 
@@ -129,7 +127,7 @@ async def test_a_new_leader_that_has_not_heard_of_a_client_takes_its_offsets(
 async def test_requests_of_every_kind_in_flight_at_a_stop_are_answered(
     make_cluster: ClusterMaker,
 ) -> None:
-    cluster = await make_cluster(3, stop_forward_s=FORWARD_S)
+    cluster = await make_cluster(3, stop_forward_s=LONG_S)
     old = await led_by(cluster, "n0")
     queue = {"topic": "T", "queueId": "0"}
     offset = {"consumerGroup": "G", **queue}
@@ -166,6 +164,7 @@ async def test_requests_of_every_kind_in_flight_at_a_stop_are_answered(
         assert new is not old
     async with cluster.wire(new) as wire:
         assert (await wire.ask(30, queue)).ext == {"offset": str(stored)}
+    old.stop()
     await cluster.wait(lambda: has_ended(cluster, "n0"))
 
 

@@ -97,6 +97,7 @@ async def test_a_leader_registers_with_every_name_server(make_cluster: ClusterMa
         topic = (server.registered[-1][1].topics or {})["Fresh"]
         assert (topic.read_queue_nums, topic.write_queue_nums, topic.perm) == (4, 4, 6)
         await cluster.stop("n0")
+        await cluster.wait(lambda: bool(server.left))
         assert [identity.broker_addr for identity in server.left] == [str(broker.service_address)]
 
 
@@ -171,7 +172,7 @@ async def test_a_name_server_that_is_down_is_tried_again(
     server = NameServer()
     async with listening(server, bind(address)):
         await server.until_leader(str(broker.service_address))
-    lines = [r.getMessage() for r in caplog.records if "cannot be reached" in r.getMessage()]
+        lines = [r.getMessage() for r in caplog.records if "cannot be reached" in r.getMessage()]
     assert len(lines) == 1
 
 
@@ -206,6 +207,7 @@ async def a_leader_with_two_name_servers(
             yield servers, wire
 
 
+@pytest.mark.usefixtures("patient")
 async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: ClusterMaker) -> None:
     async with a_leader_with_two_name_servers(make_cluster) as (servers, wire):
         for number in range(20):
@@ -220,6 +222,7 @@ async def test_a_topic_is_known_before_its_creation_is_answered(make_cluster: Cl
     ["", "TRAN_MSG\x01true\x02PGROUP\x01P\x02UNIQ_KEY\x01{}\x02"],
     ids=["sends", "half messages"],
 )
+@pytest.mark.usefixtures("patient")
 async def test_a_topic_is_known_before_the_first_send_that_creates_it_is_answered(
     make_cluster: ClusterMaker, half: str
 ) -> None:
@@ -276,9 +279,9 @@ async def test_a_name_server_that_answers_nothing_holds_a_creation_up_for_a_seco
         await server.until_leader(str(broker.service_address))
         async with cluster.wire(broker) as wire:
             assert (await wire.ask(RequestCode.UPDATE_AND_CREATE_TOPIC, created("New"))).code == 0
-            assert "New" in (server.registered[-1][1].topics or {})
+            await cluster.wait(lambda: "New" in (server.registered[-1][1].topics or {}))
             assert (await wire.send("Auto")).code == 0
-            assert "Auto" in (server.registered[-1][1].topics or {})
+            await cluster.wait(lambda: "Auto" in (server.registered[-1][1].topics or {}))
 
 
 @pytest.mark.parametrize("vip_port", [True, None])

@@ -11,6 +11,8 @@ from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 from tests.integration.broker.test_three_nodes import same_everywhere
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 KEY = "UNIQ_KEY\x010000000000000000000000000000000A\x02"
 
 

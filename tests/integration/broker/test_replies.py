@@ -9,7 +9,9 @@ import pytest
 from broker.server.handlers import replies
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import write_json
-from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
+from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire, send_ext
+
+pytestmark = pytest.mark.usefixtures("patient", "_patient_replies")
 
 TOPIC = "DefaultCluster_REPLY_TOPIC"
 NAMES = {
@@ -25,6 +27,12 @@ NAMES = {
     "j": "reconsumeTimes",
     "k": "unitMode",
 }
+
+
+@pytest.fixture
+def _patient_replies(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LOOK_MS", "PUSH_MS_MIN"):
+        monkeypatch.setattr(replies, name, 1000 * ANSWER_S)
 
 
 def properties(correlation: str = "c-1", to: str = "requester", **more: str) -> str:
@@ -91,7 +99,9 @@ async def test_the_requester_gets_the_reply_and_the_replier_hears_it(
     assert (await given(requester, replier, opaque)).code == 0
 
 
-async def test_what_the_requester_says_is_what_the_replier_hears(one: tuple[Wire, Wire]) -> None:
+async def test_what_the_requester_says_is_what_the_replier_hears(
+    one: tuple[Wire, Wire], monkeypatch: pytest.MonkeyPatch
+) -> None:
     requester, replier = one
     opaque = reply(replier)
     requester.reply(await requester.push(326), code=1, remark="no such request")
@@ -100,6 +110,7 @@ async def test_what_the_requester_says_is_what_the_replier_hears(one: tuple[Wire
         1,
         "the requester requester refused the reply with 1: no such request",
     )
+    monkeypatch.setattr(replies, "HOLD_MS", 0)  # whoever went away is not waited for
     opaque = reply(replier)
     await requester.push(326)
     requester.connection.close("it went away")

@@ -15,6 +15,8 @@ from dledger_mq.remoting.message_queue import WireQueue
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 from tests.integration.broker.test_tools import commit, subscribe
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 END = "-1"
 
 

@@ -16,7 +16,9 @@ from broker.service.retention import RetentionRules
 from broker.store.recent_sends import RecentSends
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from tests.integration.broker.conftest import ClusterMaker, Wire
+from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 SEGMENT = 64 * 1024
 KEPT = 4 * SEGMENT
@@ -49,12 +51,12 @@ async def test_a_pin_holds_the_log_and_every_member_may_be_asked_for_it(
         assert await pin_log(address, "archive", bounds) == 0
         for _ in range(600):
             await wire.send("T", b"x" * 1000)
-        for _ in range(50):  # rounds of 100 ms
-            (answer,) = await ask_all(address)
-            if answer.table["raftForgettingHeldUp"]:
-                break
-            await trio.sleep(0.1)
-        assert answer.table["raftForgettingHeldUp"].startswith("the pin 'archive', at position 0")
+        held_up = ""
+        with trio.fail_after(ANSWER_S):
+            while not held_up:
+                (answer,) = await ask_all(address)
+                held_up = answer.table.get("raftForgettingHeldUp", "")
+        assert held_up.startswith("the pin 'archive', at position 0")
         assert broker.state.retention.position == 0
         end = broker.log.reader.applied_position
         assert await pin_log(address, "archive", bounds, end) == end

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.namesrv.server import DEAD_AFTER_S
-from jepsen.group_secret import secret_options
+from jepsen.group_secret import write_secret
 from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces
 from jepsen.processes import SMALL_SEGMENTS, Process, poll, program
 from jepsen.systems.api import CLIENTS, CUT, WHOLE
@@ -51,7 +51,7 @@ class Machines:
                     *("-c", str(folder / "broker.conf"), "--group", "broker-a", "--id", name),
                     *("--peers", peers, "--listen", f"{host}:10911", "--namesrv", name_server),
                     *("--store", str(folder / name)),
-                    *secret_options(peers, folder),
+                    *("--secret-file", str(write_secret(folder))),
                 ],
                 log=folder / f"{name}.log",
                 port=10911,

@@ -12,6 +12,8 @@ from broker.refused_codes import REFUSED_CODES
 from dledger_mq.remoting.codes import RequestCode
 from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
 
+pytestmark = pytest.mark.usefixtures("patient")
+
 
 async def body_of(one: Wire, code: int, ext: dict[str, str] | None = None) -> Any:
     answer = await one.ask(code, ext)

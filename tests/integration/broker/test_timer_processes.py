@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from broker.admin.cli import main as dledger_admin
 from dledger_mq import Message, NoRouteError
 from dledger_mq.blocking import Producer, PullConsumer
 from jepsen.processes import Group, Process, poll
-from tests.integration.broker.reading import everything
+from tests.integration.broker.reading import everything, has_as_many
 from tests.integration.broker.test_processes import brokers_of, leader_of
 from tests.integration.commands import run_here
 
@@ -22,14 +21,6 @@ TOPIC = "Due"
 COUNT = 600
 SPAN_MS = 6000
 PATIENCE_S = 60.0
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[Group]:
-    with Group(tmp_path) as running:
-        running.start()
-        running.wait_listening()
-        yield running
 
 
 def now_ms() -> int:
@@ -55,10 +46,18 @@ def first_send(producer: Producer) -> None:
     assert poll(is_sent, PATIENCE_S)
 
 
-def test_leaders_die_while_messages_fall_due(group: Group) -> None:
-    with Producer(group.namesrv, "due") as producer, PullConsumer(group.namesrv, "due") as consumer:
+def test_leaders_die_while_messages_fall_due(tmp_path: Path) -> None:
+    begun_s = time.monotonic()
+    with (
+        Group(tmp_path) as group,
+        Producer(group.namesrv, "due") as producer,
+        PullConsumer(group.namesrv, "due", timeout_s=PATIENCE_S) as consumer,
+    ):
+        group.start()
+        group.wait_listening()
         first_send(producer)
-        start_ms = now_ms() + 2000
+        # What is recalled must be so before it falls due, on a slow machine too.
+        start_ms = now_ms() + max(2000, round(1000 * (time.monotonic() - begun_s)))
         wanted = [
             Message(TOPIC, b"%d" % n, deliver_at_ms=start_ms + n * SPAN_MS // COUNT)
             for n in range(COUNT)
@@ -74,22 +73,22 @@ def test_leaders_die_while_messages_fall_due(group: Group) -> None:
         assert poll(lambda: now_ms() > start_ms + SPAN_MS // 4, PATIENCE_S)
         first = kill_leader(group)
         first.start()
-        assert poll(lambda: len(everything(consumer, TOPIC)) > COUNT // 2, PATIENCE_S)
+        assert poll(lambda: has_as_many(consumer, TOPIC, COUNT // 2 + 1), PATIENCE_S)
         kill_leader(group).start()
         count = COUNT - len(recalled) + 20
-        assert poll(lambda: len(everything(consumer, TOPIC)) >= count, PATIENCE_S)
+        assert poll(lambda: has_as_many(consumer, TOPIC, count), PATIENCE_S)
         again = handles[min(recalled)]
         assert again is not None
         assert producer.recall(again) is True, "remembered over two failovers"
         assert poll(lambda: now_ms() > start_ms + SPAN_MS + 500, PATIENCE_S)
         found = everything(consumer, TOPIC)
+        assert poll(lambda: verified(group), PATIENCE_S, 0.5)
     timed = sorted(int(message.body) for message in found if message.body != b"level")
     assert timed == [n for n in range(COUNT) if n not in recalled], "each exactly once"
     assert len(found) == count
     for message in found:
         due_ms = message.properties.get("TIMER_OUT_MS")
         assert due_ms is None or message.store_timestamp_ms >= int(due_ms), "never early"
-    assert poll(lambda: verified(group), PATIENCE_S, 0.5)
 
 
 def verified(group: Group) -> bool:

@@ -14,7 +14,11 @@ from dledger_mq.message.recall_handle import RecallHandle
 from dledger_mq.message.record import StoredMessage
 from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire, send_ext
 
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("patient")]
+
 RECALL = 370
+LEADS_MS = (600, 5_000, 25_000)
+"""What has to be done before messages fall due is tried with more time if there was too little."""
 
 
 def now_ms() -> int:
@@ -46,9 +50,9 @@ async def delivered(
     return found
 
 
-async def send_later(wire: Wire, due_ms: int, key: str, body: bytes = b"later") -> str | None:
+async def send_later(wire: Wire, due_ms: int, key: str, topic: str = "T") -> str | None:
     text = f"UNIQ_KEY\x01{key}\x02TIMER_DELIVER_MS\x01{due_ms}\x02"
-    answer = await wire.send("T", body, 0, text)
+    answer = await wire.send(topic, b"later", 0, text)
     assert answer.code == 0, answer.remark
     return answer.ext.get("recallHandle")
 
@@ -58,45 +62,56 @@ async def recall(wire: Wire, handle: str | None, topic: str = "T") -> int:
     return (await wire.ask(RECALL, {"topic": topic, "recallHandle": handle})).code
 
 
-@pytest.mark.slow
 async def test_messages_come_at_their_times_and_not_before(make_cluster: ClusterMaker) -> None:
     cluster = await make_cluster(1)
     async with cluster.wire(await cluster.leader()) as wire:
-        start_ms = now_ms() + 600  # all are sent by then
-        for ahead_ms in (300, 100, 200):
-            handle = await send_later(wire, start_ms + ahead_ms, f"k{ahead_ms}")
+        for lead_ms in LEADS_MS:
+            topic, start_ms = f"T{lead_ms}", now_ms() + lead_ms
+            handles = {
+                f"k{ahead_ms}": await send_later(wire, start_ms + ahead_ms, f"k{ahead_ms}", topic)
+                for ahead_ms in (300, 100, 200)
+            }
+            past = await send_later(wire, now_ms() - 5, "past", topic)
+            if now_ms() < start_ms:  # else it was too late to send them in another order
+                break
+        for key, handle in handles.items():
             assert handle is not None
-            assert RecallHandle.decode(handle).unique_key == f"k{ahead_ms}"
-        past = await send_later(wire, now_ms() - 5, "past")
+            assert RecallHandle.decode(handle).unique_key == key
         assert past is None, "N3: at once, nothing to recall"
-        found = await delivered(cluster, wire, 4)
+        found = await delivered(cluster, wire, 4, topic)
         assert [find_property(one.properties, b"UNIQ_KEY") for one in found] == [
             b"past", b"k100", b"k200", b"k300",
         ]  # fmt: skip
         for one in found[1:]:
             late_ms = one.store_timestamp_ms - due_of(one)
-            assert 0 <= late_ms < 3_000  # how late a machine under load is, is not looked at
+            assert (
+                0 <= late_ms < 1000 * ANSWER_S
+            )  # how late a machine under load is, is not looked at
 
 
-@pytest.mark.slow
 async def test_a_recall_in_time_works_and_one_too_late_says_so(make_cluster: ClusterMaker) -> None:
     cluster = await make_cluster(3)
     follower, _ = await cluster.followers()
     leader = await cluster.leader()
     async with cluster.wire(leader) as wire, cluster.wire(follower) as other:
-        start_ms = now_ms()
-        handle = await send_later(wire, start_ms + 2_000, "gone")  # recalled by then
-        soon = await send_later(wire, now_ms() + 300, "soon")
-        assert await recall(other, handle) == 0, "through a node that does not lead"
-        assert await recall(wire, handle) == 0, "asked again after a lost answer"
-        found = await delivered(cluster, wire, 1)
+        for lead_ms in LEADS_MS:
+            topic, due_ms = f"T{lead_ms}", now_ms() + lead_ms
+            handle = await send_later(wire, due_ms, "gone", topic)
+            soon = await send_later(wire, now_ms() + 300, "soon", topic)
+            recalled = handle and await recall(other, handle, topic)
+            if now_ms() < due_ms:  # else it was too late
+                break
+        assert recalled == 0, "through a node that does not lead"
+        assert await recall(wire, handle, topic) == 0, "asked again after a lost answer"
+        found = await delivered(cluster, wire, 1, topic)
         assert find_property(found[0].properties, b"UNIQ_KEY") == b"soon"
-        assert await recall(wire, soon) == 208
-        assert await recall(wire, RecallHandle("T", "broker-a", 5, "never").encode()) == 208
-        assert await recall(wire, "garbage") == 604
+        assert await recall(wire, soon, topic) == 208
+        never = RecallHandle(topic, "broker-a", 5, "never").encode()
+        assert await recall(wire, never, topic) == 208
+        assert await recall(wire, "garbage", topic) == 604
         assert await recall(wire, handle, "Unknown") == 17
-        await send_later(wire, start_ms + 2_050, "last")
-        found = await delivered(cluster, wire, 2)
+        await send_later(wire, due_ms + 50, "last", topic)
+        found = await delivered(cluster, wire, 2, topic)
         assert find_property(found[1].properties, b"UNIQ_KEY") == b"last"
         assert leader.state.timers.count == 0
     await cluster.wait(
@@ -104,7 +119,6 @@ async def test_a_recall_in_time_works_and_one_too_late_says_so(make_cluster: Clu
     )
 
 
-@pytest.mark.slow
 async def test_one_of_recall_and_delivery_wins_and_the_answer_says_which(
     make_cluster: ClusterMaker,
 ) -> None:
@@ -128,7 +142,6 @@ async def test_one_of_recall_and_delivery_wins_and_the_answer_says_which(
         assert keys >= {b"k%d" % number for number in late} | {b"last"}
 
 
-@pytest.mark.slow
 async def test_due_times_and_levels_over_the_deaths_of_leaders(make_cluster: ClusterMaker) -> None:
     cluster = await make_cluster(3)
     leader = await cluster.leader()
@@ -162,7 +175,6 @@ class WrongClock:
         return now_ms() + self.error_ms
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("jump_ms", [3_600_000, -3_600_000])
 async def test_clocks_that_differ_and_jump_deliver_nothing_early(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, jump_ms: int
@@ -199,7 +211,6 @@ async def test_clocks_that_differ_and_jump_deliver_nothing_early(
     assert all(one.store_timestamp_ms >= due_of(one) for one in found), "in log time never"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("wrong_ms", [300_000, -300_000])
 async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_others(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, wrong_ms: int
@@ -233,7 +244,6 @@ async def test_a_node_that_started_with_a_wrong_clock_leads_by_the_time_of_the_o
         assert abs(late_ms) < 60_000
 
 
-@pytest.mark.slow
 async def test_clocks_are_read_again_while_members_are_connected(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,7 +260,7 @@ async def test_clocks_are_read_again_while_members_are_connected(
         return int(log.status.attributes(NodeId("n2")).get("clock_ahead_ms", "0"))
 
     await cluster.leader()
-    assert abs(ahead_ms()) < 1_000
+    await cluster.wait(lambda: abs(ahead_ms()) < 1_000)
     for error_ms in (300_000, 0):
         clocks[NodeId("n0")].error_ms = clocks[NodeId("n1")].error_ms = error_ms
         await cluster.wait(lambda: abs(ahead_ms() + error_ms) < 1_000)  # noqa: B023

@@ -39,37 +39,47 @@ def enforcing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsGroup]:
 
 
 def test_a_permissive_group_takes_both(permissive: TlsGroup) -> None:
-    assert permissive.sends(permissive.tls)
-    assert permissive.sends(None)
+    assert poll(lambda: permissive.sends(permissive.tls), PATIENCE_S)
+    assert poll(lambda: permissive.sends(None), PATIENCE_S)
     assert "Traceback" not in permissive.logs()
 
 
 def test_an_enforcing_group_takes_tls_only_through_every_node(enforcing: TlsGroup) -> None:
     """Forwarded sends and the registration go over TLS, too."""
-    assert not enforcing.sends(None, timeout_s=1.0)
-    assert (
-        "plain text on a port that takes TLS only (tls.server.mode=enforcing)" in enforcing.logs()
-    )
-    with Admin(enforcing.processes.namesrv, tls=enforcing.tls) as admin:
+
+    def is_told() -> bool:
+        assert not enforcing.sends(None, timeout_s=1.0)
+        return (
+            "plain text on a port that takes TLS only (tls.server.mode=enforcing)"
+            in enforcing.logs()
+        )
+
+    assert poll(is_told, PATIENCE_S)
+    with Admin(enforcing.processes.namesrv, tls=enforcing.tls, timeout_s=PATIENCE_S) as admin:
         assert "T" in admin.list_topics()
-    assert enforcing.sends(enforcing.tls)
+    assert poll(lambda: enforcing.sends(enforcing.tls), PATIENCE_S)
 
 
 def test_a_client_that_believes_others_is_told_why(enforcing: TlsGroup, tmp_path: Path) -> None:
     strangers = make_tls_context(trust=write_files(tmp_path, "strangers").trust)
-    with (
-        pytest.raises(ClientError, match="the certificate of the other end is not believed"),
-        Admin(enforcing.processes.namesrv, tls=strangers, timeout_s=1.0) as admin,
-    ):
-        admin.list_topics()
+
+    def is_told() -> bool:
+        with (
+            pytest.raises(ClientError) as refused,
+            Admin(enforcing.processes.namesrv, tls=strangers, timeout_s=1.0) as admin,
+        ):
+            admin.list_topics()
+        return "the certificate of the other end is not believed" in str(refused.value)
+
+    assert poll(is_told, PATIENCE_S)
     assert poll(lambda: "does not know who signed the certificate" in enforcing.logs(), PATIENCE_S)
     assert "Traceback" not in enforcing.logs()
 
 
 def test_an_operator_asks_over_tls(enforcing: TlsGroup) -> None:
     where = ("status", "--namesrv", enforcing.processes.namesrv)
-    assert run_here(dledger_admin, "--tls-trust", enforcing.files.trust, *where).returncode == 0
-    assert run_here(dledger_admin, "--tls-insecure", *where).returncode == 0
+    for words in (("--tls-trust", enforcing.files.trust), ("--tls-insecure",)):
+        assert poll(lambda: run_here(dledger_admin, *words, *where).returncode == 0, PATIENCE_S)  # noqa: B023
     assert run_here(dledger_admin, *where).returncode == 3
     wrong = run_here(dledger_admin, "--tls-trust", "/no/ca.pem", *where)
     assert wrong.returncode == 2
@@ -79,12 +89,13 @@ def test_an_operator_asks_over_tls(enforcing: TlsGroup) -> None:
 def test_the_members_are_asked_over_tls(enforcing: TlsGroup) -> None:
     files, processes = enforcing.files, enforcing.processes
     shown = ("--tls-cert", files.certificate, "--tls-key", files.key, "--tls-trust", files.trust)
-    listed = ("members", "list", "--namesrv", processes.namesrv, "--timeout", "2")
-    assert run_here(dledger_admin, *shown, *listed, "--peer-tls").returncode == 0
-    assert run_here(dledger_admin, *shown, *listed).returncode == 1
-    where = ("status", "--group", processes.group, "--peers", processes.peers, "--timeout", "2")
-    assert run_here(dledger, *where, *shown).returncode == 0
-    assert run_here(dledger, *where).returncode != 0
+    soon, late = ("--timeout", "2"), ("--timeout", str(PATIENCE_S))
+    listed = ("members", "list", "--namesrv", processes.namesrv)
+    assert run_here(dledger_admin, *shown, *listed, *late, "--peer-tls").returncode == 0
+    assert run_here(dledger_admin, *shown, *listed, *soon).returncode == 1
+    where = ("status", "--group", processes.group, "--peers", processes.peers)
+    assert run_here(dledger, *where, *late, *shown).returncode == 0
+    assert run_here(dledger, *where, *soon).returncode != 0
 
 
 def test_half_open_handshakes_disturb_nobody(enforcing: TlsGroup, tmp_path: Path) -> None:
@@ -97,10 +108,10 @@ def test_half_open_handshakes_disturb_nobody(enforcing: TlsGroup, tmp_path: Path
         for number in range(1_500):
             near = stack.enter_context(socket.create_connection((HOST, node.port)))
             near.sendall(hello if number % 3 else hello[:50])
-        assert enforcing.sends(enforcing.tls, timeout_s=20.0)
+        assert poll(lambda: enforcing.sends(enforcing.tls, timeout_s=20.0), PATIENCE_S)
         grown = rss_bytes(node.pid) - before
     assert grown < 160 << 20
-    assert enforcing.sends(enforcing.tls)
+    assert poll(lambda: enforcing.sends(enforcing.tls), PATIENCE_S)
     assert "Traceback" not in enforcing.logs()
 
 
@@ -155,7 +166,7 @@ def test_certificates_change_without_a_restart(permissive: TlsGroup, tmp_path: P
     assert not permissive.sends(permissive.tls, timeout_s=1.0)
     Path(files.certificate).write_text("broken")
     assert poll(lambda: "TLS stays as it was: " in permissive.logs(), PATIENCE_S)
-    assert permissive.sends(theirs)
+    assert poll(lambda: permissive.sends(theirs), PATIENCE_S)
     assert [node.pid for node in permissive.processes.nodes] == pids
     assert "Traceback" not in permissive.logs()
 

@@ -16,7 +16,7 @@ from dledger_mq.message.record import StoredMessage, decode_record
 from dledger_mq.remoting.header import RemotingCommand
 from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, send_ext
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("patient")]
 
 HALF = "RMQ_SYS_TRANS_HALF_TOPIC"
 OP = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
@@ -260,9 +260,9 @@ async def test_o17c_o21_after_the_last_check_it_is_given_up(make_cluster: Cluste
         await wire.ask(34, {}, producer("c"))
         ext = await half(wire, "u", b"forgotten")
         await cluster.wait(lambda: len(leader.state.transactions) == 0)
+        (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
         asked = [command for command in wire.pushed if command.code == 39]
         assert len(asked) == 2
-        (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
         assert moved.body == b"forgotten"
         assert (await end(wire, ext, 8)).code == 201
         assert (await end(wire, ext, 12)).code == 0
@@ -270,13 +270,13 @@ async def test_o17c_o21_after_the_last_check_it_is_given_up(make_cluster: Cluste
 
 
 async def test_checks_resume_at_an_operators_word(make_cluster: ClusterMaker) -> None:
-    # After the check that it is asked in there is so much time to answer until it is given up again.
-    slower = FAST | {"transaction_check_interval_ms": 700}
-    cluster = await make_cluster(1, **slower, transaction_check_max=1)
+    cluster = await make_cluster(1, **FAST, transaction_check_max=1)
     leader = await cluster.leader()
     async with cluster.wire(leader) as wire:
         ext = await half(wire, "u", b"forgotten")
         await cluster.wait(lambda: len(leader.state.transactions) == 0)
+        # It is not given up again, however long the answer to a check takes.
+        assert (await wire.ask(25, body=b"transactionCheckMax=1000000")).code == 0
         (moved,) = await wire.messages("TRANS_CHECK_MAX_TIME_TOPIC")
         await wire.ask(34, {}, producer("c"))
         msg_id = offset_msg_id(moved.store_host, moved.physical_offset)
@@ -297,8 +297,7 @@ async def test_checks_resume_at_an_operators_word(make_cluster: ClusterMaker) ->
 async def test_of_two_under_one_key_the_one_that_is_meant_is_resumed(
     make_cluster: ClusterMaker,
 ) -> None:
-    slower = FAST | {"transaction_check_interval_ms": 700}
-    cluster = await make_cluster(1, **slower, transaction_check_max=1)
+    cluster = await make_cluster(1, **FAST, transaction_check_max=1)
     leader = await cluster.leader()
     async with cluster.wire(leader) as wire:
         await half(wire, "u", b"v1")
@@ -317,6 +316,7 @@ async def test_an_open_half_message_has_its_checks_counted_anew(make_cluster: Cl
         answer = await send_half(wire, "u")
         await wire.ask(34, {}, producer("c"))
         await cluster.wait(lambda: all(t.check_count == 1 for t in leader.state.transactions))
+        await wire.messages(HALF)  # comes after what it was asked
         wire.pushed.clear()
         assert (await wire.ask(323, {"msgId": answer.ext["msgId"]})).code == 0
         await wire.push(39)

@@ -116,7 +116,7 @@ class Traffic:
         self.sent: list[bytes] = []
 
     def send(self, count: int) -> None:
-        with Producer(self._group.namesrv, "p") as producer:
+        with Producer(self._group.namesrv, "p", timeout_s=PATIENCE_S) as producer:
             for _ in range(count):
                 body = b"%d" % len(self.sent)
                 producer.send(Message("Upgrade", body, keys=(f"k{len(self.sent)}",)))
@@ -124,7 +124,7 @@ class Traffic:
 
     def read(self) -> list[bytes]:
         found: list[bytes] = []
-        with PullConsumer(self._group.namesrv, "g") as consumer:
+        with PullConsumer(self._group.namesrv, "g", timeout_s=PATIENCE_S) as consumer:
             for queue in consumer.queues("Upgrade"):
                 offset = consumer.min_offset(queue)
                 while offset < consumer.max_offset(queue):

@@ -102,8 +102,14 @@ def send_until(
 
 
 def max_offset(node: Process) -> int:
-    header, _ = request(node.address, 30, {"topic": "Full", "queueId": "0"})
-    return int(header["extFields"]["offset"])
+    headers: list[dict[str, Any]] = []
+
+    def is_told() -> bool:
+        headers[:] = [request(node.address, 30, {"topic": "Full", "queueId": "0"})[0]]
+        return bool(headers[0]["code"] == 0)
+
+    assert poll(is_told, 60), headers
+    return int(headers[0]["extFields"]["offset"])
 
 
 def test_a_leader_with_a_full_disk_hands_over(group: RunningGroup) -> None:

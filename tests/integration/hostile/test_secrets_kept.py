@@ -128,7 +128,9 @@ class SecretGroup(TlsGroup):
             "--tls-trust",
             files.trust,
         )
-        told = run_here(dledger, "status", *words, *shown, "--secret-file", str(secret))
+        told = run_here(
+            dledger, "status", *words, *shown, "--secret-file", str(secret), "--timeout", "30"
+        )
         return told.returncode == 0
 
 
@@ -149,7 +151,7 @@ def test_the_groups_secret_changes_while_it_serves(group: SecretGroup, tmp_path:
     assert (group.knows(old), group.knows(new)) == (True, False)
     for text in (f"{OLD}\n{NEW}\n", f"{NEW}\n{OLD}\n"):
         group.change(text)
-        assert group.sends(group.tls)
+        assert poll(lambda: group.sends(group.tls), PATIENCE_S), group.logs()[-3000:]
         assert (group.knows(old), group.knows(new)) == (True, True)
     node = group.processes.nodes[0]
     node.kill()

@@ -14,12 +14,15 @@ from typing import Any
 
 import pytest
 
+from jepsen import cli
 from jepsen.catalogue import make_faults, network_for
+from jepsen.guards import GUARDS
 from jepsen.measure import in_rounds
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import write_folder
 from jepsen.run import RunSettings, execute
-from tests.integration.jepsen.breaking import TIME_LIMIT_S
+from tests.integration.commands import run_here
+from tests.integration.jepsen.breaking import PATIENCE_S, TIME_LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -34,9 +37,10 @@ RUNS = [
 
 
 def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the summary of `--json`, and what was said to people."""
-    command = [sys.executable, "-m", "jepsen.cli", *arguments, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    """Exit code, the summary of `--json`, and what was said to people; in this process, which has patience."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "sigterm_as_interrupt", lambda: None)
+        ended = run_here(cli.main, *arguments, "--json")
     return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
 
@@ -57,6 +61,18 @@ def test_no_promise_is_broken(workload: str, nemesis: str, tmp_path: Path) -> No
     write_folder(result, keep_stores=False)
     for name in ("results.json", "history.jsonl", "history.edn", "report.html"):
         assert (tmp_path / "run" / name).stat().st_size, name
+
+
+def test_a_run_behind_all_guards(tmp_path: Path) -> None:
+    """The workload writes frames itself, too, so each way in which a run's clients sign and encrypt is used."""
+    settings = RunSettings("sends", "kill:leader", TIME_LIMIT_S, rate=60.0, guards=GUARDS)
+    result = execute(settings, tmp_path / "run", break_it=in_rounds(1))
+    assert [one for check in result.checks for one in check.anomalies] == []
+    assert result.problems == ()
+    assert any(op.is_client and op.type == "ok" and op.f == "frames" for op in result.ops)
+    logs = "".join(path.read_text() for path in (tmp_path / "run" / "nodes").glob("*.log"))
+    assert "AclException" not in logs
+    assert "plain text on a port" not in logs
 
 
 def test_a_planned_transfer_fails_no_send(tmp_path: Path) -> None:
@@ -83,12 +99,12 @@ def test_an_interrupted_run_leaves_no_process_behind(
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         history = folder / "history.jsonl"
-        assert poll(lambda: history.exists() and history.stat().st_size > 0, 60)
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, PATIENCE_S)
         children = children_of(process.pid)
         assert len(children) >= 5, "a name server, three brokers and the proxies"
         process.send_signal(number)
-        assert process.wait(60) == 130
-        assert poll(lambda: not any(is_running(child) for child in children), 60)
+        assert process.wait(PATIENCE_S) == 130
+        assert poll(lambda: not any(is_running(child) for child in children), PATIENCE_S)
     finally:
         process.kill()
         process.communicate()

@@ -32,6 +32,12 @@ TIMEOUT_S = 60.0
 PASSWORD = "correct horse battery staple"
 
 
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An election on a slow machine takes longer than changes wait for one."""
+    monkeypatch.setattr(replicated_kv, "COMMIT_TIMEOUT_S", TIMEOUT_S)
+
+
 def free_addresses(count: int) -> list[Address]:
     return [Address("127.0.0.1", port) for port in free_ports(count)]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
+from broker.namesrv import asking
 from broker.namesrv.asking import ANSWER_BYTES_MAX, ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
@@ -123,9 +124,10 @@ async def test_no_packet_takes_a_group_out_of_the_route(make_cluster: ClusterMak
 
 @pytest.mark.slow
 async def test_who_shows_a_copy_of_the_log_does_not_get_the_name(
-    make_cluster: ClusterMaker, nursery: trio.Nursery
+    make_cluster: ClusterMaker, nursery: trio.Nursery, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server of a stranger that says yes to every token and asks a member of the group for the log."""
+    monkeypatch.setattr(asking, "ASK_TIMEOUT_S", TIMEOUT_S)
     async with name_server() as place:
         cluster = await make_cluster(3, namesrvs=(place.address,))
         await cluster.wait(lambda: len(place.members()) == 3)
@@ -176,7 +178,7 @@ async def test_registrations_with_a_secret_are_signed(
         assert (await stranger.call(103, claim("10.6.6.6:10911"), b"{}")).code == 16
         assert place.leads(leader)
         await cluster.stop("n0")
-        assert place.brokers() == {}
+        await cluster.wait(lambda: place.brokers() == {})
     assert not [each for each in caplog.records if "must be signed" in each.getMessage()]
 
 

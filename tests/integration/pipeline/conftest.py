@@ -6,6 +6,7 @@ Starting the JVM and the first Python worker takes 8 s, a warm stream one. A tes
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ import pytest
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group
 from pipeline.errors import InconclusiveError
-from tests.integration.pipeline.topics import Topics
+from pipeline.locations import ObjectPath
+from tests.integration.pipeline.topics import PATIENCE_S, Topics
+from tests.unit.pipeline.object_stores import object_store
 
 WORKERS = str(Path(__file__).with_name("workers"))
 """What is first on the path of Spark's Python workers."""
@@ -38,7 +41,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def _session() -> Any:
+def _store() -> Iterator[ObjectPath | None]:
+    """A bucket; None where what it needs is not installed. Spark's workers find it in the environment of their JVM."""
+    if any(importlib.util.find_spec(each) is None for each in ("moto", "flask", "s3fs")):
+        yield None
+        return
+    with object_store() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def store(_store: ObjectPath | None) -> ObjectPath:
+    """A bucket of an object store on this machine."""
+    if _store is None:
+        pytest.skip("moto, flask or s3fs is not installed (extras `s3` and `s3-tests`)")
+    return _store
+
+
+@pytest.fixture(scope="session")
+def _session(_store: ObjectPath | None) -> Any:
     pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     from pipeline.spark.session import open_session
 
@@ -78,7 +99,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with Group(tmp_path_factory.mktemp("group")) as group:
         group.start()
         group.wait_listening()
-        with Producer(group.namesrv, "tests", timeout_s=30) as producer:
+        with Producer(group.namesrv, "tests", timeout_s=PATIENCE_S) as producer:
             shared = Topics(group, producer)
             shared.wait_writable()
             yield shared

@@ -15,11 +15,16 @@ from broker.admin.ask import ask_all
 from dledger_mq import Message
 from jepsen.processes import poll
 from pipeline.archive.manifests import listed_files
-from pipeline.archive.writing import Archive
+from pipeline.archive.writing import open_archive
+from pipeline.locations import ObjectPath
+from pipeline.object_store import ObjectFolder
 from pipeline.scan.plan import CommittedBound
 from pipeline.scan.stores import Store
 from pipeline.spark.failures import reason_of
-from tests.integration.pipeline.topics import Topics, load, numbers
+from pipeline.spark.streams import start_stream
+from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
+
+ENDS_WITHIN_S = 300
 
 
 def applied_index(topics: Topics, address: str) -> int:
@@ -27,14 +32,14 @@ def applied_index(topics: Topics, address: str) -> int:
     return int(answer.table.get("raftAppliedIndex", 0))
 
 
-def archive_all(spark: Any, topics: Topics, folder: Path) -> None:
+def archive_all(spark: Any, topics: Topics, folder: Path | ObjectPath) -> None:
     """Archive what is committed now, from the store of one node, as the job does."""
     node = topics.group.nodes[0]
     bound = max(applied_index(topics, each.address) for each in topics.group.nodes)
-    assert poll(lambda: applied_index(topics, node.address) >= bound, 60)
+    assert poll(lambda: applied_index(topics, node.address) >= bound, PATIENCE_S)
     store = Store(str(topics.group.folder / node.name))
     committed = CommittedBound(bound, "the test")
-    with Archive(folder) as archive:
+    with open_archive(folder) as archive:
         for stretch in archive.stretches(store, committed):
             archive.add(spark, store, stretch, broker_name="broker-a", known_by="the test")
 
@@ -76,3 +81,42 @@ def test_an_archive_that_is_not_there_is_an_error(spark: Any, topics: Topics) ->
     with pytest.raises(Exception, match="Error") as caught:
         load(spark, topics, topic, includeArchive="/no/such/folder").count()
     assert "there is no folder /no/such/folder" in reason_of(caught.value)
+
+
+def test_history_and_where_a_stream_began_may_lie_in_an_object_store(
+    spark: Any, topics: Topics, store: ObjectPath, tmp_path: Path
+) -> None:
+    topic = topics.fresh()
+    topics.fill(topic, 40)
+    archive_all(spark, topics, store / "archive")
+    topics.fill(topic, 20, first=40)
+    both = {"includeArchive": f"s3a://{(store / 'archive').path}", "includeMetadata": True}
+    whole = load(spark, topics, topic, **both)
+    assert numbers(whole) == list(range(60))
+    live = load(spark, topics, topic, includeMetadata=True)
+    assert whole.drop("term").exceptAll(live.drop("term")).isEmpty()
+    assert whole.where("term is not null").count() == 40
+
+    def run() -> None:
+        query = start_stream(
+            spark,
+            {
+                "nameServer": topics.namesrv,
+                "topic": topic,
+                "startingOffsets": "earliest",
+                "metadataPath": str(store / "began"),
+            },
+            lambda frame: (
+                frame.writeStream.format("parquet")
+                .option("path", str(tmp_path / "out"))
+                .trigger(availableNow=True)
+            ),
+            checkpoint=str(tmp_path / "checkpoint"),
+        )
+        assert query.awaitTermination(ENDS_WITHIN_S)
+
+    run()
+    topics.fill(topic, 10, first=60)
+    run()
+    assert ObjectFolder(store / "began").names("") == ["initial-offsets.json"]
+    assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(70))

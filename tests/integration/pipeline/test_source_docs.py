@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dledger_mq import Message
+from pipeline.archive.writing import Archive
 from pipeline.errors import PipelineUsageError
 from pipeline.option_names import SINK_OPTIONS, SOURCE_OPTIONS
 from pipeline.sink.columns import COLUMNS
@@ -25,6 +26,8 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     topics.send([Message("Orders", b"%d" % n, tags="paid") for n in range(20)])
     names: dict[str, Any] = {"__name__": "__main__"}
     topics.fill("Copies", 1)
+    with Archive(tmp_path / "archive"):
+        pass  # with nothing in it yet
     examples = BLOCK.findall(PAGE.read_text()) + BLOCK.findall(FROM_KAFKA.read_text())
     assert len(examples) >= 6
     for number, example in enumerate(examples):
@@ -34,7 +37,7 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     spark.sql("DROP VIEW paid")
     spark.sql("DROP TABLE orders")
     every = 21  # one was inserted
-    assert names["orders"].count() == every
+    assert names["orders"].count() == names["whole"].count() == every
     assert spark.read.parquet(str(tmp_path / "orders")).count() == every
     assert load(spark, topics, "Copies").count() == 1 + every
 

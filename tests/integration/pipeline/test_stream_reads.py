@@ -12,9 +12,7 @@ from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
 from pipeline.spark.progress import lag_of
 from pipeline.spark.streams import start_stream
-from tests.integration.pipeline.topics import Topics, load, numbers
-
-ENDS_WITHIN_S = 300
+from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
 
 
 def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: object) -> Any:
@@ -30,7 +28,7 @@ def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: obje
         ),
         checkpoint=str(folder / "checkpoint"),
     )
-    assert query.awaitTermination(ENDS_WITHIN_S)
+    assert query.awaitTermination(PATIENCE_S)
     return query
 
 
@@ -50,10 +48,60 @@ def test_available_now_goes_on_from_its_checkpoint_within_limits(
     stream(spark, topics, topic, tmp_path, **options)
     assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(130))
     # What is done is visible under the group, though nothing is read from there.
-    with PullConsumer(topics.namesrv, "spark-lag") as consumer:
+    with PullConsumer(topics.namesrv, "spark-lag", timeout_s=PATIENCE_S) as consumer:
         ends = consumer.bounds(consumer.queues(topic))
         stored = {queue: consumer.committed(queue) for queue in ends}
     assert stored == {queue: end for queue, (_, end) in ends.items()}
+
+
+def test_files_deleted_from_a_checkpoint_lose_and_repeat_nothing_in_an_exactly_once_sink(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    """A batch whose commit is gone is repeated. Where offsets are gone Spark begins with the batch before, which is
+    over; then the batch itself is planned anew, with newer rows in it."""
+    topic, copy = topics.fresh(), topics.fresh()
+    topics.fill(topic, 90)
+    topics.fill(copy, 1, first=-1)
+    checkpoint = tmp_path / "checkpoint"
+    sink = {"nameServer": topics.namesrv, "topic": copy, "delivery": "exactly-once"}
+
+    def run(**more: str) -> int:
+        query = start_stream(
+            spark,
+            {
+                "nameServer": topics.namesrv,
+                "topic": topic,
+                "startingOffsets": "earliest",
+                "maxOffsetsPerTrigger": "40",
+            },
+            lambda frame: (
+                frame.drop("bornTimestamp", "storeTimestamp")
+                .writeStream.format("rocketmq")
+                .options(**sink, **more, sinkId=f"sink-{copy}")
+                .trigger(availableNow=True)
+            ),
+            checkpoint=str(checkpoint),
+        )
+        assert query.awaitTermination(PATIENCE_S)
+        assert numbers(load(spark, topics, copy)) == list(range(-1, count))
+        return max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
+
+    def delete(folder: str, batch: int) -> None:
+        for name in (str(batch), f".{batch}.crc"):
+            (checkpoint / folder / name).unlink(missing_ok=True)
+
+    count = 90
+    last = run()
+    delete("commits", last)
+    assert run() == last
+    count += 10
+    topics.fill(topic, 10, first=90)
+    delete("offsets", last)
+    with pytest.raises(Exception, match=f"batch {last - 1} of sink sink-{copy} is over"):
+        run()
+    for batch in (last - 1, last):  # else Spark believes that another query runs
+        delete("commits", batch)
+    assert run(olderBatch="skip") >= last
 
 
 def test_a_running_query_reads_what_comes_and_reports_its_lag(
@@ -102,7 +150,7 @@ def test_no_batch_goes_beyond_what_is_committed(spark: Any, topics: Topics, tmp_
     topic = topics.fresh()
     topics.fill(topic, 40)
     query = stream(spark, topics, topic, tmp_path, startingOffsets="earliest", readFrom="any")
-    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER") as consumer:
+    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER", timeout_s=PATIENCE_S) as consumer:
         ends = consumer.bounds(consumer.queues(topic))
     offsets = {str(queue.queue_id): end for queue, (_, end) in ends.items()}
     import json

@@ -13,6 +13,7 @@ from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import PendingRequest
 from broker.server.requests.router import Router
 from broker.service.catalog import Catalog, Creation
@@ -119,6 +120,7 @@ class TwinLeader:
             rows=cast("Any", SimpleNamespace(send=_answer_rows)),
             repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
             new_topics=NewTopics(self.unrouted.append, self.router.age_ms),
+            put_times=PutTimes(),
         )
         self.dispatch = Dispatch(self.router, lambda: 1_000)
         self.dispatch.register(self.sends.handlers())

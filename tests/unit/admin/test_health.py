@@ -297,3 +297,29 @@ def test_an_expected_group_of_which_nothing_is_seen_is_missing() -> None:
         ("broker-z", False),
     ]
     assert (health.is_led, health.is_whole) == (False, False)
+
+
+@pytest.mark.parametrize(
+    ("n0", "n1", "reason"),
+    [
+        ("aa", "aa", ""),
+        ("aa,bb", "bb,cc", ""),
+        ("aa", "bb", "its access rules differ from those of n0"),
+        ("aa", "", "lets everybody in, unlike n0: it has no access rules"),
+        ("", "aa", "has access rules, unlike n0, which lets everybody in"),
+        ("aa", None, ""),
+        (None, "aa", ""),
+    ],
+)
+def test_who_goes_by_other_access_rules_is_named(
+    n0: str | None, n1: str | None, reason: str
+) -> None:
+    told = {"n0": n0, "n1": n1}
+    answers = [
+        answer_of(name, **({} if text is None else {"raftAccessRules": text}))
+        for name, text in told.items()
+    ]
+    group = group_of(sight_of(*answers, answer_of("n2")))
+    assert member(group, "n1").reason == reason
+    assert (member(group, "n0").reason, member(group, "n2").reason) == ("", "")
+    assert group.is_whole is not bool(reason)

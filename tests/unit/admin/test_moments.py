@@ -66,3 +66,11 @@ def test_a_time_is_shown_in_the_zone_and_in_utc() -> None:
 def test_releases_of_clients_are_named(ordinal: int, text: str) -> None:
     assert version_text(ordinal) == text
     assert version_text(121) == "version 121"
+
+
+@pytest.mark.parametrize(("text", "day"), [("03:12", 24), ("23:59:59", 23), ("21:00", 24)])
+def test_a_time_of_day_is_the_last_one(text: str, day: int) -> None:
+    now = datetime(2026, 11, 24, 21)  # noqa: DTZ001 - local, as it is meant
+    at_ms = parse_moment(text, round(now.timestamp() * 1000))
+    then = datetime.fromtimestamp(at_ms / 1000)  # noqa: DTZ006 - local, too
+    assert (then.day, then.isoformat()[11 : 11 + len(text)]) == (day, text)

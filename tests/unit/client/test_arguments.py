@@ -23,6 +23,7 @@ from dledger_mq import (
     PullConsumer,
     PushConsumer,
     Row,
+    SimpleConsumer,
     TransactionProducer,
     blocking,
 )
@@ -48,6 +49,10 @@ def make_twin(**options: Any) -> blocking.PushConsumer:
     return blocking.PushConsumer(
         NAMESRV, "g", lambda message: None, subscriptions={"T": "*"}, **options
     )
+
+
+def make_receiver(**options: Any) -> SimpleConsumer:
+    return SimpleConsumer(NAMESRV, "g", **({"subscriptions": {"T": "*"}} | options))
 
 
 CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
@@ -107,6 +112,15 @@ CONSTRUCTORS: list[tuple[Callable[[], object], str]] = [
     (lambda: make_consumer(deserializer="json"), "deserializer is str 'json', not a function"),
     (lambda: make_consumer(hooks="x"), "hooks is str 'x', not a ClientHooks"),
     (lambda: make_consumer(instance=5), "instance is int 5, not text"),
+    (lambda: SimpleConsumer(NAMESRV, 5, subscriptions={"T": "*"}), "group is int 5, not text"),
+    (lambda: make_receiver(subscriptions=["T"]), "subscriptions is ['T']"),
+    (lambda: make_receiver(subscriptions=None), "at least one subscription"),
+    (lambda: make_receiver(ordered=1), "ordered is int 1, not True or False"),
+    (lambda: make_receiver(start_from=3), "start_from is int 3, not 'last' or 'first'"),
+    (lambda: make_receiver(start_from=["last"]), "start_from is list"),
+    (lambda: make_receiver(timeout_s="5"), "timeout_s is str '5'"),
+    (lambda: make_receiver(timeout_s=0), "timeout_s 0 must be above 0"),
+    (lambda: make_receiver(instance=5), "instance is int 5, not text"),
     (lambda: blocking.Producer(NAMESRV, 5), "group is int 5, not text"),
     (lambda: blocking.Producer(NAMESRV, "g", retries="5"), "retries is str '5'"),
     (lambda: blocking.IdempotentProducer(NAMESRV, "g", timeout_s="5"), "timeout_s is str '5'"),
@@ -144,6 +158,7 @@ class Clients:
     rows: IdempotentProducer
     puller: PullConsumer
     pusher: PushConsumer
+    receiver: SimpleConsumer
     admin: Admin
 
 
@@ -157,11 +172,12 @@ async def clients() -> AsyncIterator[Clients]:
             IdempotentProducer(group.namesrv, "r") as rows,
             PullConsumer(group.namesrv, "c") as puller,
             PushConsumer(group.namesrv, "g", _drop, subscriptions={"T": "*"}) as pusher,
+            SimpleConsumer(group.namesrv, "s", subscriptions={"T": "*"}) as receiver,
             Admin(group.namesrv) as admin,
         ):
             await producer.queues("T")
             await puller.assign({QUEUE: 0})
-            yield Clients(producer, transactions, rows, puller, pusher, admin)
+            yield Clients(producer, transactions, rows, puller, pusher, receiver, admin)
             assert not any(group.messages("T")), "nothing was sent"
 
 
@@ -253,6 +269,15 @@ CALLS: list[tuple[Call, str]] = [
     (lambda c: c.pusher.seek("T", 5), "queue is str 'T'"),
     (lambda c: _do(lambda: c.pusher.pause("T")), "queue is str 'T'"),
     (lambda c: _do(lambda: c.pusher.resume([QUEUE])), "queue is list"),
+    (lambda c: c.receiver.receive("5"), "max_messages is str '5', not a whole number"),
+    (lambda c: c.receiver.receive(33), "max_messages 33 is not in 1..32"),
+    (lambda c: c.receiver.receive(1, invisible_s="1"), "invisible_s is str '1'"),
+    (lambda c: c.receiver.receive(1, invisible_s=0), "invisible_s 0 is not in 0.001..259200"),
+    (lambda c: c.receiver.receive(1, wait_s=None), "wait_s is NoneType"),
+    (lambda c: c.receiver.receive(1, wait_s=-1), "wait_s -1 is below 0"),
+    (lambda c: c.receiver.ack(5), "messages is int 5, not a message, or a list"),
+    (lambda c: c.receiver.ack(["x"]), "message is str 'x', not one that `receive` has returned"),
+    (lambda c: c.receiver.change_invisible_time(MESSAGE, 1), "message is Message"),
     (lambda c: c.admin.create_topic(5), "topic is int 5, not text"),
     (lambda c: c.admin.create_topic("U", queues="8"), "queues is str '8', not a whole number"),
     (lambda c: c.admin.create_topic("U", is_readable="no"), "is_readable is str 'no'"),

@@ -19,7 +19,10 @@ from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.push_consumer import PushConsumer
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rebalance import allocate_circle, by_config
+from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.header import encode_command, make_response
 from dledger_mq.remoting.heartbeat import ConsumeFromWhere, MessageModel
+from dledger_mq.remoting.requests import PullRequest
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import Inbox, consumer, until
 
@@ -352,3 +355,28 @@ async def test_s1_offsets_that_cannot_be_written_are_written_later(
             patched.setattr(LocalOffsets, "save", full)
             await until(lambda: inbox.got and failed)
     assert b'"queueId":0,"topic":"T"}:1' in offset_files(tmp_path)["a"]
+
+
+async def test_a_broker_that_refuses_pulls_is_named_in_the_log_once_for_each_code(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    refusing, asked = [ResponseCode.SYSTEM_ERROR], 0
+
+    def answer(request: PullRequest) -> bytes:
+        nonlocal asked
+        asked += 1
+        return encode_command(make_response(request.opaque, refusing[0], "the shelf is broken"))
+
+    monkeypatch.setattr(group.log, "answer_pull", answer)
+    inbox = Inbox()
+    put(group, 1)
+    async with consumer(group, inbox):
+        await until(lambda: asked >= 12)  # several of each queue
+        refusing[0], asked = ResponseCode.NO_PERMISSION, 0
+        await until(lambda: asked >= 4)
+        monkeypatch.undo()
+        await until(lambda: inbox.bodies == [b"0"])
+    said = [line for line in caplog.messages if line.startswith("pull of T@broker-a/0 refused")]
+    assert [line[line.index("response code") :] for line in said] == [
+        f"response code {code}: the shelf is broken" for code in (1, 16)
+    ]

@@ -31,6 +31,7 @@ from dledger_mq import (
     SendRefusedError,
     TransactionProducer,
     TransactionState,
+    blocking,
     read_credentials,
 )
 from dledger_mq.client.credentials import CREDENTIALS_VARIABLE, credentials_for_all
@@ -73,7 +74,7 @@ class Guarded:
 @asynccontextmanager
 async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Guarded]:
     rules, _ = join_files([parse_file("x.yml", RULES)])
-    guard = AccessGuard(rules, lambda: 0)
+    guard = AccessGuard(rules)
     taken: list[RemotingCommand] = []
     answers: list[RemotingCommand] = []
     serve = fake_module._serve
@@ -260,6 +261,21 @@ async def test_one_choice_for_all_clients(monkeypatch: pytest.MonkeyPatch) -> No
             async with Producer(group.fake.namesrv, "p") as producer:
                 await producer.send(Message("T", b"x"))
         assert len(group.fake.messages("T")) == 1
+
+
+async def test_one_choice_for_blocking_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They work in threads of their own, and may be opened where nothing is chosen any more."""
+    async with guarded(monkeypatch) as group:
+
+        def send() -> None:
+            with credentials_for_all(PRODUCER):
+                producer = blocking.Producer(group.fake.namesrv, "p")
+            for body in (b"x", b"y"):
+                with producer:
+                    producer.send(Message("T", body))
+
+        await anyio.to_thread.run_sync(send)
+        assert [message.body for message in group.fake.messages("T")] == [b"x", b"y"]
 
 
 def test_secrets_are_in_no_repr_and_do_not_travel() -> None:

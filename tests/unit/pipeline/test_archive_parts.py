@@ -21,6 +21,7 @@ from dledger_mq.message.record import decode_records
 from pipeline.archive import parts
 from pipeline.archive.manifests import QueueTotals, file_crc, folder_of, merged, topic_of
 from pipeline.archive.parts import Part, StagedPart, stage_part
+from pipeline.folders import LocalFolder
 from pipeline.scan.plan import CommittedBound, plan_scan
 from pipeline.scan.stores import Store
 from tests.unit.pipeline.stores import orders, write_store
@@ -55,7 +56,8 @@ def check_whole(staged: StagedPart, part: Part, entries: list[Entry]) -> None:
     assert staged.difference is None
     found = []
     for file in staged.files:
-        assert file.crc32c == file_crc(Path(file.path))
+        path = Path(file.path)
+        assert file.crc32c == file_crc(LocalFolder(path.parent), path.name)
         assert file.bytes == Path(file.path).stat().st_size
         rows = pq.ParquetFile(file.path).read().to_pylist()
         assert len(rows) == file.rows

@@ -14,6 +14,7 @@ from broker.server.handlers.send_backs import SendBacks
 from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
@@ -128,6 +129,7 @@ class LoneLeader:
             rows=cast("Any", None),
             repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
             new_topics=NewTopics(lambda then: then(), self.router.age_ms),
+            put_times=PutTimes(),
         )
         self.send_backs = SendBacks(
             self.commits,
@@ -162,14 +164,21 @@ class LoneLeader:
         self.commits.create(Creation(topics, groups))
         self.commit()
 
-    def send(self, body: bytes = b"body", topic: str = "T", times: int = 0, **named: str) -> Asker:
+    def send(
+        self,
+        body: bytes = b"body",
+        topic: str = "T",
+        times: int = 0,
+        queue_id: int = 0,
+        **named: str,
+    ) -> Asker:
         asker = Asker()
         fields = SendFields(
             producer_group="P",
             topic=topic,
             default_topic="TBW102",
             default_topic_queue_nums=4,
-            queue_id=0,
+            queue_id=queue_id,
             sys_flag=0,
             born_timestamp_ms=self.now_ms,
             flag=0,

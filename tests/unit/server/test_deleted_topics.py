@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from broker.server.requests.request import HOLD_MS as ROUTER_HOLD_MS
@@ -10,7 +12,7 @@ from broker.service.refusal import Refusal
 from broker.store.control import Command, DeleteTopic, PutTopic
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_ALL, TopicConfig
-from dledger import NotLeaderError
+from dledger import DLedgerError, NotLeaderError
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
@@ -154,3 +156,32 @@ def test_a_node_that_may_be_behind_sends_its_client_elsewhere() -> None:
     bench.expire(ROUTER_HOLD_MS)
     (answer,) = origin.answers()
     assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+
+
+def test_a_leader_that_may_be_deposed_denies_no_topic(
+    leader: LoneLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one may have created it."""
+    confirm: list[Callable[[], None]] = []
+    linear = leader.router._linear
+    monkeypatch.setattr(linear, "read", lambda act, _failed: confirm.append(act), raising=False)
+    there, missing = leader.send(topic="New"), leader.send(topic="Missing")
+    assert (there.frames, missing.frames) == ([], [])
+    leader.create(TopicConfig("New", 4, 4))
+    for act in confirm:
+        act()
+    leader.commit()
+    assert answer_of(there).code == 0
+    assert [message.body for message in leader.stored("New")] == [b"body"]
+    assert answer_of(missing).code == ResponseCode.TOPIC_NOT_EXIST
+
+
+def test_a_send_to_a_topic_that_nobody_confirms_goes_to_the_next_leader(
+    leader: LoneLeader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unconfirmed(_act: object, failed: Callable[[DLedgerError], None]) -> None:
+        failed(NotLeaderError("n1", 2))
+
+    monkeypatch.setattr(leader.router._linear, "read", unconfirmed, raising=False)
+    assert leader.send(topic="New").frames == []
+    assert len(leader.router.held) == 1

@@ -13,6 +13,7 @@ from broker.server.requests.dispatch import Dispatch
 from broker.server.requests.origin import ClientOrigin
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
 from broker.service.conclusions import RequestKind
+from dledger_mq.remoting.errors import FrameError
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import (
     RemotingCommand,
@@ -143,3 +144,42 @@ def test_a_bad_field_of_one_request_does_not_keep_the_next(bench: Bench) -> None
 def test_a_code_has_one_handler(bench: Bench) -> None:
     with pytest.raises(AssertionError, match="two services handle 41"):
         bench.dispatch.register([Handler(41, MagicMock(), RequestKind.READ)])
+
+
+def test_what_a_turn_has_no_time_for_is_left_to_the_next(bench: Bench) -> None:
+    """One read may bring hundreds of requests that take 0.1 s each: a leader that did all of them would be deposed."""
+    frames = frames_of(*(make_request(28, opaque) for opaque in (1, 2, 3)))
+    assert bench.dispatch.handle(bench.link, frames, lambda: True) == 1
+    assert bench.dispatch.handle(bench.link, frames[1:], lambda: True) == 1
+    assert bench.dispatch.handle(bench.link, frames[2:], lambda: True) == 1
+    assert [each.opaque for each in bench.served] == [1, 2, 3]
+
+
+def test_a_guard_looks_once_at_each_whatever_a_turn_has_time_for(bench: Bench) -> None:
+    looked: list[int] = []
+
+    def refusal(_address: str, _frame: Frame, command: RemotingCommand) -> str | None:
+        looked.append(command.opaque)
+        return "no" if command.opaque % 2 else None
+
+    bench.dispatch.guard = MagicMock(refusal=refusal)
+    frames = frames_of(*(make_request(28, opaque) for opaque in range(1, 7)))
+    answered = []
+    while frames:
+        bench.link.send.reset_mock()
+        taken = bench.dispatch.handle(bench.link, frames, lambda: True)
+        frames = frames[taken:]
+        decoder = FrameDecoder()
+        decoder.feed(b"".join(call.args[0] for call in bench.link.send.call_args_list))
+        answered.append([decode_command(frame).opaque for frame in decoder.frames()])
+    assert answered == [[1], [2], [3], [4], [5], [6]]
+    assert looked == [1, 2, 3, 4, 5, 6]
+    assert [each.opaque for each in bench.served] == [2, 4, 6]
+
+
+def test_what_came_before_a_bad_header_is_carried_out_with_a_guard_too(bench: Bench) -> None:
+    bench.dispatch.guard = MagicMock(refusal=lambda *_: None)
+    frames = [*frames_of(make_request(28, 1)), Frame(0, b"{", b"")]
+    with pytest.raises(FrameError):
+        bench.dispatch.handle(bench.link, frames)
+    assert [each.opaque for each in bench.served] == [1]

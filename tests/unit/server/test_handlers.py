@@ -60,6 +60,24 @@ def test_only_leaders_are_confirmed_and_asked_questions(handler: Handler[Any]) -
         assert handler.where is Where.LEADER
 
 
+ANSWERED_BY_AN_ENTRY_OR_CONFIRMED_BY_ITSELF = {
+    *(10, 310, 320),  # what a send lacks is confirmed by itself
+    *(14, 15, 29, 30, 31, 32),  # confirmed by itself, after its fields were checked
+    *(17, 18, 200, 225),  # answered by an entry, or refused for its own fields
+    *(41, 42, 200_151),  # answered by an entry, whatever is applied
+}
+
+
+@OF_EACH
+def test_no_leader_answers_from_what_is_applied_before_it_is_confirmed(
+    handler: Handler[Any],
+) -> None:
+    """It may lead no more: then what it lacks may be there, and what it has may be old."""
+    if handler.where is Where.LEADER:
+        is_left_out = handler.code in ANSWERED_BY_AN_ENTRY_OR_CONFIRMED_BY_ITSELF
+        assert handler.is_confirmed is not is_left_out
+
+
 def test_they_come_in_the_order_of_their_codes() -> None:
     codes = [handler.code for handler in HANDLERS]
     assert codes == sorted(set(codes))

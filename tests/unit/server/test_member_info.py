@@ -42,6 +42,7 @@ class Member:
             monotonic_ms=lambda: self.now_ms,
             client_count=lambda: self.clients,
             stop_stage=lambda: self.stage,
+            rules_digests=None,
         )
 
     def attributes(self, node_id: str) -> dict[str, str]:

@@ -6,11 +6,20 @@ import base64
 import json
 from typing import Any, cast
 
+import msgspec
 import pytest
 
+from broker.server.handlers import pop_reading, pop_returns
 from broker.server.handlers.pop_acks import PopAcks
 from broker.server.handlers.pop_reading import PopReading
-from broker.server.handlers.pop_returns import RETURN_MS, PopReturns
+from broker.server.handlers.pop_returns import (
+    LOOK_MS,
+    RETURN_MS,
+    SLICE_MS,
+    SLICE_QUEUES_MAX,
+    STUCK_MS,
+    PopReturns,
+)
 from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, PopRequests
 from broker.server.handlers.pull_answers import PullCounts
 from broker.service.catalog import Catalog
@@ -18,15 +27,25 @@ from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
 from broker.store import pops as stored
-from broker.store.control import ResetOffsets
+from broker.store.control import PopMessages, PutTopic, ResetOffsets
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.reading import GetLimits
+from broker.store.pops import PopKey
+from broker.store.reading import GetLimits, GetResult, get_messages
 from broker.store.record_reader import read_message
-from broker.store.topics import TopicConfig
+from broker.store.topics import PERM_READ, TopicConfig
+from dledger import EntryDamagedError
+from dledger.raft.entry import EntryKind
+from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.record import StoredMessage, decode_records
-from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
+from dledger_mq.remoting.pop_bodies import (
+    MESSAGES_MAX,
+    POPPED_MAX,
+    PoppedBatch,
+    encode_batch_ack,
+)
 from tests.unit.server.lone_leader import Asker, LoneLeader
 from tests.unit.server.pending import pending
 
@@ -79,12 +98,18 @@ def _rows(text: str) -> list[tuple[str, str]]:
 
 
 class Bench:
-    """One leader with the topic T of two queues and the group G."""
+    """One leader with the topic T of two queues and the group G.
 
-    def __init__(self, *, retries: int = 16) -> None:
+    Attributes:
+        was_tried: whether an earlier leader may have carried out what is asked about popped messages.
+    """
+
+    def __init__(self, *, retries: int = 16, queues: int = 2) -> None:
+        self.was_tried = False
         self.leader = LoneLeader()
         leader = self.leader
-        leader.create(TopicConfig("T", 2, 2), SubscriptionGroupConfig("G", retry_times_max=retries))
+        leader.commits.stage_control(PutTopic(TopicConfig("T", queues, queues)))
+        leader.create(SubscriptionGroupConfig("G", retry_times_max=retries))
         state = leader.state
         catalog = Catalog(lambda n: state.topics.get(n), lambda n: state.groups.get(n))
         shared: tuple[Any, Any, Any] = (leader.log, state, leader.commits)
@@ -97,7 +122,9 @@ class Bench:
             load=lambda offset: read_message(leader.log, offset),
             pick=lambda _bound: 0,
         )
-        self.returns = PopReturns(*shared, rules=rules, reading=reading)
+        self.returns = PopReturns(
+            *shared, rules=rules, reading=reading, now_ms=lambda: leader.now_ms
+        )
         pulls = PullRules(
             catalog,
             permission=6,
@@ -162,8 +189,8 @@ class Bench:
     def change(self, handle: dict[str, str], invisible_ms: int) -> Client:
         return self._about(200_053, handle | {"invisibleTime": str(invisible_ms)})
 
-    def ack_batch(self, body: bytes) -> Client:
-        return self._about(200_151, {}, body)
+    def ack_batch(self, body: bytes, ext: dict[str, str] | None = None) -> Client:
+        return self._about(200_151, ext or {}, body)
 
     def _about(self, code: int, ext: dict[str, str], body: bytes = b"") -> Client:
         client = Client()
@@ -173,7 +200,8 @@ class Bench:
             200_053: self.acks.change,
             200_151: self.acks.acknowledge_batch,
         }[code]
-        serve(pending(client, code, command=command), command)
+        request = pending(client, code, command=command, may_be_done=self.was_tried)
+        serve(request, command)
         self.commit()
         return client
 
@@ -361,26 +389,103 @@ def test_a_guessed_pop_time_acknowledges_nothing(bench: Bench) -> None:
     assert bench.leader.state.pops.count == 1
 
 
+def _batch(popped: Client, *pops: int) -> bytes:
+    """A batch that acknowledges messages of a pop: an int of bits for each row."""
+    rows = [
+        {
+            "c": "G",
+            "t": "T",
+            "r": "0",
+            "so": 0,
+            "q": 0,
+            "rq": 0,
+            "pt": int(popped.answer.ext["popTime"]),
+            "it": INVISIBLE_MS,
+            "b": base64.b64encode(bits.to_bytes(128, "little")).decode(),
+        }
+        for bits in pops
+    ]
+    return json.dumps({"brokerName": "broker-a", "acks": rows}).encode()
+
+
 def test_a_batch_acknowledges_the_messages_whose_bits_are_set(bench: Bench) -> None:
     bench.send(*(b"%d" % number for number in range(12)))
     popped = bench.pop()
-    bits = (1 << 1 | 1 << 9).to_bytes(2, "little")
-    row = {
-        "c": "G",
-        "t": "T",
-        "r": "0",
-        "so": 0,
-        "q": 0,
-        "rq": 0,
-        "pt": int(popped.answer.ext["popTime"]),
-        "it": INVISIBLE_MS,
-        "b": base64.b64encode(bits).decode(),
-    }
-    body = json.dumps({"brokerName": "broker-a", "acks": [row]}).encode()
+    body = _batch(popped, 1 << 1 | 1 << 9)
     assert bench.ack_batch(body).code == 0
     assert bench.leader.state.pops.count == 10
     assert bench.ack_batch(body).code == 208
     assert bench.ack_batch(b'{"brokerName":"broker-a","acks":[]}').code == 208
+
+
+def test_a_batch_says_of_each_message_what_became_of_it_to_whom_asks(bench: Bench) -> None:
+    bench.send(b"a", b"b", b"c", b"d")
+    popped = bench.pop()
+    bench.ack(popped.handle(1))
+    popped_ms = int(popped.answer.ext["popTime"])
+    offsets = [message.queue_offset for message in popped.messages]
+    body = encode_batch_ack(
+        "broker-a",
+        [
+            PoppedBatch("G", "T", QueueId(0), popped_ms, offsets[1:3]),
+            PoppedBatch("G", "T", QueueId(0), popped_ms, offsets[:1]),
+            PoppedBatch("G", "T", QueueId(0), popped_ms - 1, offsets[3:]),
+        ],
+    )
+    answer = bench.ack_batch(body, {"dledgerEach": "true"}).answer
+    assert (answer.code, answer.ext) == (0, {"dledgerEnded": "0110"})
+    assert bench.ack_batch(body, {"dledgerEach": "true"}).code == 208
+    with pytest.raises(FieldError, match="dledgerEach"):
+        bench.ack_batch(body, {"dledgerEach": "perhaps"})
+
+
+def test_after_a_try_of_unknown_outcome_a_dead_handle_is_not_said_to_be_unchanged(
+    bench: Bench,
+) -> None:
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    bench.ack(popped.handle(0))
+    bench.was_tried = True
+    for client in (bench.ack(popped.handle(0)), bench.change(popped.handle(0), 1000)):
+        assert client.code == 1
+        assert "an earlier try may have been carried out" in (client.answer.remark or "")
+    popped_ms = int(popped.answer.ext["popTime"])
+    offsets = [message.queue_offset for message in popped.messages]
+    body = encode_batch_ack("broker-a", [PoppedBatch("G", "T", QueueId(0), popped_ms, offsets)])
+    answer = bench.ack_batch(body, {"dledgerEach": "true"}).answer
+    assert (answer.code, answer.ext) == (0, {"dledgerEnded": "?1"})
+    assert bench.ack_batch(body).code == 1
+
+
+def test_a_batch_of_which_a_part_was_too_late_is_no_success(bench: Bench) -> None:
+    """One answer is for all: success would say of the late one that it never comes again."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    assert bench.ack(popped.handle(0)).code == 0
+    partly = bench.ack_batch(_batch(popped, 1 << 0, 1 << 1))
+    assert (partly.code, bench.leader.state.pops.count) == (208, 0)
+    assert str(partly.answer.remark).startswith("1 messages are")
+
+
+def test_a_batch_in_an_entry_that_others_began_is_answered_for_its_own_records(
+    bench: Bench,
+) -> None:
+    """What is staged before it fills an entry of its own, so its records stand elsewhere in theirs."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    for _ in range(3):
+        bench.leader.send(b"x" * 600_000)
+    assert bench.ack_batch(_batch(popped, 1, 2)).code == 0
+    assert bench.leader.state.pops.count == 0
+
+
+def test_a_batch_that_would_make_a_huge_entry_is_refused(bench: Bench) -> None:
+    bench.send(b"a")
+    popped = bench.pop()
+    whole = 2**POPPED_MAX - 1
+    assert bench.ack_batch(_batch(popped, *[whole] * (MESSAGES_MAX // POPPED_MAX))).code == 208
+    with pytest.raises(BodyError, match="acknowledged at once"):
+        bench.ack_batch(_batch(popped, *[whole] * (MESSAGES_MAX // POPPED_MAX), 1))
 
 
 def test_a_pop_waits_for_a_message_and_gets_it_when_it_comes(bench: Bench) -> None:
@@ -452,6 +557,37 @@ def test_only_wanted_tags_are_handed_out_and_the_group_passes_the_others(bench: 
     assert bench.leader.state.offsets.get("G", "T", 0) == 3
 
 
+def test_a_message_that_was_read_in_two_pieces_is_handed_out_whole(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is read from the disk comes as parts of a fixed size, whatever stands at their ends."""
+
+    def read_in_parts(*args: Any, **named: Any) -> GetResult:
+        result = get_messages(*args, **named)
+        whole = b"".join(result.records)
+        parts = [memoryview(whole[at : at + 100]) for at in range(0, len(whole), 100)]
+        return msgspec.structs.replace(result, records=parts)
+
+    monkeypatch.setattr(pop_reading, "get_messages", read_in_parts)
+    bench.send(b"a" * 250, b"b", b"c" * 99)
+    assert bench.pop().bodies == [b"a" * 250, b"b", b"c" * 99]
+
+
+def test_before_its_first_record_a_leader_takes_no_time_for_passed(bench: Bench) -> None:
+    """How much of the time between two terms does not count is known with that record only."""
+    bench.send(b"a")
+    bench.pop()
+    leader = bench.leader
+    leader.log.term += 1
+    leader.state.apply([leader.log.append(b"", EntryKind.NOOP)])
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert leader.stored("%RETRY%G") == [], "or its copy would be there, and it still in flight"
+    assert leader.state.pops.count == 1
+    bench.send(b"b")
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert len(leader.stored("%RETRY%G")) == 1
+
+
 def test_a_new_group_may_begin_at_the_end_of_an_old_queue(bench: Bench) -> None:
     bench.send(b"a", b"b")
     assert bench.pop(initMode="1").bodies == [b"a", b"b"], "the queue is young"
@@ -471,6 +607,37 @@ def test_a_message_is_handed_out_as_often_as_its_group_wants_then_it_is_a_dead_l
     assert bench.leader.state.pops.count == 0
 
 
+def test_a_dead_letter_whose_properties_have_no_room_for_more_goes_as_it_is() -> None:
+    """Else it would be due for ever, and before all others of its queue."""
+    bench = Bench(retries=1)
+    bench.send(b"full", A="x" * 32_700)
+    bench.send(b"b")
+    assert bench.pop(maxMsgNums="1").bodies == [b"full"]
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop().bodies == [b"b"]
+    (dead,) = bench.leader.stored("%DLQ%G")
+    assert (dead.body, dead.find(b"A")) == (b"full", b"x" * 32_700)
+
+
+def test_a_dead_letter_that_nobody_takes_holds_up_no_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    bench = Bench(retries=1)
+    bench.leader.create(TopicConfig("%DLQ%G", 1, 1, PERM_READ))
+    bench.send(b"a", b"b")
+    assert bench.pop(maxMsgNums="1").bodies == [b"a"]
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop().bodies == [b"b"]
+    for _ in range(10):
+        bench.wait(100)
+    assert bench.leader.state.pops.count == 2
+    assert caplog.text.count("stays in flight") == 1
+    bench.leader.commits.stage_control(PutTopic(TopicConfig("%DLQ%G", 1, 1)))
+    bench.wait(RETURN_MS)
+    bench.pop()
+    assert {each.body for each in bench.leader.stored("%DLQ%G")} == {b"a", b"b"}
+
+
 def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_who_pull(
     bench: Bench,
 ) -> None:
@@ -485,6 +652,110 @@ def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_w
     assert bench.leader.state.pops.count == 0
     assert bench.ack(handle).code == 208
     assert bench.pop().code == 210
+
+
+def fly(bench: Bench, queues: int) -> None:
+    """Pop one message of each queue."""
+    leader = bench.leader
+    for queue_id in range(queues):
+        leader.send(b"%d" % queue_id, queue_id=queue_id)
+    leader.commit()
+    for queue_id in range(queues):
+        place = PopMessages(
+            *("G", "T", queue_id),
+            at=None,
+            first=0,
+            end=1,
+            taken=[0],
+            again=[],
+            invisible_ms=INVISIBLE_MS + queue_id // 1000,
+        )
+        leader.commits.stage_control(place)
+    leader.commit()
+    assert leader.state.pops.count == queues
+
+
+@pytest.mark.slow
+def test_ten_thousand_queues_are_returned_in_slices_of_which_each_is_bounded() -> None:
+    bench = Bench(queues=10_000)
+    leader = bench.leader
+    leader.create(TopicConfig("%RETRY%G", 1, 1))
+    fly(bench, 10_000)
+    leader.now_ms += INVISIBLE_MS + RETURN_MS + 10
+    slices: list[int] = []
+    while leader.state.pops.count and len(slices) < 20:
+        before = leader.state.pops.count
+        bench.returns.tick(leader.now_ms)
+        staged_count = leader.commits.staging.staged_count
+        assert staged_count <= 2 * SLICE_QUEUES_MAX, "a copy and a record each"
+        leader.commit()
+        slices.append(before - leader.state.pops.count)
+        leader.now_ms += 50
+    assert sum(slices) == 10_000
+    first = {int(each.body) for each in leader.stored("%RETRY%G")[: slices[0]]}
+    assert max(first) < 2000, "what is due first goes first"
+    assert len(slices) == -(-10_000 // SLICE_QUEUES_MAX)
+
+
+def test_a_slice_ends_with_its_time_and_the_next_goes_on_behind_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(queues=5)
+    fly(bench, 5)
+    leader = bench.leader
+    leader.now_ms += INVISIBLE_MS + RETURN_MS
+    read = PopReading.message
+
+    def slow(self: PopReading, *args: Any, **named: Any) -> Any:
+        leader.now_ms += SLICE_MS // 2
+        return read(self, *args, **named)
+
+    monkeypatch.setattr(PopReading, "message", slow)
+    for left in (3, 1, 0):
+        bench.returns.tick(leader.now_ms)
+        leader.commit()
+        assert leader.state.pops.count == left
+
+
+def test_a_queue_that_cannot_be_returned_holds_up_no_other(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fly(bench, 2)
+    read = PopReading.message
+    tried = []
+
+    def damaged(self: PopReading, key: PopKey, *args: Any, **named: Any) -> Any:
+        if key[2] == 0:
+            tried.append(bench.leader.now_ms)
+            raise EntryDamagedError("entry 7 is damaged")
+        return read(self, key, *args, **named)
+
+    monkeypatch.setattr(PopReading, "message", damaged)
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert [each.body for each in bench.leader.stored("%RETRY%G")] == [b"1"]
+    for _ in range(4):
+        bench.wait(LOOK_MS)
+    assert len(tried) == 1, "it is let alone for a while"
+    monkeypatch.undo()
+    bench.wait(STUCK_MS)
+    assert len(bench.leader.stored("%RETRY%G")) == 2
+
+
+def test_more_than_may_be_returned_at_once_waits_for_the_end_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(pop_returns, "RETURNING_MAX", 3)
+    bench = Bench(queues=5)
+    fly(bench, 5)
+    leader = bench.leader
+    leader.now_ms += INVISIBLE_MS + RETURN_MS
+    for _ in range(3):
+        bench.returns.tick(leader.now_ms)
+    assert len(bench.returns.claimed) == 3
+    leader.commit()
+    bench.returns.tick(leader.now_ms)
+    leader.commit()
+    assert leader.state.pops.count == 0
 
 
 def test_what_is_being_acknowledged_is_not_returned(bench: Bench) -> None:
@@ -506,11 +777,25 @@ def test_in_order_nothing_follows_before_all_is_acknowledged(bench: Bench) -> No
     assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
     repeated = bench.pop(order="true", attemptId="1", maxMsgNums="2", queueId="0")
     assert repeated.bodies == [b"a", b"b"]
-    assert repeated.answer.ext["orderCountInfo"] == "0 qo0%0 1;0 qo0%1 1"
+    assert repeated.answer.ext["orderCountInfo"] == "0 qo0%0 0;0 qo0%1 0", "it is the same delivery"
     bench.ack(repeated.handle(0))
     assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
     bench.ack(repeated.handle(1))
     assert bench.pop(order="true", attemptId="2", queueId="0").bodies == [b"c"]
+
+
+def test_an_attempt_that_is_repeated_is_the_same_delivery_and_no_dead_letter() -> None:
+    """The copy would be stored, and the message, which is not due, still be in flight."""
+    bench = Bench(retries=1)
+    bench.send(b"a")
+    for _ in range(2):
+        client = bench.pop(order="true", attemptId="1", queueId="0")
+        assert [each.reconsume_times for each in client.messages] == [0]
+    assert bench.leader.stored("%DLQ%G") == []
+    bench.wait(INVISIBLE_MS + 1)
+    bench.pop(order="true", attemptId="1", queueId="0")
+    assert len(bench.leader.stored("%DLQ%G")) == 1
+    assert bench.leader.state.pops.count == 0
 
 
 def test_a_reset_group_pops_from_there(bench: Bench) -> None:

@@ -14,6 +14,7 @@ from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.sends import Sends
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Outputs
+from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import HOLD_MS, PendingRequest
 from broker.server.requests.router import WAIT_MARGIN_MS
 from broker.service.catalog import Catalog, Creation
@@ -134,6 +135,7 @@ class Bench:
             ),
             repeats=repeats if is_on else None,
             new_topics=new_topics,
+            put_times=PutTimes(),
         )
         self._born = count(1)
         self.new_term()

@@ -223,6 +223,20 @@ def test_a_pop_in_order_may_be_repeated_by_its_attempt(bench: Bench) -> None:
     wanted = [(0, first.popped_ms), (1, first.popped_ms)]
     assert not bench.pop(0, wanted, ordered=True, attempt="").again
     assert bench.pop(0, wanted, ordered=True, attempt="a").again == {0, 1}
+    queue = bench.state.pops.queue(KEY)
+    assert queue is not None
+    assert [each.times for each in queue.items()] == [1, 1], "its answer was lost"
+
+
+def test_an_attempt_whose_time_was_over_takes_nothing_from_the_one_that_followed(
+    bench: Bench,
+) -> None:
+    first = bench.pop(1, ordered=True, attempt="a")
+    bench.now_ms = first.popped_ms + INVISIBLE_MS
+    second = bench.pop(0, [(0, first.popped_ms)], ordered=True, attempt="b")
+    assert second.again == {0}
+    assert not bench.pop(0, [(0, second.popped_ms)], ordered=True, attempt="a").again
+    assert bench.pop(0, [(0, second.popped_ms)], ordered=True, attempt="b").again == {0}
 
 
 @pytest.mark.parametrize(
@@ -275,6 +289,26 @@ def test_a_state_without_pops_is_written_as_before(bench: Bench) -> None:
     bench.restart()
     bench.pop(1)
     assert {"pops"} <= bench.state.digests().keys() & bench.state.tables().keys()
+
+
+def test_what_is_due_is_told_by_group_and_topic_and_forgotten_with_the_flight(
+    bench: Bench,
+) -> None:
+    """One question, however many queues a topic has: all pops that wait ask it in each tick."""
+    table = bench.state.pops
+    popped = bench.pop(2)
+    due_ms = popped.popped_ms + INVISIBLE_MS
+    assert not table.is_due("g", "T", due_ms - 1)
+    assert table.is_due("g", "T", due_ms)
+    assert not table.is_due("other", "T", due_ms)
+    bench.restart()
+    table = bench.state.pops
+    assert (table.is_due("g", "T", due_ms), table.in_flight("g", "T")) == (True, 2)
+    bench.ack((0, popped.popped_ms), (1, popped.popped_ms))
+    assert (table.is_due("g", "T", due_ms), table.in_flight("g", "T")) == (False, 0)
+    bench.pop(1)
+    table.forget("g", None)
+    assert not table.is_due("g", "T", due_ms + INVISIBLE_MS)
 
 
 def test_a_snapshot_keeps_orders_and_counts(bench: Bench) -> None:

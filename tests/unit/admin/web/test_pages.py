@@ -96,6 +96,19 @@ async def test_a_dead_name_server_is_said_on_every_page() -> None:
     assert len(READING) == 6
 
 
+async def test_where_nobody_could_be_asked_nothing_is_said_to_be_absent() -> None:
+    look = look_of({}, remark="no name server answers: refused with code 16")
+    for path in ("/group", "/topic"):
+        shown = await page(sampler_of(look, {}), path, 404, name="Absent")
+        assert "nobody knows whether there is this" in shown.said
+        assert "Not known: no broker group could be asked." in shown.said
+        for claim in ("committed", "Nobody consumes", "that could be asked has", "Kind"):
+            assert claim not in shown.said
+    assert (
+        "Members: \N{EN DASH}" in (await page(sampler_of(look, {}), "/group", 404, name="G")).said
+    )
+
+
 async def test_before_the_first_look_there_is_a_page() -> None:
     shown = await page(sampler_of(None), "/")
     assert "looked at for the first time" in shown.said
@@ -130,7 +143,9 @@ async def test_one_group_is_shown_though_nobody_says_who_is_connected() -> None:
     row = re.sub(r"\s+", " ", (await page(sampler, "/group", name="billing")).said)
     assert "no group has a leader that could be asked" in row
     assert "Orders 5 42 s" in row
-    assert "Nobody consumes just now." in row
+    assert "Members: \N{EN DASH}" in row
+    assert "Members that are connected Not known" in row
+    assert "Nobody consumes just now." not in row
 
 
 async def test_what_could_not_be_asked_anew_says_since_when() -> None:
@@ -142,7 +157,8 @@ async def test_what_could_not_be_asked_anew_says_since_when() -> None:
 
 @pytest.mark.parametrize("path", ["/topic", "/group"])
 async def test_a_name_that_nobody_knows_is_said(path: str) -> None:
-    shown = await page(sampler_of(whole_look()), path, 404, name="Absent")
+    sampler = sampler_of(whole_look(), {GROUP: tables_of()})
+    shown = await page(sampler, path, 404, name="Absent")
     assert "No broker group that could be asked has this" in shown.said
 
 

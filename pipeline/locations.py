@@ -1,0 +1,95 @@
+"""Where files may be kept, as text says it: a path on this machine, or a place in an object store that speaks S3.
+
+This is about names alone, so it needs no library and asks nobody; `pipeline.folders` reads and writes. Credentials are
+no part of a location: options and command lines stand in plans, logs and lists of processes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from pipeline.errors import PipelineUsageError
+
+S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+"""Spark says s3a, everybody else s3, old jobs s3n; all mean the same objects."""
+
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+
+
+class LocationError(PipelineUsageError):
+    """A text names no place where files can be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectPath:
+    """A place in a bucket; `key` has no slash at either end and is empty for the whole bucket."""
+
+    bucket: str
+    key: str
+
+    def __truediv__(self, name: str) -> ObjectPath:
+        return ObjectPath(self.bucket, f"{self.key}/{name}" if self.key else name)
+
+    def __str__(self) -> str:
+        return f"s3://{self.path}"
+
+    @property
+    def name(self) -> str:
+        """The last part of the key."""
+        return self.key.rpartition("/")[2]
+
+    @property
+    def parent(self) -> ObjectPath:
+        """The folder around it."""
+        return ObjectPath(self.bucket, self.key.rpartition("/")[0])
+
+    @property
+    def path(self) -> str:
+        """Bucket and key, as libraries want them."""
+        return f"{self.bucket}/{self.key}" if self.key else self.bucket
+
+
+Location: TypeAlias = Path | ObjectPath
+
+
+def location(text: str) -> Location:
+    """Read `/a/b`, `file:/a/b` or `s3://bucket/a/b`; Hadoop's paths are not decoded, and so are these.
+
+    Raises:
+        LocationError: it is something else, or has credentials in it; then the text is not repeated.
+    """
+    found = _SCHEME.match(text)
+    if found is None:
+        return Path(text)
+    scheme, rest = found[1].lower(), text[found.end() :]
+    if scheme == "file":
+        path = rest.removeprefix("//")
+        if path.startswith("/"):
+            return Path(path)
+    bucket, _, key = rest.removeprefix("//").partition("/")
+    if set(rest) & set("@?"):  # a secret may have a slash, so it is looked for everywhere
+        raise LocationError(
+            f"a place in {scheme}:// with a user, a secret or a query in it would show them in plans and logs: "
+            "credentials come from the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role"
+        )
+    if scheme in S3_SCHEMES and rest.startswith("//"):
+        names = [name for name in key.split("/") if name]
+        is_plain = "." not in names and ".." not in names and "#" not in key
+        if _BUCKET.fullmatch(bucket) and is_plain:
+            return ObjectPath(bucket, "/".join(names))
+    raise LocationError(
+        f"{text[:200]!r} is neither a folder that the driver sees nor s3://BUCKET/FOLDER (or s3a://)"
+    )
+
+
+def location_here(text: str) -> Path | None:
+    """Return a location that is on this machine; None if it lies elsewhere."""
+    try:
+        found = location(text)
+    except LocationError:
+        return None
+    return found if isinstance(found, Path) else None

@@ -1,0 +1,349 @@
+"""Receiving for a time, acknowledging, prolonging: against the group in memory, over dead leaders and lost answers."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any
+
+import anyio
+import pytest
+
+from dledger_mq import (
+    AckOutcomeUnknownError,
+    AckRefusedError,
+    BySql,
+    ClientClosedError,
+    HandleExpiredError,
+    NoRouteError,
+    PoppedMessage,
+    RequestFailedError,
+    SimpleConsumer,
+)
+from dledger_mq.message.names import retry_topic
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.testing import FakeGroup, open_fake_group
+from dledger_mq.testing.fake_group import IGNORED, LOST
+from tests.unit.client.test_push_consumer import until
+
+pytestmark = pytest.mark.anyio
+
+Open = Callable[..., AbstractAsyncContextManager[SimpleConsumer]]
+
+
+@pytest.fixture
+async def group() -> AsyncIterator[FakeGroup]:
+    async with open_fake_group(queues=1) as fake:
+        fake.create_topic("T")
+        yield fake
+
+
+@pytest.fixture
+def make(group: FakeGroup) -> Open:
+    def one(**changed: Any) -> SimpleConsumer:
+        settings: dict[str, Any] = {"subscriptions": {"T": "*"}, "timeout_s": 5.0} | changed
+        return SimpleConsumer(group.namesrv, "g", **settings)
+
+    return one
+
+
+@pytest.fixture
+async def consumer(make: Open) -> AsyncIterator[SimpleConsumer]:
+    async with make() as one:
+        yield one
+
+
+def bodies(messages: tuple[PoppedMessage, ...]) -> list[bytes]:
+    return [message.body for message in messages]
+
+
+async def test_what_is_received_nobody_else_gets_until_its_time_is_over(
+    group: FakeGroup, consumer: SimpleConsumer, make: Open
+) -> None:
+    for n in range(5):
+        group.put("T", 0, b"%d" % n)
+    first = await consumer.receive(2, invisible_s=60, wait_s=0)
+    async with make() as other:
+        assert bodies(await other.receive(invisible_s=60, wait_s=0)) == [b"2", b"3", b"4"]
+        assert await other.receive(wait_s=0) == ()
+        await consumer.ack(first[0])
+        group.advance(61)
+        again = await other.receive(invisible_s=60, wait_s=0)
+    assert bodies(again) == [b"1", b"2", b"3", b"4"]
+    assert {message.reconsume_times for message in again} == {1}
+    assert first[0].reconsume_times == 0
+    assert first[0].invisible_until_ms < again[0].invisible_until_ms
+    with pytest.raises(HandleExpiredError) as late:
+        await consumer.ack(first[1])
+    assert late.value.expired == (first[1],)
+    assert late.value.definite
+
+
+async def test_a_batch_says_which_handles_were_dead(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    for n in range(6):
+        group.put("T", 0, b"%d" % n)
+    received = await consumer.receive(wait_s=0)
+    await consumer.ack(received[1])
+    changed = await consumer.change_invisible_time(received[3], 9)
+    with pytest.raises(
+        HandleExpiredError, match="2 expired, such as T@broker-a/0 offset 1"
+    ) as raised:
+        await consumer.ack(received[:4])
+    assert raised.value.expired == (received[1], received[3])
+    await consumer.ack([changed, *received[4:], changed])
+    assert group.pops.in_flight("g", "T") == 0
+    assert group.requests.count(RequestCode.BATCH_ACK_MESSAGE) == 2
+    with pytest.raises(HandleExpiredError, match="6 expired"):
+        await consumer.ack(received)
+    await consumer.ack([])
+
+
+async def test_a_batch_of_messages_that_lie_far_apart(group: FakeGroup, make: Open) -> None:
+    for n in range(2500):
+        group.put("T", 0, b"%d" % n, b"TAGS\x01%s\x02" % (b"A" if n % 1200 == 0 else b"B"))
+    async with make(subscriptions={"T": "A"}) as consumer:
+        received = await consumer.receive(wait_s=0)
+        assert bodies(received) == [b"0", b"1200", b"2400"]
+        await consumer.ack(received)
+    assert group.pops.in_flight("g", "T") == 0
+
+
+async def test_time_is_prolonged_or_cut_short(group: FakeGroup, consumer: SimpleConsumer) -> None:
+    group.put("T", 0, b"x")
+    (message,) = await consumer.receive(invisible_s=10, wait_s=0)
+    longer = await consumer.change_invisible_time(message, 100)
+    assert longer.handle != message.handle
+    assert longer.invisible_until_ms > message.invisible_until_ms
+    with pytest.raises(HandleExpiredError, match="the time was not changed: 1 expired"):
+        await consumer.change_invisible_time(message, 100)
+    group.advance(50)
+    assert await consumer.receive(wait_s=0) == ()
+    await consumer.change_invisible_time(longer, 0.001)
+    (again,) = await consumer.receive(wait_s=5)
+    assert (again.body, again.reconsume_times) == (b"x", 1)
+
+
+async def test_a_consumer_that_waits_gets_what_comes_and_what_becomes_due(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    async with anyio.create_task_group() as tasks:
+
+        async def put() -> None:
+            await until(lambda: RequestCode.NOTIFICATION in group.requests)
+            group.put("T", 0, b"x")
+
+        tasks.start_soon(put)
+        assert bodies(await consumer.receive(invisible_s=0.2, wait_s=60)) == [b"x"]
+    assert bodies(await consumer.receive(wait_s=60)) == [b"x"]
+    assert await consumer.receive(wait_s=0.05) == ()
+
+
+async def test_many_that_wait_have_one_question_under_way_for_each_place(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    got: list[bytes] = []
+
+    async def receive() -> None:
+        got.extend(bodies(await consumer.receive(1, wait_s=60)))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(8):
+            tasks.start_soon(receive)
+        await until(lambda: RequestCode.NOTIFICATION in group.requests)
+        asked = group.requests.count(RequestCode.NOTIFICATION)
+        assert asked <= 2  # the topic, and the retry topic
+        for n in range(8):
+            group.put("T", 0, b"%d" % n)
+    assert sorted(got) == [b"%d" % n for n in range(8)]
+
+
+async def test_the_retry_topic_is_received_from_too(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    group.create_topic(retry_topic("g"), 1)
+    group.put(retry_topic("g"), 0, b"x", b"RETRY_TOPIC\x01T\x02")
+    (message,) = await consumer.receive(wait_s=5)
+    assert (message.topic, message.queue.topic) == ("T", retry_topic("g"))
+    assert message.handle.split(" ")[4] == "1"
+    await consumer.ack(message)
+    assert group.pops.in_flight("g", retry_topic("g")) == 0
+
+
+async def test_tags_and_properties_choose(group: FakeGroup, make: Open) -> None:
+    for tag in (b"A", b"B"):
+        group.put("T", 0, tag, b"TAGS\x01%b\x02size\x011%b\x02" % (tag, tag.replace(b"B", b"0")))
+    async with make(subscriptions={"T": "B || C"}) as consumer:
+        assert bodies(await consumer.receive(wait_s=0)) == [b"B"]
+    async with SimpleConsumer(
+        group.namesrv, "h", subscriptions={"T": BySql("TAGS = 'A'")}
+    ) as other:
+        assert bodies(await other.receive(wait_s=0)) == [b"A"]
+
+
+async def test_messages_that_only_the_hash_of_their_tag_lets_through_are_done_with(
+    group: FakeGroup, make: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group.log, "matches", lambda *_: True)  # as if all tags had one hash
+    for n, tag in enumerate((b"A", b"B", b"A")):
+        group.put("T", 0, b"%d" % n, b"TAGS\x01%b\x02" % tag)
+    async with make(subscriptions={"T": "B"}) as consumer:
+        assert bodies(await consumer.receive(1, wait_s=0)) == [b"1"]
+    assert group.pops.in_flight("g", "T") == 1
+
+
+async def test_in_order_nothing_follows_before_all_is_acknowledged(
+    group: FakeGroup, make: Open
+) -> None:
+    for n in range(4):
+        group.put("T", 0, b"%d" % n)
+    async with make(ordered=True) as consumer, make(ordered=True) as other:
+        first = await consumer.receive(2, invisible_s=60, wait_s=0)
+        assert bodies(first) == [b"0", b"1"]
+        await consumer.ack(first[0])
+        assert await other.receive(wait_s=0) == ()
+        async with anyio.create_task_group() as tasks:
+
+            async def next_ones() -> None:
+                assert bodies(await other.receive(wait_s=60)) == [b"2", b"3"]
+
+            tasks.start_soon(next_ones)
+            await until(lambda: RequestCode.NOTIFICATION in group.requests)
+            await consumer.ack(first[1])
+
+
+async def test_in_order_a_pop_whose_answer_was_lost_is_repeated_at_once(
+    group: FakeGroup, make: Open
+) -> None:
+    group.put("T", 0, b"x")
+    group.pop_script.append(LOST)
+    async with make(ordered=True) as consumer:
+        async with anyio.create_task_group() as tasks:
+
+            async def in_vain() -> None:
+                assert await consumer.receive(invisible_s=600, wait_s=0) is None, "it was answered"
+
+            tasks.start_soon(in_vain)
+            await until(lambda: group.pops.in_flight("g", "T") == 1)
+            tasks.cancel_scope.cancel()
+        (message,) = await consumer.receive(invisible_s=600, wait_s=0)
+        await consumer.ack(message)
+
+
+async def test_receiving_and_acknowledging_follow_the_leader(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    group.put("T", 0, b"0")
+    (message,) = await consumer.receive(wait_s=0)
+    await group.kill(group.nodes[0])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.ack, message)
+        await until(lambda: group.requests.count(RequestCode.ACK_MESSAGE) >= 2)
+        group.elect(group.nodes[1])
+    assert group.pops.in_flight("g", "T") == 0
+    async with anyio.create_task_group() as tasks:
+
+        async def receive() -> None:
+            assert bodies(await consumer.receive(wait_s=60)) == [b"1"]
+
+        asked = group.requests.count(RequestCode.NOTIFICATION)
+        tasks.start_soon(receive)
+        await until(lambda: group.requests.count(RequestCode.NOTIFICATION) > asked)
+        await group.kill(group.nodes[1])
+        group.elect(group.nodes[2])
+        group.put("T", 0, b"1")
+
+
+@pytest.mark.parametrize("several", [False, True])
+async def test_an_ack_whose_answer_was_lost_with_the_leader_is_of_unknown_outcome(
+    group: FakeGroup, consumer: SimpleConsumer, several: bool
+) -> None:
+    for n in range(2):
+        group.put("T", 0, b"%d" % n)
+    received = await consumer.receive(wait_s=0)
+    code = RequestCode.BATCH_ACK_MESSAGE if several else RequestCode.ACK_MESSAGE
+    group.pop_script.append(LOST)
+    async with anyio.create_task_group() as tasks:
+
+        async def acknowledge() -> None:
+            with pytest.raises(AckOutcomeUnknownError, match="done or not") as raised:
+                await consumer.ack(received if several else received[0])
+            assert raised.value.unknown == (received if several else received[:1])
+            assert not raised.value.definite
+
+        tasks.start_soon(acknowledge)
+        await until(lambda: code in group.requests)
+        await group.kill(group.nodes[0])
+        group.elect(group.nodes[1])
+
+
+async def test_an_ack_that_was_not_carried_out_before_the_leader_died_is_done_by_the_next(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    group.put("T", 0, b"x")
+    (message,) = await consumer.receive(wait_s=0)
+    group.pop_script.append(IGNORED)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(consumer.ack, message)
+        await until(lambda: RequestCode.ACK_MESSAGE in group.requests)
+        await group.kill(group.nodes[0])
+        group.elect(group.nodes[1])
+    assert group.pops.in_flight("g", "T") == 0
+
+
+async def test_an_ack_that_nobody_takes_or_that_is_refused_leaves_the_handle_good(
+    group: FakeGroup, make: Open
+) -> None:
+    group.put("T", 0, b"x")
+    async with make(timeout_s=1.0) as consumer:
+        (message,) = await consumer.receive(wait_s=0)
+        group.leader = None
+        with pytest.raises(AckRefusedError, match="nothing was done") as raised:
+            await consumer.ack(message)
+        group.elect(group.nodes[0])
+        assert raised.value.undone == (message,)
+        assert raised.value.retriable
+        group.pop_script.append(ResponseCode.NO_PERMISSION)
+        with pytest.raises(AckRefusedError, match="16"):
+            await consumer.ack(message)
+        group.pop_script.append(
+            ResponseCode.SYSTEM_ERROR
+        )  # a broker's own word for an unknown outcome
+        with pytest.raises(AckOutcomeUnknownError):
+            await consumer.ack(message)
+        await consumer.ack(message)
+
+
+async def test_what_receiving_cannot_do_is_an_error(group: FakeGroup, make: Open) -> None:
+    async with make(timeout_s=1.0) as consumer:
+        assert await consumer.receive(wait_s=0) == ()
+        group.pop_script.append(ResponseCode.NO_PERMISSION)
+        with pytest.raises(RequestFailedError, match="16"):
+            await consumer.receive(wait_s=0)
+        group.leader = None
+        with pytest.raises(RequestFailedError, match="14"):
+            await consumer.receive(wait_s=0)
+        group.elect(group.nodes[0])
+        group.put("T", 0, b"x")
+        group.pop_script.extend([ResponseCode.POLLING_FULL, ResponseCode.SYSTEM_ERROR])
+        assert bodies(await consumer.receive(wait_s=0)) == [b"x"]
+    async with make(timeout_s=1.0, subscriptions={"Unknown": "*"}) as consumer:
+        with pytest.raises(NoRouteError):
+            await consumer.receive(wait_s=0)
+    with pytest.raises(ClientClosedError):
+        await consumer.receive()
+
+
+async def test_brokers_know_the_consumer_as_a_member_while_it_is_open(
+    group: FakeGroup, make: Open
+) -> None:
+    async with make() as consumer:
+        await consumer.receive(wait_s=0)
+        await until(lambda: group.nodes[0].heartbeats)
+        (entry,) = group.nodes[0].heartbeats[0].consumers
+        assert entry.group == "g"
+        assert {item.topic for item in entry.subscriptions} == {"T", retry_topic("g")}
+        await consumer.receive(wait_s=0)  # its answer comes behind that to the heartbeat
+        assert RequestCode.UNREGISTER_CLIENT not in group.requests
+    assert RequestCode.UNREGISTER_CLIENT in group.requests
