@@ -7,8 +7,10 @@ Nothing here knows what clients do.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 
 from broker.server.config import BrokerConfig
@@ -31,7 +33,7 @@ from dledger.errors import CorruptionError, RefusedError
 from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
-from dledger.starting_state import check_restored, restore_newest
+from dledger.starting_state import StartingState, check_restored, restore_newest
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from dledger.storage.snapshot_parts import SUFFIXES, number_of
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter, Written
@@ -48,6 +50,8 @@ CHECK_MAX = 4
 FETCH_INTERVAL_MS = 100
 FORGET_ROUND_MS = 200
 DIGEST_EVERY = 5
+STARTS_MAX = 4
+"""Of a member whose snapshots have lost parts: one for each that it keeps, one without, one more."""
 """Entries between two comparisons of the digests of a replica with those of the first that was there."""
 
 
@@ -149,15 +153,9 @@ class BrokerCluster(SimCluster):
 
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
-        state = self._state_type(limits=LIMITS)
-        if self._broker_settings.forget_bytes:
-            state.recent_sends = RecentSends(REPEAT_AGE_MS)
-        store = self._stores[node.node_id] = SnapshotStore(node.disk)
-        found = restore_newest(store, state, engine.log)
+        state, found = self._restored(node, engine)
         newest = found.newest
         self._look_at_flipped(node, newest)
-        for reason in found.refused:
-            self._demand_parts(node, reason)
         found.let_go_on(engine, state.applied_index)
         if newest is not None:
             self.counts["snapshot-restored"] += 1
@@ -170,6 +168,30 @@ class BrokerCluster(SimCluster):
         if engine.is_new_store:
             self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.life)
         return state.applied_index
+
+    def _restored(self, node: SimNode, engine: Engine) -> tuple[BrokerState, StartingState]:
+        """Return the state of the newest snapshot, and read the parts in which it stands at once.
+
+        A broker does that soon after its start; where it finds a part lost it stops, and starts anew.
+        """
+        for _ in range(STARTS_MAX):
+            state = self._state_type(limits=LIMITS)
+            if self._broker_settings.forget_bytes:
+                state.recent_sends = RecentSends(REPEAT_AGE_MS)
+            store = self._stores[node.node_id] = SnapshotStore(node.disk)
+            found = restore_newest(store, state, engine.log)
+            for reason in found.refused:
+                self._demand_parts(node, reason)
+            while (part := store.in_use.unverified()) is not None:
+                self.counts["served-from-parts"] += 1
+                with suppress(CorruptionError):  # it is noted there
+                    part.verify()
+            lost = store.in_use.set_lost_aside()
+            if lost is None:
+                return state, found
+            self._demand_parts(node, str(lost))
+            self.trace_line(node, f"starts anew: {lost}")
+        raise OSError(errno.EIO, f"{node.node_id} cannot set a lost part aside")
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
         """Demand that a damaged snapshot is noticed and not used."""

@@ -37,7 +37,13 @@ from dledger.testing.state_checker import Violation
 FILLING_MS = 1_500
 """The time for which others work beside keepers."""
 
-BROKER_STATES = ("snapshot-restored", "snapshot-fetched", "snapshot-refused", "handed-over")
+BROKER_STATES = (
+    "snapshot-restored",
+    "served-from-parts",
+    "snapshot-fetched",
+    "snapshot-refused",
+    "handed-over",
+)
 """The states that runs with brokers are to lead to, beside `STATES`."""
 
 
