@@ -27,7 +27,8 @@ from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
 from dledger.engine import Engine
-from dledger.errors import CorruptionError, RefusedError
+from dledger.errors import CorruptionError, DLedgerError, RefusedError
+from dledger.raft.configuration import MemberChange
 from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
@@ -117,6 +118,19 @@ class BrokerCluster(SimCluster):
             except RefusedError as error:
                 answered(Failed(error))
 
+    def order_members(
+        self, node: SimNode, change: MemberChange, answered: Callable[[Outcome], None]
+    ) -> bool:
+        """See `SimCluster`; here the order goes through the broker's log server."""
+        if node.engine is None or node.pauses(self.now_ms):
+            return False
+        with self.disk_of(node):
+            try:
+                self.brokers[node.node_id].driver.request_members(change, answered)
+            except DLedgerError as error:
+                answered(Failed(error))
+        return True
+
     def is_quiet(self, node: SimNode) -> bool:
         """Return whether no client waits for an answer of this member's broker."""
         return node.engine is None or self.brokers[node.node_id].controller.is_quiet
@@ -192,7 +206,7 @@ class BrokerCluster(SimCluster):
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
         """Configure a member with the model's delays and check times, which the checks of a run rely on."""
         peers = ";".join(
-            f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
+            f"{name}-127.0.0.1:{1 + place}" for place, name in enumerate(self.node_ids)
         )
         return BrokerConfig(
             group="sim",

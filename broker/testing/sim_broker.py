@@ -142,6 +142,7 @@ class SimBroker:
         self.controller.commits.wanted = _looked_at_anyway
         self.controller.services.pop_returns.return_ms = cluster.pop_return_ms
         self.log.watch_role(self._role_changed)
+        self.log.follow_members()
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
 

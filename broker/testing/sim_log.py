@@ -141,6 +141,13 @@ class SimLog(LogServer):
         self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.announcer.role_watchers
 
+    def follow_members(self) -> None:
+        """Know the members by the log from now on, as in production."""
+        engine = self._standing.running.engine
+        self._standing.running.announcer.members_watchers.append(
+            lambda: self._follow_members(engine)
+        )
+
     def stopped(self) -> None:
         """End with the member."""
         self._standing.has_stopped = True
