@@ -253,10 +253,15 @@ class BrokerCluster(SimCluster):
         """Gather a step of the state, in an event of its own as long as entries may be folded; then write it down."""
         if not self._alive(node, life):
             return
-        if next(steps, True):
-            for _ in steps:
-                pass  # the fold stands still
-            self._begin_writing(node, life)
+        try:
+            if next(steps, True):
+                for _ in steps:
+                    pass  # the fold stands still
+                self._begin_writing(node, life)
+                return
+        except SnapshotOvertakenError:
+            self.counts["snapshots_given_up"] += 1
+            self._schedule_snapshot(node, life)
             return
         pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
         self.at(self.now_ms + pause_ms, self._gather_snapshot, node, life, steps)

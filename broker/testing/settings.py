@@ -103,6 +103,9 @@ class BrokerSimSettings(SimSettings):
 FORGET_PERMILLE = 200
 """The share of the runs that are bent to nothing else in which the group forgets the beginning of its log."""
 
+FORGET_CHANGED_PERMILLE = 500
+"""The same of those that are bent to changing members, so that some begin with another one's state."""
+
 POP_PERMILLE = 400
 """The share of the runs in which somebody pops, of those whose clients do a bit of everything."""
 
@@ -227,11 +230,16 @@ def with_changes(settings: BrokerSimSettings) -> BrokerSimSettings:
 
 def is_forgetful_run(seed: int, draws: int = DRAWS_NOW) -> bool:
     """Return whether the group of a seed's run forgets."""
-    if draws < DRAWS_MEMBERS or purpose_of(seed, draws) is not Purpose.MIXED:
+    if draws < DRAWS_MEMBERS or is_register_run(seed, draws):
         return False
-    if is_register_run(seed, draws):
-        return False
-    return Random(f"forgets-broker/{seed}").random() * 1000 < FORGET_PERMILLE
+    drawn = Random(f"forgets-broker/{seed}").random() * 1000
+    match purpose_of(seed, draws):
+        case Purpose.MIXED:
+            return drawn < FORGET_PERMILLE
+        case Purpose.MEMBERS:
+            return draws >= DRAWS_NOW and drawn < FORGET_CHANGED_PERMILLE
+        case _:
+            return False
 
 
 def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:
