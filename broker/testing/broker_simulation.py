@@ -27,6 +27,7 @@ from broker.testing.producers import SimProducer, SimTransactionProducer
 from broker.testing.setters import Setter
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
 from dledger.engine import Engine
+from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_clients import CallCounts
 from dledger.testing.sim_settings import SimSettings
@@ -162,10 +163,27 @@ class BrokerSimulation(Simulation):
             node.node_id: self._brokers.brokers[node.node_id].driver.applied_index
             for node in self._calm_members()
         }
-        return len(set(applied.values())) == 1 and not self._brokers.model.waiting_count
+        is_applied = len(set(applied.values())) == 1 and not self._brokers.model.waiting_count
+        return is_applied and not self._wrongly_linked()
+
+    def _wrongly_linked(self) -> list[NodeId]:
+        """Return members that have no link to the leader, and nodes that have one and are none; in runs that change."""
+        if not self._settings.changes_members:
+            return []
+        leader, members = self._brokers.leader(), self._brokers.configuration().members
+        return [
+            node.node_id
+            for node in self._brokers.running()
+            if node is not leader
+            and self._brokers.brokers[node.node_id].controller.link.is_open
+            is not (node.node_id in members)
+        ]
 
     def _why_not_settled(self) -> str:
         model = self._brokers.model
+        wrong = self._wrongly_linked()
+        if wrong and super()._is_settled():
+            return f"{', '.join(wrong)} have no link to the leader as members, or have one as none"
         if model.waiting_count and super()._is_settled():
             return (
                 f"{model.waiting_count} messages still wait for their time or their transaction's end; "

@@ -142,7 +142,6 @@ class SimBroker:
         self.controller.commits.wanted = _looked_at_anyway
         self.controller.services.pop_returns.return_ms = cluster.pop_return_ms
         self.log.watch_role(self._role_changed)
-        self.log.follow_members()
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)
 
@@ -173,6 +172,7 @@ class SimBroker:
 
     def after_step(self) -> None:
         """Do the rest of the pass after a step of the engine, then propose what was staged."""
+        self.log.follow_members()
         self.driver.settle()
         self._outputs.flush()
         self._want_flush()

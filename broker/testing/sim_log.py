@@ -17,7 +17,7 @@ from dledger.errors import DLedgerError
 from dledger.raft.effects import Failed, Outcome, ReadAt
 from dledger.raft.entry import Entry
 from dledger.raft.events import Event
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.runtime.cold_reads import ColdReads, Threads
 from dledger.runtime.driver import Driver
 from dledger.runtime.log_appender import LogAppender
@@ -140,13 +140,16 @@ class SimLog(LogServer):
         self.reader = SimReader(standing, driver, config.part_cache_bytes_max, threads)
         self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.announcer.role_watchers
+        self._followed = (NO_INDEX, True)
 
     def follow_members(self) -> None:
-        """Know the members by the log from now on, as in production."""
+        """Know the members as the log has them now; in production the driver's announcer says when (the trace does here)."""
         engine = self._standing.running.engine
-        self._standing.running.announcer.members_watchers.append(
-            lambda: self._follow_members(engine)
-        )
+        node = engine.node
+        here = (node.configuration_index, node.is_configuration_committed)
+        if here != self._followed:
+            self._followed = here
+            self._follow_members(engine)
 
     def stopped(self) -> None:
         """End with the member."""
