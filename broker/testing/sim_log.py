@@ -143,7 +143,10 @@ class SimLog(LogServer):
         self._followed = (NO_INDEX, True)
 
     def follow_members(self) -> None:
-        """Know the members as the log has them now; in production the driver's announcer says when (the trace does here)."""
+        """Know the members as the log has them now.
+
+        In production the driver's announcer says when they are news; here the cluster takes the news, for the trace.
+        """
         engine = self._standing.running.engine
         node = engine.node
         here = (node.configuration_index, node.is_configuration_committed)
