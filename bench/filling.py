@@ -13,7 +13,7 @@ RECORD_BYTES: Final = BODY_BYTES + 150
 
 
 def fill(leader: Process, topic: str, mib: int) -> int:
-    """Send batches until the log has grown by about so many MiB; return how many messages were sent.
+    """Send batches until the log has grown by so many MiB at least; return how many messages were sent.
 
     Raises:
         RuntimeError: a batch was refused.
@@ -21,7 +21,7 @@ def fill(leader: Process, topic: str, mib: int) -> int:
     templates = [
         batch_template(topic, queue, b"x" * BODY_BYTES, BATCH_COUNT) for queue in range(QUEUE_COUNT)
     ]
-    wanted = (mib << 20) // RECORD_BYTES
+    wanted = -(-(mib << 20) // RECORD_BYTES)  # rounded up
     written = 0
     while written < wanted:
         result = run_load(

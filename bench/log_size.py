@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
+from math import ceil
 from pathlib import Path
 from typing import Final
 
@@ -116,7 +117,7 @@ class GrowingGroup:
     def grow(self, mib: int) -> float:
         """Fill the log up to a size; return how many MiB a second it took."""
         began_s, before_mib = time.monotonic(), self.log_mib
-        wanted_mib = round(mib - before_mib)
+        wanted_mib = ceil(mib - before_mib)
         if wanted_mib > 0:
             self._messages += fill(self.leader, TOPIC, wanted_mib)
         return (self.log_mib - before_mib) / (time.monotonic() - began_s)

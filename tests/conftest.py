@@ -14,8 +14,9 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.stages import EACH, stage
 
-ONE_SESSION = "tests/integration/pipeline/"
-"""These share one Spark session; a second worker would start a second Java."""
+TOGETHER = ("tests/integration/pipeline/", "tests/architecture/")
+"""Folders that one worker runs: the first share one Spark session, and a second worker would start a second Java; the
+others read all our sources, which are parsed once."""
 
 # Tests of properties draw the same examples in every run, and nothing fails for being slow: neither an example nor the
 # drawing of the first ones, of which the first of a process also reads the sources of all modules that are loaded.
@@ -58,7 +59,11 @@ class ByFile(LoadFileScheduling):
     """Where several processes run the tests: those of one file share their groups of brokers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ONE_SESSION if nodeid.startswith(ONE_SESSION) else super()._split_scope(nodeid)
+        for folder in TOGETHER:
+            if nodeid.startswith(folder):
+                return folder
+        scope: str = super()._split_scope(nodeid)
+        return scope
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 from functools import cache
-from pathlib import Path
 
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, parsed, statements
 
 EXPECTING = {"fail", "raises", "RaisesGroup", "warns", "xfail"}
 """Calls of pytest after which a test can fail."""
@@ -28,7 +27,7 @@ Definition = Function | ast.ClassDef
 
 
 def each_test(tree: ast.Module) -> Iterator[Function]:
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, Function) and node.name.startswith("test_"):
             yield node
 
@@ -46,7 +45,7 @@ def checks_only_in_loops(test: Function) -> bool:
 
 def always_true(tree: ast.Module) -> Iterator[ast.Assert]:
     """Yield assertions that cannot fail: of a container that is written out, or of something compared with itself."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         match node:
             case ast.Assert(test=test) if isinstance(test, CONTAINERS):
                 yield node
@@ -86,13 +85,13 @@ def _reachable(test: Function, tree: ast.Module) -> Iterator[Definition]:
             continue
         seen.add(id(definition))
         yield definition
-        known = _definitions(module)
+        known = definitions(module)
         names = [node.id for node in ast.walk(definition) if isinstance(node, ast.Name)]
         waiting += [known[name] for name in names if name in known]
 
 
 @cache
-def _definitions(tree: ast.Module) -> dict[str, tuple[Definition, ast.Module]]:
+def definitions(tree: ast.Module) -> dict[str, tuple[Definition, ast.Module]]:
     """Return the functions and classes that a module defines or imports from another module of the tests."""
     known: dict[str, tuple[Definition, ast.Module]] = {}
     for node in tree.body:
@@ -101,16 +100,11 @@ def _definitions(tree: ast.Module) -> dict[str, tuple[Definition, ast.Module]]:
                 known[node.name] = (node, tree)
             case ast.ImportFrom(module=str(module)) if module.startswith("tests."):
                 path = ROOT.joinpath(*module.split(".")).with_suffix(".py")
-                theirs = _definitions(parsed(path)) if path.is_file() else {}
+                theirs = definitions(parsed(path)) if path.is_file() else {}
                 for alias in node.names:
                     if alias.name in theirs:
                         known[alias.asname or alias.name] = theirs[alias.name]
     return known
-
-
-@cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
 
 
 def _certainty(node: ast.AST, *, certain: bool, local: set[str]) -> Iterator[bool]:

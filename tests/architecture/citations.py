@@ -28,7 +28,8 @@ from functools import cache
 from pathlib import Path
 from typing import Final
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.architecture.sources import ROOT, parsed, statements
+
 RULES = ROOT / "docs/rules"
 
 FOLDERS = (
@@ -141,9 +142,8 @@ def _of_page(path: Path, name: str) -> Iterator[Citation]:
 
 
 def _of_module(path: Path, name: str) -> Iterator[Citation]:
-    source = path.read_text()
-    pieces = _comments(source)
-    for node in ast.walk(ast.parse(source)):
+    pieces = _comments(path.read_text())
+    for node in statements(parsed(path)):
         match node:
             case ast.Expr(value=ast.Constant(value=str(text))):
                 pieces.append((node.lineno, text))
@@ -187,7 +187,18 @@ def _is_path(_citing: str, target: str) -> bool:
 
 
 def _is_file(_citing: str, target: str) -> bool:
-    return any(f"/{path.relative_to(ROOT)}".endswith(f"/{target}") for path in files())
+    return f"/{target}" in _ends_of_files()
+
+
+@cache
+def _ends_of_files() -> frozenset[str]:
+    """Return what the path of a file may end with, from a slash on."""
+    return frozenset(
+        "/" + "/".join(parts[first:])
+        for path in files()
+        for parts in [path.relative_to(ROOT).parts]
+        for first in range(len(parts))
+    )
 
 
 def page(citing: str, name: str) -> Path | None:

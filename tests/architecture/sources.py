@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -38,10 +39,25 @@ def module_name(path: Path) -> str:
 
 
 @cache
+def parsed(path: Path) -> ast.Module:
+    """The tree of a source; each is parsed once for all tests of the structure (conftest.py gives them up)."""
+    return ast.parse(path.read_text())
+
+
+def statements(node: ast.AST) -> Iterator[ast.stmt]:
+    """Yield every statement of a tree, those within others too, without a look at expressions."""
+    for part in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for child in getattr(node, part, ()):
+            if isinstance(child, ast.stmt):
+                yield child
+            yield from statements(child)
+
+
+@cache
 def imports_of(path: Path) -> tuple[Import, ...]:
     """What a module imports, also within its functions and for types only."""
     found: list[Import] = []
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             found += [Import(path, node.lineno, alias.name) for alias in node.names]
         elif isinstance(node, ast.ImportFrom):

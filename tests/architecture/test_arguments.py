@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 
 from tests.architecture.ratchet import excess, product_modules
+from tests.architecture.sources import parsed, statements
 
 POSITIONAL_MAX = 4
 
@@ -16,14 +17,14 @@ def with_too_many(tree: ast.Module) -> list[int]:
     """Return the lines of the functions that take more, not counting `self` or `cls` of a method."""
     methods = {
         node
-        for owner in ast.walk(tree)
+        for owner in statements(tree)
         if isinstance(owner, ast.ClassDef)
         for node in owner.body
         if not _is_static(node)
     }
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         if len(node.args.posonlyargs + node.args.args) - (node in methods) > POSITIONAL_MAX
     ]
@@ -35,11 +36,7 @@ def _is_static(node: ast.stmt) -> bool:
 
 
 def test_functions_take_at_most_four_positional_arguments() -> None:
-    found = [
-        (path, line)
-        for path in product_modules()
-        for line in with_too_many(ast.parse(path.read_text()))
-    ]
+    found = [(path, line) for path in product_modules() for line in with_too_many(parsed(path))]
     assert excess(found, ALLOWED) == []
 
 

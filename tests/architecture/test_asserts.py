@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 
 from tests.architecture.ratchet import product_modules
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, parsed, statements
 
 
 def without_message(tree: ast.Module) -> list[int]:
     """The lines of the assertions that fail without a word."""
     return [
-        node.lineno for node in ast.walk(tree) if isinstance(node, ast.Assert) and node.msg is None
+        node.lineno
+        for node in statements(tree)
+        if isinstance(node, ast.Assert) and node.msg is None
     ]
 
 
@@ -19,7 +21,7 @@ def test_every_assertion_of_the_product_has_a_message() -> None:
     found = [
         f"{path.relative_to(ROOT)}:{line}"
         for path in product_modules()
-        for line in without_message(ast.parse(path.read_text()))
+        for line in without_message(parsed(path))
     ]
     assert found == []
 

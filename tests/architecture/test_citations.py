@@ -7,7 +7,6 @@ import re
 import pytest
 
 from tests.architecture.citations import (
-    ROOT,
     RULES,
     Citation,
     citations,
@@ -18,6 +17,7 @@ from tests.architecture.citations import (
     names_in,
     rules,
 )
+from tests.architecture.sources import ROOT
 
 
 def test_what_is_cited_exists() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 
 from tests.architecture.ratchet import product_modules
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, parsed
 
 MIRROR = PurePath("dledger_mq/blocking")
 """Its classes are those of `dledger_mq/client` for callers without an event loop, and have their names."""
@@ -17,21 +17,21 @@ IN_SEVERAL_PACKAGES = frozenset({"ConnectionLostError", "Frame", "FrameDecoder",
 """Names that still stand in more than one package. Take out what has become unique, and add none."""
 
 
-def public_classes(source: str) -> list[str]:
+def public_classes(tree: ast.Module) -> list[str]:
     """Return the public classes that a module defines, but for those within another."""
     return [
         node.name
-        for node in ast.parse(source).body
+        for node in tree.body
         if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
     ]
 
 
-def places_by_name(sources: Mapping[PurePath, str]) -> dict[str, list[PurePath]]:
+def places_by_name(sources: Mapping[PurePath, ast.Module]) -> dict[str, list[PurePath]]:
     """Return the modules that define each public class."""
     places: dict[str, list[PurePath]] = defaultdict(list)
-    for path, source in sources.items():
+    for path, tree in sources.items():
         if MIRROR not in path.parents:
-            for name in public_classes(source):
+            for name in public_classes(tree):
                 places[name].append(path)
     return dict(places)
 
@@ -56,7 +56,7 @@ def in_several_packages(places: Mapping[str, Iterable[PurePath]]) -> set[str]:
 
 
 def product() -> dict[str, list[PurePath]]:
-    return places_by_name({path.relative_to(ROOT): path.read_text() for path in product_modules()})
+    return places_by_name({path.relative_to(ROOT): parsed(path) for path in product_modules()})
 
 
 def test_a_public_class_name_stands_once_in_a_package() -> None:
@@ -70,12 +70,16 @@ def test_the_names_that_several_packages_have_become_fewer() -> None:
 def test_names_that_stand_twice_are_found() -> None:
     places = places_by_name(
         {
-            PurePath(
-                "broker/a.py"
-            ): "class Kind: ...\nclass _Row: ...\nclass Lone:\n    class Kind: ...",
-            PurePath("broker/store/b.py"): "class Kind: ...\nclass _Row: ...",
-            PurePath("jepsen/c.py"): "class Lone: ...",
-            MIRROR / "d.py": "class Lone: ...",
+            PurePath(path): ast.parse(source)
+            for path, source in (
+                (
+                    "broker/a.py",
+                    "class Kind: ...\nclass _Row: ...\nclass Lone:\n    class Kind: ...",
+                ),
+                ("broker/store/b.py", "class Kind: ...\nclass _Row: ..."),
+                ("jepsen/c.py", "class Lone: ..."),
+                (MIRROR / "d.py", "class Lone: ..."),
+            )
         }
     )
     assert twice_in_a_package(places) == ["Kind: broker/a.py, broker/store/b.py"]

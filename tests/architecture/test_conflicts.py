@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.architecture.citations import ROOT, files
+from tests.architecture.citations import files
+from tests.architecture.sources import ROOT
 
 MARKER = re.compile(r"^(<{7}|>{7}|\|{7}) ", re.MULTILINE)
 

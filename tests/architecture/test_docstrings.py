@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 
 from tests.architecture.ratchet import excess, product_modules
-from tests.architecture.sources import modules_under
+from tests.architecture.sources import modules_under, parsed, statements
 
 QUESTION = re.compile(r"(What|Whether|How|Who|Whom|Whose|Which|Where|When|Why|If)\b")
 
@@ -35,14 +35,14 @@ RULERS_ALLOWED: dict[str, int] = {}
 
 def docstrings_of_functions(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and docstring of each function, property and method, nested ones too."""
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node.lineno, ast.get_docstring(node) or ""
 
 
 def docstrings_of_others(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Yield line and docstring of each class, and of each field or constant with a string under it."""
-    for node in ast.walk(tree):
+    for node in (tree, *statements(tree)):
         if isinstance(node, ast.ClassDef):
             yield node.lineno, ast.get_docstring(node) or ""
         if isinstance(node, ast.ClassDef | ast.Module):
@@ -63,7 +63,7 @@ def bare_functions(tree: ast.Module) -> list[int]:
     """Return the lines of private functions that are long and have no docstring."""
     return [
         node.lineno
-        for node in ast.walk(tree)
+        for node in statements(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.startswith("_")
         and not node.name.endswith("__")
@@ -80,7 +80,7 @@ def test_no_function_is_described_by_a_question() -> None:
     found = [
         (path, line)
         for path in product_modules()
-        for line in questions(docstrings_of_functions(ast.parse(path.read_text())))
+        for line in questions(docstrings_of_functions(parsed(path)))
     ]
     assert excess(found, FUNCTIONS_ALLOWED) == []
 
@@ -89,17 +89,13 @@ def test_no_class_or_field_is_described_by_a_question() -> None:
     found = [
         (path, line)
         for path in product_modules()
-        for line in questions(docstrings_of_others(ast.parse(path.read_text())))
+        for line in questions(docstrings_of_others(parsed(path)))
     ]
     assert excess(found, OTHERS_ALLOWED) == []
 
 
 def test_long_private_functions_have_a_docstring() -> None:
-    found = [
-        (path, line)
-        for path in product_modules()
-        for line in bare_functions(ast.parse(path.read_text()))
-    ]
+    found = [(path, line) for path in product_modules() for line in bare_functions(parsed(path))]
     assert excess(found, BARE_ALLOWED) == []
 
 

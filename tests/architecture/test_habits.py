@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.architecture.ratchet import excess, place_of, product_modules
+from tests.architecture.sources import parsed, statements
 
 LINES = 50
 """A function of more lines does more than one thing, and stands in the list of its package."""
@@ -75,9 +76,9 @@ IGNORED_RULES_ALLOWED: dict[str, int] = {
 """Lines on which ruff's finding is ignored."""
 
 
-def functions_longer_than(source: str, lines: int) -> Iterator[int]:
+def functions_longer_than(tree: ast.Module, lines: int) -> Iterator[int]:
     """Yield the first line of each function and method that is longer, from `def` to its last line."""
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             length = (node.end_lineno or node.lineno) - node.lineno + 1
             if length > lines:
@@ -102,7 +103,7 @@ def longer_than(lines: int) -> list[tuple[Path, int]]:
     return [
         (path, line)
         for path in product_modules()
-        for line in functions_longer_than(path.read_text(), lines)
+        for line in functions_longer_than(parsed(path), lines)
     ]
 
 
@@ -127,7 +128,7 @@ def test_a_long_function_is_found_and_one_at_the_bound_is_not() -> None:
         "class A:\n    def short(self):\n        pass\n        pass\n    async def long(self):\n"
     )
     source += "        pass\n" * 3
-    assert list(functions_longer_than(source, 3)) == [5]
+    assert list(functions_longer_than(ast.parse(source), 3)) == [5]
 
 
 def test_a_mark_is_found_as_a_comment_only() -> None:

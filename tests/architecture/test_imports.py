@@ -17,6 +17,7 @@ from tests.architecture.sources import (
     is_within,
     module_name,
     modules_under,
+    parsed,
 )
 
 PACKAGES = ("dledger", "dledger_mq", "broker", "jepsen", "bench", "tests", "pipeline")
@@ -469,7 +470,7 @@ def test_few_modules_call_fsync() -> None:
         str(path.relative_to(ROOT))
         for package in ("dledger", "dledger_mq", "broker", "pipeline")
         for path in modules_under(package)
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Attribute) and node.attr in {"fsync", "fdatasync"}
         if isinstance(node.value, ast.Name) and node.value.id == "os"
     }

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dledger.version import __version__
 from dledger_mq.remoting.codes import RequestCode
 from tests.architecture.ratchet import product_modules
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, parsed
 
 PAGE = ROOT / "docs/protocol.md"
 HEADING = "## Fields of ours in the frames of clients"
@@ -38,7 +38,7 @@ def in_the_code() -> set[str]:
     found = {
         node.value
         for path in product_modules()
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
     }
     for path in (ROOT / "dledger_mq").rglob("*.[ch]"):

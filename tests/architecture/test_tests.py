@@ -13,10 +13,9 @@ from tests.architecture.checks import (
     checks_only_in_loops,
     checks_something,
     each_test,
-    parsed,
 )
 from tests.architecture.ratchet import place_of
-from tests.architecture.sources import ROOT
+from tests.architecture.sources import ROOT, parsed
 
 MODULES = sorted((ROOT / "tests").rglob("test_*.py"))
 

@@ -34,6 +34,9 @@ GO_CLIENT = ROOT / ".interop/go/go_client"
 JAVAS = ("java-4.9.8", "java-5.3.3")
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
 """On a busy machine the library's own 3 s can be over before its virtual machine is warm. What a test says counts."""
+WAIT_S = 240.0
+"""Nothing takes that long, on whatever machine; a test that waits for more has failed."""
+
 JAVA_OPTIONS = (
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
@@ -49,7 +52,7 @@ def request(
     header = json.dumps(
         {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": 1, "version": 409}
     ).encode()
-    with socket.create_connection((host, int(port)), timeout=60) as sock:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as sock:
         sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         with sock.makefile("rb") as stream:
             size, header_size = struct.unpack(">ii", stream.read(8))
@@ -88,7 +91,7 @@ class RunningGroup:
                 found[:] = [self.leader(topic)]
             return bool(found) and found[0] is not other_than
 
-        assert poll(has_leader, 60), "no leader in the route after 60 s"
+        assert poll(has_leader, WAIT_S), f"no leader in the route after {WAIT_S} s"
         return found[0]
 
     def create_topic(self, name: str, queues: int = 4) -> str:
@@ -103,8 +106,14 @@ class RunningGroup:
             "topicSysFlag": "0",
             "order": "false",
         }
-        header, _ = request(self.wait_leader().address, 17, ext)
-        assert header["code"] == 0, header
+        said: list[dict[str, Any]] = []
+
+        def is_created() -> bool:
+            """Ordered again where another one began to lead meanwhile."""
+            said[:] = [request(self.wait_leader().address, 17, ext)[0]]
+            return bool(said[0]["code"] == 0)
+
+        assert poll(is_created, WAIT_S), said
         self.wait_leader(topic=name)
         return name
 
@@ -131,7 +140,7 @@ def kill_and_restart(group: RunningGroup, topic: str) -> None:
     leader.kill()
     group.wait_leader(other_than=leader, topic=topic)
     leader.start()
-    assert poll(leader.is_listening, 60)
+    assert poll(leader.is_listening, WAIT_S)
 
 
 class ForeignClient:
@@ -159,7 +168,9 @@ class ForeignClient:
             env=environment,
         )
 
-    def finish(self, child: subprocess.Popen[str], timeout_s: float = 150) -> list[dict[str, Any]]:
+    def finish(
+        self, child: subprocess.Popen[str], timeout_s: float = WAIT_S
+    ) -> list[dict[str, Any]]:
         """Wait for its end; its lines. A failure shows what it said."""
         try:
             out, err = child.communicate(timeout=timeout_s)
@@ -200,9 +211,9 @@ class Listener:
                 self.lines.append(json.loads(line))
 
     def wait_lines(self, count: int) -> None:
-        assert poll(lambda: len(self.lines) >= count, 120), self.lines
+        assert poll(lambda: len(self.lines) >= count, WAIT_S), self.lines
 
-    def wait_end(self, timeout_s: float = 200) -> list[dict[str, Any]]:
+    def wait_end(self, timeout_s: float = 1.5 * WAIT_S) -> list[dict[str, Any]]:
         """Wait until the client has ended by itself; all its lines."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), "it still runs"
@@ -285,7 +296,7 @@ def received(lines: list[dict[str, Any]]) -> list[str]:
 def stored(namesrv: str, topic: str) -> dict[tuple[int, int], str]:
     """What stands in a topic: queue id and queue offset -> digest of the body."""
     found: dict[tuple[int, int], str] = {}
-    with PullConsumer(namesrv, "reader-of-all") as reader:
+    with PullConsumer(namesrv, "reader-of-all", timeout_s=WAIT_S) as reader:
         for queue in reader.queues(topic):
             offset, end = reader.min_offset(queue), reader.max_offset(queue)
             while offset < end:

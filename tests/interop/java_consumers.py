@@ -29,7 +29,7 @@ from tests.interop.conftest import JAVAS, ForeignClient, Listener, RunningGroup
 
 LIMIT_MS = 3000
 QUEUES = 4
-WAIT_S = 60
+WAIT_S = 240
 
 
 class Member(Listener):
@@ -39,7 +39,7 @@ class Member(Listener):
         self.log_folder = log_folder
         self._process = client.start(
             *("consume", "--topic", topic, "--group", group, "--count", "1000000"),
-            *("--timeout", "300", "--steered", "--log-dir", str(log_folder)),
+            *("--timeout", "600", "--steered", "--log-dir", str(log_folder)),
         )
         super().__init__(self._process)
         assert poll(lambda: self._has_said("ready"), WAIT_S), "it is not ready"
@@ -86,7 +86,7 @@ class Stream:
     def __init__(self, namesrv: str, topic: str) -> None:
         self.topic = topic
         self.sent: list[str] = []
-        self._producer = Producer(namesrv, "stream")
+        self._producer = Producer(namesrv, "stream", timeout_s=WAIT_S)
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._run)
 

@@ -20,14 +20,14 @@ from typing import Self
 from dledger_mq import Message, ReceivedMessage
 from dledger_mq.blocking import Producer, PushConsumer
 from jepsen.processes import poll
-from tests.interop.conftest import request
+from tests.interop.conftest import WAIT_S, request
 
 ROOT = Path(__file__).resolve().parents[2]
 RELEASES = ("4.9.8", "5.3.3")
 OPTIONS = ("-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xmx192m")
 TOPIC, GROUP, OFFLINE, PRODUCER = "mqadmin-T", "mqadmin-G", "mqadmin-offline", "mqadmin-P"
 MESSAGES = 8
-TRIES = 4
+TRIES = 12
 
 _TOO_BUSY = ("RemotingTimeoutException", "RemotingConnectException")
 _CODE = re.compile(r"CODE: (\d+) +DESC: (.*?)(?: BROKER: \S+)?$", re.MULTILINE)
@@ -151,7 +151,7 @@ class Mqadmin:
     ) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
-        self._process.wait(60)
+        self._process.wait(WAIT_S)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
@@ -205,9 +205,13 @@ def scene(
             producer.send(Message(TOPIC, b"body %d" % number, keys=(f"key{number}",), tags="tag"))
             for number in range(MESSAGES)
         ]
-        assert poll(lambda: consumed_count(broker, GROUP) >= MESSAGES, 60), "nobody has consumed"
+        assert poll(lambda: consumed_count(broker, GROUP) >= MESSAGES, WAIT_S), (
+            "nobody has consumed"
+        )
         if trace:
-            assert poll(lambda: has_told(producer) and has_told(consumer), 60), "no trace is there"
+            assert poll(lambda: has_told(producer) and has_told(consumer), WAIT_S), (
+                "no trace is there"
+            )
         yield Scene(namesrv, broker, name, cluster, sent[0].message_id, sent[0].unique_key, folder)
 
 

@@ -19,7 +19,7 @@ from tests.interop.conftest import TOOLS_4, ForeignClient, lacking, received, se
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 COUNT = 12
-PATIENCE_S = 120.0
+PATIENCE_S = 240.0
 TOPICS = {"java-4.9.8": "java", "cpp": "cpp"}
 """Of each kind of client, and the name of its consumer group."""
 
@@ -58,7 +58,7 @@ class GuardedGroup:
     def makes(self, *topics: str) -> bool:
         """Whether an administrator gets the topics made."""
         try:
-            with Admin(self.namesrv, credentials=OPERATOR) as admin:
+            with Admin(self.namesrv, credentials=OPERATOR, timeout_s=PATIENCE_S) as admin:
                 for topic in topics:
                     admin.create_topic(topic)
                 return bool(admin.list_topics())
@@ -115,12 +115,12 @@ def test_signed_messages_come_and_go(signing: ForeignClient, guarded: GuardedGro
         produced += found
     consumed = signing.run(
         "consume", "--topic", topic, "--group", topic, "--count", str(len(produced)),
-        "--timeout", "100", *keys,
+        "--timeout", "200", *keys,
     )  # fmt: skip
     assert Counter(received(consumed)) == Counter(produced)
 
     def is_all_committed() -> bool:
-        with Admin(guarded.namesrv, credentials=OPERATOR) as admin:
+        with Admin(guarded.namesrv, credentials=OPERATOR, timeout_s=PATIENCE_S) as admin:
             stored = admin.describe_group(topic).offsets
         return sum(at for queue, at in stored.items() if queue.topic == topic) >= len(produced)
 
@@ -136,7 +136,7 @@ def test_what_is_wrong_is_refused(
     keys = guarded.keys(access_key, "of-somebody-else" if wrong == "secret" else secret_key)
     topic = "nobodys" if wrong == "topic" else TOPICS[kind]
     more = () if wrong == "nothing" else ("--credentials", keys)
-    with Admin(guarded.namesrv, credentials=OPERATOR) as admin:
+    with Admin(guarded.namesrv, credentials=OPERATOR, timeout_s=PATIENCE_S) as admin:
         before = admin.describe_topic(topic).messages
         child = signing.start("produce", "--topic", topic, "--count", "1", *more)
         out, _ = child.communicate(timeout=PATIENCE_S)
@@ -164,5 +164,7 @@ def test_our_tool_and_our_clients(guarded: GuardedGroup) -> None:
     thief = guarded.tool("status", keys=guarded.keys("operators", "not-the-secret"))
     assert thief.returncode == 3
     assert "Check signature failed for accessKey=operators" in thief.stdout + thief.stderr
-    with Admin(guarded.namesrv, credentials=read_credentials(operator)) as admin:
+    with Admin(
+        guarded.namesrv, credentials=read_credentials(operator), timeout_s=PATIENCE_S
+    ) as admin:
         assert [name for name in admin.list_topics() if name.startswith("of-")] == ["of-the-tool"]

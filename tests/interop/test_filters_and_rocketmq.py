@@ -63,7 +63,7 @@ def verdicts(cases: list[Case]) -> list[str]:
         capture_output=True,
         text=True,
         encoding="utf-8",
-        timeout=240,
+        timeout=600,
         check=True,
         cwd=Path.cwd(),
     ).stdout.splitlines()

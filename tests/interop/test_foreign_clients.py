@@ -10,6 +10,7 @@ import pytest
 
 from jepsen.processes import poll
 from tests.interop.conftest import (
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -22,7 +23,7 @@ from tests.interop.conftest import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-WAIT = ("--timeout", "60")
+WAIT = ("--timeout", "200")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_consumers_of_one_group_share_the_queues(
         def got() -> list[set[str]]:
             return [set(received(consumer.lines)) for consumer in (one, other)]
 
-        assert poll(lambda: set.union(*got()) >= set(produced), 90)
+        assert poll(lambda: set.union(*got()) >= set(produced), WAIT_S)
         assert set.union(*got()) == set(produced)
         assert all(got()), "one of the two consumers received nothing"
 
@@ -201,7 +202,7 @@ def wait_members(group: RunningGroup, consumer_group: str, count: int) -> None:
         header, body = request(group.wait_leader().address, 38, {"consumerGroup": consumer_group})
         return header["code"] == 0 and len(json.loads(body)["consumerIdList"]) == count
 
-    assert poll(has_members, 60), f"{consumer_group} has not {count} members after 60 s"
+    assert poll(has_members, WAIT_S), f"{consumer_group} has not {count} members"
 
 
 def test_a_refused_message_comes_back_through_the_retry_topic(
@@ -220,7 +221,7 @@ def test_a_refused_message_comes_back_through_the_retry_topic(
         "--reconsume-first",
         "1",
         "--timeout",
-        "90",
+        "200",
     )
     assert set(received(consumed)) == set(produced)
     assert any(

@@ -9,7 +9,7 @@ import pytest
 
 from jepsen.processes import poll
 from tests.interop.conftest import ForeignClient, RunningGroup, received, sent
-from tests.interop.java_consumers import QUEUES, Member, Stream, join_together, leave_to
+from tests.interop.java_consumers import QUEUES, WAIT_S, Member, Stream, join_together, leave_to
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -55,4 +55,4 @@ def test_two_that_join_together_share_and_the_one_that_stays_takes_over(
         def bodies() -> set[str]:
             return {line["body"] for member in (staying, leaving) for line in member.deliveries()}
 
-        assert poll(lambda: bodies() >= set(stream.sent), 60), set(stream.sent) - bodies()
+        assert poll(lambda: bodies() >= set(stream.sent), WAIT_S), set(stream.sent) - bodies()

@@ -9,6 +9,7 @@ import pytest
 
 from jepsen.processes import poll
 from tests.interop.conftest import (
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -30,7 +31,7 @@ def java5(group: RunningGroup) -> ForeignClient:
 def consume(java: ForeignClient, topic: str, *more: str) -> Listener:
     return Listener(
         java.start(
-            *("consume", "--topic", topic, "--group", topic, "--count", "20", "--timeout", "90"),
+            *("consume", "--topic", topic, "--group", topic, "--count", "20", "--timeout", "200"),
             *("--broker-rebalance", *more),
         )
     )
@@ -67,7 +68,7 @@ def test_it_pops_all_over_the_death_of_the_leader_and_what_failed_comes_again(
     assert set_mode(group, topic, "POP") == 0
     produced = sent(java5.run("produce", "--topic", topic, "--count", "20"))
     with consume(java5, topic, "--reconsume-first", "3") as consumer:
-        assert poll(lambda: len(received(list(consumer.lines))) >= 10, 90), consumer.lines[-3:]
+        assert poll(lambda: len(received(list(consumer.lines))) >= 10, WAIT_S), consumer.lines[-3:]
         kill_and_restart(group, topic)
         lines = consumer.wait_end()
     assert set(received(lines)) == set(produced)

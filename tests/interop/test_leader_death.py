@@ -6,6 +6,7 @@ import pytest
 
 from jepsen.processes import poll
 from tests.interop.conftest import (
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -58,14 +59,14 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         "--send-timeout-ms",
         "3000",  # the libraries' own
         "--timeout",
-        "300",
+        "600",
         *more,
     )
     with Listener(producer) as said:
         said.wait_lines(30)
         kill_and_restart(group, topic)
         before = len(sent(said.lines))
-        assert poll(lambda: len(sent(said.lines)) > before + 30, 120), "it did not recover"
+        assert poll(lambda: len(sent(said.lines)) > before + 30, WAIT_S), "it did not recover"
     lines = said.lines
     acknowledged = set(sent(lines))
     if client.kind != "cpp":
@@ -78,10 +79,10 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
             if line.get("status", "ERROR") != "ERROR":
                 assert there[line["queue_id"], line["queue_offset"]] == line["body_sha1"]
     consumer = client.start(
-        "consume", "--topic", topic, "--group", name, "--count", "10000", "--timeout", "300", *fast,
+        "consume", "--topic", topic, "--group", name, "--count", "10000", "--timeout", "600", *fast,
     )  # fmt: skip
     with Listener(consumer) as consumed:
-        assert poll(lambda: acknowledged <= set(received(consumed.lines)), 120)
+        assert poll(lambda: acknowledged <= set(received(consumed.lines)), WAIT_S)
 
 
 def test_delayed_messages_come_once_whoever_leads_when_they_are_due(
@@ -94,7 +95,7 @@ def test_delayed_messages_come_once_whoever_leads_when_they_are_due(
     kill_and_restart(group, topic)
     fast = ("--fast-timers",) if client.kind == "node" else ()
     consumed = client.run(
-        "consume", "--topic", topic, "--group", name, "--count", "12", "--linger", "3", "--timeout", "90", *fast,
+        "consume", "--topic", topic, "--group", name, "--count", "12", "--linger", "3", "--timeout", "200", *fast,
     )  # fmt: skip
     assert sorted(received(consumed)) == sorted(produced)
 
@@ -120,14 +121,14 @@ def test_a_message_given_back_comes_again_although_the_leader_died_meanwhile(
     fast = ("--fast-timers",) if client.kind == "node" else ()
     consumer = client.start(
         "consume", "--topic", topic, "--group", name, "--count", "3", "--reconsume-first", "1",
-        "--timeout", "110", *fast,
+        "--timeout", "300", *fast,
     )  # fmt: skip
     with Listener(consumer) as said:
         if client.kind == "node":
             assert poll(
-                lambda: any(line.get("event") == "follows_retries" for line in said.lines), 60
+                lambda: any(line.get("event") == "follows_retries" for line in said.lines), WAIT_S
             )
-        assert poll(lambda: retries_waiting(group) > waiting, 60), "nothing was sent back"
+        assert poll(lambda: retries_waiting(group) > waiting, WAIT_S), "nothing was sent back"
         kill_and_restart(group, topic)
         lines = said.wait_end()
     assert set(received(lines)) == set(produced)

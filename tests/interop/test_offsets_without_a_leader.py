@@ -20,6 +20,7 @@ import pytest
 
 from jepsen.processes import Group, Process, poll
 from tests.interop.conftest import (
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -111,10 +112,10 @@ def test_a_consumer_goes_on_where_its_group_was(
         for node in nodes:
             node.kill()
         nodes[0].start()
-        assert poll(nodes[0].is_listening, 60)
+        assert poll(nodes[0].is_listening, WAIT_S)
         consumer = ForeignClient(client.kind, namesrv).start(
             "consume", "--topic", topic, "--group", name, "--count", str(count), "--linger", "2",
-            "--timeout", "90", *options,
+            "--timeout", "200", *options,
         )  # fmt: skip
         lines = watch(consumer, nodes)
     offsets = [line["queue_offset"] for line in lines if line.get("action") == "ok"]

@@ -9,6 +9,7 @@ import pytest
 from dledger_mq import blocking
 from jepsen.processes import poll
 from tests.interop.conftest import (
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -33,28 +34,28 @@ def test_p3_an_orderly_consumer_goes_on_in_order_and_may_commit(
     topic = group.create_topic(name)
     consumer = client.start(
         "consume", "--topic", topic, "--group", name, "--orderly", "--count", str(ENOUGH),
-        "--timeout", "300",
+        "--timeout", "600",
     )  # fmt: skip
     producer = client.start(
         "produce", "--topic", topic, "--count", str(ENOUGH), "--interval-ms", "50", "--orderly",
         "--shards", str(SHARDS), "--key-prefix", "k", "--keep-going",
-        "--send-timeout-ms", "3000", "--timeout", "300",
+        "--send-timeout-ms", "3000", "--timeout", "600",
     )  # fmt: skip
     with Listener(consumer) as consumed:
         with Listener(producer) as produced:
             consumed.wait_lines(20)
             kill_and_restart(group, topic)
             before = len(sent(produced.lines))
-            assert poll(lambda: len(sent(produced.lines)) > before + RECOVERED, 120)
+            assert poll(lambda: len(sent(produced.lines)) > before + RECOVERED, WAIT_S)
         acknowledged = sent(produced.lines)
-        assert poll(lambda: set(acknowledged) <= set(received(consumed.lines)), 90)
-        with blocking.PullConsumer(group.namesrv, name) as reader:
+        assert poll(lambda: set(acknowledged) <= set(received(consumed.lines)), WAIT_S)
+        with blocking.PullConsumer(group.namesrv, name, timeout_s=WAIT_S) as reader:
             queues = reader.queues(topic)
 
             def committed() -> int:
                 return sum(reader.committed(queue) or 0 for queue in queues)
 
-            assert poll(lambda: committed() >= len(acknowledged) - SHARDS, 60), (
+            assert poll(lambda: committed() >= len(acknowledged) - SHARDS, WAIT_S), (
                 f"refused: {committed()}"
             )
         lines = list(consumed.lines)

@@ -14,6 +14,7 @@ import pytest
 from jepsen.processes import Group, poll
 from tests.interop.conftest import (
     JAVAS,
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -28,7 +29,7 @@ SETTINGS = "mappedFileSizeCommitLog=16777216\n"
 """Stops as they are in production: jepsen's usual settings make them short."""
 
 CLIENTS = ("cpp", "go", "node", "ours", *JAVAS)
-STOP_S = 60.0
+STOP_S = WAIT_S
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_no_client_sees_a_failed_send_when_the_leader_is_stopped_and_started(
                 Listener(
                     ForeignClient(kind, patient_group.namesrv).start(
                         *("produce", "--topic", topic, "--count", "10000", "--interval-ms", "60"),
-                        *("--keep-going", "--send-timeout-ms", "3000", "--timeout", "300"),
+                        *("--keep-going", "--send-timeout-ms", "3000", "--timeout", "800"),
                     )
                 )
             )

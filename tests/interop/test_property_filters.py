@@ -9,14 +9,14 @@ import pytest
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer
-from tests.interop.conftest import Listener, RunningGroup, client_or_skip, received, request
+from tests.interop.conftest import WAIT_S, Listener, RunningGroup, client_or_skip, received, request
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SQL = "n BETWEEN 10 AND 19 OR (colour = 'red' AND n >= 30)"
 COUNT = 40
 WANTED = {f"m{n}" for n in (*range(10, 20), 30, 33, 36, 39)}
-WAIT = ("--timeout", "90", "--linger", "1")
+WAIT = ("--timeout", "200", "--linger", "1")
 
 CONSUMERS = [
     ("java-4.9.8", ()),
@@ -31,7 +31,7 @@ CONSUMERS = [
 def topic(group: RunningGroup) -> str:
     """A topic with COUNT messages, numbered by the property `n`."""
     topic = group.create_topic("Numbered")
-    with Producer(group.namesrv, "numbering") as producer:
+    with Producer(group.namesrv, "numbering", timeout_s=WAIT_S) as producer:
         for n in range(COUNT):
             colour = ("red", "green", "blue")[n % 3]
             body = f"m{n}".encode()
@@ -69,7 +69,7 @@ def test_a_wrong_text_is_refused_at_the_start_with_its_place(
 ) -> None:
     client = client_or_skip(kind, group)
     asked = ("--topic", topic, "--group", name, "--sql", "n > 1 AND OR", "--count", "1")
-    out, _ = client.start("consume", *asked, *WAIT).communicate(timeout=200)
+    out, _ = client.start("consume", *asked, *WAIT).communicate(timeout=WAIT_S)
     summary = json.loads(out.splitlines()[-1])
     assert "CODE: 23" in summary["error"]
     assert "line 1, column 11: unexpected 'OR'" in summary["error"]

@@ -12,6 +12,7 @@ import pytest
 from jepsen.processes import poll, program
 from tests.interop.conftest import (
     JAVAS,
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -33,7 +34,7 @@ REQUEST_MS = "20000"
 @contextlib.contextmanager
 def replier(client: ForeignClient, topic: str, name: str) -> Iterator[Listener]:
     """A consumer that answers every message, until the block is left."""
-    asked = ("--topic", topic, "--group", name, "--count", "1000000", "--timeout", "200", "--reply")
+    asked = ("--topic", topic, "--group", name, "--count", "1000000", "--timeout", "800", "--reply")
     with Listener(client.start("consume", *asked)) as listener:
         listener.wait_lines(1)  # it has started
         yield listener
@@ -70,7 +71,7 @@ def test_each_request_gets_its_reply(
         with Listener(requests(clients[0], topic, 12)) as requester:
             lines = requester.wait_end()
         assert replied(lines) >= {each for each in range(12) if is_sure(asking, each)}, lines
-        assert poll(lambda: len([one for one in listener.lines if "reply" in one]) >= 12, 60)
+        assert poll(lambda: len([one for one in listener.lines if "reply" in one]) >= 12, WAIT_S)
         assert {one["reply"] for one in listener.lines if "reply" in one} == {"SEND_OK"}
 
 
@@ -90,7 +91,7 @@ def test_requests_are_replied_after_a_hand_over_and_after_the_death_of_the_leade
             """Wait until requests that were made from now on have got their replies."""
             begun = max((line["i"] for line in asking.lines), default=-1)
             assert poll(
-                lambda: len([one for one in replied(asking.lines) if one > begun + 1]) >= 6, 120
+                lambda: len([one for one in replied(asking.lines) if one > begun + 1]) >= 6, WAIT_S
             ), asking.lines[-20:]
 
         go_on()
@@ -99,13 +100,13 @@ def test_requests_are_replied_after_a_hand_over_and_after_the_death_of_the_leade
             [program("dledger"), "transfer", "--group", "broker-a", "-p", group.processes.peers],
             capture_output=True,
             check=False,
-            timeout=60,
+            timeout=WAIT_S,
         )
         assert done.returncode == 0, done.stderr
         group.wait_leader(other_than=leader, topic=topic)
         with replier(client, topic, name) as fresh:
             go_on()
-            assert poll(lambda: any(one.get("reply") == "SEND_OK" for one in fresh.lines), 60)
+            assert poll(lambda: any(one.get("reply") == "SEND_OK" for one in fresh.lines), WAIT_S)
         kill_and_restart(group, topic)
         go_on()
         assert "SEND_OK" in {one.get("reply") for one in old.lines[-20:]}

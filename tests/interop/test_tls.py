@@ -56,13 +56,13 @@ def goes_through(java: ForeignClient, group: TlsGroup, name: str) -> bool:
 
     Java's first handshake may take longer than the library waits for a route: then its first sends are lost.
     """
-    with Admin(group.processes.namesrv, tls=group.tls) as admin:
+    with Admin(group.processes.namesrv, tls=group.tls, timeout_s=TIMEOUT_S) as admin:
         admin.create_topic(name)
     child = java.start("produce", "--topic", name, "--count", str(COUNT), "--keep-going")
     out, err = child.communicate(timeout=TIMEOUT_S)
     produced = sent([json.loads(line) for line in out.splitlines()])
     assert produced, err[-3000:]
-    options = ("--count", str(len(produced)), "--timeout", "100")
+    options = ("--count", str(len(produced)), "--timeout", "200")
     consumed = java.run("consume", "--topic", name, "--group", f"G{name}", *options)
     return Counter(received(consumed)) == Counter(produced)
 

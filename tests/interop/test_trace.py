@@ -31,6 +31,7 @@ from jepsen.processes import SMALL_SEGMENTS, Group, poll, program
 from tests.interop.conftest import (
     JAVA_OPTIONS,
     JAVAS,
+    WAIT_S,
     ForeignClient,
     Listener,
     RunningGroup,
@@ -42,7 +43,7 @@ from tests.interop.test_mqadmin import tools
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PATIENCE_S = 150
+PATIENCE_S = WAIT_S
 
 
 @pytest.fixture(scope="module")
@@ -90,12 +91,12 @@ def test_each_reads_the_other_and_mqadmin_shows_both(
     taken: list[ReceivedMessage] = []
     to = ("--topic", topic, "--trace-topic", TRACE_TOPIC, "--steered")
     sending = java.start("produce", *to, "--count", "1", "--tag", "red", "--key-prefix", "k")
-    reading = java.start("consume", *to, "--count", "9", "--group", theirs, "--timeout", "200")
+    reading = java.start("consume", *to, "--count", "9", "--group", theirs, "--timeout", "500")
     assert reading.stdin is not None
     with (
         Listener(sending) as sent,
         Listener(reading) as read,
-        Producer(group.namesrv, "our-shop", trace=True) as producer,
+        Producer(group.namesrv, "our-shop", trace=True, timeout_s=WAIT_S) as producer,
         PushConsumer(
             group.namesrv,
             ours,
@@ -149,7 +150,7 @@ def test_a_custom_topic_and_transactions_are_read(
             "2",
             "--transaction",
             "--timeout",
-            "200",
+            "500",
             "--group",
             f"{name}-p",
         ),
@@ -164,7 +165,7 @@ def test_a_custom_topic_and_transactions_are_read(
     assert [one.ends[0].told.state for one in found] == ["COMMIT_MESSAGE", "ROLLBACK_MESSAGE"]
     words = ("messages", "trace", "-n", group.namesrv, "-i", keys[1], "-t", own, "--json")
     shown = subprocess.run(
-        [program("dledger-admin"), *words], capture_output=True, check=True, timeout=120
+        [program("dledger-admin"), *words], capture_output=True, check=True, timeout=WAIT_S
     )
     told = json.loads(shown.stdout)
     assert [each["state"] for each in told["transactions"]] == ["ROLLBACK_MESSAGE"]
@@ -214,7 +215,7 @@ def test_javas_decoder_reads_what_we_write(kind: str) -> None:
         input=base64.b64encode(body) + b"\n",
         capture_output=True,
         check=True,
-        timeout=120,
+        timeout=WAIT_S,
     )
     rows = [line.split("\t") for line in done.stdout.decode().splitlines() if line]
     read = []

@@ -9,7 +9,7 @@ import pytest
 from dledger_mq import Message, TransactionState
 from dledger_mq.blocking import TransactionProducer
 from jepsen.processes import poll
-from tests.interop.conftest import ForeignClient, Listener, RunningGroup, received
+from tests.interop.conftest import WAIT_S, ForeignClient, Listener, RunningGroup, received
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -24,7 +24,7 @@ def test_only_what_was_committed_is_consumed(
         return TransactionState.COMMIT if wanted else TransactionState.ROLLBACK
 
     with TransactionProducer(
-        group.namesrv, name, checker=lambda message: TransactionState.UNKNOWN
+        group.namesrv, name, checker=lambda message: TransactionState.UNKNOWN, timeout_s=WAIT_S
     ) as producer:
         for number in range(10):
             for word in ("no", "yes"):
@@ -32,7 +32,7 @@ def test_only_what_was_committed_is_consumed(
                 assert producer.send_in_transaction(Message(topic, body), local).is_confirmed
     lines = client.run(
         *("consume", "--topic", topic, "--group", name, "--count", "10"),
-        *("--timeout", "60", "--linger", "2"),
+        *("--timeout", "200", "--linger", "2"),
     )
     wanted_digests = [hashlib.sha1(f"yes {n}".encode()).hexdigest() for n in range(10)]
     assert sorted(received(lines)) == sorted(wanted_digests)
@@ -52,11 +52,11 @@ def test_what_a_foreign_producer_commits_or_is_asked_about(
         "--steered",
     )
     with Listener(producer) as said:
-        assert poll(lambda: any(line.get("summary") for line in said.lines), 120), said.lines
+        assert poll(lambda: any(line.get("summary") for line in said.lines), WAIT_S), said.lines
         produced = list(said.lines)
         lines = client.run(
             *("consume", "--topic", topic, "--group", name, "--count", "6"),
-            *("--timeout", "60", "--linger", "1"),
+            *("--timeout", "200", "--linger", "1"),
         )
     visible = [
         line["body_sha1"]

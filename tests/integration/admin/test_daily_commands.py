@@ -281,8 +281,9 @@ def examples() -> list[Command]:
 @pytest.mark.parametrize("row", examples(), ids=lambda row: "-".join(row.example.split()[:2]))
 def test_every_example_of_the_help_runs(group: Group, row: Command) -> None:
     """Exit code 1 says that what the example names is not there: an id, a key; 3 that there is nothing to judge yet."""
-    words = row.example.replace("127.0.0.1:9876", group.namesrv).split()
-    ended = run_here(dledger_admin, *words)
+    words = row.example.replace("127.0.0.1:9876", group.namesrv)
+    words = words.replace("data/n0", str(group.folder / "n0"))
+    ended = run_here(dledger_admin, *words.split())
     assert ended.returncode in ((0, 1, 3) if row in COMMANDS else (0, 1)), ended
     assert "Traceback" not in ended.stderr
     assert ended.stdout or ended.stderr

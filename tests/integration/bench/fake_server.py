@@ -39,6 +39,10 @@ class FakeServer:
         for thread in self._threads:
             thread.join()
 
+    def forget(self) -> None:
+        """Begin anew with what is noted."""
+        self.headers, self.bodies, self.connections = [], [], 0
+
     def _accept(self) -> None:
         while True:
             try:

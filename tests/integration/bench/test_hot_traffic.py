@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,8 +14,31 @@ from jepsen.processes import SMALL_SEGMENTS
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
 
+PACES_S = (1.5, 15.0, 60.0)
+"""Of a part; the longer ones are for a machine on which nothing was acknowledged in the shorter."""
+
+
+def in_the_end(measure: Callable[[float], Any], is_enough: Callable[[Any], object]) -> Any:
+    """Measure in the shortest parts that show something; again, as it asks, where another node began to lead."""
+    for seconds in PACES_S:
+        try:
+            found = measure(seconds)
+        except RuntimeError as error:
+            if "run it again" not in str(error) or seconds == PACES_S[-1]:
+                raise
+        else:
+            if is_enough(found):
+                break
+    return found
+
+
 def test_an_empty_member_catches_up_and_what_sends_took_is_known(tmp_path: Path) -> None:
-    result = catch_up.measure(tmp_path / "g", mib=24, seconds=1, per_s=50, rate_mib=64)
+    result = in_the_end(
+        lambda seconds: catch_up.measure(
+            tmp_path / f"{seconds}", mib=24, seconds=seconds, per_s=50, rate_mib=64
+        ),
+        lambda result: result.without.count,
+    )
     assert result.log_mib >= 24
     assert result.mib_per_s > 0
     assert result.without.count > 0
@@ -22,7 +47,12 @@ def test_an_empty_member_catches_up_and_what_sends_took_is_known(tmp_path: Path)
 
 
 def test_readers_of_old_messages_get_them_and_what_sends_took_is_known(tmp_path: Path) -> None:
-    result = cold_readers.measure(tmp_path / "g", mib=24, readers=3, seconds=1.5, per_s=50)
+    result = in_the_end(
+        lambda seconds: cold_readers.measure(
+            tmp_path / f"{seconds}", mib=24, readers=3, seconds=seconds, per_s=50
+        ),
+        lambda result: result.with_it.count,
+    )
     assert result.read_mib_per_s > 0
     assert result.with_it.count > 0
     assert 0 < result.with_it.p50_us <= result.with_it.p99_us
@@ -43,13 +73,18 @@ class Told:
 
 def test_a_log_that_grows_is_opened_read_and_caught_up_with(tmp_path: Path) -> None:
     told = Told()
-    rows, caught_up = log_size.measure(
-        tmp_path / "g",
-        [24, 48],
-        log_size.SizeLoad(readers=3, seconds=1.5, per_s=50),
-        told,
-        settings=SMALL_SEGMENTS + "snapshotLogBytes=16777216\n",
-    )
+
+    def measure(seconds: float) -> Any:
+        told.lines.clear()
+        return log_size.measure(
+            tmp_path / f"{seconds}",
+            [24, 48],
+            log_size.SizeLoad(readers=3, seconds=seconds, per_s=50),
+            told,
+            settings=SMALL_SEGMENTS + "snapshotLogBytes=16777216\n",
+        )
+
+    rows, caught_up = in_the_end(measure, lambda found: all(row.without.count for row in found[0]))
     assert [row.log_mib >= wanted for row, wanted in zip(rows, (24, 48), strict=True)] == [True] * 2
     assert len(told.lines) == len(rows)
     for row in rows:

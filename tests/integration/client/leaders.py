@@ -18,7 +18,7 @@ ROUTE_WAIT_S = 0.05
 KILL_LEADER = "kill:leader"
 
 
-async def wait_for_queues(producer: Producer, topic: str, timeout_s: float = 90) -> None:
+async def wait_for_queues(producer: Producer, topic: str, timeout_s: float = 240) -> None:
     """Wait until somebody serves the topic, or would create it."""
     with trio.fail_after(timeout_s):
         while True:

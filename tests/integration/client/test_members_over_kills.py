@@ -11,7 +11,7 @@ from dledger_mq import Message, MessageQueue, Producer, PushConsumer, ReceivedMe
 from dledger_mq.client.rebalance import Strategy, allocate_average, by_consistent_hash
 from jepsen.processes import Group
 from tests.integration.client.leaders import killer_of, wait_for_queues
-from tests.integration.client.test_real_group import until
+from tests.integration.client.test_real_group import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -82,7 +82,7 @@ async def test_q5_i7_nothing_is_left_out_while_leaders_die_and_members_change(
 
     async with (
         killer_of(group, kills=KILLS, period_s=2.5, down_s=0.7) as killer,
-        Producer(group.namesrv, "p", timeout_s=60) as producer,
+        Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer,
     ):
         await wait_for_queues(producer, TOPIC)
         async with member(group, *groups[0]), member(group, *groups[1]):

@@ -11,7 +11,7 @@ from dledger_mq import Message, MessageQueue, Producer, PushConsumer, ReceivedMe
 from dledger_mq.client.consume_results import ConsumeResult
 from jepsen.processes import Group
 from tests.integration.client.leaders import killer_of, wait_for_queues
-from tests.integration.client.test_real_group import until
+from tests.integration.client.test_real_group import PATIENCE_S, until
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -86,7 +86,7 @@ async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
     consumed, sent, stop = Consumed(), dict.fromkeys(KEYS, 0), trio.Event()
     async with (
         killer_of(group, kills=KILLS, period_s=2.5, down_s=0.7) as killer,
-        Producer(group.namesrv, "p", timeout_s=60) as producer,
+        Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer,
         member(group, consumed) as first,
     ):
         await wait_for_queues(producer, "Ordered")
@@ -103,7 +103,7 @@ async def test_p_order_of_every_key_holds_while_leaders_die_and_members_change(
             stop.set()
             consumed.moved.set()
         # A member that leaves while nobody leads cannot give its locks back: they expire after 60 s.
-        await until(lambda: all(len(set(consumed.numbers[key])) == sent[key] for key in KEYS), 150)
+        await until(lambda: all(len(set(consumed.numbers[key])) == sent[key] for key in KEYS), 300)
     assert killer.done == KILLS
     assert has_enough(sent, consumed)
     assert consumed.overlaps == 0

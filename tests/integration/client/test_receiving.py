@@ -33,7 +33,7 @@ LONG_S = 3600.0
 
 async def send(group: Group, topic: str, count: int, tags: str | None = None) -> None:
     """Send numbers to one queue."""
-    async with Producer(group.namesrv, "p", timeout_s=60) as producer:
+    async with Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer:
         await wait_for_queues(producer, topic)
         queue = (await producer.queues(topic))[0]
         for number in range(count):
@@ -128,7 +128,7 @@ async def test_what_was_acknowledged_never_comes_again_while_leaders_die(group: 
     misnamed: list[AckError] = []
 
     async def produce(is_over: trio.Event) -> None:
-        async with Producer(group.namesrv, "p", timeout_s=60) as producer:
+        async with Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer:
             while not is_over.is_set():
                 body = b"%d" % len(wanted)
                 await producer.send(Message(topic, body))
@@ -159,7 +159,7 @@ async def test_what_was_acknowledged_never_comes_again_while_leaders_die(group: 
             timeout_s=PATIENCE_S,
         )
 
-    async with Producer(group.namesrv, "p", timeout_s=60) as producer:
+    async with Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer:
         await wait_for_queues(producer, topic)
     async with (
         killer_of(group, kills=KILLS, period_s=6, down_s=2) as killer,

@@ -13,10 +13,11 @@ from dledger_mq.client.pull_consumer import PullConsumer
 from dledger_mq.remoting.codes import ResponseCode
 from jepsen.processes import Group, poll
 from tests.integration.client.leaders import wait_for_queues
+from tests.integration.client.test_real_group import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
-TIMEOUT_S = 12.0
+TIMEOUT_S = 20.0
 """A node holds a pull for 2.5 s before it says that nobody leads; asked until then, it must have said so at last."""
 
 
@@ -28,7 +29,7 @@ async def test_a_restarted_node_without_others_does_not_say_that_there_is_no_top
         group.wait_listening()
         queue = MessageQueue("Orders", group.group, 0)
         async with (
-            Producer(group.namesrv, "p") as producer,
+            Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer,
             PullConsumer(group.namesrv, "g", timeout_s=TIMEOUT_S) as consumer,
         ):
             await wait_for_queues(producer, "Orders")

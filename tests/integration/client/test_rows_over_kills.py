@@ -77,7 +77,7 @@ class Job:
 
 async def everything(group: Group, queues: tuple[MessageQueue, ...]) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
-    async with PullConsumer(group.namesrv, "reader") as reader:
+    async with PullConsumer(group.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
         for queue in queues:
             offset, end = 0, await reader.max_offset(queue)
             while offset < end:
@@ -94,7 +94,7 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
         IdempotentProducer(group.namesrv, "p") as producer,
     ):
         await wait_for_queues(producer, TOPIC)
-        await producer.send(Message(TOPIC, b"there is a topic now"))
+        await producer.send(Message(TOPIC, b"there is a topic now"), timeout_s=PATIENCE_S)
         job = Job(producer, await producer.queues(TOPIC))
         async with trio.open_nursery() as working:
             working.start_soon(job.run, stop)
@@ -102,7 +102,7 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
             await until(lambda: job.batches > 5)
             stop.set()
         late = await producer.send_rows(
-            rows_of(0, 0), sink_id=SINK, batch_id=0, queue=job.queues[0]
+            rows_of(0, 0), sink_id=SINK, batch_id=0, queue=job.queues[0], timeout_s=PATIENCE_S
         )
         assert not late.stored_count, "the batch is over"
         found = await everything(group, job.queues)
@@ -124,7 +124,7 @@ async def test_every_row_stands_once_while_leaders_die(group: Group) -> None:
 def is_made(producer: sync.Producer, topic: str) -> bool:
     """Send to a topic, which makes it, once brokers are there."""
     try:
-        return bool(producer.send(Message(topic, b"there is a topic now")))
+        return bool(producer.send(Message(topic, b"there is a topic now"), timeout_s=PATIENCE_S))
     except ClientError:
         return False
 
@@ -136,5 +136,7 @@ def test_without_async_and_with_delays(group: Group) -> None:
         delayed = [Row(row_key("a"), Message("Delayed", b"later", delay_level=2, tags="T"))]
         large = [Row(row_key("b"), Message("Delayed", b"x" * 20_000))]
         for rows, stored in ((delayed, True), (delayed, False), (large, True), (large, False)):
-            result = producer.send_rows(rows, sink_id="d", batch_id=1, queue=queue)
+            result = producer.send_rows(
+                rows, sink_id="d", batch_id=1, queue=queue, timeout_s=PATIENCE_S
+            )
             assert result.stored == (stored,)

@@ -72,7 +72,7 @@ async def leaders_of(group: Group) -> AsyncIterator[Leaders]:
 
 async def seen(group: Group, topic: str) -> Counter[bytes]:
     found: Counter[bytes] = Counter()
-    async with PullConsumer(group.namesrv, "reader") as reader:
+    async with PullConsumer(group.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
         for queue in await reader.queues(topic):
             offset = await reader.min_offset(queue)
             while not (pulled := await reader.pull(queue, offset)).is_empty:
@@ -96,7 +96,9 @@ async def no_check(message: ReceivedMessage) -> TransactionState:
 async def test_the_leader_dies_between_half_message_and_end(quick_group: Group) -> None:
     async with (
         leaders_of(quick_group) as leaders,
-        TransactionProducer(quick_group.namesrv, "p1", checker=no_check) as producer,
+        TransactionProducer(
+            quick_group.namesrv, "p1", checker=no_check, timeout_s=PATIENCE_S
+        ) as producer,
     ):
         await wait_for_queues(producer, "Between")
         for wanted in (COMMIT, ROLLBACK):
@@ -123,7 +125,9 @@ async def test_the_leader_dies_between_end_and_answer(quick_group: Group) -> Non
     delays_s = (0.0, 0.0005, 0.001, 0.002, 0.004)
     async with (
         leaders_of(quick_group) as leaders,
-        TransactionProducer(quick_group.namesrv, "p2", checker=no_check) as producer,
+        TransactionProducer(
+            quick_group.namesrv, "p2", checker=no_check, timeout_s=PATIENCE_S
+        ) as producer,
     ):
         await wait_for_queues(producer, "Answer")
         for delay_s in delays_s:
@@ -166,7 +170,9 @@ async def test_the_next_leader_asks_about_what_is_open(quick_group: Group) -> No
 
     async with (
         leaders_of(quick_group) as leaders,
-        TransactionProducer(quick_group.namesrv, "p3", checker=check) as producer,
+        TransactionProducer(
+            quick_group.namesrv, "p3", checker=check, timeout_s=PATIENCE_S
+        ) as producer,
     ):
         await wait_for_queues(producer, "Asked")
         name = await leaders.name()

@@ -22,8 +22,15 @@ from jepsen.processes import poll
 from jepsen.reports.folder import read_folder
 from jepsen.systems.api import Subject
 from jepsen.workloads import delay
-from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, rounds_of_work, until_found
-from tests.integration.jepsen.test_broken_programs import start_broken
+from tests.integration.jepsen.breaking import (
+    PATIENCE_S,
+    TIME_LIMIT_S,
+    after_work,
+    be_patient,
+    rounds_of_work,
+    until_found,
+)
+from tests.integration.jepsen.test_broken_programs import start_broken, stop_once_found
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -37,16 +44,17 @@ def results(ops: list[Op], settings: run.RunSettings) -> dict[str, CheckResult]:
 @pytest.fixture(autouse=True)
 def _at_any_speed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run in this process; how much a busy machine does in a time, and how late, is not looked at."""
+    be_patient(monkeypatch)
     monkeypatch.setattr(work, "FLOOR_RATE_MAX", 0.0)
     monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
-    monkeypatch.setattr(demo, "LATE_NS", 60 * SECOND_NS)
+    monkeypatch.setattr(demo, "LATE_NS", round(PATIENCE_S * SECOND_NS))
     monkeypatch.setattr(run, "DIGESTS_S", 0.0)  # marks come every ten seconds: too long for this
 
 
 def test_a_killed_leader_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(run, "DIGESTS_S", 60.0)
+    monkeypatch.setattr(run, "DIGESTS_S", PATIENCE_S)
     enough = {"send": 40, "txn": 4, "frames": 6, "committed": 2, "commit": 1}
     monkeypatch.setattr(demo, "in_rounds", rounds_of_work(enough))
     folder = tmp_path / "run"
@@ -70,7 +78,7 @@ def test_a_killed_leader_loses_nothing(
     assert (result["ordered"]["lost"], result["ordered"]["violations"]) == (0, 0)
     assert (result["sends"]["wrong"], result["sends"]["lost"]) == (0, 0)
     assert result["sends"]["compared"] > 0
-    assert 0 < result["failover_ms"]["max"] < 60_000
+    assert result["failover_ms"]["max"] > 0
     for said in ("kill -9", "Messages", "1 of 1 kills overcome", "VALID"):
         assert said in ended.err
     summary, ops = read_folder(folder)
@@ -82,7 +90,7 @@ def test_a_killed_leader_loses_nothing(
 async def a_machine_dies(system: Subject) -> None:
     system.node("n1").kill()
     system.node("n1").start()
-    assert await system.wait_whole(60)
+    assert await system.wait_whole(PATIENCE_S)
 
 
 def test_a_killed_machine_of_several_groups_loses_nothing(
@@ -124,35 +132,24 @@ def test_a_history_with_one_message_removed_from_all_reads_is_not_valid(tmp_path
     assert [anomaly.kind for anomaly in found.anomalies] == ["lost"]
 
 
-@pytest.mark.parametrize(
-    ("mistake", "checker", "kinds"),
-    [
-        (
-            "half_visible",
-            "transactions",
-            {"half-visible", "rolled-back-visible", "undecided-visible"},
-        ),
-        ("timer_early", "delay", {"early"}),
-    ],
-)
 def test_a_broken_broker_is_found_out_and_a_person_is_told(
-    mistake: str,
-    checker: str,
-    kinds: set[str],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    start_broken(monkeypatch, tmp_path, mistake)
+    """By one mistake; that each is found by its checker, other runs show (test_broken_programs.py)."""
+    start_broken(monkeypatch, tmp_path, "half_visible")
+    stop_once_found(monkeypatch)
     monkeypatch.setattr(delay, "DELAY_MS", (1000, 2000))
     monkeypatch.setattr(delay, "LEVEL_MS", {1: 1000})
-    monkeypatch.setattr(demo, "by_schedule", until_found({f"{checker}/{checker}": kinds}))
+    kinds = {"half-visible", "rolled-back-visible", "undecided-visible"}
+    monkeypatch.setattr(demo, "by_schedule", until_found({"transactions/transactions": kinds}))
     folder = tmp_path / "run"
     words = ["--no-cpp", "--groups", "1", "--kills", "0", "--seconds", str(TIME_LIMIT_S)]
     assert demo.main([*words, "--keep", str(folder)]) == 1
     said = capsys.readouterr().out
     assert "INVALID" in said
-    assert f"/{checker})" in said.replace("\n", "")
+    assert "/transactions)" in said.replace("\n", "")
     assert str(folder / "report.html") in said.replace("\n", "")
 
 
@@ -187,21 +184,21 @@ def test_an_interrupted_demo_leaves_no_process_behind(
     tmp_path: Path, number: signal.Signals, groups: int
 ) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "jepsen.demo", "--no-cpp", "--kills", "0", "--seconds", "60"]
+    command = [sys.executable, "-m", "jepsen.demo", "--no-cpp", "--kills", "0", "--seconds", "600"]
     command += ["--groups", str(groups)]
     process = subprocess.Popen(
         [*command, "--keep", str(folder)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
         history = folder / "history.jsonl"
-        assert poll(lambda: history.exists() and history.stat().st_size > 0, 60)
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, PATIENCE_S)
         children = children_of(process.pid)
         assert len(children) == (4 if groups == 1 else 3)
         children += [each for child in children for each in children_of(child)]
         assert len(children) == (4 if groups == 1 else 15)
         process.send_signal(number)
-        assert process.wait(60) == 130
-        assert poll(lambda: not any(map(runs, children)), 60)
+        assert process.wait(PATIENCE_S) == 130
+        assert poll(lambda: not any(map(runs, children)), PATIENCE_S)
     finally:
         process.kill()
         process.communicate()

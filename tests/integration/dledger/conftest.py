@@ -16,9 +16,12 @@ from dledger import SyncClient
 from dledger.cli import main as dledger_command
 from jepsen.ports import free_ports
 from jepsen.processes import poll
-from tests.integration.commands import run_here
+from tests.integration.commands import Ended, run_here
 
-PATIENCE_S = 60
+PATIENCE_S = 120
+"""Nothing takes that long, on whatever machine; a test that waits for more has failed."""
+
+NODES = ("n0", "n1", "n2")
 
 
 class Cluster:
@@ -39,18 +42,24 @@ class Cluster:
             *("--secret-file", str(self.secret_file), *options),
         ]
 
-    def run(
-        self, name: str, *options: str, stdin: bytes | None = None
-    ) -> subprocess.CompletedProcess[bytes]:
+    def run(self, name: str, *options: str) -> Ended:
+        """Run a command to its end, in this process: a start of Python may take ten seconds."""
         if name == "append" and "--timeout" not in options:
-            options = (*options, "--timeout", str(PATIENCE_S // 2))
-        return subprocess.run(
+            # Again when a leader changes meanwhile: how often that happens is a matter of the machine.
+            options = (*options, "--timeout", str(PATIENCE_S), "--retry-unknown")
+        _, _, _, *words = self.command(name, *options)
+        return run_here(dledger_command, *words)
+
+    def run_apart(self, name: str, *options: str, stdin: bytes | None = None) -> Ended:
+        """Run a command to its end, in a process of its own."""
+        ended = subprocess.run(
             self.command(name, *options),
             capture_output=True,
             timeout=PATIENCE_S,
             input=stdin,
             check=False,
         )
+        return Ended(ended.returncode, ended.stdout.decode(), ended.stderr.decode())
 
     def start(self, node_id: str, *options: str) -> subprocess.Popen[bytes]:
         command = self.command(
@@ -62,7 +71,7 @@ class Cluster:
         return process
 
     def start_all(self) -> None:
-        for node_id in ("n0", "n1", "n2"):
+        for node_id in NODES:
             self.start(node_id)
 
     def kill(self, node_id: str) -> None:
@@ -77,9 +86,16 @@ class Cluster:
         return SyncClient(self.peers, secret="geheim", timeout_s=PATIENCE_S)
 
     def status(self) -> dict[str, dict[str, object]]:
-        _, _, _, *words = self.command("status", "--json")
-        result = run_here(dledger_command, *words)
+        result = self.run("status", "--json")
         return {member["id"]: member for member in json.loads(result.stdout)["members"]}
+
+    def wait_whole(self) -> None:
+        """Wait until every member runs and hears all others."""
+
+        def is_whole() -> bool:
+            return all(each.get("hears") == list(NODES) for each in self.status().values())
+
+        assert poll(is_whole, PATIENCE_S), self.status()
 
     def leader_id(self) -> str:
         """Who serves; an append has just shown that somebody does."""

@@ -16,6 +16,7 @@ from dledger import EntryKind, Index, LogConfig, LogServer, SnapshotMachine, Ter
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Position
 from jepsen.ports import free_ports
+from tests.integration.dledger.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.integration
 
@@ -85,7 +86,7 @@ def test_three_nodes_add_and_nothing_is_forgotten(terminals: Terminals) -> None:
 def test_it_ends_with_its_input(terminals: Terminals) -> None:
     terminals.add(0, 1)
     for process in terminals.nodes:
-        process.communicate(timeout=30)
+        process.communicate(timeout=PATIENCE_S)
     assert [process.returncode for process in terminals.nodes] == [0, 0, 0]
 
 
@@ -118,11 +119,11 @@ async def test_a_restart_begins_with_the_snapshot(tmp_path: Path) -> None:
     for begins_with in (0, 3):
         counter = module.Counter()
         server = LogServer(config, counter)
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 await nursery.start(server.run)
                 assert counter.value == begins_with
-                await server.forwarder.append(b"3", timeout_s=30)
+                await server.forwarder.append(b"3", timeout_s=PATIENCE_S)
                 assert server.reader.snapshotter is not None
                 assert await server.reader.snapshotter.take()
                 nursery.cancel_scope.cancel()

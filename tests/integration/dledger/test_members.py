@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from jepsen.processes import poll
+from tests.integration.dledger.conftest import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
-
-PATIENCE_S = 60
 
 
 @contextmanager
@@ -30,11 +29,11 @@ def refusal(cluster: Any, node_id: str, peers: str) -> str:
     with other_peers(cluster, peers):
         store = str(cluster.folder / node_id)
         try:
-            ended = cluster.run("server", "--id", node_id, "--store", store)
+            ended = cluster.run_apart("server", "--id", node_id, "--store", store)
         except subprocess.TimeoutExpired:
             pytest.fail(f"{node_id} runs with {peers}")
     assert ended.returncode == 2, ended.stderr
-    return str(ended.stderr.decode())
+    return str(ended.stderr)
 
 
 def test_a_node_with_edited_peers_does_not_start_and_the_group_stays_whole(cluster: Any) -> None:
@@ -56,7 +55,7 @@ def test_a_node_with_edited_peers_does_not_start_and_the_group_stays_whole(clust
 
 def test_an_empty_store_with_other_peers_is_refused_by_those_that_it_meets(cluster: Any) -> None:
     cluster.start_all()
-    cluster.leader_id()
+    cluster.wait_whole()  # else n2 might have no store yet
     cluster.kill("n2")
     own = cluster.peers.split(";")[2]
     with other_peers(cluster, own):

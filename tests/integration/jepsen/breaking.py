@@ -7,21 +7,57 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+import pytest
 import trio
 
+from jepsen import run
 from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
+from jepsen.generators import SECOND_NS
 from jepsen.history.ops import Op, OpLog
+from jepsen.nemeses import schedule, votes
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import FaultSchedule
 from jepsen.run import Breaker, BreakerMaker, RunSettings, by_schedule, run_checkers
+from jepsen.systems import log as log_system
+from jepsen.systems import machines
 from jepsen.systems.api import Subject
+from jepsen.workloads import delay, log_set, ordered, queue, reading, transactions
 
-TIME_LIMIT_S: Final = 120.0
+TIME_LIMIT_S: Final = 480.0
 """For runs that end by themselves: it is met when something hangs."""
+
+PATIENCE_S: Final = 240.0
+"""Nothing takes that long on whatever machine."""
+
+CALL_S: Final = 30.0
+"""For a call of a client, which a machine that stands still for seconds answers late."""
 
 POLL_S: Final = 0.02
 LOOK_S: Final = 0.5
+
+
+def be_patient(patch: pytest.MonkeyPatch) -> None:
+    """Let runs in this process wait longer for what comes: no run is longer for it where it comes at once."""
+    settle_ns = round(PATIENCE_S * SECOND_NS)
+    for module, names, value in (
+        (run, ("READY_S", "SETUP_S", "WHOLE_S"), PATIENCE_S),
+        (schedule, ("WHOLE_S", "CURE_S"), PATIENCE_S),
+        (machines, ("FREEZE_S", "GONE_S"), PATIENCE_S),
+        (votes, ("GRANT_S",), CALL_S),
+        (delay, ("TIMEOUT_S",), CALL_S),
+        (transactions, ("TIMEOUT_S",), CALL_S),
+        (ordered, ("TIMEOUT_S",), CALL_S),
+        (queue, ("SEND_TIMEOUT_S", "READ_TIMEOUT_S"), CALL_S),
+        (log_system, ("TIMEOUT_S",), CALL_S),
+        (delay, ("SETTLE_NS",), settle_ns),
+        (transactions, ("SETTLE_NS",), settle_ns),
+        (reading, ("FINAL_TIMEOUT_NS",), settle_ns),
+        (ordered, ("FINAL_TIMEOUT_NS",), settle_ns),
+        (log_set, ("FINAL_TIMEOUT_NS",), settle_ns),
+    ):
+        for name in names:
+            patch.setattr(module, name, value)
 
 
 class AfterWork:

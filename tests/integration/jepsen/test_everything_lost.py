@@ -24,7 +24,7 @@ from jepsen.systems.api import Subject
 from jepsen.systems.brokers import brokers
 from jepsen.workloads import queue, transactions
 from jepsen.workloads.reading import Reader
-from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work
+from tests.integration.jepsen.breaking import PATIENCE_S, TIME_LIMIT_S, after_work
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -44,15 +44,18 @@ async def delete_topics(system: Subject) -> None:
     async with trio.open_nursery() as nursery:
         links = Links(nursery, Opaques(), lambda *_: None)
         link = links.get(brokers(system).nodes[0].address)
-        for topic in queue.TOPICS:
-            await _delete(link, topic)
+        with trio.fail_after(PATIENCE_S):
+            for topic in queue.TOPICS:
+                while not await _is_deleted(link, topic):
+                    await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
 
 
-async def _delete(link: Link, topic: str) -> None:
+async def _is_deleted(link: Link, topic: str) -> bool:
+    """Order it; nobody may lead just now."""
     code = RequestCode.DELETE_TOPIC_IN_BROKER
-    answer = await link.call(code, {"topic": topic}, timeout_s=5.0)
-    assert answer.code == ResponseCode.SUCCESS, answer.remark
+    answer = await link.call(code, {"topic": topic}, timeout_s=PATIENCE_S)
+    return answer.code == ResponseCode.SUCCESS
 
 
 def nobody_reads(

@@ -14,6 +14,7 @@ from jepsen.nemeses.limits import CGROUPS, CPU, CgroupError, hierarchy
 from jepsen.nemeses.limits import OWN as OWN_CGROUP
 from jepsen.nemeses.namespaces import lacking_namespaces
 from jepsen.processes import is_running, poll
+from tests.integration.jepsen.breaking import PATIENCE_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -40,10 +41,10 @@ def interrupted(
     with (folder.parent / "said").open("wb") as said:
         run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=said)
     try:
-        assert poll(lambda: history.exists() and STRUCK in history.read_text(), 110)
+        assert poll(lambda: history.exists() and STRUCK in history.read_text(), PATIENCE_S)
         run.send_signal(number)
         run.send_signal(number)
-        out, _ = run.communicate(timeout=110)
+        out, _ = run.communicate(timeout=PATIENCE_S)
     finally:
         run.kill()
     assert run.returncode == 130

@@ -14,14 +14,14 @@ from jepsen.processes import is_running, poll
 from jepsen.run import RunSettings, execute
 from jepsen.systems.api import SystemOptions
 from jepsen.systems.machines import Machine, MachineSystem, machine_system
-from tests.integration.jepsen.breaking import TIME_LIMIT_S
+from tests.integration.jepsen.breaking import PATIENCE_S, TIME_LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROCESSES = 4
 """A name server and a member of each of three groups."""
 
-WAIT_S = 60.0
+WAIT_S = PATIENCE_S
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_crash_leaves_the_supervisor_which_starts_everything_again(
 def test_an_orderly_stop_ends_every_process(system: MachineSystem) -> None:
     victim = machine(system, "n1")
     pids = victim.child_pids()
-    assert victim.stop() == 0
+    assert victim.stop(WAIT_S) == 0
     assert all(map(is_gone, pids))
     assert victim.take_unexpected_exits() == []
     victim.start()

@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from jepsen import cli
 from jepsen.catalogue import make_faults, network_for
 from jepsen.guards import GUARDS
 from jepsen.measure import in_rounds
 from jepsen.processes import is_running, poll
 from jepsen.reports.folder import write_folder
 from jepsen.run import RunSettings, execute
-from tests.integration.jepsen.breaking import TIME_LIMIT_S
+from tests.integration.commands import run_here
+from tests.integration.jepsen.breaking import PATIENCE_S, TIME_LIMIT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -35,9 +37,10 @@ RUNS = [
 
 
 def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the summary of `--json`, and what was said to people."""
-    command = [sys.executable, "-m", "jepsen.cli", *arguments, "--json"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    """Exit code, the summary of `--json`, and what was said to people; in this process, which has patience."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cli, "sigterm_as_interrupt", lambda: None)
+        ended = run_here(cli.main, *arguments, "--json")
     return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
 
@@ -96,12 +99,12 @@ def test_an_interrupted_run_leaves_no_process_behind(
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     try:
         history = folder / "history.jsonl"
-        assert poll(lambda: history.exists() and history.stat().st_size > 0, 60)
+        assert poll(lambda: history.exists() and history.stat().st_size > 0, PATIENCE_S)
         children = children_of(process.pid)
         assert len(children) >= 5, "a name server, three brokers and the proxies"
         process.send_signal(number)
-        assert process.wait(60) == 130
-        assert poll(lambda: not any(is_running(child) for child in children), 60)
+        assert process.wait(PATIENCE_S) == 130
+        assert poll(lambda: not any(is_running(child) for child in children), PATIENCE_S)
     finally:
         process.kill()
         process.communicate()

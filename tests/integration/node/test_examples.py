@@ -58,7 +58,7 @@ def test_systemd_finds_nothing_wrong_with_the_unit(tmp_path: Path) -> None:
         [analyse, "verify", "--man=no", str(unit)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=240,
         check=False,
     )
     assert (found.returncode, found.stderr) == (0, "")

@@ -26,7 +26,7 @@ def admin(*words: str) -> subprocess.CompletedProcess[str]:
 
 def members_of(*where: str) -> dict[str, str]:
     """The group's members, id to kind."""
-    listed = admin("members", "list", *where, "--timeout", "60", "--json")
+    listed = admin("members", "list", *where, "--timeout", "200", "--json")
     assert listed.returncode == 0, listed.stderr
     return {each["id"]: each["kind"] for each in json.loads(listed.stdout)["members"]}
 
@@ -73,11 +73,11 @@ def test_a_second_machine_joins_with_the_secret_and_takes_the_place_of_the_first
             assert (refused.returncode, cause in refused.stderr) == (1, True), refused.stderr
         where = (*where, "--secret-file", secret)
         assert members_of(*where) == {"n0": "voter"}
-        added = admin(*shlex.split(order)[1:], "--timeout", "60")
+        added = admin(*shlex.split(order)[1:], "--timeout", "200")
         assert added.returncode == 0, added.stderr
         assert members_of(*where) == {"n0": "voter", "n1": "voter"}
         # The first one leaves.
-        removed = admin("members", "remove", "n0", *where, "--timeout", "60")
+        removed = admin("members", "remove", "n0", *where, "--timeout", "200")
         assert removed.returncode == 0, removed.stderr
         assert cluster.run("alpha", "stop").returncode == 0
         cluster.file.write_text(f'left = ["alpha"]\n{cluster.file.read_text()}')

@@ -32,7 +32,7 @@ def test_a_machine_that_takes_tls_only_and_logs_as_it_is_told(tmp_path: Path) ->
     cluster = Cluster(tmp_path, machines={"alpha": HOST}, head=head)
     with (
         running(cluster),
-        Producer(cluster.name_servers, "p", tls=tls) as producer,
+        Producer(cluster.name_servers, "p", tls=tls, timeout_s=20.0) as producer,
         Producer(cluster.name_servers, "p", timeout_s=1.0) as in_plain_text,
     ):
 

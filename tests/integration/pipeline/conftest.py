@@ -18,7 +18,7 @@ from dledger_mq.blocking import Producer
 from jepsen.processes import Group
 from pipeline.errors import InconclusiveError
 from pipeline.locations import ObjectPath
-from tests.integration.pipeline.topics import Topics
+from tests.integration.pipeline.topics import PATIENCE_S, Topics
 from tests.unit.pipeline.object_stores import object_store
 
 WORKERS = str(Path(__file__).with_name("workers"))
@@ -99,7 +99,7 @@ def topics(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Topics]:
     with Group(tmp_path_factory.mktemp("group")) as group:
         group.start()
         group.wait_listening()
-        with Producer(group.namesrv, "tests", timeout_s=30) as producer:
+        with Producer(group.namesrv, "tests", timeout_s=PATIENCE_S) as producer:
             shared = Topics(group, producer)
             shared.wait_writable()
             yield shared

@@ -268,13 +268,15 @@ def test_a_killed_run_is_gone_on_with(spark: Any, tmp_path: Path, entries: list[
         several = len(opened.stretches(Store(store), ALL, 1000))
     assert several > 4
     script = (
-        "import sys, pipeline.archive.writing as w\n"
+        "import sys, time, pipeline.archive.writing as w\n"
         "from pipeline.spark.session import open_session\n"
         "from pipeline.scan.plan import CommittedBound\n"
         "from pipeline.scan.stores import Store\n"
         "spark, store = open_session('killed', master='local[1]'), Store(sys.argv[1])\n"
         "with w.Archive(sys.argv[2]) as archive:\n"
-        "    for each in archive.stretches(store, CommittedBound(None, 'test'), 1000):\n"
+        "    for done, each in enumerate(archive.stretches(store, CommittedBound(None, 'test'), 1000)):\n"
+        "        while done == 4:\n"  # however late the kill comes, it is not over
+        "            time.sleep(1)\n"
         "        archive.add(spark, store, each, broker_name='broker-a', known_by='test')\n"
     )
     run = subprocess.Popen(
@@ -284,7 +286,7 @@ def test_a_killed_run_is_gone_on_with(spark: Any, tmp_path: Path, entries: list[
         start_new_session=True,
     )
     try:
-        assert poll(lambda: len(load_manifests(archive)) > 0 or run.poll() is not None, 180)
+        assert poll(lambda: len(load_manifests(archive)) > 0 or run.poll() is not None, 600)
     finally:
         os.killpg(run.pid, signal.SIGKILL)
         _, said = run.communicate()

@@ -22,7 +22,7 @@ from pipeline.scan.plan import CommittedBound
 from pipeline.scan.stores import Store
 from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import start_stream
-from tests.integration.pipeline.topics import Topics, load, numbers
+from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
 
 ENDS_WITHIN_S = 300
 
@@ -36,7 +36,7 @@ def archive_all(spark: Any, topics: Topics, folder: Path | ObjectPath) -> None:
     """Archive what is committed now, from the store of one node, as the job does."""
     node = topics.group.nodes[0]
     bound = max(applied_index(topics, each.address) for each in topics.group.nodes)
-    assert poll(lambda: applied_index(topics, node.address) >= bound, 60)
+    assert poll(lambda: applied_index(topics, node.address) >= bound, PATIENCE_S)
     store = Store(str(topics.group.folder / node.name))
     committed = CommittedBound(bound, "the test")
     with open_archive(folder) as archive:

@@ -14,11 +14,9 @@ from dledger_mq.blocking import PullConsumer
 from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
-from tests.integration.pipeline.topics import Topics, load
+from tests.integration.pipeline.topics import PATIENCE_S, Topics, load
 
 pytestmark = pytest.mark.slow
-
-PATIENCE_S = 120
 
 
 @pytest.fixture
@@ -31,7 +29,7 @@ def kept_open(monkeypatch: pytest.MonkeyPatch, spark: Any) -> Any:
 
 def messages(topics: Topics, topic: str) -> dict[int, list[ReceivedMessage]]:
     found: dict[int, list[ReceivedMessage]] = {}
-    with PullConsumer(topics.namesrv, "reader") as reader:
+    with PullConsumer(topics.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
         for queue in reader.queues(topic):
             some = found[queue.queue_id] = []
             end = reader.max_offset(queue)

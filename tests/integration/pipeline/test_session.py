@@ -46,7 +46,7 @@ def test_a_machine_without_java_runs_on_the_packaged_one(tmp_path: Path) -> None
         env=surroundings,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -13,7 +13,7 @@ from dledger_mq import MessageQueue, ReceivedMessage
 from dledger_mq.blocking import PullConsumer
 from jepsen.processes import poll
 from pipeline.spark.failures import reason_of
-from tests.integration.pipeline.topics import Topics
+from tests.integration.pipeline.topics import PATIENCE_S, Topics
 
 pytestmark = pytest.mark.slow
 
@@ -32,7 +32,7 @@ def refusal(frame: Any, topics: Topics, **options: object) -> str:
 def stored(topics: Topics, topic: str) -> dict[MessageQueue, list[ReceivedMessage]]:
     """Every message of a topic, by queue in order."""
     found: dict[MessageQueue, list[ReceivedMessage]] = {}
-    with PullConsumer(topics.namesrv, "reader") as reader:
+    with PullConsumer(topics.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
         for queue in reader.queues(topic):
             messages = found[queue] = []
             end = reader.max_offset(queue)
@@ -108,7 +108,7 @@ def test_delayed_rows_go_to_the_broker_at_once_and_to_consumers_later(
         "union all select '0002', null"
     )
     write(frame.coalesce(1), topics, topic=topic)
-    assert poll(lambda: len(bodies(topics, topic)) == 3, 60)
+    assert poll(lambda: len(bodies(topics, topic)) == 3, PATIENCE_S)
     found = {m.body: m for some in stored(topics, topic).values() for m in some}
     assert "TIMER_DELIVER_MS" in found[b"0001"].properties
     assert "TIMER_DELIVER_MS" not in found[b"0002"].properties
@@ -194,14 +194,14 @@ def test_a_batch_of_a_stream_that_is_repeated_stores_nothing_twice(
     topic, checkpoint = topics.fresh(), tmp_path / "checkpoint"
     frame = files.selectExpr("body", "id idempotencyKey")
     query = start(frame, topics, checkpoint, topic=topic, delivery="exactly-once")
-    assert query.awaitTermination(300)
+    assert query.awaitTermination(PATIENCE_S)
     assert bodies(topics, topic) == expected(400)
     # As after a crash between the sink's last acknowledgement and Spark's commit log.
     newest = max((checkpoint / "commits").glob("[0-9]*"), key=lambda file: int(file.name))
     newest.unlink()
     (checkpoint / "commits" / f".{newest.name}.crc").unlink(missing_ok=True)
     again = start(frame, topics, checkpoint, topic=topic, delivery="exactly-once")
-    assert again.awaitTermination(300)
+    assert again.awaitTermination(PATIENCE_S)
     assert [progress["numInputRows"] for progress in again.recentProgress if progress["sink"]]
     assert bodies(topics, topic) == expected(400)
     assert (checkpoint / "rocketmq-sink" / f"queues-{topic}.json").exists()
@@ -215,5 +215,5 @@ def test_a_stream_that_cannot_send_says_why(files: Any, topics: Topics, tmp_path
         topic=topics.fresh(),
     )
     with pytest.raises(Exception, match="empty body") as caught:
-        query.awaitTermination(300)
+        query.awaitTermination(PATIENCE_S)
     assert "cannot be sent" in reason_of(caught.value)

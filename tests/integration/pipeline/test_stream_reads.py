@@ -12,9 +12,7 @@ from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
 from pipeline.spark.progress import lag_of
 from pipeline.spark.streams import start_stream
-from tests.integration.pipeline.topics import Topics, load, numbers
-
-ENDS_WITHIN_S = 300
+from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
 
 
 def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: object) -> Any:
@@ -30,7 +28,7 @@ def stream(spark: Any, topics: Topics, topic: str, folder: Path, **options: obje
         ),
         checkpoint=str(folder / "checkpoint"),
     )
-    assert query.awaitTermination(ENDS_WITHIN_S)
+    assert query.awaitTermination(PATIENCE_S)
     return query
 
 
@@ -50,7 +48,7 @@ def test_available_now_goes_on_from_its_checkpoint_within_limits(
     stream(spark, topics, topic, tmp_path, **options)
     assert numbers(spark.read.parquet(str(tmp_path / "out"))) == list(range(130))
     # What is done is visible under the group, though nothing is read from there.
-    with PullConsumer(topics.namesrv, "spark-lag") as consumer:
+    with PullConsumer(topics.namesrv, "spark-lag", timeout_s=PATIENCE_S) as consumer:
         ends = consumer.bounds(consumer.queues(topic))
         stored = {queue: consumer.committed(queue) for queue in ends}
     assert stored == {queue: end for queue, (_, end) in ends.items()}
@@ -84,7 +82,7 @@ def test_files_deleted_from_a_checkpoint_lose_and_repeat_nothing_in_an_exactly_o
             ),
             checkpoint=str(checkpoint),
         )
-        assert query.awaitTermination(ENDS_WITHIN_S)
+        assert query.awaitTermination(PATIENCE_S)
         assert numbers(load(spark, topics, copy)) == list(range(-1, count))
         return max(int(path.name) for path in (checkpoint / "offsets").glob("[0-9]*"))
 
@@ -152,7 +150,7 @@ def test_no_batch_goes_beyond_what_is_committed(spark: Any, topics: Topics, tmp_
     topic = topics.fresh()
     topics.fill(topic, 40)
     query = stream(spark, topics, topic, tmp_path, startingOffsets="earliest", readFrom="any")
-    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER") as consumer:
+    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER", timeout_s=PATIENCE_S) as consumer:
         ends = consumer.bounds(consumer.queues(topic))
     offsets = {str(queue.queue_id): end for queue, (_, end) in ends.items()}
     import json

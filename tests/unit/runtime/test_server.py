@@ -224,8 +224,8 @@ async def test_members_name_a_committed_entry_alike(open_group: OpenGroup) -> No
     async with open_group(size=3) as group:
         await group.start_all()
         leader = (await group.leader()).server
-        first = await leader.appender.append(b"1", timeout_s=5)
-        second = await leader.appender.append(b"2", timeout_s=5)
+        first = await leader.appender.append(b"1", timeout_s=60)
+        second = await leader.appender.append(b"2", timeout_s=60)
         await group.wait_applied(second.index)
         servers = [member.server for member in group.members.values()]
         for entry_id in (first, second):
