@@ -29,7 +29,8 @@ from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
 from dledger.engine import Engine
-from dledger.errors import CorruptionError, RefusedError
+from dledger.errors import CorruptionError, DLedgerError, RefusedError
+from dledger.raft.configuration import MemberChange
 from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
@@ -120,6 +121,19 @@ class BrokerCluster(SimCluster):
                 self.brokers[node.node_id].driver.request_transfer(None, answered)
             except RefusedError as error:
                 answered(Failed(error))
+
+    def order_members(
+        self, node: SimNode, change: MemberChange, answered: Callable[[Outcome], None]
+    ) -> bool:
+        """See `SimCluster`; here the order goes through the broker's log server."""
+        if node.engine is None or node.pauses(self.now_ms):
+            return False
+        with self.disk_of(node):
+            try:
+                self.brokers[node.node_id].driver.request_members(change, answered)
+            except DLedgerError as error:
+                answered(Failed(error))
+        return True
 
     def is_quiet(self, node: SimNode) -> bool:
         """Return whether no client waits for an answer of this member's broker."""
@@ -214,7 +228,7 @@ class BrokerCluster(SimCluster):
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
         """Configure a member with the model's delays and check times, which the checks of a run rely on."""
         peers = ";".join(
-            f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
+            f"{name}-127.0.0.1:{1 + place}" for place, name in enumerate(self.node_ids)
         )
         return BrokerConfig(
             group="sim",
@@ -261,10 +275,15 @@ class BrokerCluster(SimCluster):
         """Gather a step of the state, in an event of its own as long as entries may be folded; then write it down."""
         if not self._alive(node, life):
             return
-        if next(steps, True):
-            for _ in steps:
-                pass  # the fold stands still
-            self._begin_writing(node, life)
+        try:
+            if next(steps, True):
+                for _ in steps:
+                    pass  # the fold stands still
+                self._begin_writing(node, life)
+                return
+        except SnapshotOvertakenError:
+            self.counts["snapshots_given_up"] += 1
+            self._schedule_snapshot(node, life)
             return
         pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
         self.at(self.now_ms + pause_ms, self._gather_snapshot, node, life, steps)
