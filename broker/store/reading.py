@@ -7,7 +7,7 @@ long polling, permissions and subscriptions are the service's. An entry that the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
@@ -16,14 +16,14 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.store.consume_queue import ConsumeQueue
+from broker.store.judging import judge
 from broker.store.not_in_memory import NotLoadedError
 from broker.store.record_reader import MessageGoneError, PulledLog, RecordReader
 from broker.store.state import BrokerState
-from broker.store.unit_stores import UNIT
+from broker.store.unit_stores import UNIT, UNIT_BYTES
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter
-from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import record_properties
 
@@ -285,8 +285,9 @@ def _choose(
     return _Chosen(runs, count, examined, first, position)
 
 
-_JUDGED_AT_ONCE: Final = 32
-"""Records that a property filter is given at a time: most are not looked at if all of these match."""
+_JUDGED_AT_FIRST: Final = 32
+_JUDGED_AT_ONCE_MAX: Final = 256
+"""Records that a property filter is given at a time: twice as many each time, as few are needed where most match."""
 
 _LOADED_AT_ONCE: Final = 64
 """Records of which it is said that they are not in memory: each may stand in another part of the log (64 KiB)."""
@@ -305,63 +306,44 @@ def _get_judged_quickly(
     limits, log_end = bounds.limits, bounds.log_end
     count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
     bytes_left = min(bounds.bytes_max, limits.bytes_max_in_memory)
-    units = list(
-        UNIT.iter_unpack(queue.units(offset, bounds.examined_max, without_waiting=without_waiting))
-    )
-    if units[0][0] < bounds.memory_start:  # what follows stands further on in the log
+    units = queue.units(offset, bounds.examined_max, without_waiting=without_waiting)
+    first: int = UNIT.unpack_from(units)[0]
+    if first < bounds.memory_start:  # what follows stands further on in the log
         return None
     records: list[memoryview] = []
+    unit_count, at_once = len(units) // UNIT_BYTES, _JUDGED_AT_FIRST
     examined = judged_bytes = 0
     is_full = False
-    while examined < len(units) and judged_bytes < limits.judged_bytes_max and not is_full:
-        some = _whole_records(log, units[examined : examined + _JUDGED_AT_ONCE], log_end)
-        if some is None:
-            if not examined:
-                return None
+    while examined < unit_count and judged_bytes < limits.judged_bytes_max and not is_full:
+        some = judge(
+            log,
+            units[examined * UNIT_BYTES : (examined + at_once) * UNIT_BYTES],
+            property_filter,
+            bytes_max=limits.judged_bytes_max - judged_bytes,
+            log_end=log_end,
+        )
+        if not some.sizes:  # the next one is not in memory
             break
-        for record, is_wanted in zip(some, _verdicts(some, property_filter), strict=True):
-            size_bytes = len(record)
-            if is_wanted:
-                bytes_left -= size_bytes
-                if records and bytes_left < 0:
-                    is_full = True
-                    break
-                records.append(record)
-            examined += 1
-            judged_bytes += size_bytes
-            is_full = len(records) >= count_max or (bool(records) and bytes_left <= 0)
-            if is_full or judged_bytes >= limits.judged_bytes_max:
+        end = len(some.sizes)
+        for number, record in some.records:
+            bytes_left -= len(record)
+            if records and bytes_left < 0:
+                end, is_full = number, True
                 break
+            records.append(record)
+            if len(records) >= count_max or bytes_left <= 0:
+                end, is_full = number + 1, True
+                break
+        examined += end
+        judged_bytes += sum(some.sizes)
+        at_once = min(2 * at_once, _JUDGED_AT_ONCE_MAX)
+    if not examined:
+        return None
     status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
     next_offset = QueueOffset(offset + examined)
-    behind = max(0, log_end - units[examined - 1][0])
-    least, most = queue.min_offset, queue.max_offset
+    last: int = UNIT.unpack_from(units, (examined - 1) * UNIT_BYTES)[0]
+    least, most, behind = queue.min_offset, queue.max_offset, max(0, log_end - last)
     return GetResult(status, next_offset, least, most, records, len(records), behind)
-
-
-def _verdicts(records: list[memoryview], property_filter: PropertyFilter) -> Iterator[bool]:
-    """Return of each record whether it is wanted; it is judged when its turn comes."""
-    rows = compiled.asked_values(records, property_filter.marks)
-    if rows is None:
-        return map(property_filter.matches, map(record_properties, records))
-    return map(property_filter.matches_values, rows)
-
-
-def _whole_records(
-    log: PulledLog, units: Sequence[tuple[int, int, int]], log_end: Position
-) -> list[memoryview] | None:
-    """Return the records of units, each in one piece; None if they are not all in memory."""
-    pieces = log.views([(start, start + size) for start, size, _ in units], log_end)
-    if pieces is None or len(pieces) == len(units):
-        return None if pieces is None else list(pieces)
-    whole: list[memoryview] = []
-    following = iter(pieces)
-    for _, size_bytes, _ in units:
-        record = next(following)
-        while len(record) < size_bytes:
-            record = memoryview(bytes(record) + next(following))
-        whole.append(record)
-    return whole
 
 
 class _Batch:

@@ -69,6 +69,22 @@ class PulledLog(EntrySource, Protocol):
         """
         ...
 
+    def stretches(
+        self, starts: Sequence[int], sizes: Sequence[int], end: Position
+    ) -> tuple[list[int], list[bytes | memoryview]]:
+        """Return verified bytes around some records, without waiting for the disk, up to the first that is not there.
+
+        Args:
+            starts: positions of the records, ascending.
+            sizes: of the records in bytes.
+            end: of the committed log.
+
+        Returns:
+            Where each stretch of bytes begins, ascending, and these stretches. A record stands in the last one that
+            begins at it or before; one that does not stand there whole is not in memory.
+        """
+        ...
+
 
 class MessageGoneError(LookupError):
     """No record starts at that physical offset, or the log no longer holds it."""

@@ -26,7 +26,7 @@ from dledger.runtime.group_check import EntryFingerprint
 from dledger.runtime.snapshotting import SnapshotPart, Snapshotter
 from dledger.runtime.standing import Standing
 from dledger.state_machine import StateMachine
-from dledger.storage.part_reader import Place, Run
+from dledger.storage.part_reader import Place, Run, Stretches
 from dledger.storage.read_errors import is_shortage
 from dledger.storage.sealed_index import PageNotLoadedError
 
@@ -284,6 +284,25 @@ class LogReader:
             return self.running_cold.planner.views(runs)
         except (OSError, DiskFailedError):
             return None
+
+    def stretches(self, starts: Sequence[int], sizes: Sequence[int], end: Position) -> Stretches:
+        """Return verified bytes around some records, without waiting for the disk, up to the first that is not there.
+
+        None of them, too, if they are not all committed and kept here, or cannot be looked up: `span_at` says what is
+        wrong.
+
+        Args:
+            starts: positions of the records, ascending; each stands in the body of one entry.
+            sizes: of the records in bytes.
+            end: `committed_position`, as it is or was.
+        """
+        layout = self._standing.running.engine.log.layout
+        if not starts or starts[0] < layout.first_position or starts[-1] + sizes[-1] > end:
+            return Stretches([], [])
+        try:
+            return self.running_cold.planner.stretches(starts, sizes)
+        except (OSError, DiskFailedError):
+            return Stretches([], [])
 
     def load(
         self,

@@ -5,6 +5,8 @@ It knows neither files nor the layout of the log; which entries are durable is s
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from dledger.raft.entry import Entry
 from dledger.raft.ids import NO_INDEX, Index
 
@@ -42,6 +44,10 @@ class EntryCache:
     def get(self, index: Index) -> Entry | None:
         """Return the entry, or None when it is not held."""
         return self._by_index.get(index)
+
+    def get_each(self, indexes: Iterable[Index]) -> list[Entry]:
+        """Return entries that are all held."""
+        return list(map(self._by_index.__getitem__, indexes))
 
     def add(self, entry: Entry) -> None:
         """Take in the log's new last entry."""

@@ -8,10 +8,11 @@ were verified once by the checksum that was taken then. Nothing here decides wha
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
@@ -51,6 +52,18 @@ def cut(position: Position, data: memoryview) -> list[LogPart]:
 
 
 _NO_BYTES: Final = memoryview(b"")
+
+
+class Stretches(NamedTuple):
+    """Bytes of the log around some records: a record stands in the last stretch that begins at it or before, if at all.
+
+    Attributes:
+        positions: of the first byte of each stretch, ascending.
+        data: the stretches.
+    """
+
+    positions: list[int]
+    data: list[bytes | memoryview]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +214,46 @@ class LoadPlanner:
                 found.append(piece)
                 at += len(piece)
         return found
+
+    def stretches(self, starts: Sequence[int], sizes: Sequence[int]) -> Stretches:
+        """Return the bytes in memory around some records, up to the first record that is not there.
+
+        Args:
+            starts: positions of the records within the log, ascending; each stands in the body of one entry.
+            sizes: of the records in bytes.
+
+        Raises:
+            OSError: where a record stands cannot be looked up.
+        """
+        self._look_at_beginning()
+        older_count = bisect_left(starts, self._log.newest_position)
+        found = Stretches([], [])
+        if self._add_older(found, zip(starts[:older_count], sizes, strict=False)):
+            newest = starts[older_count:]
+            entries = self._log.newest_around(newest) if newest else []
+            found.positions.extend([each.position + ENTRY_HEADER_BYTES for each in entries])
+            found.data.extend([each.body for each in entries])
+        return found
+
+    def _add_older(self, found: Stretches, places: Iterable[Place]) -> bool:
+        """Add what stands in parts; return whether all of it does."""
+        number, end = -1, 0
+        for start, size_bytes in places:
+            if start >> PART_BITS != number:
+                number = start >> PART_BITS
+                part = self._cache.get(number) or self._read_resident(number)
+                if part is None:
+                    return False
+                found.positions.append(part[0])
+                found.data.append(part[1])
+                end = part[0] + len(part[1])
+            if start + size_bytes > end:  # it goes on in the next part
+                pieces = self.views([(start, start + size_bytes)])
+                if pieces is None:
+                    return False
+                found.positions.append(start)
+                found.data.append(b"".join(pieces))
+        return True
 
     def span(self, index: Index, position: Position, size_bytes: int) -> BodySpan | None:
         """Return bytes of an entry's body from memory, with whatever stands around them; None if they are not there."""

@@ -45,6 +45,9 @@ from dledger.storage.write_batch import WriteBatch
 SEGMENT_SIZE_BYTES = 256 * 1024 * 1024
 CACHE_BYTES_MAX = 64 * 1024 * 1024
 
+_BETWEEN_MAX = 4
+"""Entries for each byte that somebody asks for: to take them all costs less than to look each byte up."""
+
 
 class SegmentedLog:
     """The log of one member on its disk: entries are appended, read, cut at the end, dropped at the front.
@@ -493,6 +496,21 @@ class SegmentedLog:
         return (
             None if entry is None else (entry.position + ENTRY_HEADER_BYTES, memoryview(entry.body))
         )
+
+    def newest_around(self, positions: Sequence[int]) -> list[Entry]:
+        """Return the entries that cover some bytes, ascending, perhaps with others between them.
+
+        Args:
+            positions: of the bytes, ascending, from `newest_position` to the log's end.
+        """
+        index_at = self._layout.index_at
+        first, last = index_at(Position(positions[0])), index_at(Position(positions[-1]))
+        assert first is not None, f"{positions[0]} lies outside the log"
+        assert last is not None, f"{positions[-1]} lies outside the log"
+        if last - first < _BETWEEN_MAX * len(positions):
+            return self._cache.get_each(map(Index, range(first, last + 1)))
+        found = dict.fromkeys(index_at(Position(each)) for each in positions)
+        return self._cache.get_each(each for each in found if each is not None)
 
     def first_in_memory(self) -> Index:
         """Return the entry from which on all are in memory; one after the last if none is."""

@@ -6,6 +6,7 @@ only those that the filter names: nothing else is decoded, and a body never.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -43,14 +44,23 @@ class PropertyFilter:
         Args:
             properties: as they stand in its record.
         """
-        return self.matches_values(self.values(properties))
+        return bool(self.matching([self.values(properties)]))
 
-    def matches_values(self, values: Values) -> bool:
-        """Return whether a message is wanted that has these values, in the order of `marks`; None: it has none."""
-        try:
-            return self._condition(values) is True
-        except UnreadableError:  # H11
-            return False
+    def matching(self, rows: Iterable[Values]) -> list[int]:
+        """Return the numbers of those messages that are wanted, from 0.
+
+        Args:
+            rows: of each message its values in the order of `marks`; None: it has none of that name.
+        """
+        condition = self._condition
+        found: list[int] = []
+        for number, values in enumerate(rows):
+            try:
+                if condition(values) is True:
+                    found.append(number)
+            except UnreadableError:  # H11
+                continue
+        return found
 
     def values(self, properties: bytes) -> list[bytes | None]:
         """Return the values of the properties that the filter asks for, in the order of `marks`."""

@@ -17,6 +17,9 @@ Value = bytes | int | float | bool | None
 
 INT_MAX: Final = 2**31 - 1
 LONG_MAX: Final = 2**63 - 1
+_INT_DIGITS: Final = 9
+"""Any number of so many digits has 32 bits."""
+
 DIGITS_MAX: Final = 64
 """Digits of a whole number that is read; Python refuses thousands of them, and Java's numbers have at most 19."""
 
@@ -32,6 +35,8 @@ def read_int(text: bytes) -> int:
     Raises:
         UnreadableError: it is none.
     """
+    if len(text) <= _INT_DIGITS and text.isdigit():  # most are, and need no further look
+        return int(text)
     number = _read_whole(text)
     if -INT_MAX - 1 <= number <= INT_MAX:
         return number

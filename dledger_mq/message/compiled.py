@@ -65,9 +65,14 @@ these. Makes each one's number the newest of its chain; returns those before the
 numbers beyond four bytes."""
 
 
-AskedValues = Callable[[list[Any], "tuple[bytes, ...]"], "list[list[bytes | None]] | None"]
-"""Takes records and the marks of properties, each a name with the separator behind it. Returns a row for each record:
-the values, None where it has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
+AskedValues = Callable[
+    [memoryview, list[int], list[Any], "tuple[bytes, ...]"],
+    "list[tuple[bytes | None, ...]] | None",
+]
+"""Takes units of a consume queue, the physical offsets at which some stretches of the log begin, ascending, these
+stretches, and the marks of properties, each a name with the separator behind it. Returns a row for each record, up to
+the first that does not stand whole in the last stretch that begins at it or before: the values, None where the record
+has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
 
 
 class _Functions(NamedTuple):

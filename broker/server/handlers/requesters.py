@@ -25,13 +25,18 @@ _REPLY: Final = f"{MSG_TYPE.decode()}\x01reply"
 
 
 class _Connection:
-    """One connection, and the clients on it: each with whether a heartbeat has named it."""
+    """One connection, and the clients on it: each with whether a heartbeat has named it.
 
-    __slots__ = ("clients", "origin")
+    Attributes:
+        has_beaten: a heartbeat has come over it. Then one of the clients is known for sure, and none is guessed.
+    """
+
+    __slots__ = ("clients", "has_beaten", "origin")
 
     def __init__(self, origin: ClientOrigin) -> None:
         self.origin = origin
         self.clients: dict[str, bool] = {}
+        self.has_beaten = False
 
 
 class Requesters:
@@ -59,14 +64,18 @@ class Requesters:
     def seen(self, origin: Origin, frames: Sequence[Frame]) -> None:
         """Look at requests of a client, which may be messages that ask for a reply.
 
-        Called for every frame, so that what is not the case is found without decoding.
+        Called for every frame, so that what is not the case is found without decoding; and where a heartbeat has told
+        who is there, which is so on nearly all connections, nothing is looked at.
         """
+        known = self._connections.get(origin.number)
+        if known is not None and known.has_beaten:
+            return
         for frame in frames:
             if REPLY_TO_CLIENT in frame.header and isinstance(origin, ClientOrigin):
                 self._seen(origin, frame)
 
     def _seen(self, origin: ClientOrigin, frame: Frame) -> None:
-        """Guess whose connection it is from a message that asks for a reply, unless it is known for sure."""
+        """Guess whose connection it is from a message that asks for a reply."""
         try:
             command = decode_request(frame)
         except (FieldError, FrameError):
@@ -77,9 +86,7 @@ class Requesters:
         client_id = requester_of(properties)
         if client_id is None or _REPLY in (properties or ""):
             return
-        known = self._connections.get(origin.number)
-        if known is None or not any(known.clients.values()):
-            self._note(origin, client_id, is_sure=False)
+        self._note(origin, client_id, is_sure=False)
 
     def origins(self, client_id: str) -> list[ClientOrigin]:
         """Return the open connections of a client to this node, the newest first; those of heartbeats go before."""
@@ -100,6 +107,7 @@ class Requesters:
         if not client_id or len(client_id) > CLIENT_ID_CHARS_MAX:
             return
         known = self._connections.setdefault(origin.number, _Connection(origin))
+        known.has_beaten |= is_sure
         was_sure = known.clients.pop(client_id, False)
         known.clients[client_id] = is_sure or was_sure
         connections = self._by_client.setdefault(client_id, {})

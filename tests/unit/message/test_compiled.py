@@ -13,7 +13,7 @@ import pytest
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
-from broker.store.unit_stores import MemoryUnitStore
+from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
 from tests.property.store.test_record_shapes_twin import record_of
@@ -137,22 +137,33 @@ def test_no_reference_is_kept_or_given_away_by_filters() -> None:
     """On all ways out, as before."""
     sound = memoryview(record_of(b"UNIQ_KEY\x01k1\x02a\x01b\x02"))
     marks = (b"a\x01"[:2], b"no\x01"[:3])
+    far, size = 1 << 40, len(sound)
+    one, two = UNIT.pack(far, size, 0), UNIT.pack(far + size, size, 0)
+    places = [far, far + size]
     calls: list[tuple[Any, ...]] = [
-        ([sound] * 3, marks),
-        ([sound, sound[:-1]], marks),
-        ([sound, 5], marks),
-        ([sound], (marks[0], 5)),
-        ([], ()),
-        (5, marks),
+        (one + two, places, [sound, sound], marks),
+        (one + two, places, [sound, sound[:-1]], marks),
+        (one + two, places, [sound], marks),
+        (one + two, places[:1], [sound, sound], marks),
+        (one + two, [far, None], [sound, sound], marks),
+        (one + two, [far, "x"], [sound, sound], marks),
+        (one + two, places, [sound, 5], marks),
+        (one + two, places, [sound[1:], sound], marks),
+        (two + one, places, [sound, sound], marks),
+        (one, places, [sound], (marks[0], 5)),
+        (one[:-1], [], [], ()),
+        (one, [], [], marks),
+        (5, places, [sound], marks),
+        (one, 5, [sound], marks),
     ]
-    watched: list[Any] = [sound, marks, *marks, None]
+    watched: list[Any] = [sound, marks, *marks, places, *places, one, two, None]
 
     def use_all() -> None:
         for arguments in calls:
             _outcome(compiled.asked_values, *arguments)
 
     with stage(is_compiled=True):
-        assert compiled.asked_values([sound], marks) == [[b"b", None]]
+        assert compiled.asked_values(*calls[0]) == [(b"b", None)] * 2
         use_all()
         before = [sys.getrefcount(each) for each in watched if each is not None]
         blocks = sys.getallocatedblocks()

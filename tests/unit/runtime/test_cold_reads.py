@@ -289,6 +289,24 @@ def test_what_cannot_be_viewed_is_left_to_the_ordinary_way() -> None:
     assert bench.views((bench.at(2), bench.at(2, 5))) is None, "not committed"
 
 
+def test_stretches_are_of_what_is_committed_and_end_before_what_is_not_in_memory() -> None:
+    bench = Bench(1000, PART_BYTES, 1000)
+    end = bench.reader.committed_position
+    first, last = bench.at(1, 5), bench.at(3, 5)
+    assert bench.reader.stretches([first, last], [10, 10], end) == ([], [])
+    bench.load(1)
+    bench.threads.run_first()
+    positions, data = bench.reader.stretches([first, last], [10, 10], end)
+    assert data[0][first - positions[0] :][:10] == b"\x01" * 10
+    assert last >= positions[-1] + len(data[-1]), "it is not in memory"
+    for starts in ([], [-1], [first, 1 << 40]):
+        assert bench.reader.stretches(starts, [10] * len(starts), end) == ([], [])
+    bench.engine.node.commit_index = Index(1)  # type: ignore[misc]  # a scripted node
+    end = bench.reader.committed_position
+    assert bench.reader.stretches([first], [10], end).data == data[:1]
+    assert bench.reader.stretches([first, last], [10, 10], end) == ([], []), "not committed"
+
+
 def test_a_damaged_entry_is_asked_for_as_ever_and_given_when_it_is_back() -> None:
     bench = Bench(1000, PART_BYTES * 3)
     (whole,) = bench.engine.log.entries(Index(2), Index(3))

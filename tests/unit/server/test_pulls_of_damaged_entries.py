@@ -79,6 +79,9 @@ class Log:
     def views(self, runs: Sequence[tuple[int, int]], end: Any) -> Sequence[memoryview] | None:
         return self._log.views(runs, end)
 
+    def stretches(self, starts: Any, sizes: Any, end: Any) -> Any:
+        return self._log.stretches(starts, sizes, end)
+
     def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
         return self._log.span_at(position, size_bytes, only_memory=only_memory)
 

@@ -51,6 +51,26 @@ def test_a_heartbeat_goes_before_what_messages_say_and_the_newest_connection_fir
     assert known.count == 0
 
 
+class NotLooked:
+    """A frame at whose header nobody may look."""
+
+    @property
+    def header(self) -> bytes:
+        raise AssertionError("it was looked at")
+
+
+def test_where_a_heartbeat_has_told_who_is_there_no_frame_is_looked_at() -> None:
+    known, one = Requesters(), origin()
+    with pytest.raises(AssertionError):
+        known.seen(one, [NotLooked()])  # type: ignore[list-item]  # the least that is looked at
+    known.seen(one, asking("guessed"))
+    with pytest.raises(AssertionError):
+        known.seen(one, [NotLooked()])  # type: ignore[list-item]  # as above
+    known.beat(one, "me")
+    known.seen(one, [NotLooked()])  # type: ignore[list-item]  # as above
+    assert known.origins("guessed") == []
+
+
 def test_what_asks_for_no_reply_names_nobody() -> None:
     known = Requesters()
     for frames in (

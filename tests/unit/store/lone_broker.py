@@ -56,6 +56,12 @@ class FakeLog:
         """Know nothing quickly: what reads from here is the ordinary way."""
         return None
 
+    def stretches(
+        self, starts: Sequence[int], sizes: Sequence[int], end: Position
+    ) -> tuple[list[int], list[bytes | memoryview]]:
+        """Know nothing quickly, either."""
+        return [], []
+
     def append(self, body: bytes, kind: EntryKind = EntryKind.NORMAL, term: int = 0) -> Entry:
         term = term or self.term
         entry = Entry(Index(len(self.entries) + 1), Term(term), self.end_position, kind, body)

@@ -14,6 +14,7 @@ from dledger import EntryDamagedError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger_mq.filters import compile_filter
 from dledger_mq.message.record import decode_record
+from tests.stages import EACH, stage
 from tests.unit.store.lone_broker import LoneBroker
 
 FAR = 1 << 60
@@ -97,26 +98,27 @@ def test_what_a_filter_looks_at_in_one_read_is_bounded_in_bytes(limits: GetLimit
 
 
 class InMemory:
-    """A log that has everything in memory, in pieces of so many bytes, but for some entries."""
+    """A log that has everything in memory but some entries: whole bodies, or each record alone."""
 
-    def __init__(self, broker: LoneBroker, piece_bytes: int = FAR) -> None:
+    def __init__(self, broker: LoneBroker, *, is_whole: bool = True) -> None:
         self._log = broker.log
-        self._piece_bytes = piece_bytes
+        self._is_whole = is_whole
         self.cold: set[int] = set()
 
-    def views(self, runs: Sequence[tuple[int, int]], _end: int) -> list[memoryview] | None:
-        found: list[memoryview] = []
-        for start, end in runs:
-            entry = self._log.entry_at(start)
+    def stretches(
+        self, starts: Sequence[int], sizes: Sequence[int], _end: int
+    ) -> tuple[list[int], list[bytes]]:
+        found: dict[int, bytes] = {}
+        for start, size_bytes in zip(starts, sizes, strict=True):
+            entry = self._log.entry_at(start)  # type: ignore[arg-type]  # as units have it
             if entry.index in self.cold:
-                return None
-            first = start - entry.position - ENTRY_HEADER_BYTES
-            record = memoryview(entry.body)[first : first + end - start]
-            found += (
-                record[at : at + self._piece_bytes]
-                for at in range(0, len(record), min(self._piece_bytes, len(record)))
-            )
-        return found
+                break
+            body, first = entry.body, entry.position + ENTRY_HEADER_BYTES
+            if self._is_whole:
+                found[first] = body
+            else:
+                found[start] = body[start - first :][:size_bytes]
+        return list(found), list(found.values())
 
 
 @pytest.mark.parametrize(
@@ -130,9 +132,10 @@ class InMemory:
     ],
     ids=["all", "count", "no bytes", "bytes for one", "judged"],
 )
-@pytest.mark.parametrize("piece_bytes", [FAR, 37], ids=["whole", "cut"])
+@pytest.mark.parametrize("is_whole", [True, False], ids=["bodies", "records"])
+@pytest.mark.parametrize("is_compiled", EACH)
 def test_what_is_in_memory_is_read_to_the_same_end(
-    piece_bytes: int, named: dict[str, Any], found: list[int], next_offset: int
+    *, is_compiled: bool, is_whole: bool, named: dict[str, Any], found: list[int], next_offset: int
 ) -> None:
     broker = filled(100)
     usual = {"count_max": 32, "log_end": broker.log.end_position}
@@ -145,7 +148,8 @@ def test_what_is_in_memory_is_read_to_the_same_end(
         property_filter=compile_filter("n IN ('9', '11', '70')"),
         **(usual | named),
     )
-    result = read(log=InMemory(broker, piece_bytes))  # type: ignore[arg-type]  # what is asked of it
+    with stage(is_compiled=is_compiled):
+        result = read(log=InMemory(broker, is_whole=is_whole))  # type: ignore[arg-type]  # what is asked of it
     assert (offsets(result), result.next_offset) == (found, next_offset)
     slowly = read(log=broker.log)
     assert (offsets(slowly), slowly.next_offset) == (found, next_offset)
@@ -165,7 +169,7 @@ def test_a_quick_read_ends_before_what_is_not_in_memory() -> None:
         log_end=broker.log.end_position,
         property_filter=compile_filter("n > 50"),
     )
-    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 32)
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 40)
 
 
 class Cold:
@@ -176,8 +180,8 @@ class Cold:
         self.warm = {broker.log.entries[number].index for number in warm}
         self.read_now = 0
 
-    def views(self, _runs: object, _end: object) -> None:
-        return None
+    def stretches(self, *_places: object) -> tuple[list[int], list[bytes]]:
+        return [], []
 
     def span_at(self, position: Any, size_bytes: int, *, only_memory: bool = False) -> Any:
         if self._log.entry_at(position).index not in self.warm:
