@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from broker.store.consume_queue import ConsumeQueue
-from broker.store.judging import judge
+from broker.store.judging import Judged, judge
 from broker.store.not_in_memory import NotLoadedError
 from broker.store.record_reader import MessageGoneError, PulledLog, RecordReader
 from broker.store.state import BrokerState
@@ -304,17 +304,14 @@ def _get_judged_quickly(
 ) -> GetResult | None:
     """Do what `_get_quickly` does, by a property filter; it ends where records are not in memory."""
     limits, log_end = bounds.limits, bounds.log_end
-    count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
-    bytes_left = min(bounds.bytes_max, limits.bytes_max_in_memory)
+    given = _Given(bounds)
     units = queue.units(offset, bounds.examined_max, without_waiting=without_waiting)
     first: int = UNIT.unpack_from(units)[0]
     if first < bounds.memory_start:  # what follows stands further on in the log
         return None
-    records: list[memoryview] = []
     unit_count, at_once = len(units) // UNIT_BYTES, _JUDGED_AT_FIRST
     examined = judged_bytes = 0
-    is_full = False
-    while examined < unit_count and judged_bytes < limits.judged_bytes_max and not is_full:
+    while examined < unit_count and judged_bytes < limits.judged_bytes_max and not given.is_full:
         some = judge(
             log,
             units[examined * UNIT_BYTES : (examined + at_once) * UNIT_BYTES],
@@ -324,26 +321,44 @@ def _get_judged_quickly(
         )
         if not some.sizes:  # the next one is not in memory
             break
-        end = len(some.sizes)
-        for number, record in some.records:
-            bytes_left -= len(record)
-            if records and bytes_left < 0:
-                end, is_full = number, True
-                break
-            records.append(record)
-            if len(records) >= count_max or bytes_left <= 0:
-                end, is_full = number + 1, True
-                break
-        examined += end
+        examined += given.take(some)
         judged_bytes += sum(some.sizes)
         at_once = min(2 * at_once, _JUDGED_AT_ONCE_MAX)
     if not examined:
         return None
-    status = GetStatus.FOUND if records else GetStatus.NO_MATCHED_MESSAGE
+    status, records = given.status, given.records
     next_offset = QueueOffset(offset + examined)
     last: int = UNIT.unpack_from(units, (examined - 1) * UNIT_BYTES)[0]
     least, most, behind = queue.min_offset, queue.max_offset, max(0, log_end - last)
     return GetResult(status, next_offset, least, most, records, len(records), behind)
+
+
+class _Given:
+    """The records that a quick read by a property filter gives, as they are found: one at least (D16, D18)."""
+
+    def __init__(self, bounds: _Bounds) -> None:
+        self.records: list[memoryview] = []
+        self.is_full = False
+        self._count_max = max(1, min(bounds.count_max, bounds.limits.count_max_in_memory))
+        self._bytes_left = min(bounds.bytes_max, bounds.limits.bytes_max_in_memory)
+
+    @property
+    def status(self) -> GetStatus:
+        """The end of the read."""
+        return GetStatus.FOUND if self.records else GetStatus.NO_MATCHED_MESSAGE
+
+    def take(self, some: Judged) -> int:
+        """Take the wanted ones of some records until it is full; return how many of all of them are done with."""
+        for number, record in some.records:
+            self._bytes_left -= len(record)
+            if self.records and self._bytes_left < 0:
+                self.is_full = True
+                return number
+            self.records.append(record)
+            if len(self.records) >= self._count_max or self._bytes_left <= 0:
+                self.is_full = True
+                return number + 1
+        return len(some.sizes)
 
 
 class _Batch:
