@@ -148,6 +148,7 @@ def _open(folder: Path, snapshot: SnapshotFile, *, in_place: bool) -> Opening:
 
 
 def _open_here(folder: Path, snapshot: SnapshotFile, in_place: bool) -> Opening:
+    """Open a snapshot here, and measure that and the first looks into it."""
     memory, began_s = _resident_bytes(), time.process_time()
     store = SnapshotStore(PosixDisk(folder))
     state = BrokerState(UnitFiles(folder / "opened"), SegmentFiles(folder / "opened"))

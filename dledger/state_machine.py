@@ -102,7 +102,7 @@ class KeptPart(Protocol):
 
     @property
     def stored(self) -> StoredPart:
-        """Where it is kept."""
+        """The place where it is kept."""
         ...
 
     def chunks(self) -> Iterator[bytes]:

@@ -19,6 +19,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 from weakref import ReferenceType, WeakValueDictionary, ref
 
@@ -162,7 +163,7 @@ class PartOnDisk:
         for name in part_names(number) if damage is None else ():
             path = f"{self._parts.folder}/{name}"
             try:
-                self._pages = read_again(lambda path=path: self._examine(path))  # type: ignore[misc]
+                self._pages = read_again(partial(self._examine, path))
             except (SnapshotFormatError, OSError) as error:
                 damage = damage_of(path, error)
                 self._parts.damaged.add(number)

@@ -40,7 +40,7 @@ from jepsen.history.values import (
     HandleEnd,
     PopAnswer,
     PopAsked,
-    PopHandle,
+    UsedHandle,
     shaped,
 )
 
@@ -55,7 +55,7 @@ _DEAD: Final = (2, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Handing:
+class HandedOut:
     """One time for which somebody has a message to himself.
 
     Attributes:
@@ -121,7 +121,7 @@ class PopAnswered:
 
     group: str
     is_ordered: bool
-    handings: tuple[Handing, ...]
+    handings: tuple[HandedOut, ...]
 
 
 @dataclass(slots=True)
@@ -142,7 +142,7 @@ class PopHistory:
     sends: dict[str, SendOp] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     answers: list[PopAnswered] = field(default_factory=list)
-    handings: dict[GroupPlace, list[Handing]] = field(default_factory=lambda: defaultdict(list))
+    handings: dict[GroupPlace, list[HandedOut]] = field(default_factory=lambda: defaultdict(list))
     uses: dict[GroupPlace, list[Use]] = field(default_factory=lambda: defaultdict(list))
     dead: dict[tuple[str, str], list[tuple[DeadRow, Op]]] = field(
         default_factory=lambda: defaultdict(list)
@@ -210,7 +210,9 @@ def _note_dead(history: PopHistory, group: str, row: DeadRow, op: Op) -> None:
         rows.append((row, op))
 
 
-def _note_time(history: PopHistory, group: str, pair: Pair, invisible_ms: int, end_ns: int) -> None:
+def _note_time(
+    history: PopHistory, group: str, pair: Pair, invisible_ms: int, *, end_ns: int
+) -> None:
     """Note that something may be in flight for so long from the end of an operation on."""
     if pair.type != "fail":
         ended_ns = end_ns if pair.completion is None else pair.completion.t_ns
@@ -219,14 +221,15 @@ def _note_time(history: PopHistory, group: str, pair: Pair, invisible_ms: int, e
 
 
 def _pop(pair: Pair, history: PopHistory, end_ns: int) -> None:
+    """Note the messages that a pop handed out, and how long what it asked for may be in flight."""
     asked = shaped(pair.invoke.value, PopAsked)
     group = asked["group"]
     if pair.completion is None or pair.type != "ok":
-        _note_time(history, group, pair, asked["invisible_ms"], end_ns)
+        _note_time(history, group, pair, asked["invisible_ms"], end_ns=end_ns)
         return
     rows = shaped(pair.completion.value or {}, PopAnswer).get("rows", [])
     handings = tuple(
-        Handing(
+        HandedOut(
             (group, row.queue, row.offset),
             row.key,
             row.popped_ms,
@@ -241,7 +244,7 @@ def _pop(pair: Pair, history: PopHistory, end_ns: int) -> None:
         history.handings[handing.place].append(handing)
     history.last_due_ns.setdefault(group, 0)
     if handings:
-        _note_time(history, group, pair, asked["invisible_ms"], end_ns)
+        _note_time(history, group, pair, asked["invisible_ms"], end_ns=end_ns)
         history.answers.append(PopAnswered(group, asked["ordered"], handings))
 
 
@@ -257,8 +260,9 @@ def _ack(pair: Pair, history: PopHistory) -> None:
 
 
 def _change(pair: Pair, history: PopHistory, end_ns: int) -> None:
+    """Note a handle that was given another time, and the new one as handed out."""
     asked = shaped(pair.invoke.value, ChangeAsked)
-    handle: PopHandle = asked["handle"]
+    handle: UsedHandle = asked["handle"]
     told = pair.completion.value if pair.completion is not None else None
     answer = shaped(told, ChangeAnswer) if isinstance(told, dict) else {}
     place = (asked["group"], handle.queue, handle.offset)
@@ -266,9 +270,9 @@ def _change(pair: Pair, history: PopHistory, end_ns: int) -> None:
     wanted_ms = asked["invisible_ms"]
     use = Use(place, handle.key, handle.popped_ms, end, pair.invoke, pair.completion, wanted_ms)
     history.uses[place].append(use)
-    _note_time(history, asked["group"], pair, wanted_ms, end_ns)
+    _note_time(history, asked["group"], pair, wanted_ms, end_ns=end_ns)
     if pair.completion is not None and pair.type == "ok":
-        handing = Handing(
+        handing = HandedOut(
             place,
             handle.key,
             answer["popped_ms"],

@@ -35,7 +35,7 @@ from jepsen.checkers.delay import CLOCK_NS, SLEW_PER_MILLE
 from jepsen.checkers.popped import (
     ORIGINAL,
     GroupPlace,
-    Handing,
+    HandedOut,
     PopAnswered,
     PopHistory,
     Use,
@@ -162,7 +162,7 @@ def _acknowledged(history: PopHistory) -> Iterator[Anomaly]:
             yield Anomaly("acknowledged", text, (*ack.ops, op.index))
 
 
-def _until_ms(history: PopHistory, had: Handing, before: int) -> int:
+def _until_ms(history: PopHistory, had: HandedOut, before: int) -> int:
     """Return until when nobody else gets a message, by the log's clock and at least.
 
     Args:
@@ -213,7 +213,7 @@ def _early(history: PopHistory, slew_per_mille: int) -> Iterator[Anomaly]:
 
 
 def _too_soon(
-    history: PopHistory, had: Handing, got: Handing, slew_per_mille: int
+    history: PopHistory, had: HandedOut, got: HandedOut, slew_per_mille: int
 ) -> Iterator[Anomaly]:
     """Yield that a message came to somebody else before its time was over, by one clock or the other."""
     until_ms = _until_ms(history, had, got.completion.index)

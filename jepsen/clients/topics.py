@@ -23,7 +23,7 @@ async def open_topics(
     system: Brokers, topics: Sequence[str], *, queues: int
 ) -> dict[str, MessageQueue]:
     """Create topics of so many queues in each group; returns these by their names, once clients find all of them."""
-    await _tell_all(
+    await _send_to_all(
         system,
         [
             (RequestCode.UPDATE_AND_CREATE_TOPIC, _topic_fields(topic, queues), b"")
@@ -59,13 +59,13 @@ async def make_groups(system: Brokers, groups: Sequence[str], *, deliveries_max:
     """Create consumer groups whose messages are dead letters after so many deliveries."""
     bodies = [{"groupName": group, "retryMaxTimes": deliveries_max} for group in groups]
     code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
-    await _tell_all(system, [(code, {}, json.dumps(body).encode()) for body in bodies])
+    await _send_to_all(system, [(code, {}, json.dumps(body).encode()) for body in bodies])
 
 
 _Told = tuple[RequestCode, Mapping[str, str], bytes]
 
 
-async def _tell_all(system: Brokers, requests: Sequence[_Told]) -> None:
+async def _send_to_all(system: Brokers, requests: Sequence[_Told]) -> None:
     """Send requests to each broker group, to any node that answers, until they are done."""
     async with trio.open_nursery() as nursery:
         links = Links(nursery, Opaques(), _ignore)

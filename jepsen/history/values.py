@@ -203,8 +203,8 @@ class PoppedRow(msgspec.Struct, array_like=True, frozen=True):
     content: str | None = None
 
 
-class PopHandle(msgspec.Struct, array_like=True, frozen=True):
-    """What is acknowledged, or given another time: a list in the history."""
+class UsedHandle(msgspec.Struct, array_like=True, frozen=True):
+    """A handle that is acknowledged or given another time: a list in the history."""
 
     queue: str
     offset: QueueOffset
@@ -221,7 +221,7 @@ class PopAsked(TypedDict):
 
 
 class PopAnswer(TypedDict, total=False):
-    """What a pop handed out, in the order of the answer."""
+    """Messages that a pop handed out, in the order of the answer."""
 
     rows: list[PoppedRow]
 
@@ -230,15 +230,15 @@ class AckAsked(TypedDict):
     """Handles of messages that are done."""
 
     group: str
-    handles: list[PopHandle]
+    handles: list[UsedHandle]
 
 
 HandleEnd = Literal["ok", "gone", "fail", "info"]
-"""What became of a handle; "gone": nothing was in flight under it, and the request has changed nothing."""
+"""The end of a handle; "gone": nothing was in flight under it, and the request has changed nothing."""
 
 
 class AckAnswer(TypedDict, total=False):
-    """What became of each handle, in their order; known of acknowledgements that failed, too."""
+    """The end of each handle, in their order; known of acknowledgements that failed, too."""
 
     ends: list[HandleEnd]
 
@@ -247,7 +247,7 @@ class ChangeAsked(TypedDict):
     """A message that nobody else is to get for so long from now on."""
 
     group: str
-    handle: PopHandle
+    handle: UsedHandle
     invisible_ms: int
 
 
@@ -276,7 +276,7 @@ class DeadRead(TypedDict, total=False):
 
 
 class GroupPassed(TypedDict, total=False):
-    """Where a group stands in all queues that it pops, which is at their ends or behind them."""
+    """Places of a group in all queues that it pops, which are at their ends or behind them."""
 
     group: Required[str]
     stands: Ends

@@ -64,8 +64,8 @@ from jepsen.history.values import (
     GroupPassed,
     HandleEnd,
     PopAsked,
-    PopHandle,
     SendAsked,
+    UsedHandle,
     shaped,
 )
 from jepsen.systems.api import System
@@ -98,7 +98,7 @@ SHARES: Final = {"send": 30, "pop": 70}
 """Of what a worker does that holds nothing; who holds something works on it twice out of three times."""
 
 QUIET_NS: Final = 25 * SECOND_NS
-"""When nothing that is owed was handed out for so long in the end, what is missing does not come."""
+"""Nothing that is owed was handed out for so long in the end: what is missing does not come."""
 
 FINAL_TIMEOUT_NS: Final = 180 * SECOND_NS
 FINAL_PAUSE_NS: Final = 20 * MILLISECOND_NS
@@ -141,7 +141,7 @@ class GroupAsked(DeadRead):
 
 @dataclass(slots=True)
 class Held:
-    """What a worker has of one pop."""
+    """Messages that a worker has of one pop."""
 
     group: str
     messages: list[PoppedMessage]
@@ -149,7 +149,7 @@ class Held:
 
 @dataclass(slots=True)
 class Worker:
-    """What a worker knows, over all of its processes.
+    """The knowledge of a worker, over all of its processes.
 
     Attributes:
         held: pops that it has not finished with, the oldest first.
@@ -174,7 +174,7 @@ class PopWorkload(Workload):
         self._numbers = itertools.count()
         self._attempts = itertools.count()
         self._messages: dict[tuple[str, str, int, int], PoppedMessage] = {}
-        self._old: deque[tuple[str, PopHandle]] = deque(maxlen=OLD_HANDLES_MAX)
+        self._old: deque[tuple[str, UsedHandle]] = deque(maxlen=OLD_HANDLES_MAX)
         self._owed: dict[str, dict[str, None]] = {group: {} for group in GROUPS}
         self._done: dict[str, set[str]] = {group: set() for group in GROUPS}
         self._began_ns = 0
@@ -248,6 +248,7 @@ class PopWorkload(Workload):
         return Invocation("send", {"key": key, "queue": queue, "content": content})
 
     def _pop(self, worker: Worker, chance: random.Random) -> Invocation:
+        """Draw a pop: for either group, in either way, early also of the topic that is left."""
         group = chance.choice(GROUPS)
         topic, how = TOPIC, chance.choice(("client", "raw"))
         is_early = self.log.now_ns() < self._began_ns + LEFT_NS
@@ -275,6 +276,7 @@ class PopWorkload(Workload):
         count_max: int,
         node: int,
     ) -> Invocation:
+        """Return a pop; a raw one in order repeats the attempt whose answer was lost."""
         is_ordered = group == ORDERED
         attempt = ""
         if is_ordered and how == "raw":
@@ -385,7 +387,7 @@ class PopWorkload(Workload):
         return TimeLimit(FINAL_TIMEOUT_NS, Until(lambda: group in self._has_passed, asking))
 
     def checkers(self) -> Sequence[Checker]:
-        """What was popped, each queue as a log, and what stands where answers say."""
+        """Check what was popped, each queue as a log, and what stands where answers say."""
         return (check_pops, check_queue_log, check_places)
 
     # What came of it.
@@ -427,7 +429,7 @@ class PopWorkload(Workload):
         self.note_handle(group, message)
         self._workers[slot].held.append(Held(group, [message]))
 
-    def note_used(self, group: str, handle: PopHandle) -> None:
+    def note_used(self, group: str, handle: UsedHandle) -> None:
         """Note a handle that may be tried once more."""
         self._old.append((group, handle))
 
@@ -435,7 +437,7 @@ class PopWorkload(Workload):
         """Note that a group was seen at the end of its queues."""
         self._has_passed.add(group)
 
-    def message(self, group: str, handle: PopHandle) -> PoppedMessage:
+    def message(self, group: str, handle: UsedHandle) -> PoppedMessage:
         """Return the message of a handle."""
         return self._messages[group, handle.queue, handle.offset, handle.popped_ms]
 
@@ -491,6 +493,7 @@ class PopClient:
             return ended(error, value, changes_nothing=f in {"dead", "passed", *READS})
 
     async def _send(self, asked: SendAsked) -> Outcome:
+        """Send a message to its queue; each group that pops the topic is owed it from then on."""
         key, name = asked["key"], asked.get("queue")
         assert name is not None, f"{key} goes to no queue"
         queue = self._workload.queues[name]
@@ -506,6 +509,7 @@ class PopClient:
         return Outcome("ok", answer)
 
     async def _pop(self, asked: PopOrder) -> Outcome:
+        """Pop with the client or by a raw frame, and keep what came."""
         group, invisible_ms = asked["group"], asked["invisible_ms"]
         if asked["how"] == "client":
             messages = await self._consumers[group].receive(
@@ -530,6 +534,7 @@ class PopClient:
         return Outcome("ok", {"rows": [row_of(message) for message in messages]})
 
     async def _acknowledge(self, asked: AckOrder) -> Outcome:
+        """Acknowledge handles, by the client, in a raw batch or one by one; say what became of each."""
         group, handles = asked["group"], asked["handles"]
         messages = [self._workload.message(group, handle) for handle in handles]
         if asked["how"] == "client":
@@ -563,6 +568,7 @@ class PopClient:
         return [ends.get(one.handle, "ok") for one in messages]
 
     async def _change(self, asked: ChangeOrder) -> Outcome:
+        """Give a message another time, by the client or a raw frame, and keep its new handle."""
         group, handle, invisible_ms = asked["group"], asked["handle"], asked["invisible_ms"]
         message = self._workload.message(group, handle)
         changed: PoppedMessage | HandleEnd
@@ -626,9 +632,9 @@ class PopClient:
         return Outcome("ok", value)
 
 
-def handle_of(message: PoppedMessage) -> PopHandle:
+def handle_of(message: PoppedMessage) -> UsedHandle:
     """Return the handle of a message as the history has it."""
-    return PopHandle(
+    return UsedHandle(
         queue_name(message.queue),
         message.queue_offset,
         popped_ms_of(message),
@@ -636,7 +642,7 @@ def handle_of(message: PoppedMessage) -> PopHandle:
     )
 
 
-def _as_row(handle: PopHandle) -> list[object]:
+def _as_row(handle: UsedHandle) -> list[object]:
     return list(msgspec.structs.astuple(handle))
 
 
@@ -656,12 +662,13 @@ def row_of(message: PoppedMessage) -> list[object]:
 
 def _ack_of(
     group: str,
-    handles: Iterable[PopHandle],
+    handles: Iterable[UsedHandle],
     *,
     how: How,
     node: int = 0,
     together: bool = False,
 ) -> Invocation:
+    """Return an acknowledgement of handles of one pop."""
     value = {
         "group": group,
         "handles": [_as_row(handle) for handle in handles],
