@@ -50,6 +50,7 @@ from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index, NodeId, Position, Term
 from dledger.state_machine import (
     ForgettingMachine,
+    KeptPart,
     PreparingMachine,
     SealedPart,
     SealingMachine,
@@ -119,6 +120,7 @@ __all__ = [
     "EntryKind",
     "Failed",
     "ForgettingMachine",
+    "KeptPart",
     "PreparingMachine",
     "SealedPart",
     "SealingMachine",

@@ -94,6 +94,42 @@ class StoredPart:
     crc: int
 
 
+class KeptPart(Protocol):
+    """A part that is kept already, and from which a machine may serve its state as long as it holds it.
+
+    Whatever is read is what was written, or an error. The first read of a part may take as long as all of it.
+    """
+
+    @property
+    def stored(self) -> StoredPart:
+        """The place where it is kept."""
+        ...
+
+    def chunks(self) -> Iterator[bytes]:
+        """Yield all of its bytes; as `read`."""
+        ...
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return bytes of it, on the thread to which the machine belongs.
+
+        Raises:
+            EntryDamagedError: it cannot be read now.
+        """
+        ...
+
+    def read_resident(self, offset: int, size: int) -> bytes | None:
+        """Return what `read` does, if that need not wait for the disk; None if it would, or nobody can tell."""
+        ...
+
+    def read_beside(self, offset: int, size: int) -> bytes:
+        """Return what `read` does, in any thread.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        ...
+
+
 class SealedPart:
     """Bytes of a state that will never change, so that they are written once and named by each later snapshot.
 
@@ -125,8 +161,8 @@ class SealingMachine(SnapshotMachine, Protocol):
         """
         ...
 
-    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
-        """Replace the state, as `restore`; before the bytes of a stored part stands where they are kept.
+    def restore_sealed(self, chunks: Iterator[bytes | KeptPart]) -> None:
+        """Replace the state, as `restore`; in place of the bytes of a part that is kept stands the part.
 
         Raises:
             SnapshotRefusedError: the bytes are no such state.
@@ -142,7 +178,7 @@ class SwappingMachine(SnapshotMachine, Protocol):
         """Return an empty machine of the same kind, which nobody sees."""
         ...
 
-    def load_steps(self, chunks: Iterator[bytes | StoredPart]) -> Iterator[None]:
+    def load_steps(self, chunks: Iterator[bytes | KeptPart]) -> Iterator[None]:
         """Take in a snapshot, as `restore` or `restore_sealed` does, in short steps; this machine is empty.
 
         After the last step `digest` is short, too. What fails halfway is no state, and of no use.

@@ -25,6 +25,7 @@ from jepsen.workloads.log_append import LogAppendWorkload
 from jepsen.workloads.log_set import LogSetWorkload
 from jepsen.workloads.offsets import OffsetsWorkload
 from jepsen.workloads.ordered import OrderedWorkload
+from jepsen.workloads.pop import PopWorkload
 from jepsen.workloads.queue import QueueWorkload
 from jepsen.workloads.queue_foreign import ForeignQueueWorkload
 from jepsen.workloads.sends import SendsWorkload
@@ -125,6 +126,12 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
     ),
     "ordered": WorkloadEntry(OrderedWorkload, _BROKERS, "consumption in order, under locks"),
     "delay": WorkloadEntry(DelayWorkload, _BROKERS, "levels, delays and due times"),
+    "pop": WorkloadEntry(
+        PopWorkload,
+        _BROKERS,
+        "messages popped, acknowledged, given another time or forgotten",
+        shares_groups=False,
+    ),
     "queue-cpp": WorkloadEntry(
         _CPP_QUEUE,
         _BROKERS,

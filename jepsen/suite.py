@@ -63,6 +63,8 @@ SUITE: Final = (
     SuiteRun("delay", "kill:leader"),
     SuiteRun("delay", "partition:halves"),
     SuiteRun("delay", "kill:all"),
+    SuiteRun("pop", "kill:leader"),
+    SuiteRun("pop", "partition:leader"),
     SuiteRun("ordered", "kill:leader"),
     SuiteRun("ordered", "partition:leader"),
     SuiteRun("ordered", "pause:leader"),

@@ -17,12 +17,12 @@ from broker.importing.errors import ImportFailedError
 from broker.importing.plan import ImportPlan
 from broker.importing.survey import Treatment, treatment_of
 from broker.importing.tallies import digest_record
-from broker.store.consume_queue import QueueKey
 from broker.store.parse import KEY, PHYSICAL_OFFSET, SIZE_BYTES, parse_records
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.topics import CONTROL_TOPICS
 from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
+from broker.store.unit_stores import QueueKey
 from dledger.errors import DLedgerError
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index

@@ -27,7 +27,6 @@ from broker.importing.tallies import (
     digest_record,
     has_property_crc,
 )
-from broker.store.consume_queue import QueueKey
 from broker.store.control import (
     COMMITS_PER_COMMAND,
     Command,
@@ -43,6 +42,7 @@ from broker.store.staging import Staging
 from broker.store.state import BrokerState
 from broker.store.timer_files import TimerFiles
 from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
+from broker.store.unit_stores import QueueKey
 from dledger.errors import DLedgerError, StoreLockedError
 from dledger.founding_store import BEFORE_FIRST, FoundingStore
 from dledger.raft.entry import ENTRY_HEADER_BYTES

@@ -16,12 +16,12 @@ from broker.importing.json_tables import DELAYS, GROUPS, OFFSETS, TIMERS, TOPICS
 from broker.importing.queue_files import KnownQueue
 from broker.importing.survey import SourceSurvey, Treatment, revive_pending, treatment_of
 from broker.importing.tallies import QueueTally
-from broker.store.consume_queue import QueueKey
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from broker.store.timers import TIMER_KEY
 from broker.store.topics import QUEUE_COUNT_MAX, SYSTEM_TOPICS, TopicConfig
 from broker.store.transactions import HALF_KEY
+from broker.store.unit_stores import QueueKey
 from dledger.storage.segmented_log import SEGMENT_SIZE_BYTES
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 from broker.importing.commit_log import NAME_DIGITS
 from broker.importing.errors import SourceError
-from broker.store.consume_queue import QueueKey
+from broker.store.unit_stores import QueueKey
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
 _UNIT: Final = struct.Struct(">qiq")

@@ -30,10 +30,10 @@ from broker.importing.waiting import (
     OpenHalves,
     WaitingTimers,
 )
-from broker.store.consume_queue import QueueKey
 from broker.store.schedule import SCHEDULE_KEY
 from broker.store.timers import TIMER_KEY
 from broker.store.transactions import HALF_KEY, OP_KEY
+from broker.store.unit_stores import QueueKey
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import StoredMessage

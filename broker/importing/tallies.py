@@ -12,7 +12,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from broker.store.consume_queue import QueueKey
+from broker.store.unit_stores import QueueKey
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
 from dledger_mq.message.record import PHYSICAL_OFFSET_AT, StoredMessage
 

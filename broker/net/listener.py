@@ -196,7 +196,7 @@ class Listener:
     async def _sweep(self) -> None:
         """Close connections that are silent, or whose frame stays unfinished.
 
-        Those that wait for our room are spared.
+        Those that wait for our room, or for their turn, are spared.
         """
         limits = self._limits
         while True:
@@ -204,7 +204,7 @@ class Listener:
             now = trio.current_time()
             for connection in tuple(self.connections):
                 since = connection.partial_since
-                if connection.waits_for_room:
+                if connection.waits_for_room or connection.waits_for_turn:
                     continue  # for us
                 if now - connection.received_at > limits.idle_timeout_s:
                     connection.close("idle")

@@ -14,6 +14,9 @@ from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import Cipher, FrameSocket, ReadBuffer
 
 _HALF_CLOSED: Final[int] = select.EPOLLRDHUP
+_CROWDED_BYTES: Final = 4096
+"""Read at once, beside a large frame that is unfinished, while much waits for its turn: some requests."""
+
 _ASKED_MAX: Final = 1
 """Of the connections that have ended, one is enough to know that not all are there."""
 
@@ -26,6 +29,11 @@ class Server(Protocol):
     room: FrameRoom
     handshakes: Handshakes
     unsent: UnsentAnswers
+
+    @property
+    def is_crowded(self) -> bool:
+        """True while no more than a small piece may be read from a connection at once."""
+        ...
 
     def kept_waiting(self, connection: ServedConnection, /) -> None:
         """Let a connection go on once it has the room that it waits for."""
@@ -43,9 +51,10 @@ class ServedConnection(FrameSocket):
 
     Attributes:
         has_spoken: a whole frame has come.
+        waits_for_turn: True while frames that were read wait for their turn; it is not read from.
     """
 
-    __slots__ = ("_has_asked", "_server", "_watched", "has_spoken")
+    __slots__ = ("_has_asked", "_server", "_watched", "has_spoken", "waits_for_turn")
 
     def __init__(
         self,
@@ -69,7 +78,7 @@ class ServedConnection(FrameSocket):
         )
         self._server = server
         self._has_asked = False
-        self.has_spoken = False
+        self.has_spoken = self.waits_for_turn = False
         self._watched = 0
         server.ends.register(sock, _HALF_CLOSED)
         self._watch()
@@ -161,12 +170,19 @@ class ServedConnection(FrameSocket):
         self.close(reason)
 
     def piece_bytes(self) -> int:
-        """Return how much to read, 0: what fits. While room is short: the frame that has some, and little more."""
-        if not self._server.room.is_short:
+        """Return how much to read, 0: what fits. While room is short: the frame that has some, and little more.
+
+        So it is while much that was read waits for its turn.
+        """
+        if self._server.is_crowded:
+            piece_bytes = _CROWDED_BYTES
+        elif self._server.room.is_short:
+            piece_bytes = FREE_BYTES
+        else:
             return 0
-        if not self._has_asked:
-            return FREE_BYTES
-        return self._decoder.need_bytes - self._decoder.pending_bytes + FREE_BYTES
+        if self._has_asked:
+            piece_bytes += self._decoder.need_bytes - self._decoder.pending_bytes
+        return piece_bytes
 
     def _note_partial(self, pending_bytes: int, *, ended_one: bool) -> None:
         """Keep account of a frame that is unfinished, or was before these bytes, and of its room."""
@@ -184,6 +200,16 @@ class ServedConnection(FrameSocket):
     def go_on(self) -> None:
         """Read on, since there is room; the time until now does not count against the sender."""
         if not self.close_reason:
-            self.received_at = self._now()
-            self.partial_since = self.received_at
+            self._count_from_now()
             self._watch()
+
+    def had_its_turns(self) -> None:
+        """Read on, since all that was read has had its turn; the time until now does not count, either."""
+        self.waits_for_turn = False
+        self._count_from_now()
+
+    def _count_from_now(self) -> None:
+        """Count the time of the sender's silence, and of the frame that it has begun, from now on."""
+        self.received_at = self._now()
+        if self.partial_since is not None:
+            self.partial_since = self.received_at

@@ -5,6 +5,9 @@ It goes in rounds: whatever is ready when a round begins is read once, decoded a
 one call for each connection. After a turn the loop's other tasks have theirs, so that neither a burst nor many
 connections hold up a heartbeat.
 
+Frames of a read for which a turn had no time are its *rest*. Each round ends with one turn of one rest, that which has
+waited for longest: so whoever asks for little waits for one turn of those who ask for much, however many they are.
+
 It hands over frames as they came; what stands in them is the business of its user.
 """
 
@@ -13,7 +16,8 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import Final
 
@@ -37,6 +41,15 @@ TURN_S: Final = 0.01
 FRAMES_MAX: Final = 256
 """Frames handed over together: some 3 ms of sends. A turn ends between such portions, or between connections."""
 
+RESTS_MAX: Final = 64
+"""Of so many connections a rest may be as large as a read, 1 MiB; while there are as many, little is read of others."""
+
+REST_FRAMES_MAX: Final = 65_536
+"""The same for the frames of all rests together: 16 MB besides their bytes."""
+
+_REST_TURN: Final = 0
+"""In place of what is ready: the turn of a connection's rest has come."""
+
 FramesHandler = Callable[[ServedConnection, list[Frame]], int | None]
 """Returns how many of the frames it took, the first ones: one at least, or all of them (None)."""
 
@@ -48,8 +61,8 @@ def _ignore() -> None:
 class ServedConnections:
     """The connections; `run` serves them.
 
-    Invariant: a connection is in `connections` until `closed` was called for it, once, after all that came from it was
-    handed over.
+    Invariants: a connection is in `connections` until `closed` was called for it, once, after all that came from it was
+    handed over. It is not read from while it has a rest.
 
     Attributes:
         connections: in the order of their arrival.
@@ -98,7 +111,9 @@ class ServedConnections:
         self._frame_bytes_max = frame_bytes_max
         self._unsent_bytes_max = unsent_bytes_max
         self._buffer = ReadBuffer()
-        self._round: Iterator[None] | None = None
+        self._row: deque[tuple[ServedConnection, int]] = deque()
+        self._rests: dict[ServedConnection, list[Frame]] = {}
+        self._rest_frames = 0
         self._ended: list[ServedConnection] = []
         self._some_ended = trio.Event()
         self._nursery: trio.Nursery | None = None
@@ -130,15 +145,16 @@ class ServedConnections:
         async with trio.open_nursery() as self._nursery:
             self._nursery.start_soon(self._watch_ends)
             while True:
-                if self._round is None:
-                    await self.ready.wait()
-                else:
+                if self._row or self._rests:
                     await trio.lowlevel.checkpoint()
+                else:
+                    await self.ready.wait()
                 self._take_turn()
 
     def close(self) -> None:
         """Close all connections; nobody serves them, or adds any, by now."""
-        self._round = None
+        self._row.clear()
+        self._rests.clear()
         for connection in tuple(self.connections):
             connection.close("the server stops")
         self._notify_ended()
@@ -147,55 +163,99 @@ class ServedConnections:
 
     # Turns.
 
+    @property
+    def is_crowded(self) -> bool:
+        """True while so many rests wait that no more than a small piece may be read at once."""
+        return len(self._rests) >= RESTS_MAX or self._rest_frames >= REST_FRAMES_MAX
+
     def _take_turn(self) -> None:
         """Go on with the round, or begin one, for as long as a turn may take."""
         end_s = perf_counter() + TURN_S
-        if self._round is None:
-            self._round = self._serve_ready()
-        for _ in self._round:
-            if perf_counter() >= end_s:
-                self._turn_ended()
-                return
-        self._round = None
+        row = self._row
+        if not row:
+            self._begin_round()
+        while row:
+            connection, ready = row.popleft()
+            self._serve(connection, ready, end_s)
+            if (
+                perf_counter() >= end_s
+            ):  # a write, or a read without a whole frame, takes its time, too
+                break
         self._turn_ended()
-        self._notify_ended()
+        if not row:
+            self._notify_ended()
 
-    def _serve_ready(self) -> Iterator[None]:
-        """Serve each connection that is ready once, a few of those without a handshake; yields where a turn may end."""
+    def _begin_round(self) -> None:
+        """Put in the row who is ready, a few of those without a handshake, and the rest that has waited longest."""
+        row, rests = self._row, self._rests
         shaking: list[ServedConnection] = []
-        for connection, mask in self.ready.take():
-            if mask & ~READ:
-                connection.write_queued()
-            if mask & ~WRITE and not (connection.close_reason or connection.waits_for_room):
-                if connection.is_shaking:
-                    shaking.append(connection)
-                    continue
-                yield from self._read(connection)
-            yield  # a write, or a read without a whole frame, takes its time, too
-        for connection in first_to_shake(shaking):
-            if not connection.close_reason:
-                yield from self._read(connection)
-            yield
+        for connection, ready in self.ready.take():
+            if connection in rests:
+                ready &= WRITE
+            elif connection.is_shaking and ready & ~WRITE:
+                shaking.append(connection)
+                ready &= WRITE
+            if ready:
+                row.append((connection, ready))
+        row.extend((connection, READ) for connection in first_to_shake(shaking))
+        if rests:
+            row.append((next(iter(rests)), _REST_TURN))
 
-    def _read(self, connection: ServedConnection) -> Iterator[None]:
-        """Read once from a connection, and hand over its frames; one that misbehaves is closed, with one log line."""
+    def _serve(self, connection: ServedConnection, ready: int, end_s: float) -> None:
+        """Do for a connection what can be done; one that misbehaves is closed, with one log line."""
+        if ready & ~READ:
+            connection.write_queued()
         try:
-            frames = connection.read_now(connection.piece_bytes())
-            if frames and not connection.has_spoken:
-                connection.has_spoken = True
-                self.mute.pop(connection, None)
-            first = 0
-            while first < len(frames):
-                was_open = not connection.close_reason
-                taken = self._handle(connection, frames[first : first + FRAMES_MAX])
-                assert taken != 0, "no frame was taken, and none would ever be"
-                if was_open and connection.close_reason:
-                    return  # by its user, for what was just handed over
-                first += FRAMES_MAX if taken is None else taken
-                yield
+            if ready == _REST_TURN:
+                self._hand_over(connection, self._take_rest(connection), end_s)
+            elif ready & ~WRITE and not (connection.close_reason or connection.waits_for_room):
+                self._hand_over(connection, self._read(connection), end_s)
         except FrameError as error:
             _log.warning("closed the connection of %s: %s", connection.peer, error)
             connection.close(f"bad frame: {error}")
+
+    def _read(self, connection: ServedConnection) -> list[Frame]:
+        """Read once from a connection.
+
+        Raises:
+            FrameError: the bytes are no frames.
+        """
+        frames = connection.read_now(connection.piece_bytes())
+        if frames and not connection.has_spoken:
+            connection.has_spoken = True
+            self.mute.pop(connection, None)
+        return frames
+
+    def _hand_over(self, connection: ServedConnection, frames: list[Frame], end_s: float) -> None:
+        """Hand over frames of one read, one portion at least; those for which a turn has no time are its rest.
+
+        Raises:
+            FrameError: a header cannot be read.
+        """
+        first = 0
+        while first < len(frames):
+            if first and perf_counter() >= end_s:
+                self._leave_rest(connection, frames[first:])
+                return
+            was_open = not connection.close_reason
+            taken = self._handle(connection, frames[first : first + FRAMES_MAX])
+            assert taken != 0, "no frame was taken, and none would ever be"
+            if was_open and connection.close_reason:
+                return  # by its user, for what was just handed over
+            first += FRAMES_MAX if taken is None else taken
+        if connection.waits_for_turn:
+            connection.had_its_turns()
+
+    def _leave_rest(self, connection: ServedConnection, frames: list[Frame]) -> None:
+        self._rests[connection] = frames
+        self._rest_frames += len(frames)
+        connection.waits_for_turn = True
+
+    def _take_rest(self, connection: ServedConnection) -> list[Frame]:
+        frames = self._rests.pop(connection)
+        self._rest_frames -= len(frames)
+        assert self._rest_frames >= 0, f"{self._rest_frames} frames wait for their turn"
+        return frames
 
     # Ends, and waits for room.
 
@@ -203,7 +263,7 @@ class ServedConnections:
         """See `Server`. `closed` is called at the end of a round: nobody expects it in the middle of what closed it."""
         self._ended.append(connection)
         self.mute.pop(connection, None)
-        if self._round is None:
+        if not self._row:
             self._some_ended.set()
 
     async def _watch_ends(self) -> None:
@@ -211,12 +271,16 @@ class ServedConnections:
         while True:
             await self._some_ended.wait()
             self._some_ended = trio.Event()
-            if self._round is None:
+            if not self._row:
                 self._notify_ended()
 
     def _notify_ended(self) -> None:
+        """Call `closed` for those that have ended, but not before their rest was handed over."""
         ended, self._ended = self._ended, []
         for connection in ended:
+            if connection in self._rests:
+                self._ended.append(connection)
+                continue
             del self.connections[connection]
             self._closed(connection)
 

@@ -152,6 +152,7 @@ class Services:
         self.replies = self._make_replies()
         self._send_backs = self._make_send_backs()
         self.pops, self.pop_returns = self._make_pops()
+        self.pops.turns.answered = outputs.flush
         self.retention = self._make_retention()
         self.trims = Trims(log.reader, lambda: state.queues)
         self.dispatch = self._make_dispatch()

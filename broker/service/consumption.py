@@ -11,10 +11,11 @@ from typing import Final, NamedTuple
 from broker.service.connections import wire_subscription
 from broker.service.tables import consume_table
 from broker.service.tags import tag_hashes
-from broker.store.consume_queue import UNIT, ConsumeQueues
+from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups
 from broker.store.offsets import ConsumerOffsets
 from broker.store.topics import TopicConfig
+from broker.store.unit_stores import UNIT
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.heartbeat import EXPRESSION_TAG, Subscription
 from dledger_mq.remoting.json_body import write_json

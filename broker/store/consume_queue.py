@@ -22,7 +22,7 @@ from functools import partial
 from heapq import merge
 from itertools import islice
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 from weakref import WeakSet
 
 from crc32c import crc32c
@@ -31,20 +31,17 @@ from broker.store.emptying import emptied
 from broker.store.errors import NoRoomError
 from broker.store.key_index import key_seed
 from broker.store.not_in_memory import FilesNotLoadedError
-from broker.store.places import MemoryPlace, PartPlace
 from broker.store.queue_search import Search, TrimSearch
 from broker.store.saved import CHUNK_BYTES, QueueRow
+from broker.store.unit_stores import UNIT, UNIT_BYTES, PartedUnits, QueueKey, UnitStore
 from dledger.raft.ids import Position
 from dledger.state_machine import (
+    KeptPart,
     SealedPart,
     SnapshotOvertakenError,
     SnapshotRefusedError,
-    StoredPart,
 )
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
-
-UNIT: Final = struct.Struct(">qiq")
-UNIT_BYTES: Final = UNIT.size
 
 SEALED_UNITS: Final = 16_384
 """Units that snapshots keep as a part: 320 KiB."""
@@ -64,9 +61,6 @@ LOOKS: Final = 64
 WARMED_UNITS: Final = 3_276
 """Units that are brought into memory at a time for whoever reads on: 64 KiB."""
 
-QueueKey = tuple[bytes, QueueId]
-"""Topic as it stands in the records, and queue id."""
-
 StoreTime = Callable[[PhysicalOffset, int], StoreTimeMs]
 """Reads the store time of the record at a physical offset, given its size in bytes too."""
 
@@ -80,99 +74,6 @@ class ConsumeQueueUnit(NamedTuple):
     physical_offset: PhysicalOffset
     size_bytes: int
     tag_hash: int
-
-
-class UnitStore(PartPlace, Protocol):
-    """The place for units that no longer stay in memory. It may lose everything at a restart."""
-
-    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
-        """Keep whole units; `first` is the queue offset of the first, right after the last kept one.
-
-        Raises:
-            NoRoomError: none of them is kept.
-        """
-        ...
-
-    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
-        """Return `count` kept units from queue offset `first`.
-
-        Raises:
-            EntryDamagedError: they cannot be read now.
-        """
-        ...
-
-    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
-        """Return what `read` does, if that need not wait for the disk; None if it would, or nobody can tell."""
-        ...
-
-    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
-        """Return work for any thread that brings these units into the system's memory. It never fails."""
-        ...
-
-    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
-        """Return what `read` does, in any thread.
-
-        Raises:
-            OSError: they cannot be read; they may have been forgotten.
-        """
-        ...
-
-    def trim(self, key: QueueKey, first: QueueOffset) -> None:
-        """Forget the units before `first`, which is kept; those that share a file with it may stay."""
-        ...
-
-    def drop(self, key: QueueKey) -> None:
-        """Forget all units of the queue; it may begin again at any offset."""
-        ...
-
-
-class MemoryUnitStore(MemoryPlace):
-    """A `UnitStore` for tests and for brokers that keep everything in memory."""
-
-    def __init__(self) -> None:
-        self._kept: dict[QueueKey, bytearray] = {}
-        self._firsts: dict[QueueKey, QueueOffset] = {}
-
-    def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
-        """Keep units; see `UnitStore`."""
-        kept = self._kept.setdefault(key, bytearray())
-        begin = self._firsts.setdefault(key, first)
-        assert len(kept) == (first - begin) * UNIT_BYTES, f"{key}: units must be spilled in order"
-        kept += units
-
-    def read(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
-        """Return units; see `UnitStore`."""
-        begin = self._firsts[key]
-        assert begin <= first, f"{key}: unit {first} is forgotten, those from {begin} on are kept"
-        return bytes(
-            self._kept[key][(first - begin) * UNIT_BYTES : (first - begin + count) * UNIT_BYTES]
-        )
-
-    def read_resident(self, key: QueueKey, first: QueueOffset, count: int) -> bytes | None:
-        """Return units; see `UnitStore`."""
-        return self.read(key, first, count)
-
-    def warming(self, key: QueueKey, first: QueueOffset, count: int) -> Callable[[], None]:
-        """Return nothing to do; see `UnitStore`."""
-        return lambda: None
-
-    def read_beside(self, key: QueueKey, first: QueueOffset, count: int) -> bytes:
-        """Return units; see `UnitStore`."""
-        return self.read(key, first, count)
-
-    def trim(self, key: QueueKey, first: QueueOffset) -> None:
-        """Forget units; see `UnitStore`."""
-        begin = self._firsts[key]
-        assert begin <= first, (
-            f"{key}: units before {begin} are forgotten, now those before {first}"
-        )
-        del self._kept[key][: (first - begin) * UNIT_BYTES]
-        self._firsts[key] = first
-
-    def drop(self, key: QueueKey) -> None:
-        """Forget a queue; see `UnitStore`."""
-        self._kept.pop(key, None)
-        self._firsts.pop(key, None)
 
 
 class ConsumeQueue:
@@ -218,7 +119,7 @@ class ConsumeQueue:
         "trimmed_to",
     )
 
-    def __init__(self, key: QueueKey, store: UnitStore, *, special: bool = False) -> None:
+    def __init__(self, key: QueueKey, store: PartedUnits, *, special: bool = False) -> None:
         self.key = key
         self.min_offset = self.held_first = QueueOffset(0)
         self.trimmed_to = Position(0)
@@ -479,30 +380,66 @@ class ConsumeQueue:
         digest = self.digest()
         return QueueRow(topic, queue_id, self.min_offset, self.max_offset, self.put_bytes, digest)
 
-    def load_steps(self, row: QueueRow, units: Iterable[bytes], keep: int) -> Iterator[None]:
+    def load_steps(
+        self, row: QueueRow, units: Iterable[bytes | KeptPart], keep: int
+    ) -> Iterator[None]:
         """Take in a queue from a snapshot, part by part; it is empty now. All but `keep` units may leave memory.
 
+        Units that are kept as a part stay where they are, and are not read.
+
         Raises:
-            SnapshotRefusedError: the units are not those that the row's digest counts.
+            SnapshotRefusedError: all units were read, and are not those that the row's digest counts.
         """
         assert not self.max_offset, f"{self.key} has {self.max_offset} units"
         assert row.min_offset <= row.max_offset, f"{self.key}: {row.min_offset}..{row.max_offset}"
         self.min_offset = self.max_offset = self.tail_first = self.held_first = row.min_offset
         self.put_bytes = row.put_bytes
+        is_counted = not row.min_offset
         for part in units:
+            if not isinstance(part, bytes):
+                is_counted = False
+                yield from self._attach(part)
+                continue
             self.tail += part
             if len(self.tail) > 2 * keep * UNIT_BYTES:
-                self.max_offset = QueueOffset(self.tail_first + len(self.tail) // UNIT_BYTES)
+                self._note_loaded()
                 self.spill(keep)
             yield
         self.max_offset = row.max_offset
-        if not row.min_offset and self.digest() != row.digest:
+        if is_counted and self.digest() != row.digest:
             raise SnapshotRefusedError(
                 f"{self.key}: digest {self.digest():#010x}, the snapshot says {row.digest:#010x}"
             )
-        # Units before the min offset are gone, and counted all the same.
+        # Units before the min offset are gone, and counted all the same; so are those in parts.
         self._digest, self._digested_bytes = row.digest, len(self.tail)
         self.draw_line()
+
+    def _note_loaded(self) -> None:
+        self.max_offset = QueueOffset(self.tail_first + len(self.tail) // UNIT_BYTES)
+
+    def _attach(self, part: KeptPart) -> Iterator[None]:
+        """Have the next units read from a part; without room for those before it, it is read into memory."""
+        self._note_loaded()
+        self.spill(0)
+        if self.tail:
+            for chunk in part.chunks():
+                self.tail += chunk
+                yield
+            return
+        self._store.attach(self.key, self.tail_first, part)
+        self.max_offset = QueueOffset(self.tail_first + self._store.part_units)
+        self.tail_first = self.max_offset
+        yield
+
+    def crc_of_part(self, first: QueueOffset) -> int:
+        """Return the CRC32C of a full part's units as they were in memory, if none of them was read from a part."""
+        end = first + self._store.part_units
+        crc = self._store.appended_crc(self.key, first)
+        at = self.tail_first
+        if at < end:
+            left = memoryview(self.tail)[max(0, first - at) * UNIT_BYTES : (end - at) * UNIT_BYTES]
+            crc = crc32c(left, crc)
+        return crc
 
     def _out_of_range(self, offset: QueueOffset) -> str:
         return (
@@ -551,7 +488,7 @@ class ConsumeQueues:
         self._sorted: list[ConsumeQueue] = []
         self._change_count = self._sorted_at = 0
         self._by_topic: dict[bytes, list[ConsumeQueue]] = {}
-        self._store = store
+        self._store = PartedUnits(store, sealed_units)
         self._is_special = is_special
 
     def __iter__(self) -> Iterator[ConsumeQueue]:
@@ -621,20 +558,46 @@ class ConsumeQueues:
             yield
         yield from emptied(self._by_topic)
         yield from emptied(self.by_key)
+        yield from self._store.giving_up()
 
-    def seal(
-        self, queue: ConsumeQueue, first: QueueOffset, stored: StoredPart | None
-    ) -> SealedPart:
+    def seal(self, queue: ConsumeQueue, first: QueueOffset, kept: KeptPart | None) -> SealedPart:
         """Return the part with the `sealed_units` units from an offset on, which are there; the same one each time."""
         if queue.sealed is None:
             queue.sealed = {}
         part = queue.sealed.get(first)
-        if part is None:
-            end = QueueOffset(first + self.sealed_units)
+        if part is None and kept is not None:
             part = queue.sealed[first] = SealedPart(
-                partial(self.read_units, queue, first, end), stored
+                partial(self._read_kept, queue, kept), kept.stored
             )
+        elif part is None:
+            part = queue.sealed[first] = SealedPart(partial(self._read_part, queue, first))
         return part
+
+    def _read_part(self, queue: ConsumeQueue, first: QueueOffset) -> Iterator[bytes]:
+        """Yield the units that become a part.
+
+        Raises:
+            SnapshotOvertakenError: the queue was dropped; or the files have given other units than they got.
+        """
+        found = 0
+        for chunk in self.read_units(queue, first, QueueOffset(first + self.sealed_units)):
+            found = crc32c(chunk, found)
+            yield chunk
+        if found != queue.crc_of_part(first):
+            raise SnapshotOvertakenError(
+                f"{queue.key}: the files of units from {first} on are not what was written; a start makes them anew"
+            )
+
+    def _read_kept(self, queue: ConsumeQueue, kept: KeptPart) -> Iterator[bytes]:
+        """Yield the units of a part with which this state began.
+
+        Raises:
+            SnapshotOvertakenError: the queue was dropped.
+        """
+        for chunk in kept.chunks():
+            if self.by_key.get(queue.key) is not queue:
+                raise SnapshotOvertakenError(f"{queue.key} is gone")
+            yield chunk
 
     def read_units(
         self, queue: ConsumeQueue, begin: QueueOffset, end: QueueOffset
@@ -662,6 +625,7 @@ class ConsumeQueues:
         self.hidden.pop(topic.encode(), None)
         for queue in self._by_topic.pop(topic.encode(), ()):
             del self.by_key[queue.key]
+            queue.sealed = None  # whoever still has the queue need not keep its parts
             self._store.drop(queue.key)
             self._change_count += 1
 
@@ -766,9 +730,13 @@ class ConsumeQueues:
         began, count = self._sorted, self._change_count
         if self._sorted_at == count:
             return
-        runs = [began[first : first + SORT_QUEUES] for first in range(0, len(began), SORT_QUEUES)]
-        for run in runs:
+        end = len(began)
+        runs: list[list[ConsumeQueue]] = []
+        for first in range(0, end, SORT_QUEUES):
+            those = began[first : first + SORT_QUEUES]
+            run = [each for each in those if self.by_key.get(each.key) is each]  # others are gone
             run.sort(key=_key_of)
+            runs.append(run)
             yield
         merged: list[ConsumeQueue] = []
         queues = merge(*runs, key=_key_of)
@@ -776,7 +744,7 @@ class ConsumeQueues:
             merged += step
             yield
         if self._sorted is began:  # else somebody has sorted them meanwhile
-            self._sorted = merged + began[len(merged) :]
+            self._sorted = merged + began[end:]
             self._sorted_at = count
 
     def digest(self) -> int:

@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.store.consume_queue import QueueKey
 from broker.store.parse import ParsedRecord, folded_properties
 from broker.store.record_shapes import FoldedProperties
+from broker.store.unit_stores import QueueKey
 from dledger_mq.message import compiled
 from dledger_mq.message.hashes import crc32
 from dledger_mq.message.hosts import HOST_V4_BYTES

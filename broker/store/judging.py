@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-from broker.store.consume_queue import UNIT_BYTES
 from broker.store.record_reader import PulledLog
+from broker.store.unit_stores import UNIT_BYTES
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter
 from dledger_mq.message import compiled

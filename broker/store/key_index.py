@@ -6,7 +6,8 @@ differs is the hash (CRC32C: one C call; Java's costs a microsecond per key here
 milliseconds, and that the slots fit the segment. The hash only finds candidates: whoever asks compares
 the key's text in the message itself (broker/store/lookups.py), so collisions are never seen.
 
-The newest segment is in memory; full ones go to a `SegmentStore`, of which a few numbers stay in memory.
+The newest segment is in memory; full ones go to a `SegmentStore`, or stand in parts of the snapshot with which the
+state began. Of these a few numbers stay in memory.
 
 Segment, big-endian (docs/formats/control.md):
     slots  2^n * uint32  number of the newest unit of the slot, from 1; 0 for none
@@ -36,6 +37,7 @@ from broker.store.places import MemoryPlace, PartPlace
 from broker.store.saved import CHUNK_BYTES, ByteSource, KeyIndexRow, KeySegmentRow, unsealed
 from dledger.raft.ids import Position
 from dledger.state_machine import (
+    KeptPart,
     SealedPart,
     SnapshotOvertakenError,
     SnapshotRefusedError,
@@ -267,6 +269,7 @@ class KeyIndex:
         self._readings: WeakSet[_Reading] = WeakSet()
         self._is_given_up = False
         self._unwritten: dict[int, bytes] = {}
+        self._kept: dict[int, KeptPart] = {}
         self._next_number = 0
         self._digest = 0
         self._begin()
@@ -394,12 +397,17 @@ class KeyIndex:
 
     def _walking(self, going: list[_Walk]) -> Callable[[], None]:
         """Return work for any thread that goes on with the walks through some segments."""
-        store = self._store
+        store, kept = self._store, self._kept
 
         def walk_all() -> None:
             for walk in going:
+                work = partial(walk.go_on, steps=STEPS_WALKED)
                 with suppress(OSError):  # whoever reads it then meets the same, and tells
-                    store.read_beside(walk.number, partial(walk.go_on, steps=STEPS_WALKED))
+                    part = kept.get(walk.number)
+                    if part is not None:
+                        work(part.read_beside)
+                    else:
+                        store.read_beside(walk.number, work)
 
         return walk_all
 
@@ -411,7 +419,11 @@ class KeyIndex:
         """
         if number in self._unwritten:
             return self._read(number, offset, size)
-        part = self._store.read_resident(number, offset, size)
+        kept = self._kept.get(number)
+        read = (
+            kept.read_resident if kept is not None else partial(self._store.read_resident, number)
+        )
+        part = read(offset, size)
         if part is None:
             raise _NotResidentError
         return part
@@ -499,7 +511,8 @@ class KeyIndex:
     def load_steps(self, row: KeyIndexRow, source: ByteSource) -> Iterator[None]:
         """Take in an index from a snapshot, in short steps; this one is empty.
 
-        Segments stay as large as they were made; only new ones have this index's own size.
+        Segments that are kept as parts stay in them, and all stay as large as they were made; only new ones have this
+        index's own size.
 
         Raises:
             SnapshotRefusedError: the bytes end too early, or the row speaks of another newest unit.
@@ -509,8 +522,12 @@ class KeyIndex:
         for segment in row.segments:
             yield
             size = segment.capacity * _CAPACITY_BYTES
-            part = self._part(segment.capacity, source.stored_part(size))
-            self._write(self._next_number, source.read(size))
+            kept = source.kept_part(size)
+            part = self._part(segment.capacity, kept.stored if kept is not None else None)
+            if kept is not None:
+                self._kept[self._next_number] = kept
+            else:
+                self._write(self._next_number, source.read(size))
             self._sealed.append(
                 _Sealed(
                     self._next_number,
@@ -605,10 +622,13 @@ class KeyIndex:
         segment = self._unwritten.get(number)
         if segment is not None:
             return segment[offset : offset + size]
+        kept = self._kept.get(number)
+        if kept is not None:
+            return kept.read(offset, size)
         return self._store.read(number, offset, size)
 
     def _drop(self, number: int) -> None:
-        if self._unwritten.pop(number, None) is None:
+        if self._kept.pop(number, None) is None and self._unwritten.pop(number, None) is None:
             self._store.drop(number)
 
 

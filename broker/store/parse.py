@@ -14,9 +14,9 @@ from __future__ import annotations
 import struct
 from typing import Final
 
-from broker.store.consume_queue import QueueKey
 from broker.store.errors import MisplacedRecordError
 from broker.store.record_shapes import KEY_END, KEY_MARK, FoldedProperties, RecordShapes
+from broker.store.unit_stores import QueueKey
 from dledger_mq.message import compiled
 from dledger_mq.message.hashes import tags_code_of_bytes
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs

@@ -24,6 +24,7 @@ Nothing here knows messages, clients or limits of deliveries; nothing here moves
 from __future__ import annotations
 
 import struct
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
@@ -33,7 +34,7 @@ from crc32c import crc32c
 from sortedcontainers import SortedList
 
 from broker.store.due_queues import DueQueues
-from broker.store.emptying import emptied
+from broker.store.emptying import STEP_ITEMS, emptied
 from broker.store.packing import STEP_ROWS, array_head, pack
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
@@ -41,7 +42,13 @@ PopKey = tuple[str, str, QueueId]
 """Group, topic, queue id."""
 
 IN_FLIGHT_MAX: Final = 1 << 20
-"""Messages in flight, of all groups together: 240 MB if each lies on its own, some MB if they lie beside each other."""
+"""Messages in flight, of all groups together: 240 MB if each lies on its own, some MB if they lie beside each other.
+
+A quarter is kept for groups that have no more than FEW_MAX. Of the rest a group may have as many as are left of it.
+"""
+
+FEW_MAX: Final = 128
+"""Messages that a group may have in flight as long as there is any room: thousands of groups would have to fill it."""
 
 OUTCOMES_MAX: Final = 32_768
 """Recent outcomes by place; more than can be in flight."""
@@ -259,6 +266,7 @@ class Pops:
 
     Attributes:
         count: of the messages in flight, of all groups.
+        discarded: what was forgotten and still takes memory; `let_go` frees it step by step.
         digest: CRC32C chained over every change; 0 as long as there was none.
         due_queues: the queues that are not consumed in order, by the time at which their first message is due.
     """
@@ -267,7 +275,10 @@ class Pops:
         self.count = 0
         self.digest: int = 0
         self.due_queues = DueQueues()
+        self.discarded: deque[PoppedQueue] = deque()
         self._queues: dict[PopKey, PoppedQueue] = {}
+        self._of_groups: dict[str, int] = {}
+        """Messages in flight by group. Invariant: they are `count` together; none without any."""
         self._by_group: dict[tuple[str, str], dict[QueueId, PoppedQueue]] = {}
         """Invariant: the same queues, by group and topic; none without one."""
         self._modes: dict[tuple[str, str], RequestMode] = {}
@@ -281,6 +292,15 @@ class Pops:
     def in_flight(self, group: str, topic: str) -> int:
         """Return how many messages of a topic a group has in flight."""
         return sum(queue.count for queue in self._by_group.get((group, topic), {}).values())
+
+    def of_group(self, group: str) -> int:
+        """Return how many messages a group has in flight."""
+        return self._of_groups.get(group, 0)
+
+    def has_room(self, group: str, count: int) -> bool:
+        """Return whether a group may have so many more in flight: few, or no more than are left beside what is kept."""
+        held, left = self._of_groups.get(group, 0) + count, IN_FLIGHT_MAX - self.count - count
+        return left >= 0 if held <= FEW_MAX else held <= left - IN_FLIGHT_MAX // 4
 
     def is_due(self, group: str, topic: str, now_ms: int) -> bool:
         """Return whether something of a topic may be handed out to a group again."""
@@ -313,7 +333,7 @@ class Pops:
     def may_take(self, key: PopKey, count: int) -> bool:
         """Return whether new messages of a queue may be handed out: none are in flight in order, and there is room."""
         queue = self._queues.get(key)
-        return (queue is None or queue.end is None) and self.count + count <= IN_FLIGHT_MAX
+        return (queue is None or queue.end is None) and self.has_room(key[0], count)
 
     def is_idle(self, key: PopKey) -> bool:
         """Return whether a group has nothing of a queue in flight."""
@@ -349,7 +369,7 @@ class Pops:
             if not is_repeat:
                 queue.count_again(offset)
             taken.append(offset)
-        self.count += len(offsets)
+        self._count(key[0], len(offsets))
         if not (taken or offsets):
             return NOTHING
         popped_ms = queue.next_ms(now_ms)
@@ -378,8 +398,7 @@ class Pops:
         queue = self._queues.get(key)
         if queue is None or not queue.remove(offset, popped_ms):
             return False
-        self.count -= 1
-        assert self.count >= 0, f"{self.count} messages are in flight"
+        self._count(key[0], -1)
         self._changed(key, offset, popped_ms, -1)
         if not queue.count:
             self._remove(key)
@@ -413,9 +432,18 @@ class Pops:
         else:
             keys = [k for k in self._queues if group in {None, k[0]} and topic in {None, k[1]}]
         for key in keys:
-            self.count -= self._remove(key).count
+            queue = self._remove(key)
+            self._count(key[0], -queue.count)
+            if queue.count > STEP_ITEMS:
+                self.discarded.append(queue)
             self.due_queues.put(key, None)
             self._changed(key, QueueOffset(0), 0, -2)
+
+    def let_go(self) -> None:
+        """Free a little of what was forgotten: a million messages at once would hold up the fold."""
+        for _ in self.discarded[0].giving_up():
+            return
+        self.discarded.popleft()
 
     def forget_modes(self, group: str | None, topic: str | None) -> None:
         """Forget how a group consumes, or how a topic is consumed; None for all."""
@@ -476,7 +504,8 @@ class Pops:
             (group, topic): RequestMode(is_pop, share) for group, topic, is_pop, share in modes
         }
         self._popped, self._counts = {}, {}
-        self._queues, self._by_group = {}, {}
+        self._queues, self._by_group, self._of_groups = {}, {}, {}
+        self.discarded.clear()
         self.due_queues = DueQueues()
         self.count = 0
         for raw in rows:
@@ -486,16 +515,29 @@ class Pops:
             queue.end, queue.attempt_id, queue.last_ms = end, attempt_id, last_ms
             yield from queue.load_steps(blocks, times)
             self._add(key, queue)
-            self.count += queue.count
+            self._count(key[0], queue.count)
             self._note_due(key, queue)
 
     def giving_up(self) -> Iterator[None]:
         """Forget everything, in short steps; this table is not used any more."""
         yield from self.due_queues.giving_up()
+        while self.discarded:
+            self.let_go()
+            yield
         for queue in self._queues.values():
             yield from queue.giving_up()
         for held in (self._queues, self._popped, self._counts):
             yield from emptied(held)
+
+    def _count(self, group: str, more: int) -> None:
+        """Count messages that are in flight from now on, or are not any more."""
+        left = self._of_groups.get(group, 0) + more
+        assert left >= 0, f"{left} messages of {group} are in flight"
+        if left:
+            self._of_groups[group] = left
+        else:
+            self._of_groups.pop(group, None)
+        self.count += more
 
     def _note_due(self, key: PopKey, queue: PoppedQueue) -> None:
         """Let a queue stand where it is due; what is in order is not returned, so nobody looks for it."""

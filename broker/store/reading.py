@@ -15,11 +15,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from broker.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.judging import Judged, judge
 from broker.store.not_in_memory import NotLoadedError
 from broker.store.record_reader import MessageGoneError, PulledLog, RecordReader
 from broker.store.state import BrokerState
+from broker.store.unit_stores import UNIT, UNIT_BYTES
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter

@@ -27,7 +27,7 @@ from msgspec import Meta
 
 from broker.store.packing import STEP_ROWS, array_head, map_head, pack
 from dledger.raft.ids import Index
-from dledger.state_machine import SealedPart, SnapshotRefusedError, StoredPart
+from dledger.state_machine import KeptPart, SealedPart, SnapshotRefusedError
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
 
 VERSION: Final = 3
@@ -225,29 +225,32 @@ def pieces(data: bytes) -> Iterator[bytes]:
 
 
 class ByteSource:
-    """Reads a known number of bytes from chunks of any size."""
+    """Reads a known number of bytes from chunks of any size, and from parts that are kept."""
 
-    def __init__(self, chunks: Iterator[bytes | StoredPart]) -> None:
+    def __init__(self, chunks: Iterator[bytes | KeptPart]) -> None:
         self._chunks = chunks
         self._chunk = b""
         self._place = 0
 
-    def stored_part(self, size: int) -> StoredPart | None:
-        """Return where exactly the next `size` bytes are kept; None: nowhere on their own."""
+    def kept_part(self, size: int) -> KeptPart | None:
+        """Return the part that consists of exactly the next `size` bytes, and pass over it; None: there is none."""
         if self._place < len(self._chunk):
             return None
         chunk = next(self._chunks, b"")
-        if isinstance(chunk, StoredPart):
-            self._chunk, self._place = self._next_bytes(), 0
-            return chunk if chunk.state_bytes == size else None
+        if not isinstance(chunk, bytes):
+            if chunk.stored.state_bytes == size:
+                return chunk
+            self._chunks = chain(chunk.chunks(), self._chunks)
+            chunk = b""
         self._chunk, self._place = chunk, 0
         return None
 
     def _next_bytes(self) -> bytes:
         """Return the next chunk of bytes; none at the end."""
-        for chunk in self._chunks:
+        while (chunk := next(self._chunks, None)) is not None:
             if isinstance(chunk, bytes):
                 return chunk
+            self._chunks = chain(chunk.chunks(), self._chunks)
         return b""
 
     def read(self, size: int) -> bytes:

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from broker.store.consume_queue import QueueKey
 from broker.store.control import Command, DeleteTopic, encode_control
 from broker.store.entry_bodies import (
     QueueEnd,
@@ -42,6 +41,7 @@ from broker.store.parse import (
 from broker.store.record_shapes import FoldedProperties
 from broker.store.state import BrokerState
 from broker.store.topics import is_deletable
+from broker.store.unit_stores import QueueKey
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import EntryId, Position
 from dledger_mq.message.errors import RecordError

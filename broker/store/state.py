@@ -21,15 +21,7 @@ from crc32c import crc32c
 
 from broker.store import saved, state_snapshot
 from broker.store.commands import carry_out
-from broker.store.consume_queue import (
-    SEALED_UNITS,
-    UNIT,
-    ConsumeQueue,
-    ConsumeQueues,
-    MemoryUnitStore,
-    QueueKey,
-    UnitStore,
-)
+from broker.store.consume_queue import SEALED_UNITS, ConsumeQueue, ConsumeQueues
 from broker.store.control import MalformedControlError, MarkDigests, decode_control
 from broker.store.digest_marks import DigestMarks
 from broker.store.entry_keys import EntryKeys
@@ -62,13 +54,14 @@ from broker.store.sinks import Sinks
 from broker.store.timers import NEAR_MAX, TIMER_KEY, Timers, timer_of
 from broker.store.topics import CONTROL_TOPICS, Topics
 from broker.store.transactions import HALF_KEY, TRANSACTION_KEYS, Transactions
+from broker.store.unit_stores import UNIT, MemoryUnitStore, QueueKey, UnitStore
 from dledger.raft.entry import ENTRY_HEADER_BYTES, Entry, EntryKind
 from dledger.raft.ids import NO_INDEX, EntryId, Index
 from dledger.state_machine import (
+    KeptPart,
     SealedPart,
     SnapshotOvertakenError,
     SnapshotRefusedError,
-    StoredPart,
 )
 from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset, StoreTimeMs
@@ -195,6 +188,8 @@ class BrokerState:
                     first_offset = PhysicalOffset(entry.position + ENTRY_HEADER_BYTES)
                     records = parse_records(entry.body, first_offset)
                 self._fold(entry, records)
+            if self.pops.discarded:
+                self.pops.let_go()
             self.applied_index = entry.index
             if self._is_marked:
                 self._is_marked = False
@@ -321,7 +316,7 @@ class BrokerState:
         """
         self.restore_sealed(chunks)
 
-    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+    def restore_sealed(self, chunks: Iterator[bytes | KeptPart]) -> None:
         """Replace the state by that of a snapshot with parts; see `dledger.SealingMachine`.
 
         Raises:
@@ -346,7 +341,7 @@ class BrokerState:
         made.recent_sends = self.recent_sends.beside()
         return made
 
-    def load_steps(self, chunks: Iterator[bytes | StoredPart]) -> Iterator[None]:
+    def load_steps(self, chunks: Iterator[bytes | KeptPart]) -> Iterator[None]:
         """Take in a snapshot, step by step; see `dledger.SwappingMachine`.
 
         Raises:

@@ -13,15 +13,16 @@ from typing import Protocol
 import msgspec
 
 from broker.store import saved
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue, ConsumeQueues, units_to_keep
+from broker.store.consume_queue import ConsumeQueue, ConsumeQueues, units_to_keep
 from broker.store.key_index import KeyIndex
 from broker.store.pops import Pops
 from broker.store.queue_gathering import QueueGathering, ranges_of
 from broker.store.retention import Retention
 from broker.store.saved import ByteSource, LargeTable, QueueRow, SavedTable, StateHead
 from broker.store.timers import Timers
+from broker.store.unit_stores import UNIT_BYTES
 from dledger.raft.ids import Index
-from dledger.state_machine import SealedPart, SnapshotRefusedError
+from dledger.state_machine import KeptPart, SealedPart, SnapshotRefusedError
 from dledger_mq.message.numbers import StoreTimeMs
 
 
@@ -162,12 +163,14 @@ def _load_queue(state: SavedState, row: QueueRow, source: ByteSource, keep: int)
 
 def _units_of(
     queues: ConsumeQueues, queue: ConsumeQueue, row: QueueRow, source: ByteSource
-) -> Iterator[bytes]:
-    """Yield the units of a row, and note which of them are kept as parts."""
+) -> Iterator[bytes | KeptPart]:
+    """Yield the units of a row, and those that are kept as parts as such."""
     step = queues.sealed_units
     for first, stop in ranges_of(row.min_offset, row.max_offset, step):
         size = (stop - first) * UNIT_BYTES
-        stored = source.stored_part(size)
-        if stored is not None and stop - first == step:
-            queues.seal(queue, first, stored)
-        yield from source.stream(size)
+        kept = source.kept_part(size) if stop - first == step else None
+        if kept is not None:
+            queues.seal(queue, first, kept)
+            yield kept
+        else:
+            yield from source.stream(size)

@@ -24,10 +24,10 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Final
 
-from broker.store.consume_queue import UNIT_BYTES, QueueKey
 from broker.store.errors import NoRoomError
 from broker.store.file_places import FolderPlace, OpenFiles, folder_beside
 from broker.store.key_index import ReadPart
+from broker.store.unit_stores import UNIT_BYTES, QueueKey
 from dledger.errors import EntryDamagedError
 from dledger.storage.read_errors import is_shortage
 from dledger_mq.message.numbers import QueueOffset

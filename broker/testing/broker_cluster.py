@@ -7,8 +7,10 @@ Nothing here knows what clients do.
 
 from __future__ import annotations
 
+import errno
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from random import Random
 
 from broker.server.config import BrokerConfig
@@ -27,11 +29,12 @@ from broker.testing.wires import SimConnection, Wires
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.config import parse_peers
 from dledger.engine import Engine
-from dledger.errors import CorruptionError, RefusedError
+from dledger.errors import CorruptionError, DLedgerError, RefusedError
+from dledger.raft.configuration import MemberChange
 from dledger.raft.effects import Failed, Outcome
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, NodeId
-from dledger.starting_state import check_restored, restore_newest
+from dledger.starting_state import StartingState, check_restored, restore_newest
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
 from dledger.storage.snapshot_parts import SUFFIXES, number_of
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter, Written
@@ -48,6 +51,8 @@ CHECK_MAX = 4
 FETCH_INTERVAL_MS = 100
 FORGET_ROUND_MS = 200
 DIGEST_EVERY = 5
+STARTS_MAX = 4
+"""Of a member whose snapshots have lost parts: one for each that it keeps, one without, one more."""
 """Entries between two comparisons of the digests of a replica with those of the first that was there."""
 
 
@@ -117,6 +122,19 @@ class BrokerCluster(SimCluster):
             except RefusedError as error:
                 answered(Failed(error))
 
+    def order_members(
+        self, node: SimNode, change: MemberChange, answered: Callable[[Outcome], None]
+    ) -> bool:
+        """See `SimCluster`; here the order goes through the broker's log server."""
+        if node.engine is None or node.pauses(self.now_ms):
+            return False
+        with self.disk_of(node):
+            try:
+                self.brokers[node.node_id].driver.request_members(change, answered)
+            except DLedgerError as error:
+                answered(Failed(error))
+        return True
+
     def is_quiet(self, node: SimNode) -> bool:
         """Return whether no client waits for an answer of this member's broker."""
         return node.engine is None or self.brokers[node.node_id].controller.is_quiet
@@ -149,15 +167,9 @@ class BrokerCluster(SimCluster):
 
     def _opened(self, node: SimNode, engine: Engine) -> Index:
         """Start a member's broker from its newest snapshot, which must equal a replay of the log up to its index."""
-        state = self._state_type(limits=LIMITS)
-        if self._broker_settings.forget_bytes:
-            state.recent_sends = RecentSends(REPEAT_AGE_MS)
-        store = self._stores[node.node_id] = SnapshotStore(node.disk)
-        found = restore_newest(store, state, engine.log)
+        state, found = self._restored(node, engine)
         newest = found.newest
         self._look_at_flipped(node, newest)
-        for reason in found.refused:
-            self._demand_parts(node, reason)
         found.let_go_on(engine, state.applied_index)
         if newest is not None:
             self.counts["snapshot-restored"] += 1
@@ -170,6 +182,30 @@ class BrokerCluster(SimCluster):
         if engine.is_new_store:
             self.at(self.now_ms + FETCH_INTERVAL_MS, self._fetch, node, node.life)
         return state.applied_index
+
+    def _restored(self, node: SimNode, engine: Engine) -> tuple[BrokerState, StartingState]:
+        """Return the state of the newest snapshot, and read the parts in which it stands at once.
+
+        A broker does that soon after its start; where it finds a part lost it stops, and starts anew.
+        """
+        for _ in range(STARTS_MAX):
+            state = self._state_type(limits=LIMITS)
+            if self._broker_settings.forget_bytes:
+                state.recent_sends = RecentSends(REPEAT_AGE_MS)
+            store = self._stores[node.node_id] = SnapshotStore(node.disk)
+            found = restore_newest(store, state, engine.log)
+            for reason in found.refused:
+                self._demand_parts(node, reason)
+            while (part := store.in_use.unverified()) is not None:
+                self.counts["served-from-parts"] += 1
+                with suppress(CorruptionError):  # it is noted there
+                    part.verify()
+            lost = store.in_use.set_lost_aside()
+            if lost is None:
+                return state, found
+            self._demand_parts(node, str(lost))
+            self.trace_line(node, f"starts anew: {lost}")
+        raise OSError(errno.EIO, f"{node.node_id} cannot set a lost part aside")
 
     def _look_at_flipped(self, node: SimNode, used: SnapshotFile | None) -> None:
         """Demand that a damaged snapshot is noticed and not used."""
@@ -192,7 +228,7 @@ class BrokerCluster(SimCluster):
     def _broker_config(self, node_id: NodeId) -> BrokerConfig:
         """Configure a member with the model's delays and check times, which the checks of a run rely on."""
         peers = ";".join(
-            f"{voter}-127.0.0.1:{1 + place}" for place, voter in enumerate(self.voters)
+            f"{name}-127.0.0.1:{1 + place}" for place, name in enumerate(self.node_ids)
         )
         return BrokerConfig(
             group="sim",
@@ -239,10 +275,15 @@ class BrokerCluster(SimCluster):
         """Gather a step of the state, in an event of its own as long as entries may be folded; then write it down."""
         if not self._alive(node, life):
             return
-        if next(steps, True):
-            for _ in steps:
-                pass  # the fold stands still
-            self._begin_writing(node, life)
+        try:
+            if next(steps, True):
+                for _ in steps:
+                    pass  # the fold stands still
+                self._begin_writing(node, life)
+                return
+        except SnapshotOvertakenError:
+            self.counts["snapshots_given_up"] += 1
+            self._schedule_snapshot(node, life)
             return
         pause_ms = 1 + self._chance.randint(0, self._broker_settings.snapshot_step_ms_max)
         self.at(self.now_ms + pause_ms, self._gather_snapshot, node, life, steps)

@@ -151,7 +151,7 @@ class SimClient(ABC):
         if self._connection is None or self._connection.is_closed or guess < 0.1:
             wanted = self.rng.choice(self._in_routes())
         if prefers is Prefers.ANYBODY:
-            wanted = self.rng.choice(self.cluster.voters)
+            wanted = self.rng.choice(self.cluster.node_ids)
         elif leader is not None and guess > _STAYS.get(prefers, 0.5):
             wanted = leader.node_id
         assert wanted is not None, "some member was chosen"
@@ -167,10 +167,13 @@ class SimClient(ABC):
             self.connected()
 
     def _in_routes(self) -> Sequence[NodeId]:
-        """Return the members that routes name: where nothing goes wrong, no longer those that are about to stop."""
+        """Return whom routes name: where nothing goes wrong, no longer those that are about to stop.
+
+        Old routes name members that were removed, and a client may have been given a node that is none yet.
+        """
         cluster = self.cluster
         if not self.is_served:
-            return cluster.voters
+            return cluster.node_ids
         return [each for each in cluster.voters if each not in cluster.leaving] or cluster.voters
 
     def forget(self) -> None:

@@ -45,7 +45,7 @@ class Keeper(SimClient):
         leader = self.cluster.leader()
         return leader is not None and any(
             self.cluster.network.is_open(leader.node_id, other)
-            for other in self.cluster.voters
+            for other in self.cluster.node_ids
             if other != leader.node_id
         )
 

@@ -16,6 +16,7 @@ from dledger.testing.sim_draws import (
     DRAWS_CLASSIC,
     DRAWS_MEMBERS,
     DRAWS_NOW,
+    DRAWS_POPS,
     DRAWS_RIPE,
     DRAWS_STILL,
     draw_settings,
@@ -102,8 +103,14 @@ class BrokerSimSettings(SimSettings):
 FORGET_PERMILLE = 200
 """The share of the runs that are bent to nothing else in which the group forgets the beginning of its log."""
 
+FORGET_CHANGED_PERMILLE = 500
+"""The same of those that are bent to changing members, so that some begin with another one's state."""
+
 POP_PERMILLE = 400
 """The share of the runs in which somebody pops, of those whose clients do a bit of everything."""
+
+CHANGE_PERMILLE = 300
+"""The share of the runs that are bent to nothing in which members are added and removed."""
 
 REPEAT_AGE_MS = 5000
 """The age up to which sends are recognised in such a run: longer than a client of it tries."""
@@ -136,7 +143,7 @@ def draw_broker_settings(
 ) -> BrokerSimSettings:
     """Draw a run's knobs from its seed; see `draw_settings`."""
     base = asdict(draw_settings(seed, wire=wire, draws=draws))
-    # The brokers of a simulated group know their members from its settings.
+    # Who changes the members of brokers has draws of its own.
     base["spare_count"] = 0
     base["fault_weights"] = {**base["fault_weights"], **dict.fromkeys(MEMBER_KINDS, 0)}
     is_planned = purpose_of(seed, draws) is Purpose.STOPS
@@ -190,22 +197,49 @@ def draw_broker_settings(
         return _with_stops(settings)
     if draws >= DRAWS_RIPE and purpose_of(seed, draws) is Purpose.LEASES:
         return _with_readers(settings)
+    changes = draws >= DRAWS_NOW and Random(f"changes/{seed}").random() * 1000 < CHANGE_PERMILLE
     if is_register_run(seed, draws):
-        return _with_keepers(settings)
+        settings = _with_keepers(settings)
+        return with_changes(settings) if changes else settings
     if is_forgetful_run(seed, draws):
         settings = with_forgetting(settings)
-    if draws >= DRAWS_NOW and Random(f"pops/{seed}").random() * 1000 < POP_PERMILLE:
-        return with_poppers(settings)
-    return settings
+    if draws >= DRAWS_POPS and Random(f"pops/{seed}").random() * 1000 < POP_PERMILLE:
+        settings = with_poppers(settings)
+    is_for_changes = draws >= DRAWS_NOW and purpose_of(seed, draws) is Purpose.MEMBERS
+    changes = changes and purpose_of(seed, draws) is Purpose.MIXED
+    return with_changes(settings) if changes or is_for_changes else settings
+
+
+def with_changes(settings: BrokerSimSettings) -> BrokerSimSettings:
+    """Let an operator change the members, of whom a group has at least three; spare nodes wait to be added.
+
+    Not with damage on all stores at once, which may cost every member that has a vote its store.
+    """
+    rng = Random(f"changes-broker/{settings.seed}")
+    weight = rng.choice((2, 6))
+    weights = {**settings.fault_weights, "damage-all": 0, "change-members": weight}
+    return replace(
+        settings,
+        fault_weights=weights,
+        node_count=max(3, settings.node_count),
+        spare_count=rng.choice((1, 2)),
+        fault_interval_ms=min(settings.fault_interval_ms, rng.choice((150, 300))),
+        is_steady=False,
+    )
 
 
 def is_forgetful_run(seed: int, draws: int = DRAWS_NOW) -> bool:
     """Return whether the group of a seed's run forgets."""
-    if draws < DRAWS_MEMBERS or purpose_of(seed, draws) is not Purpose.MIXED:
+    if draws < DRAWS_MEMBERS or is_register_run(seed, draws):
         return False
-    if is_register_run(seed, draws):
-        return False
-    return Random(f"forgets-broker/{seed}").random() * 1000 < FORGET_PERMILLE
+    drawn = Random(f"forgets-broker/{seed}").random() * 1000
+    match purpose_of(seed, draws):
+        case Purpose.MIXED:
+            return drawn < FORGET_PERMILLE
+        case Purpose.MEMBERS:
+            return draws >= DRAWS_NOW and drawn < FORGET_CHANGED_PERMILLE
+        case _:
+            return False
 
 
 def with_forgetting(settings: BrokerSimSettings) -> BrokerSimSettings:

@@ -172,6 +172,7 @@ class SimBroker:
 
     def after_step(self) -> None:
         """Do the rest of the pass after a step of the engine, then propose what was staged."""
+        self.log.follow_members()
         self.driver.settle()
         self._outputs.flush()
         self._want_flush()

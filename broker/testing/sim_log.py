@@ -17,7 +17,7 @@ from dledger.errors import DLedgerError
 from dledger.raft.effects import Failed, Outcome, ReadAt
 from dledger.raft.entry import Entry
 from dledger.raft.events import Event
-from dledger.raft.ids import Index, NodeId
+from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.runtime.cold_reads import ColdReads, Threads
 from dledger.runtime.driver import Driver
 from dledger.runtime.log_appender import LogAppender
@@ -140,6 +140,19 @@ class SimLog(LogServer):
         self.reader = SimReader(standing, driver, config.part_cache_bytes_max, threads)
         self.status = cast("MemberStatus", SimStatus(attributes))
         self._role_watchers = driver.announcer.role_watchers
+        self._followed = (NO_INDEX, True)
+
+    def follow_members(self) -> None:
+        """Know the members as the log has them now.
+
+        In production the driver's announcer says when they are news; here the cluster takes the news, for the trace.
+        """
+        engine = self._standing.running.engine
+        node = engine.node
+        here = (node.configuration_index, node.is_configuration_committed)
+        if here != self._followed:
+            self._followed = here
+            self._follow_members(engine)
 
     def stopped(self) -> None:
         """End with the member."""

@@ -41,6 +41,9 @@ after an election that goes well."""
 REPEAT_LINE_S: Final = 10.0
 """The same failure to reach a member is logged again after this."""
 
+REASONS_MAX: Final = 4
+"""Failures of so many kinds are told apart; more of them are not logged within that time."""
+
 PARTING_S: Final = 2.0
 """For so long the connections with a removed member stay: a hand-over takes no longer by default."""
 
@@ -125,7 +128,7 @@ class Dialing:
     async def _keep_dialing(self, peer: Peer) -> None:
         """Hold a connection to a member for as long as this node lives."""
         pause_ms = REDIAL_MIN_MS
-        last_reason, last_line_s = "", 0.0
+        said = _Said()
         while True:
             try:
                 await self._dial(peer)
@@ -135,8 +138,7 @@ class Dialing:
                 reason = str(error)
                 is_stranger = isinstance(error, HandshakeRefusedError) and error.kind == "stranger"
                 self._note_outcome(peer, "" if is_stranger else reason)
-                if reason != last_reason or now_s() - last_line_s > REPEAT_LINE_S:
-                    last_reason, last_line_s = reason, now_s()
+                if said.is_news(reason):
                     log_event(
                         self._level_of(error),
                         "peer-not-reached",
@@ -148,7 +150,7 @@ class Dialing:
                     self._note_turned_away(reason)
             else:
                 pause_ms = REDIAL_MIN_MS
-                last_reason = ""
+                said = _Said()
                 await self._links.wait_broken(peer.node_id)
             await trio.sleep(draw(pause_ms // 2, pause_ms) / 1000)
             pause_ms = min(2 * pause_ms, REDIAL_MAX_MS)
@@ -236,6 +238,27 @@ class Dialing:
             return None
         stream.close()
         return remote
+
+
+class _Said:
+    """The failures to reach one member that were logged of late.
+
+    Whoever listens there instead of it may end one attempt in this way and the next in that.
+    """
+
+    def __init__(self) -> None:
+        self._at_s: dict[str, float] = {}
+
+    def is_news(self, reason: str) -> bool:
+        """Return whether a failure is to be logged now, and remember that it is."""
+        present_s = now_s()
+        self._at_s = {
+            each: at_s for each, at_s in self._at_s.items() if present_s - at_s <= REPEAT_LINE_S
+        }
+        if reason in self._at_s or len(self._at_s) >= REASONS_MAX:
+            return False
+        self._at_s[reason] = present_s
+        return True
 
 
 def level_of(error: BaseException) -> int:

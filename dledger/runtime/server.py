@@ -38,6 +38,7 @@ from dledger.runtime.log_appender import LogAppender
 from dledger.runtime.log_forwarder import LogForwarder
 from dledger.runtime.log_reader import LogReader
 from dledger.runtime.member_status import MemberStatus
+from dledger.runtime.part_checks import check_parts
 from dledger.runtime.peer_clocks import ClockWatch
 from dledger.runtime.preferred_leaders import PreferredLeaders
 from dledger.runtime.roster import Roster
@@ -269,6 +270,8 @@ class LogServer:
         if store.snapshotter is not None:
             tasks.start(store.snapshotter.run, name="snapshots")
         tasks.start(check_indexes, driver, name="index checks")
+        if store.parts is not None:
+            tasks.start(check_parts, store.parts, self.node_id, name="part checks")
         if self.config.scrub_bytes_per_s:
             tasks.start(self._scrub, driver, name="scrub")
         tasks.start(self._store_identity.keep_members, name="members")

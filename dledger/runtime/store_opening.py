@@ -34,6 +34,7 @@ from dledger.state_machine import ForgettingMachine, SnapshotMachine, StateMachi
 from dledger.storage.api import Disk
 from dledger.storage.lock import StoreLock
 from dledger.storage.member_file import check_log_members
+from dledger.storage.parts_in_use import PartsInUse
 from dledger.storage.posix import SPARE_COUNT, PosixDisk
 from dledger.storage.snapshots import SnapshotStore
 
@@ -45,12 +46,14 @@ class OpenStore:
     Attributes:
         engine: with the log, recovered and whole.
         snapshotter: of a machine that has snapshots.
+        parts: of its snapshots, from which the state is served.
         forgetting: of such a machine that says what nobody needs any more.
         make_fetch: of such a machine, which takes a state from another member.
     """
 
     engine: Engine
     snapshotter: Snapshotter | None = None
+    parts: PartsInUse | None = None
     forgetting: Forgetting | None = None
     make_fetch: Callable[[Driver], SnapshotFetch] | None = None
 
@@ -221,6 +224,7 @@ class StoreOpening:
         return OpenStore(
             engine,
             snapshotter,
+            store.in_use,
             forgetting,
             lambda driver: SnapshotFetch(
                 config,

@@ -32,6 +32,8 @@ from dledger.storage.api import Disk, File, ReadableFile
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 
 SUFFIXES = (".part", ".twin")
+LOST_SUFFIX = ".lost"
+"""Behind the names of both files of a part, where both are damaged."""
 
 
 def part_names(number: int) -> tuple[str, ...]:
@@ -40,7 +42,8 @@ def part_names(number: int) -> tuple[str, ...]:
 
 
 def number_of(name: str) -> int | None:
-    """Return the number of the part that a file of this name holds; None: it holds none."""
+    """Return the number of the part that a file of this name holds, or has held; None: it holds none."""
+    name = name.removesuffix(LOST_SUFFIX)
     stem, _, _ = name.partition(".")
     if not name.endswith(SUFFIXES) or len(stem) != SEGMENT_NAME_DIGITS or not stem.isdigit():
         return None
@@ -120,7 +123,7 @@ def read_part(
     for name in part_names(part.number):
         path = f"{folder}/{name}"
         try:
-            for place, data in enumerate(_read_file(open_file, path, part)):
+            for place, data in enumerate(read_part_file(open_file, path, part)):
                 if place == given_count:
                     given_count += 1
                     yield data
@@ -133,10 +136,15 @@ def read_part(
     raise damage
 
 
-def _read_file(
+def read_part_file(
     open_file: Callable[[str], PartFile], path: str, part: StoredPart
 ) -> Iterator[bytes]:
-    """Yield the state's bytes in one file of a part, each frame verified."""
+    """Yield the state's bytes in one file of a part, those of a frame at a time, each verified.
+
+    Raises:
+        SnapshotFormatError: it is not what was written.
+        OSError: the disk failed.
+    """
     file = open_file(path)
     try:
         head = file.read_at(0, PART_HEAD_BYTES)

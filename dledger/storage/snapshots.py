@@ -35,6 +35,7 @@ from dledger.errors import CorruptionError
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.state_machine import SealedPart, StoredPart
 from dledger.storage.api import Disk, File
+from dledger.storage.parts_in_use import PartOnDisk, PartsInUse
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 from dledger.storage.snapshot_parts import (
     PartWriter,
@@ -302,6 +303,7 @@ class SnapshotStore:
     Attributes:
         kept_index: that of a snapshot which is not removed, however old: the newest that is known to be of this log.
             One of another member may be ahead of the log, and does not do for a start until the log is, too.
+        in_use: the parts from which a state is served.
     """
 
     def __init__(self, disk: Disk, folder: str = "", *, spare_bytes: int = 0) -> None:
@@ -324,6 +326,7 @@ class SnapshotStore:
         self._disk = disk
         self._spare_bytes = spare_bytes
         self._folder = f"{folder}/{SNAPSHOTS_FOLDER}" if folder else SNAPSHOTS_FOLDER
+        self.in_use = PartsInUse(disk, self._folder, self._damaged)
         disk.make_folder(self._folder)
         for name in disk.list(self._folder):
             if name.endswith(ASIDE_SUFFIX):
@@ -361,19 +364,30 @@ class SnapshotStore:
             CorruptionError: names file and byte.
             OSError: the disk failed.
         """
-        return (data for data in self.sealed_chunks(snapshot) if isinstance(data, bytes))
+        for data in self._frames(snapshot.path):
+            if isinstance(data, bytes):
+                yield data
+            else:
+                yield from read_part(self._disk.open, self._folder, data, self._damaged)
 
-    def sealed_chunks(self, snapshot: SnapshotFile) -> Iterator[bytes | StoredPart]:
-        """Yield the same, and before the bytes of each part where it is kept.
+    def sealed_chunks(self, snapshot: SnapshotFile) -> Iterator[bytes | PartOnDisk]:
+        """Yield the same, and instead of the bytes of each part the part, of which only the names are looked at.
 
         Raises:
             CorruptionError: names file and byte.
             OSError: the disk failed.
         """
+        names = frozenset(self._disk.list(self._folder))
         for data in self._frames(snapshot.path):
-            yield data
-            if isinstance(data, StoredPart):
-                yield from read_part(self._disk.open, self._folder, data, self._damaged)
+            if isinstance(data, bytes):
+                yield data
+                continue
+            missing = [name for name in part_names(data.number) if name not in names]
+            if missing:
+                self._damaged.add(data.number)
+            if len(missing) == len(part_names(data.number)):
+                raise CorruptionError(f"{self._folder}/{missing[-1]}", 0, "there is no such file")
+            yield self.in_use.hold(data)
 
     def _frames(self, path: str) -> Iterator[bytes | StoredPart]:
         file = self._disk.open(path)
@@ -529,7 +543,7 @@ class SnapshotStore:
             self._disk.remove(f"{self._folder}/{name}")
 
     def _remove_unnamed_parts(self) -> None:
-        """Remove the parts that no snapshot names, unless one cannot be read, or may be being written.
+        """Remove the parts that no snapshot names, unless one cannot be read, may be being written, or is in use.
 
         Another thread may begin or finish one meanwhile. Who begins before the last look at the counts stops this; who
         begins after it finds in `_parts` only what stays, and writes new parts under numbers from `end` on.
@@ -547,8 +561,10 @@ class SnapshotStore:
             return
         for name in self._disk.list(self._folder):
             number = number_of(name)
-            if number is not None and number < end and number not in named:
-                self._remove(name)
+            if number is None or number >= end or number in named or self.in_use.is_held(number):
+                continue
+            self.in_use.close(number)
+            self._remove(name)
 
     def _parts_named_in(self, path: str) -> frozenset[int]:
         """Return the numbers of the parts that a snapshot names.

@@ -18,9 +18,16 @@ from random import Random
 from dledger.config import LogConfig
 from dledger.engine import Engine
 from dledger.errors import CorruptionError, DiskFailedError
-from dledger.raft.configuration import Configuration
+from dledger.raft.configuration import Configuration, MemberChange
 from dledger.raft.effects import HandsOver, Outcome, Role
-from dledger.raft.events import Event, GiveUpVote, Received, Tick, TransferRequested
+from dledger.raft.events import (
+    Event,
+    GiveUpVote,
+    MembersRequested,
+    Received,
+    Tick,
+    TransferRequested,
+)
 from dledger.raft.ids import NO_INDEX, Index, NodeId, Term
 from dledger.raft.messages import Message, PeerMessage, RepairAnswer, RepairRequest
 from dledger.repair.store_repair import REPAIRS_MAX, StoreRepair, is_repairable
@@ -252,6 +259,16 @@ class SimCluster(SimLoop):
         token = FIRST_ORDER - len(self._orders)
         self._orders[token] = answered
         return self.step(node, event(token))
+
+    def order_members(
+        self, node: SimNode, change: MemberChange, answered: Callable[[Outcome], None]
+    ) -> bool:
+        """Let a member change the members by one; `answered` hears the outcome, unless it dies.
+
+        Returns:
+            Whether it was told: not if it is down or pauses.
+        """
+        return self.order(node, lambda token: MembersRequested(change, token), answered)
 
     def configuration(self) -> Configuration:
         """Return the last members that are known to be committed."""

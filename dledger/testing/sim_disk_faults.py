@@ -13,6 +13,7 @@ from typing import Protocol
 
 from dledger.storage.hard_state import HARD_STATE_NAME
 from dledger.storage.member_file import MemberFile
+from dledger.storage.snapshot_parts import SUFFIXES
 from dledger.testing.cluster import SimCluster
 from dledger.testing.sim_damage import entry_places, flips_on_all
 from dledger.testing.sim_meetings import remembers
@@ -194,12 +195,14 @@ class DiskFaults:
         node.is_damaged = True
         return True
 
-    def _flip_bit(self, node: SimNode, prefix: str) -> str | None:
+    def _flip_bit(self, node: SimNode, prefix: str, *, spares_twins: bool = False) -> str | None:
         """Flip a bit of some file; return its path, or None when no file has content."""
         paths = [
             path
             for path in node.disk.paths()
-            if path.startswith(prefix) and not node.is_flipped(path)
+            if path.startswith(prefix)
+            and not node.is_flipped(path)
+            and not (spares_twins and _has_flipped_twin(node, path))
         ]
         if not paths:
             return None
@@ -215,6 +218,7 @@ class DiskFaults:
     def _flip_snapshot(self) -> bool:
         """Flip a bit of a snapshot; any number may be damaged, since the log can replace them.
 
+        Of a part one file stays whole as long as the member runs: without both it stops (`_flip_all_snapshots`).
         Not where logs lose their beginning: a member that has just begun its log anew has one snapshot only.
         """
         node = self._victims.any()
@@ -222,7 +226,7 @@ class DiskFaults:
             if not self._victims.may_lie(node):
                 return False
             node.is_damaged = True
-        path = self._flip_bit(node, "snapshots/")
+        path = self._flip_bit(node, "snapshots/", spares_twins=True)
         if path is not None:
             node.flipped_snapshots[path] = node.disk.content(path)
         return path is not None
@@ -263,3 +267,9 @@ class DiskFaults:
             if self._rng.random() < 0.5:
                 self._crash(node, power_loss=False)
         return True
+
+
+def _has_flipped_twin(node: SimNode, path: str) -> bool:
+    """Return whether the other file of the part in a file is damaged."""
+    stem, _, _ = path.rpartition(".")
+    return any(node.is_flipped(stem + suffix) for suffix in SUFFIXES if path.endswith(SUFFIXES))

@@ -33,12 +33,12 @@ from dledger.testing.sim_purposes import (
 )
 from dledger.testing.sim_settings import SETTLE_TIMEOUTS_MAX, SimSettings
 
-DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_STOPS, DRAWS_MEMBERS, DRAWS_NOW = range(
-    1, 8
-)
+DRAWS_CLASSIC, DRAWS_GROWN, DRAWS_RIPE, DRAWS_STILL, DRAWS_STOPS, DRAWS_MEMBERS = range(1, 7)
+DRAWS_POPS, DRAWS_NOW = 7, 8
 """The ways in which a seed's settings are drawn: as for the first seeds, with the grown faults, with the newer
-ones, with standstills, with planned stops, with changes of the members and forgetting, with everything. A kept seed
-means the same run only with the draws under which it failed."""
+ones, with standstills, with planned stops, with changes of the members and forgetting, with clients of brokers that
+pop, with everything (brokers change their members, too). A kept seed means the same run only with the draws under
+which it failed."""
 
 OLD_COPY_PERMILLE = 200
 """The share of the grown runs that put old copies of disks back; they have handshakes, the others have none."""

@@ -12,7 +12,6 @@ from random import Random
 
 from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
 from dledger.raft.effects import Outcome
-from dledger.raft.events import MembersRequested
 from dledger.raft.ids import NodeId
 from dledger.testing.cluster import SimCluster
 from dledger.testing.core_trace import outcome_line
@@ -92,7 +91,7 @@ class MemberOrders:
         def answered(outcome: Outcome) -> None:
             self._cluster.trace_line(leader, f"{change.kind.value}: {outcome_line(outcome)}")
 
-        return self._cluster.order(leader, lambda token: MembersRequested(change, token), answered)
+        return self._cluster.order_members(leader, change, answered)
 
     def _changes(self, configuration: Configuration, leader_id: NodeId) -> list[MemberChange]:
         """Return changes of one kind, which is chosen by chance among those that make sense."""

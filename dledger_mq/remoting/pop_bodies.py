@@ -77,7 +77,12 @@ class _Batch(msgspec.Struct):
     acks: list[_BatchAck] = []
 
 
+class _BatchAddress(msgspec.Struct, rename="camel"):
+    broker_name: str | None = None
+
+
 _decode_batch: Final = msgspec.json.Decoder(_Batch).decode
+_decode_address: Final = msgspec.json.Decoder(_BatchAddress).decode
 
 
 def decode_batch_ack(body: bytes) -> list[PoppedBatch]:
@@ -111,6 +116,18 @@ def decode_batch_ack(body: bytes) -> list[PoppedBatch]:
         if offsets:
             pops.append(PoppedBatch(each.c, each.t, QueueId(each.q), each.pt, offsets))
     return pops
+
+
+def batch_broker_name(body: bytes) -> str | None:
+    """Return the broker that a batch of acknowledgements is for; None: it names none.
+
+    Raises:
+        BodyError: it is none.
+    """
+    try:
+        return _decode_address(body).broker_name
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise BodyError(f"a batch of acknowledgements: {error}") from error
 
 
 def encode_batch_ack(broker_name: str, pops: Iterable[PoppedBatch]) -> bytes:

@@ -1,8 +1,9 @@
-"""Makes topics before a run, so that no message is needed to create them; and asks for the ends of their queues."""
+"""Makes topics and groups before a run, so that no message creates them; and asks for the ends of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import trio
@@ -22,8 +23,13 @@ async def open_topics(
     system: Brokers, topics: Sequence[str], *, queues: int
 ) -> dict[str, MessageQueue]:
     """Create topics of so many queues in each group; returns these by their names, once clients find all of them."""
-    for addresses in system.addresses.values():
-        await _make(addresses, topics, queues)
+    await _send_to_all(
+        system,
+        [
+            (RequestCode.UPDATE_AND_CREATE_TOPIC, _topic_fields(topic, queues), b"")
+            for topic in topics
+        ],
+    )
     async with Producer(system.namesrv, "chaos-setup") as producer:
         return await _all_found(producer, topics, queues * len(system.addresses))
 
@@ -49,15 +55,26 @@ async def end_of(consumer: PullConsumer, queue: MessageQueue) -> int:
         return await consumer.max_offset(queue)
 
 
-async def _make(addresses: Sequence[str], topics: Sequence[str], queues: int) -> None:
-    """Create topics, asking any node that answers, until it is done."""
+async def make_groups(system: Brokers, groups: Sequence[str], *, deliveries_max: int) -> None:
+    """Create consumer groups whose messages are dead letters after so many deliveries."""
+    bodies = [{"groupName": group, "retryMaxTimes": deliveries_max} for group in groups]
+    code = RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP
+    await _send_to_all(system, [(code, {}, json.dumps(body).encode()) for body in bodies])
+
+
+_Told = tuple[RequestCode, Mapping[str, str], bytes]
+
+
+async def _send_to_all(system: Brokers, requests: Sequence[_Told]) -> None:
+    """Send requests to each broker group, to any node that answers, until they are done."""
     async with trio.open_nursery() as nursery:
         links = Links(nursery, Opaques(), _ignore)
-        for topic in topics:
-            tries = 0
-            while not await _made(links.get(addresses[tries % len(addresses)]), topic, queues):
-                tries += 1
-                await trio.sleep(RETRY_S)
+        for addresses in system.addresses.values():
+            for request in requests:
+                tries = 0
+                while not await _is_told(links.get(addresses[tries % len(addresses)]), request):
+                    tries += 1
+                    await trio.sleep(RETRY_S)
         nursery.cancel_scope.cancel()
 
 
@@ -79,19 +96,21 @@ async def _all_found(
     return found
 
 
-async def _made(link: Link, topic: str, queues: int) -> bool:
-    """Ask one node to create the topic; False also when the answer is lost, as creating it again changes nothing."""
-    fields = {
+def _topic_fields(topic: str, queues: int) -> dict[str, str]:
+    return {
         "topic": topic,
         "readQueueNums": str(queues),
         "writeQueueNums": str(queues),
         "perm": "6",
         "topicFilterType": "SINGLE_TAG",
     }
+
+
+async def _is_told(link: Link, request: _Told) -> bool:
+    """Ask one node; return False also when the answer is lost: doing it again changes nothing."""
+    code, fields, body = request
     try:
-        answer = await link.call(
-            RequestCode.UPDATE_AND_CREATE_TOPIC, fields, timeout_s=CALL_TIMEOUT_S
-        )
+        answer = await link.call(code, fields, body, timeout_s=CALL_TIMEOUT_S)
     except ClientError:
         return False
     return bool(answer.code == ResponseCode.SUCCESS)

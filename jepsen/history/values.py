@@ -2,8 +2,8 @@
 
 A value is JSON, and nothing in an `Op` says of which shape. Whoever reads one names the shape, and `shaped` checks it:
 a history with other values than its readers expect is refused, where it would else be judged by what is missing.
-The meaning of the shapes of workloads stands in `checkers/messages.py`, `transactions.py` and `ordered.py`; members
-that only a workload itself needs are its own.
+The meaning of the shapes of workloads stands in `checkers/messages.py`, `transactions.py`, `ordered.py` and
+`popped.py`; members that only a workload itself needs are its own.
 """
 
 from __future__ import annotations
@@ -182,6 +182,105 @@ class PushDelivery(TypedDict):
     offset: QueueOffset
     key: str
     member: NotRequired[str | None]
+
+
+class PoppedRow(msgspec.Struct, array_like=True, frozen=True):
+    """One message that a pop handed out: a list in the history.
+
+    Attributes:
+        offset: in its queue, which may be one of a retry topic.
+        popped_ms: the pop time, by the log's clock; with group, queue and offset it is the handle.
+        invisible_ms: nobody else gets the message for so long from then on.
+        times: its reconsume count.
+    """
+
+    queue: str
+    offset: QueueOffset
+    key: str
+    popped_ms: int
+    invisible_ms: int
+    times: int
+    content: str | None = None
+
+
+class UsedHandle(msgspec.Struct, array_like=True, frozen=True):
+    """A handle that is acknowledged or given another time: a list in the history."""
+
+    queue: str
+    offset: QueueOffset
+    popped_ms: int
+    key: str
+
+
+class PopAsked(TypedDict):
+    """A pop in the name of a group; `ordered` if it takes the messages of a queue in order."""
+
+    group: str
+    ordered: bool
+    invisible_ms: int
+
+
+class PopAnswer(TypedDict, total=False):
+    """Messages that a pop handed out, in the order of the answer."""
+
+    rows: list[PoppedRow]
+
+
+class AckAsked(TypedDict):
+    """Handles of messages that are done."""
+
+    group: str
+    handles: list[UsedHandle]
+
+
+HandleEnd = Literal["ok", "gone", "fail", "info"]
+"""The end of a handle; "gone": nothing was in flight under it, and the request has changed nothing."""
+
+
+class AckAnswer(TypedDict, total=False):
+    """The end of each handle, in their order; known of acknowledgements that failed, too."""
+
+    ends: list[HandleEnd]
+
+
+class ChangeAsked(TypedDict):
+    """A message that nobody else is to get for so long from now on."""
+
+    group: str
+    handle: UsedHandle
+    invisible_ms: int
+
+
+class ChangeAnswer(TypedDict, total=False):
+    """The pop time of the new handle; or what became of the old one."""
+
+    popped_ms: int
+    end: HandleEnd
+
+
+class DeadRow(msgspec.Struct, array_like=True, frozen=True):
+    """One dead letter; `stored_ms` is when it was stored, by the log's clock."""
+
+    queue: str
+    offset: QueueOffset
+    key: str
+    times: int
+    stored_ms: int
+
+
+class DeadRead(TypedDict, total=False):
+    """All dead letters of a group."""
+
+    group: Required[str]
+    rows: list[DeadRow]
+
+
+class GroupPassed(TypedDict, total=False):
+    """Places of a group in all queues that it pops, which are at their ends or behind them."""
+
+    group: Required[str]
+    stands: Ends
+    ends: Ends
 
 
 # Of the nemesis and the observer.

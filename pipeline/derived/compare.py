@@ -12,9 +12,10 @@ from typing import Final
 
 import msgspec
 
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.saved import LENGTH, ByteSource, decode_head
 from broker.store.state import BrokerState
+from broker.store.unit_stores import UNIT_BYTES
 from dledger_mq.message.numbers import QueueOffset
 
 _UNITS_AT_ONCE: Final = 4096

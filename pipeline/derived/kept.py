@@ -10,11 +10,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Final
 
-from broker.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.state import BrokerState
 from broker.store.unit_files import DERIVED, QUEUE_FILE_BYTES, folder_name
+from broker.store.unit_stores import UNIT_BYTES
 from dledger.codec.snapshot import (
     FRAME_HEAD_BYTES,
     HEAD_BYTES,
@@ -32,6 +33,8 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.derived.compare import Difference, first_byte
 from pipeline.errors import PipelineError
 from pipeline.scan.stores import Store
+
+NO_UNIT: Final = bytes(UNIT_BYTES)
 
 
 class DamagedSnapshotError(PipelineError):
@@ -164,10 +167,33 @@ def _content(path: Path) -> bytes:
 def _first_position(folder: Path) -> int:
     """Position in the log of a queue's first unit that is in a file; -1 if there is none."""
     for path in _unit_files(folder)[:1]:
-        unit = _content(path)[:UNIT_BYTES]
-        if len(unit) == UNIT_BYTES:
-            return int.from_bytes(unit[:8], "big")
+        content = _content(path)
+        for _, stretch in _stretches(content):
+            return int.from_bytes(stretch[:8], "big")
     return -1
+
+
+def _stretches(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the whole units of a file, those that stand together at once, with their first byte.
+
+    Zeros stand where units are elsewhere, in a part of the snapshot with which the node has started: no unit is zero.
+    """
+    start, end = 0, len(content) - len(content) % UNIT_BYTES
+    while start < end:
+        unit = next(
+            (
+                at
+                for at in range(start, end, UNIT_BYTES)
+                if content[at : at + UNIT_BYTES] != NO_UNIT
+            ),
+            end,
+        )
+        hole = content.find(NO_UNIT, unit)
+        while hole >= 0 and hole % UNIT_BYTES:
+            hole = content.find(NO_UNIT, hole + 1)
+        start = end if hole < 0 else min(hole, end)
+        if unit < start:
+            yield unit, content[unit:start]
 
 
 def _log_end(store: str | Path) -> int:
@@ -183,30 +209,33 @@ def _compare_queue(folder: Path, queue: ConsumeQueue) -> tuple[Difference | None
     """
     equal_bytes = 0
     for path in _unit_files(folder):
-        start = int(path.name) // UNIT_BYTES
-        kept = _content(path)[:QUEUE_FILE_BYTES]
-        first = QueueOffset(max(start, queue.held_first))
-        count = min(start + len(kept) // UNIT_BYTES, queue.max_offset) - first
-        if count <= 0:
-            continue
-        skipped = (first - start) * UNIT_BYTES
-        kept = kept[skipped : skipped + count * UNIT_BYTES]
-        wanted = bytes(queue.units(first, count, with_held=True))
-        place = first_byte(wanted, kept)
-        if place is not None:
-            offset = first + place // UNIT_BYTES
-            at = place - place % UNIT_BYTES
-            return (
-                Difference(
-                    "queues",
-                    f"{path}, byte {skipped + place} (queue offset {offset})",
-                    wanted[at : at + UNIT_BYTES].hex(),
-                    kept[at : at + UNIT_BYTES].hex(),
-                ),
-                equal_bytes,
-            )
-        equal_bytes += len(kept)
+        for at, stretch in _stretches(_content(path)[:QUEUE_FILE_BYTES]):
+            difference, size = _compare_stretch(path, at, stretch, queue)
+            if difference is not None:
+                return difference, equal_bytes
+            equal_bytes += size
     return None, equal_bytes
+
+
+def _compare_stretch(
+    path: Path, at: int, kept: bytes, queue: ConsumeQueue
+) -> tuple[Difference | None, int]:
+    """Compare units that stand together in a file from a byte on; also returns how many bytes were equal."""
+    start = (int(path.name) + at) // UNIT_BYTES
+    first = QueueOffset(max(start, queue.held_first))
+    count = min(start + len(kept) // UNIT_BYTES, queue.max_offset) - first
+    if count <= 0:
+        return None, 0
+    skipped = (first - start) * UNIT_BYTES
+    kept = kept[skipped : skipped + count * UNIT_BYTES]
+    wanted = bytes(queue.units(first, count, with_held=True))
+    place = first_byte(wanted, kept)
+    if place is None:
+        return None, len(kept)
+    unit = place - place % UNIT_BYTES
+    where = f"{path}, byte {at + skipped + place} (queue offset {first + place // UNIT_BYTES})"
+    units = (each[unit : unit + UNIT_BYTES].hex() for each in (wanted, kept))
+    return Difference("queues", where, *units), 0
 
 
 def index_file_differences(store: str | Path, rebuilt: str | Path) -> tuple[list[Difference], int]:

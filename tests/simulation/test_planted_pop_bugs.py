@@ -18,7 +18,7 @@ from broker.store.pops import PoppedQueue, Pops
 from broker.store.state import BrokerState
 from broker.testing.broker_simulation import BrokerSimulation
 from broker.testing.settings import BrokerSimSettings, draw_broker_settings
-from dledger.testing.sim_draws import DRAWS_MEMBERS
+from dledger.testing.sim_draws import DRAWS_MEMBERS, DRAWS_POPS
 from dledger.testing.simulation import SimVerdict
 from dledger_mq.message.numbers import QueueOffset
 from dledger_mq.remoting import pop_bodies
@@ -51,7 +51,9 @@ def first_finding(state_type: type[BrokerState] = BrokerState, **changed: Any) -
 def test_older_seeds_pop_nothing_and_mean_what_they_meant() -> None:
     assert len(POPPING) > SEEDS_MAX // 8
     for seed in POPPING[:20]:
-        before, now = draw_broker_settings(seed, draws=DRAWS_MEMBERS), draw_broker_settings(seed)
+        before, now = (
+            draw_broker_settings(seed, draws=each) for each in (DRAWS_MEMBERS, DRAWS_POPS)
+        )
         assert before.popper_count == 0
         popped = [name for name in before.__slots__ if "pop" in name or "invisible" in name]
         assert before == replace(now, **{name: getattr(before, name) for name in popped})

@@ -86,7 +86,7 @@ def test_brokers_do_everything_in_a_short_sweep() -> None:
         "snapshots_taken",
     ):
         assert done.get(name, 0) > 0, name
-    for name in ("snapshot-restored", "handed-over"):
+    for name in ("snapshot-restored", "served-from-parts", "handed-over"):
         assert tally.reached[name] > 0, name
 
 

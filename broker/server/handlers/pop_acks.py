@@ -25,9 +25,15 @@ from broker.store.state import BrokerState
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.errors import FieldError
+from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.pop_bodies import EACH_FIELD, ENDED_FIELD, AckMark, decode_batch_ack
+from dledger_mq.remoting.pop_bodies import (
+    EACH_FIELD,
+    ENDED_FIELD,
+    AckMark,
+    batch_broker_name,
+    decode_batch_ack,
+)
 
 NOT_IN_FLIGHT: Final = (
     "the message is not in flight under this handle: it was acknowledged, its time was changed, or it was over and "
@@ -105,12 +111,15 @@ class PopAcks:
         One that does look asks for it with EACH_FIELD.
 
         Raises:
-            BodyError, FieldError: the body is no batch, or the field no truth.
+            BodyError, FieldError: the body is no batch, or of another broker, or the field no truth.
         """
         if self._commits.is_full:
             request.refuse_as_busy()
             return
         tells_each = fields.boolean(command.ext, EACH_FIELD, default=False)
+        broker_name = batch_broker_name(command.body)
+        if broker_name not in {None, self._broker_name}:
+            raise BodyError(f"the batch of acknowledgements is of broker {broker_name[:80]!r}")
         pops = decode_batch_ack(command.body)
         if not pops:
             request.answer(ResponseCode.NO_MESSAGE, "the batch names no message")

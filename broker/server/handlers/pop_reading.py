@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.service.pop import PopFields, PopGrant
 from broker.store.control import PopMessages
-from broker.store.pops import IN_FLIGHT_MAX, InFlight, PopKey
+from broker.store.pops import InFlight, PopKey
 from broker.store.reading import GetLimits, GetStatus, get_messages
 from broker.store.record_reader import MessageGoneError, RecordReader
 from broker.store.state import BrokerState
@@ -22,7 +22,10 @@ from dledger_mq.message.record import SYS_FLAG_AT, StoredMessage, decode_record
 from dledger_mq.message.sys_flags import BORN_HOST_V6, STORE_HOST_V6
 
 READS_MAX: Final = 8
-"""Reads of one look at a queue in which nothing is wanted: 800 messages each. Then the group is moved on first."""
+"""Reads of one look at a queue in which nothing is wanted: 800 messages each. Then the group is moved on first.
+
+A condition on properties needs each message, and has one read.
+"""
 
 BYTES_MAX: Final = 262_144
 """Of the messages of one pop; one message is always handed out."""
@@ -102,7 +105,7 @@ class PopReading:
             due = queue.due(self.time_ms(), pop.count_max)
             if due:
                 return self._again(pop, grant, key, due, may_wait=may_wait)
-        if self._state.pops.count + pop.count_max > IN_FLIGHT_MAX:
+        if not self._state.pops.has_room(pop.group, pop.count_max):
             return None
         return self._new(pop, grant, key, may_wait=may_wait)
 
@@ -176,7 +179,8 @@ class PopReading:
         else:
             first = low
         begin = first
-        for _ in range(READS_MAX if first < high else 0):
+        reads_max = READS_MAX if grant.property_filter is None else 1
+        for _ in range(reads_max if first < high else 0):
             result = get_messages(
                 self._state,
                 self._log.reader,

@@ -3,6 +3,9 @@
 While a claim of a queue is on its way nobody else pops there for that group: those that would, wait for its end. What
 is answered is what the fold has handed out, never what was read. A pop that finds nothing is held until a message
 comes, one in flight is due, or its time is over; all that at the leader, and at the next one if another is elected.
+
+Looks have a share of each turn of the loop, as pulls have (pull_turns.py), and one at many queues goes on in the next
+turns. What it has passed may have changed by then: before a pop is held it is looked again if so.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 from broker.server.handlers.pop_reading import PopPlan, PopReading
 from broker.server.handlers.pop_returns import PopReturns
 from broker.server.handlers.pull_answers import PullCounts
+from broker.server.handlers.pull_turns import PullTurns
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest
 from broker.server.requests.router import Router
@@ -25,6 +29,7 @@ from broker.service.refusal import Refusal
 from broker.store.pops import IN_FLIGHT_MAX, PopKey
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
+from broker.store.topics import DataVersion
 from dledger import DLedgerError, LogServer
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -32,6 +37,9 @@ from dledger_mq.remoting.header import RemotingCommand
 
 FORWARDED_HOLD_MS: Final = 5_000
 """The longest hold of a pop that another node passed on: that waits ten seconds for its answer."""
+
+QUEUES_MAX: Final = 64
+"""Queues that a pop looks at without a turn for anybody else: 0.7 ms if there is nothing in them."""
 
 CLAIM_WAIT_MS: Final = 2_000
 """So long a pop waits at least for the end of another one's claim."""
@@ -45,16 +53,28 @@ class Pop(PendingRequest, eq=False):
         fields: of its request; set before it is tried.
         held_until_ms: end of its hold, by the monotonic clock; 0 before it was tried.
         is_held: True while it waits.
+        is_backlog: False; see `pull_turns.Turn`.
+        left: queues that its look has not come to yet, the next one last.
+        claimed: queues that it has passed because somebody else was claiming them.
+        seen: what its look has begun with: the version of the table of topics, and all that was put in its topic.
     """
 
     is_notice: bool = False
     fields: PopFields | None = None
     held_until_ms: int = 0
     is_held: bool = False
+    is_backlog: bool = False
+    left: list[QueueId] | None = None
+    claimed: list[QueueId] | None = None
+    seen: tuple[DataVersion, tuple[int, int]] | None = None
 
 
 class PopRequests:
-    """Answers pops while this node leads."""
+    """Answers pops while this node leads.
+
+    Attributes:
+        turns: those that wait for the next turn of the loop.
+    """
 
     def __init__(
         self,
@@ -100,6 +120,7 @@ class PopRequests:
         self.long_polling = long_polling
         self._pick = pick
         self._now_ms = now_ms
+        self.turns = PullTurns[Pop](self._take_turn)
         self._held: dict[tuple[str, str], dict[int, Pop]] = {}
         self._held_count = 0
         self._number = 0
@@ -154,52 +175,109 @@ class PopRequests:
         if pop.origin.is_forwarded:
             wait_ms = min(wait_ms, FORWARDED_HOLD_MS)
         pop.held_until_ms = self._now_ms() + wait_ms
-        self._look(pop)
+        if self.turns.waiting_count >= self._held_max:
+            self._nothing(pop, ResponseCode.POLLING_FULL, "too many pops wait")
+        else:
+            self._try(pop)
 
     def _try(self, pop: Pop) -> None:
-        """Look for a pop that has waited."""
+        """Look for a pop, from the beginning, when its turn has come."""
+        pop.left = None
+        self.turns.take(pop)
+
+    def _take_turn(self, pop: Pop) -> None:
+        """Begin or go on with a look; nobody looks any more when this node has ceased to lead."""
         pop.deadline_ms = self._now_ms() + HOLD_MS
-        if not pop.is_closed:
+        if self._log.is_serving:
             self._router.attempt(pop, partial(self._look, pop))
+        else:
+            self._router.park(pop)
 
     def _look(self, pop: Pop) -> None:
-        """Claim for a pop what there is, or let it wait.
+        """Claim for a pop what there is, or let it wait: in the next turns, if it has many queues.
 
         Raises:
             NotInMemoryError, EntryDamagedError: neither was done.
         """
         fields = pop.fields
         assert fields is not None, "it was read"
-        if self._commits.is_full:
-            pop.refuse_as_busy()
-            return
-        grant = self._rules.check(fields)
-        if isinstance(grant, Refusal):
-            pop.answer(grant.code, grant.remark)
-            return
-        self._commits.create(grant.creation)
+        while True:
+            if self._commits.is_full:
+                pop.refuse_as_busy()
+                return
+            grant = self._rules.check(fields)
+            if isinstance(grant, Refusal):
+                pop.answer(grant.code, grant.remark)
+                return
+            self._commits.create(grant.creation)
+            if pop.left is None:
+                pop.left, pop.claimed = self._queues(fields, grant), []
+                pop.seen = self._seen_of(fields.topic)
+            if self._look_at_some(pop, grant, pop.left):
+                return
+            if not pop.left:
+                self._wait_for_claims(pop)
+                if not self._has_changed(pop):
+                    self._wait(pop)
+                    return
+            if self.turns.put_off(pop):
+                return
+
+    def _look_at_some(self, pop: Pop, grant: PopGrant, left: list[QueueId]) -> bool:
+        """Look at the next queues; return whether something was found, and is claimed.
+
+        Raises:
+            NotInMemoryError, EntryDamagedError: the next one is that which cannot be read.
+        """
+        fields = pop.fields
+        assert fields is not None, "it was read"
+        assert pop.claimed is not None, "its look has begun"
         may_wait = self._router.may_wait_for_disk(pop)
-        is_claimed = False
-        for queue_id in self._queues(fields, grant):
+        for _ in range(min(len(left), QUEUES_MAX)):
+            queue_id = left[-1]
             if (fields.group, fields.topic, queue_id) in self._returns.claimed:
-                is_claimed = True
+                pop.claimed.append(left.pop())
                 continue
             plan = self._reading.plan(fields, grant, queue_id, may_wait=may_wait)
+            left.pop()
             if plan is not None and pop.is_notice and (plan.records or plan.spent):
                 self._answer_notice(pop, has_messages=True)
-                return
+                return True
             if plan is not None and not pop.is_notice:
                 self._claim(pop, grant, plan)
-                return
-        self._wait(pop, is_claimed=is_claimed)
+                return True
+        return False
+
+    def _has_changed(self, pop: Pop) -> bool:
+        """Return whether a look that found nothing has passed what is different now; then it has queues left.
+
+        One whose time is over has found nothing in it.
+        """
+        fields = pop.fields
+        assert fields is not None, "it was read"
+        if self._now_ms() >= pop.held_until_ms:
+            return False
+        if pop.seen != self._seen_of(fields.topic):
+            pop.left = None
+            return True
+        free, claimed = list[QueueId](), list[QueueId]()
+        for each in pop.claimed or ():
+            is_claimed = (fields.group, fields.topic, each) in self._returns.claimed
+            (claimed if is_claimed else free).append(each)
+        pop.left, pop.claimed = free, claimed
+        return bool(free)
+
+    def _seen_of(self, topic: str) -> tuple[DataVersion, tuple[int, int]]:
+        """Return what changes when there may be something in a topic that was not there before."""
+        return self._state.topics.version, self._state.topic_put_totals(topic)
 
     def _queues(self, fields: PopFields, grant: PopGrant) -> list[QueueId]:
-        """Return the queues that a pop looks at, from a random one on (R6)."""
+        """Return the queues that a pop looks at, from a random one on (R6): the first is the last."""
         count = grant.topic.read_queue_count
         if fields.queue_id != ANY_QUEUE:
             return [fields.queue_id]
         first = self._pick(count) if count else 0
-        return [QueueId((first + step) % count) for step in range(count)]
+        return [QueueId((first + step) % count) for step in reversed(range(count))]
 
     # Claiming.
 
@@ -209,7 +287,9 @@ class PopRequests:
         if plan.command is not None:
             place = self._commits.stage_control(plan.command)
         if place is None:  # nothing of it can be staged now; other consumers come after it
-            self._wait(pop, is_claimed=True)
+            pop.claimed = [plan.key[2]]
+            self._wait_for_claims(pop)
+            self._wait(pop)
             return
         self._returns.claimed.add(plan.key)
         self._router.when_committed(
@@ -264,16 +344,24 @@ class PopRequests:
 
     # Waiting.
 
-    def _wait(self, pop: Pop, *, is_claimed: bool) -> None:
+    def _wait_for_claims(self, pop: Pop) -> None:
+        """Let a pop that has passed what others claim wait for the end of that, once, though it has no time."""
+        if pop.claimed and not pop.was_held:
+            pop.was_held = True
+            pop.held_until_ms = max(pop.held_until_ms, self._now_ms() + CLAIM_WAIT_MS)
+
+    def _wait(self, pop: Pop) -> None:
         """Keep a pop until there may be something, or answer that there is nothing."""
         now_ms = self._now_ms()
-        if is_claimed and not pop.was_held:
-            pop.was_held = True
-            pop.held_until_ms = max(pop.held_until_ms, now_ms + CLAIM_WAIT_MS)
         fields = pop.fields
         assert fields is not None, "it was read"
-        if self._state.pops.count + fields.count_max > IN_FLIGHT_MAX and not pop.is_notice:
-            self._nothing(pop, ResponseCode.POLLING_FULL, "too many messages are in flight")
+        table = self._state.pops
+        if not (pop.is_notice or table.has_room(fields.group, fields.count_max)):
+            text = (
+                f"too many messages are in flight: {table.of_group(fields.group)} of {fields.group}, "
+                f"and {IN_FLIGHT_MAX - table.count} are left for all groups"
+            )
+            self._nothing(pop, ResponseCode.POLLING_FULL, text)
         elif now_ms >= pop.held_until_ms:
             self._nothing(pop, ResponseCode.POLLING_TIMEOUT, "no new message")
         elif self._held_count >= self._held_max:

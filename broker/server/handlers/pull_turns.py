@@ -3,7 +3,7 @@
 Whatever is ready in one turn of the loop is done before the next one, and a send takes several turns until it is
 answered. A few readers of old messages, each of whom asks again at once, made each turn ten times as long. Pulls that
 come beyond their share of a turn wait for the next one, in their order. Those of backlogs have a row of their own, and
-pauses while messages come (backlog_share.py). It must not know what a pull is.
+pauses while messages come (backlog_share.py). It must not know what a pull is; pops have turns of their own.
 """
 
 from __future__ import annotations
@@ -101,6 +101,14 @@ class PullTurns(Generic[Turned]):
             self._some.set()
         else:
             self._take(each)
+
+    def put_off(self, each: Turned) -> bool:
+        """Let one that has more to do go on behind those that wait; return False if it is to go on at once."""
+        if not self._is_running:
+            return False
+        self._waiting.append(each)
+        self._some.set()
+        return True
 
     def resume(self, each: Turned, go_on: Callable[[Turned], None]) -> None:
         """Let one go on now that has waited for something else; what it takes is counted."""

@@ -154,7 +154,8 @@ NEEDLESS_SERVICE: Final = (
     ),
     NeedlessKeys(
         "Pop",
-        "pop is not served, clients pull",
+        "what is popped is state of the log: there are no checkpoints, revive queues or buffers, and a message is "
+        "delivered as often as retryMaxTimes of its group says",
         (
             flag("appendAckAsync", None, "false"),
             flag("appendCkAsync", None, "false"),

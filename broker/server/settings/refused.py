@@ -61,12 +61,12 @@ REFUSED: Final = (
     RefusedKey(
         text("defaultMessageRequestMode", None, "PULL"),
         ("PULL",),
-        "pop is not served; clients pull",
+        "groups pull until they are switched over one by one (mqadmin setConsumeMode); remove the line",
     ),
     RefusedKey(
         flag("rejectPullConsumerEnable", None, "false"),
         _OFF,
-        "pop is not served, so nobody could read; remove the line",
+        "pulls are served beside pops; remove the line",
     ),
     RefusedKey(
         flag("disableConsumeIfConsumerReadSlowly", "false"),

@@ -103,6 +103,15 @@ CASES = [
         done={"frames": 150, "poll": 40},
     ),
     Case("timer_early", "delay", "none", "none", {"delay": {"early"}}, done={"send": 60}),
+    Case("acknowledged_in_vain", "pop", "none", "none", {"pops": {"acknowledged"}}),
+    Case(
+        "popped_too_soon",
+        "pop",
+        "none",
+        "none",
+        {"pops": {"early"}},
+        done={"send": 40, "pop": 80, "ack": 40, "change": 5},
+    ),
 ]
 
 

@@ -33,6 +33,7 @@ RUNS = [
     ("transactions", "pause:leader"),
     ("transactions", "fsync-fail:leader"),
     ("ordered", "kill:leader"),
+    ("pop", "kill:leader"),
 ]
 
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import UNIT
+from broker.store.unit_stores import UNIT
 from dledger_mq.filters import compile_filter
 from dledger_mq.message import compiled
 from dledger_mq.message.record import encode_record, record_properties

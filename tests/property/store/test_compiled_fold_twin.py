@@ -9,11 +9,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import ConsumeQueue, MemoryUnitStore, QueueKey
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_keys import EntryKeys
 from broker.store.parse import ParsedRecord
 from broker.store.sealed_sends import CELLS, NUMBERS, SealedSends
 from broker.store.state import BrokerState
+from broker.store.unit_stores import MemoryUnitStore, QueueKey
 from dledger_mq.message import compiled
 from tests.property.store.scripts import History, histories, log_of
 from tests.property.store.test_entry_keys_twin import log_of as log_of_messages

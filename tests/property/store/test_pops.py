@@ -9,7 +9,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from broker.store.control import AckMessages, ChangeInvisible, DropPopped, PopMessages, PutTopic
+from broker.store import pops
+from broker.store.control import (
+    AckMessages,
+    ChangeInvisible,
+    DropPopped,
+    PopMessages,
+    PutTopic,
+    ResetOffsets,
+)
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
 from dledger.raft.entry import EntryKind
@@ -161,5 +169,82 @@ class PoppedQueueMachine(RuleBasedStateMachine):
             assert due == {e[0] for e in expected if e[2] <= self.time_ms()}
 
 
+GROUPS = ("a", "b", "c")
+
+
+class SharedFlightMachine(RuleBasedStateMachine):
+    """Groups that take as much as they may, against a count for each: the rest is nobody's alone."""
+
+    MOST = 20
+    KEPT = 5
+    FEW = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.broker = LoneBroker()
+        self.broker.command(PutTopic(TopicConfig("T", 1, 1)))
+        for _ in range(100):
+            self.broker.stage()
+        self.broker.commit()
+        self.handles: dict[str, list[tuple[int, int]]] = {group: [] for group in GROUPS}
+        self.patched = pytest.MonkeyPatch()
+        self.patched.setattr(pops, "IN_FLIGHT_MAX", self.MOST)
+        self.patched.setattr(pops, "FEW_MAX", self.FEW)
+
+    def teardown(self) -> None:
+        self.patched.undo()
+
+    @property
+    def total(self) -> int:
+        return sum(map(len, self.handles.values()))
+
+    @rule(group=st.sampled_from(GROUPS), count=st.integers(1, 8))
+    def pop(self, group: str, count: int) -> None:
+        state = self.broker.state
+        at = state.offsets.get(group, "T", QueueId(0))
+        first = at or 0
+        command = PopMessages(
+            group, "T", QueueId(0), at, first, first + count, list(range(count)), [], 60_000
+        )
+        outcome = state.pops.outcome(self.broker.command(command))
+        assert outcome is not None
+        then, left = len(self.handles[group]) + count, self.MOST - self.total - count
+        fits = then <= left - self.KEPT or (then <= self.FEW and left >= 0)
+        assert outcome.is_taken == (fits and first + count <= 100)
+        if outcome.is_taken:
+            self.handles[group] += [(first + each, outcome.popped_ms) for each in range(count)]
+
+    @rule(group=st.sampled_from(GROUPS), count=st.integers(1, 8))
+    def acknowledge(self, group: str, count: int) -> None:
+        handles = self.handles[group][:count]
+        del self.handles[group][:count]
+        if handles:
+            self.broker.command(AckMessages(group, "T", QueueId(0), handles))
+
+    @rule(group=st.sampled_from(GROUPS))
+    def reset(self, group: str) -> None:
+        self.broker.command(ResetOffsets(group, "T", [(QueueId(0), 0)]))
+        self.handles[group] = []
+
+    @rule()
+    def take_a_snapshot(self) -> None:
+        state = BrokerState()
+        state.restore(self.broker.state.snapshot())
+        assert state.digest() == self.broker.state.digest()
+        self.broker.state = state
+        self.broker.staging = type(self.broker.staging)(state, self.broker.staging.store_host)
+
+    @invariant()
+    def the_counts_agree_and_whoever_has_nothing_may_begin(self) -> None:
+        table = self.broker.state.pops
+        assert table.count == self.total < self.MOST
+        for group, handles in self.handles.items():
+            assert table.of_group(group) == len(handles)
+        assert table.has_room("new", self.FEW)
+
+
 TestPoppedQueue = pytest.mark.slow(PoppedQueueMachine.TestCase)
 TestPoppedQueue.settings = settings(max_examples=25, stateful_step_count=40)
+
+TestSharedFlight = pytest.mark.slow(SharedFlightMachine.TestCase)
+TestSharedFlight.settings = settings(max_examples=25, stateful_step_count=40)

@@ -8,10 +8,11 @@ from tempfile import TemporaryDirectory
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore, QueueKey
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.not_in_memory import FilesNotLoadedError, NotLoadedError
 from broker.store.queue_search import Search
 from broker.store.unit_files import UnitFiles
+from broker.store.unit_stores import UNIT, MemoryUnitStore, QueueKey
 from dledger.raft.ids import Position
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 

@@ -19,6 +19,7 @@ from dledger.codec.snapshot import SnapshotMeta
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Index, Position, Term
 from dledger.state_machine import SnapshotOvertakenError, SnapshotRefusedError
+from dledger.storage.snapshot_parts import SUFFIXES
 from dledger.storage.snapshots import SnapshotStore
 from dledger.testing.sim_disk import SimDisk
 from tests.property.store.scripts import History, commit_steps, histories, log_of
@@ -120,9 +121,14 @@ def test_what_was_prepared_is_gathered_anew_where_the_fold_did_not_stand_still(
 def test_snapshots_with_parts_on_a_disk_that_crashes_give_the_state_back(
     history: History, data: st.DataObject
 ) -> None:
-    """Entries are folded, snapshots taken from whatever limits, written to the end or not, and restored: adr/0188."""
+    """Entries are folded, snapshots taken from whatever limits, written to the end or not, and restored: adr/0188.
+
+    What is restored is served from the parts, of whose files one may be damaged: adr/0253.
+    """
     log, folded = log_of(history), 0
-    disk = SimDisk(Random(data.draw(st.integers(0, 100), label="seed of the disk")))
+    chance = Random(data.draw(st.integers(0, 100), label="seed of the disk"))
+    damaged_suffix = data.draw(st.sampled_from(["", *SUFFIXES]), label="damaged files")
+    disk = SimDisk(chance)
     state, store = BrokerState(limits=MIDDLE), SnapshotStore(disk)
     taken: list[int] = []
     for _ in range(6):
@@ -142,6 +148,9 @@ def test_snapshots_with_parts_on_a_disk_that_crashes_give_the_state_back(
                 disk.crash()
         else:
             disk.crash()
+        for path in disk.paths() if damaged_suffix else ():
+            if path.endswith(damaged_suffix):
+                disk.flip_bit(path, chance.randrange(len(disk.content(path))), 3)
         store = SnapshotStore(disk)
         good, bad = store.newest_first()
         assert not bad

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
-from broker.store.consume_queue import UNIT, ConsumeQueue, MemoryUnitStore
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
+from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
 from tests.property.store.test_record_shapes_twin import record_of

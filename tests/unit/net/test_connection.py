@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from itertools import pairwise
 from pathlib import Path
 from random import Random
@@ -11,6 +12,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from broker.net import served_connections
 from broker.net.listener import Listener, ListenerLimits
 from dledger.runtime import descriptors
 from dledger_mq.net.address import Address
@@ -327,6 +329,34 @@ async def test_silent_and_unfinished_connections_end(data: bytes, reason: str) -
             while not gone:
                 await trio.lowlevel.checkpoint()
             assert gone == [reason]
+            nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_its_turn_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its frames take longer than it may be silent, one in each turn."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    gone: list[str] = []
+    handled: list[bytes] = []
+
+    def take_one(_connection: FrameSocket, frames: list[Frame]) -> int:
+        time.sleep(0.002)
+        handled.append(frames[0].body)
+        return 1
+
+    limits = ListenerLimits(idle_timeout_s=0.02, partial_timeout_s=0.02, sweep_interval_s=0.001)
+    listener = Listener(
+        take_one, closed=lambda connection: gone.append(connection.close_reason), limits=limits
+    )
+    sock = bind(LOOPBACK)
+    with trio.fail_after(TIMEOUT_S):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(listener.run, [sock])
+            client = await connect(bound_address(sock), nursery, timeout_s=TIMEOUT_S)
+            client.send_nowait(encode_frame(b"", b"x") * 30 + b"\0\0")
+            while len(handled) < 30:
+                await trio.lowlevel.checkpoint()
+            assert gone == []
+            client.close("the test is over")
             nursery.cancel_scope.cancel()
 
 

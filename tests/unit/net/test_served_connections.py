@@ -192,6 +192,138 @@ async def test_a_sync_sender_beside_a_burst_waits_for_one_read_of_it() -> None:
         assert burst_frames <= 3 * read_frames_max
 
 
+def numbered(count: int) -> bytes:
+    return b"".join(encode_frame(b"", b"%06d" % number) for number in range(count))
+
+
+async def test_the_rest_of_a_read_waits_for_the_others_and_keeps_its_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn may take no time here, so each portion is one; 20 of them had to end before anybody else was heard."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server()
+    greedy = [server.connect(f"greedy{number}")[0] for number in range(5)]
+    quick = [server.connect(f"quick{number}")[0] for number in range(5)]
+    count = 20 * FRAMES_MAX
+    for near in greedy:
+        near.sendall(numbered(count))
+    for near in quick:
+        near.sendall(FRAME)
+    async with serving(server):
+        for near in quick:
+            await read(near, len(FRAME))
+        for _ in range(5):
+            before = len(server.told)
+            quick[0].sendall(FRAME)
+            await read(quick[0], len(FRAME))
+            portions = [each for each in server.told[before:] if each.startswith("greedy")]
+            assert len(portions) <= 3, "one that had begun, one of the round, one while it reads"
+        assert all(len(server.handled[f"greedy{number}"]) < count for number in range(5))
+        await until(lambda: all(len(server.handled[f"greedy{n}"]) == count for n in range(5)))
+    for number in range(5):
+        assert server.handled[f"greedy{number}"] == [b"%06d" % each for each in range(count)]
+    first = [each for each in server.told if each != "turn"]
+    assert first[:10] == [f"greedy{n}:{FRAMES_MAX}" for n in range(5)] + [
+        f"quick{n}:1" for n in range(5)
+    ]
+
+
+async def test_what_comes_behind_a_rest_is_read_when_that_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server()
+    near, connection = server.connect("one")
+    count = 3 * FRAMES_MAX
+    near.sendall(numbered(count))
+    async with serving(server):
+        await until(lambda: connection.waits_for_turn)
+        near.sendall(encode_frame(b"", b"behind"))
+        near.shutdown(socket.SHUT_WR)
+        await until(lambda: not server.served.connections)
+    assert server.handled["one"] == [b"%06d" % each for each in range(count)] + [b"behind"]
+    assert server.told[-1] == "one ended: closed by the peer"
+
+
+@pytest.mark.parametrize("is_error", [False, True])
+async def test_a_rest_is_dropped_with_the_connection_that_its_user_closes(
+    monkeypatch: pytest.MonkeyPatch, is_error: bool
+) -> None:
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+
+    def end(connection: FrameSocket, frames: list[Frame]) -> None:
+        if frames[0].body == b"%06d" % FRAMES_MAX:
+            if is_error:
+                raise FrameError("a header that cannot be read")
+            connection.close("its user wants it")
+
+    server = Server(before=end)
+    near, connection = server.connect("one")
+    near.sendall(numbered(5 * FRAMES_MAX))
+    async with serving(server):
+        await until(lambda: not server.served.connections)
+    assert len(server.handled["one"]) == FRAMES_MAX * (1 if is_error else 2)
+    assert sum("ended" in each for each in server.told) == 1
+    assert connection.close_reason
+
+
+async def test_a_server_that_ends_drops_rests_and_tells_each_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    server = Server()
+    near, connection = server.connect("one")
+    near.sendall(numbered(5 * FRAMES_MAX))
+    async with serving(server):
+        await until(lambda: connection.waits_for_turn)
+    assert len(server.handled["one"]) < 5 * FRAMES_MAX
+    assert server.told[-1] == "one ended: the server stops"
+
+
+async def test_the_time_in_which_a_rest_waits_does_not_count_against_the_sender(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else it would be silent for too long, or its frame never whole, because this side is slow."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+
+    def make_old(connection: FrameSocket, _frames: list[Frame]) -> None:
+        connection.received_at = connection.partial_since = -1e9
+
+    server = Server(before=make_old)
+    near, connection = server.connect("one")
+    near.sendall(numbered(2 * FRAMES_MAX) + FRAME[:-1])
+    async with serving(server):
+        await until(lambda: len(server.handled.get("one", ())) == 2 * FRAMES_MAX)
+        assert connection.received_at > 0
+        assert connection.partial_since == connection.received_at
+
+
+async def test_while_many_rests_wait_little_is_read_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was read and waits for its turn has a bound over all connections, and nobody is kept out by it."""
+    monkeypatch.setattr(served_connections, "TURN_S", 0.0)
+    monkeypatch.setattr(served_connections, "RESTS_MAX", 2)
+    server = Server()
+    first = [server.connect(f"first{number}") for number in range(2)]
+    many = 30 * FRAMES_MAX
+    for near, _ in first:
+        near.sendall(numbered(many))
+    async with serving(server):
+        await until(lambda: all(connection.waits_for_turn for _, connection in first))
+        late, _ = server.connect("late")
+        large = encode_frame(b"", bytes(40_000))
+        count = 5 * FRAMES_MAX
+        late.sendall(numbered(count) + large)
+        await until(lambda: "late" in server.handled)
+        assert server.served.is_crowded
+        assert len(server.handled["late"]) <= 4096 // len(encode_frame(b"", b"%06d" % 0))
+        await until(lambda: len(server.handled["late"]) == count + 1)
+        assert server.handled["late"][-1] == bytes(40_000)
+        await until(lambda: not server.served.is_crowded)
+        await until(lambda: all(len(server.handled[f"first{n}"]) == many for n in range(2)))
+
+
 async def test_a_slow_reader_holds_up_nobody_and_gets_all_in_order() -> None:
     server = Server(unsent_bytes_max=64 << 20)
     slow, connection = server.connect("slow")

@@ -1,14 +1,20 @@
-"""Members that go or move while the handshake with them is being saved: their connection is opened nowhere."""
+"""Members that go or move while the handshake with them is being saved: their connection is opened nowhere.
+
+And somebody else at a member's address, who ends each attempt in another way.
+"""
 
 from __future__ import annotations
 
+import logging
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from itertools import count
 
 import pytest
 import trio
 
 from dledger import NodeId, Peer
+from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.configuration import Configuration
 from dledger.raft.ids import Index
 from dledger.runtime import dialing
@@ -100,3 +106,39 @@ async def test_who_goes_or_moves_while_its_handshake_is_saved_is_not_connected(
         assert not bench.links.is_connected(N1)
         assert (N1 in places) is moves
         nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    ("reason", "lines_max"),
+    [
+        (lambda number: ("closed", "reset by the peer")[number % 2], 2),
+        (lambda number: f"frame of {number} bytes", dialing.REASONS_MAX),
+    ],
+)
+async def test_attempts_that_end_in_turns_are_logged_no_more_often_than_those_that_end_alike(
+    bench: Bench,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    reason: Callable[[int], str],
+    lines_max: int,
+) -> None:
+    """As when a member was added at an address at which something else listens."""
+    numbers = count()
+
+    async def fail(_peer: Peer, _me: Identity) -> tuple[Stream, Remote]:
+        await trio.lowlevel.checkpoint()
+        number = next(numbers)
+        kind: type[DLedgerError] = (PeerProtocolError, UnreachableError)[number % 2]
+        raise kind(reason(number))
+
+    monkeypatch.setattr(dialing, "dial_member", fail)
+    monkeypatch.setattr(dialing, "REDIAL_MIN_MS", 0)
+    monkeypatch.setattr(dialing, "REDIAL_MAX_MS", 0)
+    monkeypatch.setattr(dialing, "REPEAT_LINE_S", 1e6)
+    caplog.set_level(logging.INFO, logger="dledger")
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.dialing.run)
+        await wait_until(lambda: next(numbers) > 40)
+        nursery.cancel_scope.cancel()
+    lines = [each for each in caplog.messages if each.startswith("peer-not-reached")]
+    assert len(lines) == lines_max

@@ -19,7 +19,7 @@ from dledger.config import Peer
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.log_layout import LogLayout
 from dledger.runtime.snapshot_fetch import SnapshotFetch
-from dledger.state_machine import StoredPart
+from dledger.state_machine import KeptPart
 from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
 from dledger.storage.whole_snapshot import WholeSnapshot
 from dledger.testing.sim_disk import SimDisk
@@ -145,9 +145,9 @@ async def test_a_state_with_parts_comes_as_one_file(open_group: OpenGroup) -> No
 class FramesOnly(SealedBodies):
     """Takes in nothing but bytes."""
 
-    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+    def restore_sealed(self, chunks: Iterator[bytes | KeptPart]) -> None:
         given = list(chunks)
-        assert not any(isinstance(chunk, StoredPart) for chunk in given)
+        assert all(isinstance(chunk, bytes) for chunk in given)
         super().restore_sealed(iter(given))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import logging
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import msgpack
 import msgspec
 import pytest
 import trio
@@ -22,6 +24,7 @@ from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
 from dledger.starting_state import restore_newest
 from dledger.state_machine import (
+    KeptPart,
     PreparingMachine,
     SealedPart,
     SealingMachine,
@@ -353,11 +356,12 @@ class SealedBodies(KeptBodies):
         for body in self.bodies[count - count % 4 :]:
             yield msgspec.msgpack.encode(body)
 
-    def restore_sealed(self, chunks: Iterator[bytes | StoredPart]) -> None:
+    def restore_sealed(self, chunks: Iterator[bytes | KeptPart]) -> None:
         self.applied_index, self.bodies = NO_INDEX, []
         for chunk in chunks:
-            if isinstance(chunk, StoredPart):
-                self.known.append(chunk)
+            if not isinstance(chunk, bytes):
+                self.known.append(chunk.stored)
+                self.bodies += msgpack.Unpacker(io.BytesIO(b"".join(chunk.chunks())))
             elif not self.applied_index:
                 self.applied_index = Index(msgspec.msgpack.decode(chunk, type=int))
             else:

@@ -21,12 +21,12 @@ from broker.server.requests.request import HOLD_MS
 from broker.server.requests.router import DISK_WAITS_MAX, Router
 from broker.server.watches.trims import Trims
 from broker.store import key_index
-from broker.store.consume_queue import UNIT_BYTES, MemoryUnitStore, QueueKey
 from broker.store.control import DeleteTopic, ForgetBefore, PutTopic
 from broker.store.key_index import MemorySegmentStore, ReadPart
 from broker.store.not_in_memory import FilesNotLoadedError
 from broker.store.state import BrokerState, StateLimits
 from broker.store.topics import TopicConfig
+from broker.store.unit_stores import UNIT_BYTES, MemoryUnitStore, QueueKey
 from dledger.raft.effects import AppendEntries, Commit
 from dledger.raft.ids import Index
 from dledger.runtime.cold_reads import ColdReads

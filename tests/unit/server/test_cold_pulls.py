@@ -11,7 +11,8 @@ from broker.server.handlers import pull_answers
 from broker.server.handlers.pull_loads import AHEAD_MAX, UNIT_WAITS_MAX
 from broker.server.handlers.pull_request import Pull
 from broker.server.requests.request import HOLD_MS
-from broker.store.consume_queue import MemoryUnitStore, QueueKey
+from broker.store.consume_queue import SEALED_UNITS
+from broker.store.unit_stores import MemoryUnitStore, PartedUnits, QueueKey
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import ResponseCode
 from tests.unit.server.test_pulls_of_damaged_entries import Bench, Log, Origin, bodies
@@ -175,7 +176,7 @@ def units(bench: ColdBench) -> ColdUnits:
     units = ColdUnits()
     queue = bench.broker.state.queues.get("T", QueueId(0))
     assert queue is not None
-    queue._store = units
+    queue._store = PartedUnits(units, SEALED_UNITS)
     assert queue.spill(0) == 10
     return units
 

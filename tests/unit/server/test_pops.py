@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import msgspec
@@ -11,7 +12,7 @@ import pytest
 
 from broker.server.handlers import pop_reading, pop_returns
 from broker.server.handlers.pop_acks import PopAcks
-from broker.server.handlers.pop_reading import PopReading
+from broker.server.handlers.pop_reading import READS_MAX, PopReading
 from broker.server.handlers.pop_returns import (
     LOOK_MS,
     RETURN_MS,
@@ -20,22 +21,21 @@ from broker.server.handlers.pop_returns import (
     STUCK_MS,
     PopReturns,
 )
-from broker.server.handlers.pops import CLAIM_WAIT_MS, Pop, PopRequests
+from broker.server.handlers.pops import CLAIM_WAIT_MS, QUEUES_MAX, Pop, PopRequests
 from broker.server.handlers.pull_answers import PullCounts
 from broker.service.catalog import Catalog
 from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
-from broker.store import pops as stored
 from broker.store.control import PopMessages, PutTopic, ResetOffsets
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey
-from broker.store.reading import GetLimits, GetResult, get_messages
+from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
 from broker.store.record_reader import read_message
 from broker.store.topics import PERM_READ, TopicConfig
 from dledger import EntryDamagedError
 from dledger.raft.entry import EntryKind
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.message.record import StoredMessage, decode_records
 from dledger_mq.remoting.errors import BodyError, FieldError
 from dledger_mq.remoting.frame import FrameDecoder
@@ -220,6 +220,35 @@ class Bench:
 @pytest.fixture
 def bench() -> Bench:
     return Bench()
+
+
+@dataclass
+class ManualTurns:
+    """Turns of the loop that a test gives: everything waits for one."""
+
+    pops: PopRequests
+    row: list[Pop] = field(default_factory=list)
+
+    @property
+    def waiting_count(self) -> int:
+        return len(self.row)
+
+    def take(self, pop: Pop) -> None:
+        self.row.append(pop)
+
+    def put_off(self, pop: Pop) -> bool:
+        self.row.append(pop)
+        return True
+
+    def give(self) -> None:
+        self.pops._take_turn(self.row.pop(0))
+
+
+def in_turns(bench: Bench) -> ManualTurns:
+    """A bench whose pops look when the test lets them."""
+    turns = ManualTurns(bench.pops)
+    bench.pops.turns = cast("Any", turns)
+    return turns
 
 
 def test_what_is_popped_nobody_else_gets_and_an_ack_ends_it(bench: Bench) -> None:
@@ -530,11 +559,124 @@ def test_who_waits_is_brought_to_the_next_leader(bench: Bench) -> None:
 
 
 def test_too_much_in_flight_is_refused(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.send(b"a", b"b")
+    for place in ("store.pops", "server.handlers.pops"):
+        monkeypatch.setattr(f"broker.{place}.IN_FLIGHT_MAX", 3)
+    assert bench.pop(maxMsgNums="4").code == 209
+    assert bench.pop(maxMsgNums="1").bodies == [b"a"]
+    refused = bench.pop(maxMsgNums="3")
+    assert refused.code == 209
+    assert "1 of G, and 2 are left for all groups" in (refused.answer.remark or "")
+    assert bench.pop(maxMsgNums="1", consumerGroup="other").bodies == [b"a"]
+
+
+def test_a_look_at_many_queues_takes_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = list[QueueId]()
+    plan = PopReading.plan
+
+    def noted(self: PopReading, fields: Any, grant: Any, queue_id: QueueId, **more: bool) -> Any:
+        looked.append(queue_id)
+        return plan(self, fields, grant, queue_id, **more)
+
+    monkeypatch.setattr(PopReading, "plan", noted)
+    bench = Bench(queues=5 * QUEUES_MAX)
+    bench.leader.send(b"a", queue_id=5 * QUEUES_MAX - 1)
+    bench.commit()
+    turns = in_turns(bench)
+    client = bench.start()
+    assert looked == []
+    for turn in range(5):
+        assert turns.waiting_count == 1
+        turns.give()
+        assert looked == list(range((turn + 1) * QUEUES_MAX))
+    bench.commit()
+    assert (client.bodies, turns.waiting_count) == ([b"a"], 0)
+
+
+def test_what_comes_where_a_look_has_been_is_found_before_it_waits() -> None:
+    bench = Bench(queues=2 * QUEUES_MAX)
+    turns = in_turns(bench)
+    client = bench.start(pollTime="15000")
+    turns.give()
     bench.send(b"a")
-    monkeypatch.setattr("broker.server.handlers.pops.IN_FLIGHT_MAX", 31)
-    monkeypatch.setattr("broker.server.handlers.pop_reading.IN_FLIGHT_MAX", 31)
-    assert bench.pop().code == 209
-    assert stored.IN_FLIGHT_MAX > 31
+    for _ in range(2):
+        assert bench.pops.held_count == 0
+        turns.give()
+    bench.commit()
+    assert client.bodies == [b"a"]
+
+
+@pytest.mark.parametrize("poll_ms", ["0", "15000"])
+def test_what_another_claim_leaves_where_a_look_has_been_is_found_before_it_waits(
+    poll_ms: str,
+) -> None:
+    bench = Bench(queues=2 * QUEUES_MAX)
+    bench.send(b"a", b"b")
+    first = bench.start(maxMsgNums="1")
+    turns = in_turns(bench)
+    second = bench.start(pollTime=poll_ms)
+    turns.give()
+    bench.commit()
+    assert first.bodies == [b"a"]
+    for _ in range(2):
+        turns.give()
+    bench.commit()
+    assert second.bodies == [b"b"]
+
+
+def test_who_waits_for_a_turn_when_this_node_ceases_to_lead_is_brought_to_the_next(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.send(b"a")
+    turns = in_turns(bench)
+    client = bench.start()
+    monkeypatch.setattr(bench.leader.log, "is_serving", False)
+    turns.give()
+    assert client.frames == []
+    assert len(bench.leader.router.held) == 1
+
+
+def test_no_more_wait_for_their_turn_than_may_wait_at_all(bench: Bench) -> None:
+    in_turns(bench)
+    clients = [bench.start() for _ in range(4)]
+    assert [len(client.frames) for client in clients] == [0, 0, 0, 1]
+    assert clients[3].code == 209
+
+
+def test_a_condition_on_properties_is_read_for_one_piece_in_a_look(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It needs each message: eight pieces of 800 took the loop for as long as they lasted."""
+    bench.send(b"a", size="1")
+    reads = list[int]()
+
+    def nothing_yet(*args: Any, offset: int, **named: Any) -> GetResult:
+        reads.append(offset)
+        result = get_messages(*args, offset=offset, **named)
+        return msgspec.structs.replace(
+            result,
+            status=GetStatus.NO_MATCHED_MESSAGE,
+            next_offset=QueueOffset(offset + 1),
+            records=[],
+        )
+
+    bench.send(*[b"x"] * 9, size="1")
+    monkeypatch.setattr(pop_reading, "get_messages", nothing_yet)
+    bench.start(exp="size > 5", expType="SQL92", queueId="0")
+    assert len(reads) == 1
+    bench.start(exp="y", queueId="0", consumerGroup="other")
+    assert len(reads) == 1 + READS_MAX
+
+
+def test_a_batch_of_another_broker_is_refused_as_a_handle_is(bench: Bench) -> None:
+    bench.send(b"a")
+    popped = bench.pop()
+    body = json.loads(_batch(popped, 1))
+    with pytest.raises(BodyError, match="of broker 'broker-b'"):
+        bench.ack_batch(json.dumps(body | {"brokerName": "broker-b"}).encode())
+    assert bench.leader.state.pops.count == 1
+    del body["brokerName"]
+    assert bench.ack_batch(json.dumps(body).encode()).code == 0
 
 
 def test_a_notice_says_whether_there_is_something_and_takes_nothing(bench: Bench) -> None:

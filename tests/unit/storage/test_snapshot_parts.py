@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from dledger.codec.snapshot import SnapshotMeta
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
-from dledger.state_machine import SealedPart, StoredPart
+from dledger.state_machine import KeptPart, SealedPart
 from dledger.storage.api import File
 from dledger.storage.snapshot_parts import number_of, part_names
 from dledger.storage.snapshots import SnapshotFile, SnapshotStore, SnapshotWriter
@@ -83,15 +83,24 @@ def test_parts_are_written_once_and_read_back_at_their_places() -> None:
     assert first.size_bytes == second.size_bytes < 300
 
 
-def test_where_a_part_is_kept_is_said_before_its_bytes() -> None:
+def bytes_of(chunks: Iterable[bytes | KeptPart]) -> bytes:
+    return b"".join(
+        chunk if isinstance(chunk, bytes) else b"".join(chunk.chunks()) for chunk in chunks
+    )
+
+
+def kept_in(chunks: Iterable[bytes | KeptPart]) -> list[KeptPart]:
+    return [chunk for chunk in chunks if not isinstance(chunk, bytes)]
+
+
+def test_parts_stand_in_the_place_of_their_bytes() -> None:
     taker = Taker(SimDisk(Random(1)))
     snapshot = taker.take()
     chunks = list(taker.store.sealed_chunks(snapshot))
-    stored = [chunk for chunk in chunks if isinstance(chunk, StoredPart)]
+    stored = [part.stored for part in kept_in(chunks)]
     assert stored == [part.stored for part in taker.parts]
     assert [part.state_bytes for part in stored] == [len(A), len(B), len(C)]
-    at = chunks.index(stored[0])
-    assert b"".join(each for each in chunks[at + 1 : at + 3] if isinstance(each, bytes)) == A
+    assert bytes_of(chunks) == taker.wanted()
 
 
 def test_parts_go_with_the_last_snapshot_that_names_them() -> None:
@@ -138,11 +147,10 @@ def test_a_crash_at_any_moment_leaves_whole_snapshots_and_no_file_that_nobody_na
         named: set[str] = set()
         for snapshot in good:
             chunks = list(taker.store.sealed_chunks(snapshot))
-            data = b"".join(chunk for chunk in chunks if isinstance(chunk, bytes))
-            assert data == taken[snapshot.meta.index]
-            for chunk in chunks:
-                if isinstance(chunk, StoredPart):
-                    named.update(part_names(chunk.number))
+            assert bytes_of(chunks) == taken[snapshot.meta.index]
+            stored = [part.stored for part in kept_in(chunks)]
+            del chunks  # what somebody holds stays
+            named.update(name for each in stored for name in part_names(each.number))
         assert named == set(taker.part_files())
 
 

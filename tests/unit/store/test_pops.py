@@ -22,6 +22,7 @@ from broker.store.control import (
     ResetOffsets,
     SetRequestMode,
 )
+from broker.store.emptying import STEP_ITEMS
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopOutcome, Pops, RequestMode
 from broker.store.state import BrokerState
@@ -338,5 +339,57 @@ def test_a_million_in_flight_that_lie_on_their_own_are_bounded_in_memory() -> No
     used, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert used / count < 300
-    assert not table.may_take(KEY, pops.IN_FLIGHT_MAX - count + 1)
-    assert table.may_take(KEY, pops.IN_FLIGHT_MAX - count)
+    assert not table.may_take(KEY, pops.IN_FLIGHT_MAX * 3 // 8 - count + 1)
+    assert table.may_take(KEY, pops.IN_FLIGHT_MAX * 3 // 8 - count)
+    table.forget(None, "T")
+    assert (table.count, table.queue(KEY)) == (0, None)
+    steps = 0
+    while table.discarded:
+        table.let_go()
+        steps += 1
+    assert steps > count // STEP_ITEMS, "the fold frees a little at a time"
+
+
+def test_what_is_forgotten_of_a_large_queue_is_freed_by_the_entries_that_follow(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pops, "STEP_ITEMS", 2)
+    bench.pop(3)
+    bench.command(RemoveOffsets("g"))
+    assert bench.state.pops.discarded
+    digest = bench.state.pops.digest
+    for _ in range(9):
+        bench.send("other")
+    assert not bench.state.pops.discarded
+    assert bench.state.pops.digest == digest
+    assert bench.pop(3, at=None).is_taken
+
+
+def test_no_group_takes_the_last_of_what_may_be_in_flight(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One with groups of its own kept everybody else from popping."""
+    monkeypatch.setattr(pops, "IN_FLIGHT_MAX", 12)
+    monkeypatch.setattr(pops, "FEW_MAX", 2)
+    table = bench.state.pops
+    assert not bench.pop(5).is_taken
+    popped_ms = bench.pop(4).popped_ms
+    assert not bench.pop(1).is_taken, "no more is left of what is not kept for those that have few"
+    assert [table.has_room("other", count) for count in (2, 3)] == [True, False]
+    assert (table.of_group("g"), table.of_group("other")) == (4, 0)
+    bench.restart()
+    table = bench.state.pops
+    assert (table.of_group("g"), table.has_room("g", 1)) == (4, False)
+    bench.ack((0, popped_ms))
+    assert bench.pop(1).is_taken
+    bench.command(RemoveOffsets("g"))
+    assert (table.of_group("g"), table.has_room("g", 4)) == (0, True)
+
+
+def test_a_full_flight_keeps_nothing_from_being_handed_out_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    popped_ms = bench.pop(4).popped_ms
+    monkeypatch.setattr(pops, "IN_FLIGHT_MAX", 1)
+    bench.now_ms = popped_ms + INVISIBLE_MS
+    assert bench.pop(0, [(0, popped_ms)]).again == {0}
