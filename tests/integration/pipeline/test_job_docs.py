@@ -8,8 +8,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
+
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
+import pyarrow.parquet as pq
 
 from dledger_mq import Message
 from dledger_mq.message.record import decode_records

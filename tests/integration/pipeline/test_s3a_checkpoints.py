@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from pipeline.locations import ObjectPath
 from pipeline.object_store import ObjectFolder
 from tests.integration.pipeline.topics import Topics

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
 from dledger_mq import Message
 from pipeline.archive.writing import Archive
 from pipeline.errors import PipelineUsageError

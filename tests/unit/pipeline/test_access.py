@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
 from dledger_mq import Credentials
 from dledger_mq.client.credentials import CREDENTIALS_VARIABLE, chosen_credentials
 from pipeline import cli
