@@ -177,9 +177,8 @@ class ServedConnections:
         while row:
             connection, ready = row.popleft()
             self._serve(connection, ready, end_s)
-            if (
-                perf_counter() >= end_s
-            ):  # a write, or a read without a whole frame, takes its time, too
+            # A write, or a read without a whole frame, takes its time, too.
+            if perf_counter() >= end_s:
                 break
         self._turn_ended()
         if not row:
