@@ -65,6 +65,18 @@ class ByFile(LoadFileScheduling):
         scope: str = super()._split_scope(nodeid)
         return scope
 
+    def remove_node(self, node: Any) -> str | None:
+        """Hand on what is left of a process that ended, but the test that ended it: it would end the next one, too."""
+        work: dict[str, dict[str, bool]] = self.assigned_work[node]
+        for tests in work.values():
+            for fatal, is_done in tests.items():
+                if not is_done:
+                    tests[fatal] = True
+                    super().remove_node(node)
+                    return fatal
+        super().remove_node(node)
+        return None
+
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ByFile:
     return ByFile(config, log)

@@ -20,7 +20,7 @@ from jepsen.measure import in_rounds
 from jepsen.nemeses.schedule import Pace
 from jepsen.run import BreakerMaker, RunResult, RunSettings, execute
 from jepsen.systems import log as log_system
-from jepsen.workloads import delay, transactions
+from jepsen.workloads import delay, pop, transactions
 from tests.integration.jepsen.breaking import TIME_LIMIT_S, after_work, is_found, until_found
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -142,6 +142,7 @@ def stop_once_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the final reads of a run wait for nothing that is owed: the mistake is found by then, and may withhold it."""
     for workload in (delay, transactions):
         monkeypatch.setattr(workload, "SETTLE_NS", SECOND_NS)
+    monkeypatch.setattr(pop, "FINAL_TIMEOUT_NS", SECOND_NS)
 
 
 def made(
