@@ -14,6 +14,8 @@ from xdist.scheduler import LoadFileScheduling
 
 from tests.stages import EACH, stage
 
+pytest_plugins = ["tests.hangs"]
+
 TOGETHER = ("tests/integration/pipeline/", "tests/architecture/")
 """Folders that one worker runs: the first share one Spark session, and a second worker would start a second Java; the
 others read all our sources, which are parsed once."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,10 @@ pytestmark = pytest.mark.usefixtures("patient")
 
 SEGMENT = 64 * 1024
 KEPT = 4 * SEGMENT
-RULES = RetentionRules(bytes_max=KEPT, round_ms=100)
+ANY_DISK = RetentionRules(used_percent_max=100, forcibly_percent=0, round_ms=100)
+"""However full the disk of the tests is."""
+
+RULES = replace(ANY_DISK, bytes_max=KEPT)
 PLACE = {"topic": "T", "queueId": "0"}
 
 
@@ -156,7 +160,7 @@ async def test_the_commands_of_mqadmin_do_what_they_print(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`cleanUnusedTopic`, `deleteExpiredCommitLog` and `cleanExpiredCQ` print `success` for the answers here."""
-    rules = RetentionRules(reserved_ms=1, delete_hours=frozenset(), round_ms=100)
+    rules = replace(ANY_DISK, reserved_ms=1, delete_hours=frozenset())
     cluster = await make_cluster(1, segment_size_bytes=SEGMENT, retention=rules)
     broker = await cluster.leader()
     queues = broker.state.queues

@@ -1,0 +1,74 @@
+"""What becomes of a test that hangs: its process ends, another runs what is left, and the report shows where it stood.
+
+An exception in the test would not do: what it has opened may hang as it is closed, and nothing would end that. What it
+has started ends with it. Where each thread stands is written down while no other runs; faulthandler looks at threads
+that do, and has crashed the process of a test that was only slow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_STDERR = pytest.StashKey[int]()
+
+
+def _stacks_path(run_id: str, worker_id: str) -> Path:
+    return Path(tempfile.gettempdir()) / f"dledger-tests-{run_id}-{worker_id}.stacks"
+
+
+def stacks() -> str:
+    """Where every thread of this process stands."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    return "\n".join(
+        f"{names.get(number, number)}:\n{''.join(traceback.format_stack(frame))}"
+        for number, frame in sys._current_frames().items()
+    )
+
+
+def _end(name: str, limit_s: float, stderr: int) -> None:
+    text = f"{name} did not end within {limit_s:g} s\n{stacks()}"
+    run_id = os.environ.get("PYTEST_XDIST_TESTRUNUID")
+    if run_id is None:
+        os.write(stderr, text.encode())
+    else:
+        _stacks_path(run_id, os.environ["PYTEST_XDIST_WORKER"]).write_text(text)
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text().split():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(pid), signal.SIGKILL)
+    os._exit(1)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep standard error, which is captured later on."""
+    config.stash[_STDERR] = os.dup(2)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
+    """Stands for the timer of pytest-timeout, whose stacks go where xdist shows nothing."""
+    limit_s = settings.timeout
+    timer = threading.Timer(limit_s, _end, (item.nodeid, limit_s, item.config.stash[_STDERR]))
+    timer.daemon = True
+    item.cancel_timeout = timer.cancel
+    timer.start()
+    return True
+
+
+def pytest_handlecrashitem(report: Any) -> None:
+    """Show where the threads of a process stood as it ended."""
+    of_worker = report.node.workerinput
+    path = _stacks_path(of_worker["testrunuid"], of_worker["workerid"])
+    if path.exists():
+        report.longrepr = path.read_text()
+        path.unlink()
