@@ -15,11 +15,12 @@ import tempfile
 import threading
 import traceback
 from pathlib import Path
+from time import monotonic, sleep  # tests replace what `time` has
 from typing import Any
 
 import pytest
 
-_STDERR = pytest.StashKey[int]()
+LOOK_S = 0.5
 
 
 def _stacks_path(run_id: str, worker_id: str) -> Path:
@@ -49,19 +50,45 @@ def _end(name: str, limit_s: float, stderr: int) -> None:
     os._exit(1)
 
 
+class Watch:
+    """Ends this process once a test has taken its time: one thread for all tests, which some feel as it starts."""
+
+    def __init__(self, stderr: int) -> None:
+        self._stderr = stderr
+        self._test: tuple[float, str, float] | None = None
+        self._thread: threading.Thread | None = None
+
+    def begin(self, name: str, limit_s: float) -> None:
+        self._test = (monotonic() + limit_s, name, limit_s)
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._look, name="watch of tests", daemon=True)
+            self._thread.start()
+
+    def end(self) -> None:
+        self._test = None
+
+    def _look(self) -> None:
+        while True:
+            sleep(LOOK_S)
+            test = self._test
+            if test is not None and monotonic() > test[0]:
+                _end(*test[1:], self._stderr)
+
+
+_WATCH = pytest.StashKey[Watch]()
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Keep standard error, which is captured later on."""
-    config.stash[_STDERR] = os.dup(2)
+    config.stash[_WATCH] = Watch(os.dup(2))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
     """Stands for the timer of pytest-timeout, whose stacks go where xdist shows nothing."""
-    limit_s = settings.timeout
-    timer = threading.Timer(limit_s, _end, (item.nodeid, limit_s, item.config.stash[_STDERR]))
-    timer.daemon = True
-    item.cancel_timeout = timer.cancel
-    timer.start()
+    watch = item.config.stash[_WATCH]
+    watch.begin(item.nodeid, settings.timeout)
+    item.cancel_timeout = watch.end
     return True
 
 
