@@ -24,6 +24,9 @@ from dledger.runtime.events_log import log_event
 SLEW_PER_MILLE: Final = 1
 """Time services slew by half of this; so an ordinary correction is followed completely."""
 
+LOOKS: Final = 5
+"""At both clocks, as a process starts."""
+
 COMPLAINT_MS: Final = 1_000
 """A clock that is off by more is reported: a time service would have kept it nearer."""
 
@@ -38,6 +41,17 @@ def wall_ms() -> int:
 def steady_ms() -> int:
     """Read a clock that nobody can set; it runs on while the machine sleeps, where the system has such a one."""
     return time.clock_gettime_ns(_STEADY) // 1_000_000
+
+
+def _distance_ms(wall: Callable[[], int], steady: Callable[[], int]) -> int:
+    """Return how far the wall clock is ahead, by the look in which the least time passed: on a busy machine that may
+    be much, it would be the error of this node's time from then on, and is made up for slowly only."""
+    looks = []
+    for _ in range(LOOKS):
+        before, wall_now = steady(), wall()
+        after = steady()
+        looks.append((after - before, wall_now - after))
+    return min(looks)[1]
 
 
 class SteadyWallClock:
@@ -68,7 +82,7 @@ class SteadyWallClock:
         self._has_led = False
         self._led_ms = 0  # the time of now, when it was last asked for after this node had led
         self._is_settled = member_count == 1
-        self._offset_ms = wall() - steady()
+        self._offset_ms = _distance_ms(wall, steady)
         self._slewed_at_ms = steady()
 
     def __call__(self) -> int:

@@ -201,3 +201,20 @@ def test_clocks_of_learners_count_once_they_vote() -> None:
     assert clock.ahead_ms == 0, "this node is the only voter"
     clock.members_changed([N1, N2])
     assert clock.ahead_ms < -599_000
+
+
+def test_a_process_that_is_held_up_between_two_clocks_looks_again() -> None:
+    now_ms = 0
+    held_up = iter([40, 25, 0, 30])
+
+    def wall() -> int:
+        nonlocal now_ms
+        seen_ms = now_ms
+        now_ms += next(held_up, 10)
+        return 1_000_000 + seen_ms
+
+    def steady() -> int:
+        return now_ms
+
+    clock = SteadyWallClock(NodeId("n0"), 1, wall=wall, steady=steady)
+    assert clock() == 1_000_000 + now_ms
