@@ -77,6 +77,8 @@ def restore_newest(
     """
     found, damaged = store.newest_first()
     refused = [str(error) for error in damaged]
+    for error in damaged:
+        store.refuse(error.path)
     fitting: list[SnapshotFile] = []
     for snapshot in sorted(found, key=lambda each: _is_ahead(each, log)):
         try:
@@ -86,6 +88,7 @@ def restore_newest(
                 check_restored(snapshot, machine)
         except (CorruptionError, SnapshotRefusedError) as error:
             refused.append(f"{snapshot.path}: {error}")
+            store.refuse(snapshot.path)
             continue
         fitting.append(snapshot)
     if not fitting:

@@ -260,7 +260,7 @@ class SnapshotCopy:
         except OSError:
             self.abandon()
             raise
-        self._store.sync_and_prune()
+        self._store.copied(self._path)
         return SnapshotFile(self._path, meta, self.size_bytes)
 
     def _verified_head(self, file: File) -> SnapshotMeta:
@@ -321,6 +321,7 @@ class SnapshotStore:
         self._begun_count = self._ended_count = 0
         self._next_part = 1
         self._named: dict[str, frozenset[int]] = {}
+        self._refused: set[str] = set()
         self._parts: frozenset[int] = frozenset()
         self._damaged: set[int] = set()
         self._disk = disk
@@ -462,8 +463,23 @@ class SnapshotStore:
             OSError: the disk failed.
         """
         self._named[path] = named
+        self._refused.discard(path)
         self._ended_count += 1
         self.sync_and_prune()
+
+    def copied(self, path: str) -> None:
+        """Note another member's snapshot that has its name now; remove what is no longer needed.
+
+        Raises:
+            OSError: the disk failed.
+        """
+        self._named.pop(path, None)  # of one that had this name before
+        self._refused.discard(path)
+        self.sync_and_prune()
+
+    def refuse(self, path: str) -> None:
+        """Note a snapshot from which no start goes on: it is removed before any other, though it may end later."""
+        self._refused.add(path)
 
     def abandoned(self) -> None:
         """Note that a writer has given its snapshot up."""
@@ -525,17 +541,25 @@ class SnapshotStore:
     def sync_and_prune(self) -> None:
         """Make the newest name durable, then remove what is older than the newest two and not `kept_index`.
 
+        What was refused counts as older than all others: else what a member fetches after it has lost its state, or
+        takes while it folds its log again, would be gone as soon as it is there.
+
         Raises:
             OSError: the disk failed.
         """
         self._disk.sync_folder(self._folder)
-        for name in self._names()[:-KEPT_COUNT]:
+        names = sorted(self._names(), key=lambda name: (not self._is_refused(name), name))
+        for name in names[:-KEPT_COUNT]:
             if int(name) != self.kept_index:
                 self._remove(name)
                 self._named.pop(f"{self._folder}/{name}", None)
+                self._refused.discard(f"{self._folder}/{name}")
         self._disk.sync_folder(self._folder)  # before the parts that only those named
         self._remove_unnamed_parts()
         self._disk.sync_folder(self._folder)
+
+    def _is_refused(self, name: str) -> bool:
+        return f"{self._folder}/{name}" in self._refused
 
     def _remove(self, name: str) -> None:
         """Remove a file, which a copy that is finished in another thread may have removed just now."""

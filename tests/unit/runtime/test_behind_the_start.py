@@ -17,7 +17,7 @@ from dledger.runtime import snapshot_fetch
 from dledger.runtime.snapshot_fetch import TransferPace
 from dledger.state_machine import SnapshotRefusedError
 from tests.unit.runtime.conftest import Group, Member, wait_until
-from tests.unit.runtime.test_snapshot_fetch import empty
+from tests.unit.runtime.test_snapshot_fetch import damaged, empty
 from tests.unit.runtime.test_snapshotting import KeptBodies, S, fill_and_take, snapshot_files
 
 pytestmark = pytest.mark.slow
@@ -123,6 +123,47 @@ async def test_who_has_lost_all_snapshots_keeps_its_log_and_vote_and_gets_the_st
         await again.stop()
         once_more = await start(group, away.server.node_id)
         assert once_more.machine.applied_index >= first
+
+
+async def test_who_has_only_damaged_snapshots_gets_a_state_that_ends_before_them(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What it fetched was removed for those as soon as it was there, and fetched again, for as long as nobody sent."""
+    monkeypatch.setattr(snapshot_fetch, "BEHIND_PAUSE_S", 0.01)
+    async with open_group() as group:
+        leader, away = await with_later_snapshots(group)
+        given = leader.server.reader.snapshotter
+        assert given is not None
+        for path in snapshot_files(away):
+            assert int(path.name) > given.index
+            path.write_bytes(damaged(path.read_bytes()))
+        with caplog.at_level(logging.ERROR):
+            again = await start(group, away.server.node_id)
+        assert "state-lost" in caplog.text
+        await wait_until(lambda: again.machine.applied_index == leader.machine.applied_index > 0)
+        assert again.machine.bodies == leader.machine.bodies
+        await again.stop()
+        once_more = await start(group, away.server.node_id)
+        assert once_more.machine.applied_index >= given.index
+
+
+async def with_later_snapshots(group: Group) -> tuple[Member, Member]:
+    """Return the leader, and a follower that was stopped, whose log begins late and whose snapshots end later."""
+    for peer in group.peers:
+        await start(group, peer.node_id)
+    leader = await fill_and_take(group, 60)
+    away = await group.follower()
+    snapshotter = away.server.reader.snapshotter
+    assert snapshotter is not None
+    await wait_until(lambda: away.machine.applied_index == leader.machine.applied_index)
+    assert await snapshotter.take()
+    assert forget(away) > 1
+    for _ in range(2):
+        entry_id = await leader.server.appender.append(b"more", timeout_s=S)
+        await wait_until(lambda: away.machine.applied_index >= entry_id.index)  # noqa: B023  it is awaited at once
+        assert await snapshotter.take()
+    await away.stop()
+    return leader, away
 
 
 async def test_who_has_lost_its_state_gets_it_while_nobody_leads_and_then_leads(

@@ -49,6 +49,32 @@ def test_what_was_written_is_read_back_and_the_newest_two_stay() -> None:
     assert content(disk, 1) == b"9"
 
 
+@pytest.mark.parametrize("is_copy", [False, True])
+def test_what_comes_stays_though_those_that_were_refused_end_later(*, is_copy: bool) -> None:
+    """A state that is fetched where the own ones are damaged, or taken on the way through the log, may end earlier."""
+    disk = SimDisk(Random(1))
+    for index in (90, 120):
+        write(disk, index)
+    source = SimDisk(Random(2))
+    store = SnapshotStore(disk)
+    for name in disk.list("snapshots"):
+        store.refuse(f"snapshots/{name}")
+    kept = []
+    for index in (5, 9, 12):
+        if is_copy:
+            write(source, index)
+            file = source.open(f"snapshots/{index:020d}")
+            copy = store.begin_copy(Index(index))
+            copy.add(file.read_at(0, file.size()))
+            copy.finish()
+        else:
+            writer = store.begin(meta(index))
+            writer.add(CHUNKS)
+            writer.finish()
+        kept.append([int(name) for name in disk.list("snapshots")])
+    assert kept == [[5, 120], [5, 9], [9, 12]]
+
+
 def test_a_large_chunk_is_cut_into_frames() -> None:
     disk = SimDisk(Random(1))
     data = bytes(range(256)) * 10_000
