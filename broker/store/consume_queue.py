@@ -537,10 +537,6 @@ class ConsumeQueues:
         queue = self.get(topic, queue_id, without_waiting=without_waiting)
         return (queue.min_offset, queue.max_offset) if queue else (QueueOffset(0), QueueOffset(0))
 
-    def max_offset(self, topic: str, queue_id: QueueId) -> QueueOffset:
-        """Return the max offset; 0 before the first message."""
-        return self.min_max(topic, queue_id)[1]
-
     def create(self, key: QueueKey) -> ConsumeQueue:
         """Begin a queue at offset 0."""
         assert key not in self.by_key, f"{key} exists"

@@ -86,7 +86,7 @@ def _pop(state: PopTables, command: control.PopMessages, now_ms: StoreTimeMs) ->
             return NOTHING
     may_take = (
         command.at == state.offsets.get(*key)
-        and command.end <= state.queues.max_offset(command.topic, command.queue_id)
+        and command.end <= state.queues.end(command.topic, command.queue_id)
         and (pops.is_idle(key) if command.is_ordered else True)
         and pops.may_take(key, len(command.taken))
     )

@@ -139,7 +139,7 @@ class BrokerState:
         self.key_index = KeyIndex(self._segments, limits.index_segment_units)
         self.topics = Topics()
         self.groups = Groups()
-        self.offsets = ConsumerOffsets(self.queues.max_offset)
+        self.offsets = ConsumerOffsets(self.queues.end)
         self.pops = Pops()
         self.locks = QueueLockTable()
         self.schedule = Schedule(self.queues)

@@ -28,10 +28,23 @@ RETRY_S: Final = 5.0
 
 
 async def check_parts(parts: PartsInUse, node_id: str) -> None:
-    """Verify each part once, until cancelled.
+    """Verify each part once, until cancelled; then what is lost is set aside, whoever has found it.
 
     Raises:
         DiskFailedError: both files of one are damaged. They are set aside; the node must stop.
+    """
+    try:
+        await _check_all(parts, node_id)
+    finally:
+        # The fold may have met it first, and stopped the node: it would at each start that finds the files again.
+        parts.set_lost_aside()
+
+
+async def _check_all(parts: PartsInUse, node_id: str) -> None:
+    """Verify each part once.
+
+    Raises:
+        DiskFailedError: both files of one are damaged.
     """
     while True:
         part = parts.unverified()

@@ -292,6 +292,29 @@ class PartsInUse:
             self.disk.sync_folder(self.folder)
         return self.lost[lost[0]]
 
+    def bring_back(self, stored: StoredPart) -> bool:
+        """Give the names back to those files of a lost part that are what was written after all; return whether one is.
+
+        The device had a bad moment: a node that is alone, and whose log has lost its beginning, has nothing else.
+
+        Raises:
+            OSError: they cannot be read now, or the names not be given back.
+        """
+        is_back = False
+        for name in part_names(stored.number):
+            path = f"{self.folder}/{name}"
+            try:
+                for _ in read_part_file(self.disk.open, path + LOST_SUFFIX, stored):
+                    pass
+            except (SnapshotFormatError, OSError) as error:
+                damage_of(path, error)  # raises what is none
+                continue
+            self.disk.rename(path + LOST_SUFFIX, path)
+            is_back = True
+        if is_back:
+            self.disk.sync_folder(self.folder)
+        return is_back
+
     def file(self, path: str) -> File:
         """Return a file of a part, open. What was not used for longest is closed for it.
 

@@ -29,6 +29,7 @@ from dledger.codec.snapshot import (
 from dledger.errors import CorruptionError
 from dledger.state_machine import StoredPart
 from dledger.storage.api import Disk, File, ReadableFile
+from dledger.storage.read_errors import is_damage
 from dledger.storage.segment import SEGMENT_NAME_DIGITS
 
 SUFFIXES = (".part", ".twin")
@@ -89,7 +90,7 @@ def read_frames(
 
 
 def damage_of(path: str, error: SnapshotFormatError | OSError) -> CorruptionError:
-    """Describe damage by its place. What the device does not give (EIO), or has not, is as damaged as what is wrong.
+    """Describe damage by its place. What the device does not give, or has not, is as damaged as what is wrong.
 
     Raises:
         OSError: it is none; the disk failed in another way.
@@ -98,7 +99,7 @@ def damage_of(path: str, error: SnapshotFormatError | OSError) -> CorruptionErro
         return CorruptionError(path, error.byte_offset, error.problem)
     if error.errno == errno.ENOENT:
         return CorruptionError(path, 0, "there is no such file")
-    if error.errno != errno.EIO:
+    if not is_damage(error):
         raise error
     return CorruptionError(path, 0, f"the device does not give it: {error}")
 

@@ -374,6 +374,8 @@ class SnapshotStore:
     def sealed_chunks(self, snapshot: SnapshotFile) -> Iterator[bytes | PartOnDisk]:
         """Yield the same, and instead of the bytes of each part the part, of which only the names are looked at.
 
+        But for one that was set aside as lost: its files are read, and taken if they are whole after all.
+
         Raises:
             CorruptionError: names file and byte.
             OSError: the disk failed.
@@ -386,7 +388,8 @@ class SnapshotStore:
             missing = [name for name in part_names(data.number) if name not in names]
             if missing:
                 self._damaged.add(data.number)
-            if len(missing) == len(part_names(data.number)):
+            are_missing = len(missing) == len(part_names(data.number))
+            if are_missing and not self.in_use.bring_back(data):
                 raise CorruptionError(f"{self._folder}/{missing[-1]}", 0, "there is no such file")
             yield self.in_use.hold(data)
 

@@ -7,7 +7,7 @@ import errno
 import pytest
 import trio
 
-from dledger.errors import DiskFailedError
+from dledger.errors import DiskFailedError, EntryDamagedError
 from dledger.runtime import part_checks
 from dledger.runtime.part_checks import check_parts
 from dledger.testing.sim_disk import SimFile
@@ -50,6 +50,23 @@ async def test_a_loss_that_a_reader_has_met_stops_the_node(monkeypatch: pytest.M
         served.part.read_beside(0, served.part.stored.state_bytes)
     with pytest.raises(DiskFailedError), trio.fail_after(30):
         await check_parts(served.in_use, "n0")
+
+
+async def test_a_loss_that_the_fold_has_met_is_set_aside_though_the_fold_stops_the_node() -> None:
+    """It would at every start that finds the files again, each time before they are looked at."""
+    served = Served(2)
+    await check_all(served)
+    served.flip(0)
+    served.flip(1)
+
+    async def fold() -> None:
+        served.part.read(0, served.part.stored.state_bytes)
+
+    with pytest.RaisesGroup(EntryDamagedError), trio.fail_after(30):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(check_parts, served.in_use, "n0")
+            nursery.start_soon(fold)
+    assert not {served.path(0), served.path(1)} & set(served.disk.paths())
 
 
 async def test_a_lack_of_descriptors_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:

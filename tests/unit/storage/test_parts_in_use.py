@@ -114,6 +114,29 @@ def test_where_both_files_are_damaged_the_part_is_lost_and_set_aside(*, is_known
         list(again.sealed_chunks(again.newest_first()[0][0]))
 
 
+@pytest.mark.parametrize("nth", [0, 1])
+def test_what_was_set_aside_for_a_bad_moment_of_the_device_comes_back_with_the_next_start(
+    nth: int,
+) -> None:
+    """A node that is alone, and whose log has lost its beginning, would have nothing else."""
+    served = Served()
+    served.flip(0)
+    served.flip(1)
+    with pytest.raises(CorruptionError):
+        served.part.verify()
+    served.in_use.set_lost_aside()
+    served.disk.flip_bit(served.path(nth) + LOST_SUFFIX, 3 * PAGE_BYTES, 2)  # it is whole again
+    served.store = SnapshotStore(served.disk)
+    (part,) = served.hold()
+    assert part.read(0, SIZE) == DATA
+    assert served.path(nth) in served.disk.paths()
+    assert not served.store.has_part(part.stored), "the other file is written anew"
+    served.disk.crash()
+    served.store = SnapshotStore(served.disk)
+    (part,) = served.hold()
+    assert part.read(0, SIZE) == DATA
+
+
 def test_what_is_set_aside_goes_with_the_last_snapshot_that_names_it() -> None:
     served = Served()
     served.flip(0)
@@ -140,6 +163,23 @@ def test_a_file_that_is_gone_is_seen_before_anything_is_read(nth: int) -> None:
     )
     assert not store.has_part(part.stored)
     assert b"".join(part.chunks()) == DATA
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EUCLEAN, errno.EBADMSG])
+def test_a_file_that_the_file_system_calls_damaged_is_left_for_its_twin(
+    monkeypatch: pytest.MonkeyPatch, *, code: int
+) -> None:
+    served = Served()
+    real_open = served.disk.open
+
+    def refuse_one(path: str, *, create: bool = False) -> SimFile:
+        if path == served.path(0):
+            raise OSError(code, "as a test wants it", path)
+        return real_open(path, create=create)
+
+    monkeypatch.setattr(served.disk, "open", refuse_one)
+    assert served.part.read(0, SIZE) == DATA
+    assert not served.store.has_part(served.part.stored)
 
 
 @pytest.mark.parametrize("read", READS)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.store.control import DeleteTopic
+from broker.store.control import CommitOffsets, DeleteTopic, OffsetCommit, ResetOffsets
 from broker.store.far_timers import MemoryFarTimers
 from broker.store.key_index import Walks
 from broker.store.not_in_memory import FilesNotLoadedError
@@ -21,7 +21,7 @@ from dledger.storage.snapshots import SnapshotStore
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.property.store.test_fold_laws import answers
 from tests.unit.store.lone_broker import LoneBroker
-from tests.unit.store.test_retention import forget
+from tests.unit.store.test_retention import forget, later
 
 LIMITS = StateLimits(
     resident_units_max=4, keep_units_max=2, spill_interval=1, sealed_units=4, index_segment_units=8
@@ -175,6 +175,26 @@ def test_what_is_not_verified_is_brought_beside_the_loop(replica: Replica) -> No
     missing.value.warm()
     found = list(replica.state.key_index.candidates("T", "key2", 0, 2**62, walks=walks))
     assert found == list(replica.broker.state.key_index.candidates("T", "key2", 0, 2**62))
+
+
+def test_the_fold_reads_no_part_to_learn_where_a_queue_ends(replica: Replica) -> None:
+    """It would wait for the disk, and stop the node where the part is damaged: here with a late commit, and a reset."""
+    commit(replica.broker, 20)
+    later(replica.broker)
+    assert forget(replica.broker, 3) is None
+    replica.take()
+    commit(replica.broker, 5)
+    replica.broker.command(ResetOffsets("g", "T", [(QueueId(0), QueueOffset(7))]))
+    for path in replica.parts():
+        for each in (path, path.with_suffix(".twin")):
+            each.write_bytes(b"nobody reads this")
+    replica.start()
+    assert replica.state.offsets.ignored_count == 1
+    assert replica.state.offsets.digest == replica.broker.state.offsets.digest
+
+
+def commit(broker: LoneBroker, offset: int) -> None:
+    broker.command(CommitOffsets([OffsetCommit("g", "T", QueueId(0), QueueOffset(offset))]))
 
 
 def test_a_damaged_part_is_never_believed(replica: Replica) -> None:
