@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import logging
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -48,6 +49,9 @@ CHECK_INTERVAL_S: Final = 1.0
 RETRY_S: Final = 30.0
 RETRY_MAX_S: Final = 300.0
 """After a failure the next try comes so much later; twice as late after each further one."""
+
+LENT_S: Final = 60.0
+"""So long after somebody has asked for a part of it a snapshot stays, however many come meanwhile."""
 
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
 
@@ -107,6 +111,8 @@ class Snapshotter:
         self.has_no_room = False
         self._is_wanted = False
         self._whole: list[tuple[SnapshotFile, WholeSnapshot]] = []
+        self._verifying = trio.Lock()
+        self._lent_until_s: dict[Index, float] = {}
         self.taken_count = 0
         self.pause_ms = 0.0
         self.held_ms = 0.0
@@ -161,6 +167,7 @@ class Snapshotter:
             )
             await self._copy(chunks, writer)
             await self._wait_durable(meta.index)
+            self._end_loans()
             finished = await trio.to_thread.run_sync(writer.finish)
             part_bytes, writer = writer.part_bytes, None
             self._note_taken(finished)
@@ -246,17 +253,19 @@ class Snapshotter:
         )
 
     async def part(self, index: Index, offset: int) -> SnapshotPart:
-        """Return a part of the snapshot with that index; of the newest from its start if that is not it."""
-        kept = [each for each in (self.newest, self.older) if each and each.meta.index == index]
-        whole = self._whole_of(kept[0]) if kept else None
-        if not offset or whole is None:
-            for _ in range(KEPT_COUNT):
-                await self._verify_newest()
-                whole, offset = self._whole_of(self.newest), 0
-                if whole is not None:
-                    break
+        """Return a part of the snapshot with that index; of the newest from its start if that is not kept any more.
+
+        What somebody fetches is kept until he has it: where much is sent two more are taken before a large one has
+        come, and a fetch that began anew each time would never end.
+        """
+        self._whole = [pair for pair in self._whole if self._is_kept(pair[0])]
+        begun = [whole for each, whole in self._whole if each.meta.index == index]
+        whole = begun[-1] if begun and offset else None
+        if whole is None:
+            whole, offset = await self._newest_whole(), 0
         if whole is None:
             return SnapshotPart(NO_INDEX, 0, 0, b"")
+        self._lend(whole.meta.index, now_s() + LENT_S)
         try:
             data = await trio.to_thread.run_sync(whole.part, offset)
         except CorruptionError:
@@ -276,26 +285,60 @@ class Snapshotter:
         """Return a snapshot that was read whole since it came."""
         return next((whole for each, whole in self._whole if each == snapshot), None)
 
-    async def _verify_newest(self) -> None:
-        """Read the newest snapshot whole, once, before anybody gets it; a damaged one is given up for the older one.
+    async def _newest_whole(self) -> WholeSnapshot | None:
+        """Return the newest snapshot, read whole, or the one before if that is damaged; None: there is none now."""
+        for _ in range(KEPT_COUNT):
+            whole = await self._verify_newest()
+            if whole is not None:
+                return whole
+        return None
 
-        One that cannot be read now, for want of descriptors or memory, is read when somebody asks again.
+    async def _verify_newest(self) -> WholeSnapshot | None:
+        """Return the newest snapshot, read whole, once, before anybody gets it; None: a damaged one is given up.
+
+        One that cannot be read now, for want of descriptors or memory, is read when somebody asks again. Who asks again
+        while it is read, since that takes longer than he waits for an answer, waits for the same reading.
         """
-        newest = self.newest
-        if newest is None or self._whole_of(newest) is not None:
+        async with self._verifying:
+            newest = self.newest
+            known = self._whole_of(newest)
+            if newest is None or known is not None:
+                return known
+            self._lend(newest.meta.index, math.inf)
+            try:
+                whole = await trio.to_thread.run_sync(self._store.whole, newest)
+            except (CorruptionError, OSError) as error:
+                self._not_whole(newest, error)
+                return None
+            finally:
+                self._lend(newest.meta.index, now_s())  # who wants to have it says so next
+            self._whole.append((newest, whole))
+            return whole
+
+    def _not_whole(self, snapshot: SnapshotFile, error: CorruptionError | OSError) -> None:
+        """Give up a snapshot that is damaged; note what keeps it from being read now."""
+        if isinstance(error, OSError) and not is_damage(error):
+            self._engine.log.shortage.seen(snapshot.path, error)
             return
-        try:
-            whole = await trio.to_thread.run_sync(self._store.whole, newest)
-        except (CorruptionError, OSError) as error:
-            if isinstance(error, OSError) and not is_damage(error):
-                self._engine.log.shortage.seen(newest.path, error)
-                return
-            self._log(logging.ERROR, "snapshot-refused", reason=f"{newest.path}: {error}")
-            if newest is self.newest:
-                self._give_up_newest(newest)
-            return
-        # Whoever fetches the one before goes on with it, as long as it is there.
-        self._whole = [*(pair for pair in self._whole if pair[0] == self.older), (newest, whole)]
+        self._log(logging.ERROR, "snapshot-refused", reason=f"{snapshot.path}: {error}")
+        if snapshot is self.newest:
+            self._give_up_newest(snapshot)
+
+    def _is_kept(self, snapshot: SnapshotFile) -> bool:
+        return snapshot in (self.newest, self.older) or snapshot.meta.index in self._lent_until_s
+
+    def _lend(self, index: Index, until_s: float) -> None:
+        """Keep a snapshot for those who fetch it, until a time."""
+        self._lent_until_s[index] = until_s
+        self._end_loans()
+
+    def _end_loans(self) -> None:
+        """Keep the snapshots no longer that nobody has asked for lately."""
+        now = now_s()
+        self._lent_until_s = {
+            index: until_s for index, until_s in self._lent_until_s.items() if until_s > now
+        }
+        self._store.lent_indexes = frozenset(self._lent_until_s)
 
     def _give_up_newest(self, damaged: SnapshotFile) -> None:
         """Go on with the older one, whose file stays however many come, and have another one taken."""

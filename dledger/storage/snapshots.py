@@ -303,6 +303,7 @@ class SnapshotStore:
     Attributes:
         kept_index: that of a snapshot which is not removed, however old: the newest that is known to be of this log.
             One of another member may be ahead of the log, and does not do for a start until the log is, too.
+        lent_indexes: those of snapshots that other members fetch, which are not removed, either.
         in_use: the parts from which a state is served.
     """
 
@@ -318,6 +319,7 @@ class SnapshotStore:
             OSError: the disk failed.
         """
         self.kept_index = NO_INDEX
+        self.lent_indexes: frozenset[Index] = frozenset()
         self._begun_count = self._ended_count = 0
         self._next_part = 1
         self._named: dict[str, frozenset[int]] = {}
@@ -542,7 +544,7 @@ class SnapshotStore:
                 in_part += len(piece)
 
     def sync_and_prune(self) -> None:
-        """Make the newest name durable, then remove what is older than the newest two and not `kept_index`.
+        """Make the newest name durable, then remove what is older than the newest two, and neither kept nor lent.
 
         What was refused counts as older than all others: else what a member fetches after it has lost its state, or
         takes while it folds its log again, would be gone as soon as it is there.
@@ -553,7 +555,7 @@ class SnapshotStore:
         self._disk.sync_folder(self._folder)
         names = sorted(self._names(), key=lambda name: (not self._is_refused(name), name))
         for name in names[:-KEPT_COUNT]:
-            if int(name) != self.kept_index:
+            if int(name) != self.kept_index and int(name) not in self.lent_indexes:
                 self._remove(name)
                 self._named.pop(f"{self._folder}/{name}", None)
                 self._refused.discard(f"{self._folder}/{name}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -18,12 +19,15 @@ import trio
 from dledger.config import Peer
 from dledger.raft.ids import NO_INDEX, Index, NodeId
 from dledger.raft.log_layout import LogLayout
+from dledger.runtime import snapshotting
+from dledger.runtime.clock import now_s
 from dledger.runtime.snapshot_fetch import SnapshotFetch
+from dledger.runtime.snapshotting import LENT_S, SnapshotPart
 from dledger.state_machine import KeptPart
 from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
 from dledger.storage.whole_snapshot import WholeSnapshot
 from dledger.testing.sim_disk import SimDisk
-from tests.unit.runtime.conftest import Group, Member
+from tests.unit.runtime.conftest import Group, Member, wait_until
 from tests.unit.runtime.test_snapshotting import (
     KeptBodies,
     S,
@@ -160,6 +164,75 @@ async def test_a_large_state_comes_in_parts(open_group: OpenGroup) -> None:
         fetching = Fetching(group, await fill_and_take(group))
         await fetching.run()
         assert fetching.machine.bodies == leader.machine.bodies
+
+
+async def test_what_is_fetched_is_kept_until_nobody_asks_for_it(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fetch that began anew whenever two more were taken meanwhile would never end."""
+    passed_s, real_s = 0.0, now_s()
+    monkeypatch.setattr(snapshotting, "now_s", lambda: real_s + passed_s)
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        leader = await group.leader()
+        for number in range(4):
+            await leader.server.appender.append(bytes([number]) * 200_000, timeout_s=S)
+        source = await fill_and_take(group)
+        snapshotter = source.server.reader.snapshotter
+        assert snapshotter is not None
+        begun = await snapshotter.part(NO_INDEX, 0)
+        wanted = next(Path(p) for p in snapshot_files(source)).read_bytes()
+        got = begun.data
+        while len(got) < begun.size_bytes:
+            await fill_and_take(group, 1)
+            passed_s += LENT_S - 1
+            part = await snapshotter.part(begun.index, len(got))
+            assert (part.index, part.offset) == (begun.index, len(got))
+            got += part.data
+        assert got == wanted
+        assert snapshotter.index > begun.index
+        passed_s += LENT_S + 1
+        await fill_and_take(group, 1)
+        assert begun.index not in {int(path.name) for path in snapshot_files(source)}
+        part = await snapshotter.part(begun.index, 1)
+        assert (part.index, part.offset) == (snapshotter.index, 0), "it begins anew"
+
+
+async def test_who_asks_again_while_a_snapshot_is_read_waits_for_the_same_reading(
+    open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large one takes longer than anybody waits for an answer: each try would take a thread, and read all of it."""
+    reading, goes_on = threading.Event(), threading.Event()
+    read: list[SnapshotFile] = []
+    whole = SnapshotStore.whole
+
+    def read_slowly(store: SnapshotStore, snapshot: SnapshotFile) -> WholeSnapshot:
+        read.append(snapshot)
+        reading.set()
+        goes_on.wait(S)
+        return whole(store, snapshot)
+
+    monkeypatch.setattr(SnapshotStore, "whole", read_slowly)
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        source = await fill_and_take(group)
+        snapshotter = source.server.reader.snapshotter
+        assert snapshotter is not None
+        parts: list[SnapshotPart] = []
+
+        async def ask() -> None:
+            parts.append(await snapshotter.part(NO_INDEX, 0))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(ask)
+            await wait_until(reading.is_set)
+            first = snapshotter.index
+            for _ in range(3):  # it stays, however many come
+                await fill_and_take(group, 1)
+            goes_on.set()
+        assert [each.meta.index for each in read] == [first, snapshotter.index]
+        assert sorted(part.index for part in parts)[0] == first
 
 
 async def test_without_a_snapshot_or_with_an_older_one_nothing_happens(
