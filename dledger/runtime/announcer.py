@@ -42,14 +42,15 @@ class Announcer:
 
     Attributes:
         role_watchers: called with every new `RoleView`.
-        members_watchers: called after the configuration has changed, or is known to be committed.
+        members_watchers: called with each change of the configuration, and once one is known to be committed. What is
+            in force may have changed further by then.
         election_count, leadership_count: how often this node asked for votes, and how often it was elected, since the
             start.
     """
 
     def __init__(self, node_id: NodeId, engine: Engine, obstacles: Obstacles) -> None:
         self.role_watchers: list[Callable[[RoleView], None]] = []
-        self.members_watchers: list[Callable[[], None]] = []
+        self.members_watchers: list[Callable[[MembersChanged | MembersCommitted], None]] = []
         self.election_count = 0
         self.leadership_count = 0
         self._counted = (Role.FOLLOWER, Term(0))
@@ -64,7 +65,7 @@ class Announcer:
             self._log_news(news)
             if isinstance(news, MembersChanged | MembersCommitted):
                 for changed in self.members_watchers:
-                    changed()
+                    changed(news)
         node, before = self._engine.node, self._view
         # Twice in each pass, and hardly ever news: no view is made to find that out.
         if (

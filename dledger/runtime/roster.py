@@ -96,8 +96,11 @@ class Roster:
         """
         if index < self.committed_index:
             return
-        self._note_moved(configuration)
+        if index > self.committed_index:
+            self._note_moved(configuration)
         self.in_force, self.index = configuration, index
+        names = {*configuration.members, *self.committed.members}
+        self._moved = {name: peer for name, peer in self._moved.items() if name in names}
         if is_committed:
             self.committed, self.committed_index = configuration, index
             if index:
@@ -112,15 +115,19 @@ class Roster:
         self._notify()
 
     def _note_moved(self, configuration: Configuration) -> None:
-        """Note who was added, or named with another address, since this node knows members: it listens there now."""
-        before = self.committed
+        """Note who was added, or named with another address, since this node knows members: it listens there now.
+
+        A log that lagged may bring several changes before any of them is known to be committed.
+        """
+        before = (self.committed, self.in_force)
         for name, address in configuration.addresses.items():
-            is_new = name not in before.members or before.addresses.get(name, address) != address
+            is_new = any(
+                name not in each.members or each.addresses.get(name, address) != address
+                for each in before
+            )
             peer = peer_at(name, address) if is_new else None
             if peer is not None and name != self.node_id:
                 self._moved[name] = peer
-        names = {*configuration.members, *before.members}
-        self._moved = {name: peer for name, peer in self._moved.items() if name in names}
 
     # What is known.
 

@@ -21,7 +21,13 @@ from dledger.engine import Engine
 from dledger.errors import DLedgerError, UsageError
 from dledger.group_secret import GroupSecret
 from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
-from dledger.raft.effects import Committed, Role, TransferDone
+from dledger.raft.effects import (
+    Committed,
+    MembersChanged,
+    MembersCommitted,
+    Role,
+    TransferDone,
+)
 from dledger.raft.entry import ENTRY_HEADER_BYTES
 from dledger.raft.ids import Index, NodeId, Term
 from dledger.runtime.announcer import RoleView
@@ -229,7 +235,7 @@ class LogServer:
         )
         driver.catch_up.bytes_per_s = self.config.catch_up_bytes_per_s
         driver.announcer.role_watchers = self._role_watchers
-        driver.announcer.members_watchers.append(partial(self._follow_members, engine))
+        driver.announcer.members_watchers.append(partial(self._follow_changes, engine))
         self._follow_members(engine)
         preferred = PreferredLeaders(self.config.raft.preferred_leaders, self.roster)
         self.roster.watchers.append(preferred.look)
@@ -280,6 +286,12 @@ class LogServer:
         if store.make_fetch is not None:
             fetch = store.make_fetch(driver)
             tasks.start(partial(fetch.run, is_new=store.engine.is_new_store), name="fetch snapshot")
+
+    def _follow_changes(self, engine: Engine, news: MembersChanged | MembersCommitted) -> None:
+        """Follow each change that came at once with later ones: who was removed in it may be back elsewhere by now."""
+        if news.index < engine.node.configuration_index:
+            self.roster.change(news.configuration, news.index, is_committed=False)
+        self._follow_members(engine)
 
     def _follow_members(self, engine: Engine) -> None:
         """Let everybody know who the members are by the log."""

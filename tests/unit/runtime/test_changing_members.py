@@ -7,6 +7,8 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import trio
@@ -15,6 +17,7 @@ from dledger import (
     Client,
     ConfigError,
     LogConfig,
+    LogServer,
     NodeId,
     Peer,
     Role,
@@ -25,10 +28,13 @@ from dledger.codec.frame import encode_frame
 from dledger.codec.hello import Refused
 from dledger.codec.member_record import decode_member_record
 from dledger.codec.wire_types import encode_header
-from dledger.raft.configuration import ChangeKind, MemberChange
+from dledger.config import RaftConfig
+from dledger.raft.configuration import ChangeKind, Configuration, MemberChange
+from dledger.raft.effects import MembersChanged, MembersCommitted
+from dledger.raft.ids import Index
 from dledger.storage.member_file import MEMBER_NAME
 from jepsen.ports import free_ports
-from tests.unit.runtime.conftest import PATIENCE_S, Group, Member, wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, BodiesMachine, Group, Member, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -54,6 +60,28 @@ async def start_with(group: Group, config: LogConfig) -> Member:
     group.members[config.raft.node_id] = member
     await group._nursery.start(member.run)
     return member
+
+
+def test_changes_that_come_at_once_are_followed_one_after_the_other(tmp_path: Path) -> None:
+    """A log that lagged brings them together: one that was removed in between is back elsewhere."""
+    peers = tuple(Peer(name, "127.0.0.1", 10 + place) for place, name in enumerate((N0, N1, N2)))
+    raft = RaftConfig(N0, (N0, N1, N2))
+    config = LogConfig(group="g", peers=peers, store_path=str(tmp_path), raft=raft)
+    server = LogServer(config, BodiesMachine())
+    without = Configuration((N0, N1))
+    back = Configuration((N0, N1), (N2,), addresses={N2: "127.0.0.1:99"})
+    node = SimpleNamespace(
+        configuration=back, configuration_index=5, is_configuration_committed=True
+    )
+    engine: Any = SimpleNamespace(node=node)
+    for news in (
+        MembersChanged(without, Index(4)),
+        MembersChanged(back, Index(5)),
+        MembersCommitted(back, Index(5)),
+    ):
+        server._follow_changes(engine, news)
+    assert server.roster.peer(N2) == Peer(N2, "127.0.0.1", 99)
+    assert server.roster.committed == back
 
 
 def add(peer: Peer, *, is_joining: bool = True) -> MemberChange:

@@ -229,6 +229,27 @@ def test_who_comes_back_elsewhere_is_looked_for_there() -> None:
     assert known.peer(N2) == Peer(N2, "new", 99)
 
 
+def test_who_came_back_elsewhere_is_looked_for_there_though_all_of_it_came_at_once() -> None:
+    """The log lagged: nothing is known to be committed before the last of the changes is."""
+    known = roster()
+    follow(known, (N0, N1), 4, committed=False)
+    back = Configuration((N0, N1), (N2,), addresses={N0: "h:10", N1: "else:1", N2: "new:99"})
+    for is_committed in (False, True, True):
+        known.change(back, Index(5), is_committed=is_committed)
+        assert known.peer(N2) == Peer(N2, "new", 99)
+        assert known.peer(N1) == PEERS[1], "who did not move is where the own settings say"
+
+
+def test_a_removal_that_was_undone_moves_nobody() -> None:
+    known = roster()
+    first = Configuration((N0, N1, N2), addresses={N2: "log:1"})
+    known.restore(frozenset({N0, N1, N2}), first, Index(3))
+    assert known.peer(N2) == PEERS[2], "the own settings say so"
+    follow(known, (N0, N1), 4, committed=False)
+    known.change(first, Index(3), is_committed=True)
+    assert known.peer(N2) == PEERS[2]
+
+
 def test_a_start_with_settings_that_name_a_member_believes_them() -> None:
     known = roster()
     moved = Configuration((N0, N1, N2), addresses={N1: "old:1"})
