@@ -110,19 +110,22 @@ def encode_property(name: bytes, value: bytes) -> bytes:
 def find_property(properties: bytes, name: bytes) -> bytes | None:
     """Return the value of one property, without reading the others; None when there is none."""
     needle = b"\x02%b\x01" % name
-    found = properties.rfind(needle)
-    if found >= 0:
-        start = found + len(needle)
-    elif properties.startswith(needle[1:]):
-        start = len(needle) - 1
-    else:
-        return None
+    stop = len(properties)
+    # Pairs without a value do not count, and a client may send thousands: each is one step here, and no call.
+    while (found := properties.rfind(needle, 0, stop)) >= 0:
+        value = _value_at(properties, found + len(needle))
+        if value:
+            return value
+        stop = found + 1  # the separator may be the end of an earlier pair
+    if properties.startswith(needle[1:]):
+        return _value_at(properties, len(needle) - 1) or None
+    return None
+
+
+def _value_at(properties: bytes, start: int) -> bytes:
+    """Return the value that begins at a place, up to the end of its pair."""
     end = properties.find(PAIR_SEPARATOR, start)
-    value = properties[start:] if end < 0 else properties[start:end]
-    if value:
-        return value
-    # The last pair of that name is empty and does not count: an earlier one may.
-    return None if found < 0 else find_property(properties[: found + 1], name)
+    return properties[start:] if end < 0 else properties[start:end]
 
 
 def remove_property(properties: bytes, *names: bytes) -> bytes:

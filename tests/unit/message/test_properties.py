@@ -61,6 +61,12 @@ def test_a_value_may_hold_the_first_separator() -> None:
     assert find_property(b"K\x01a\x01b\x02", b"a") is None
 
 
+@pytest.mark.parametrize("first", [b"", b"A\x01\x02", b"A\x01a\x02"])
+def test_thousands_of_empty_pairs_are_no_value(first: bytes) -> None:
+    data = first + b"A\x01\x02" * 10_000
+    assert find_property(data, b"A") == (b"a" if b"a" in first else None)
+
+
 def test_bytes_that_are_not_utf8_do_not_hide_the_others() -> None:
     assert decode_properties(b"K\x01\xff\x02TAGS\x01T\x02")["TAGS"] == "T"
 

@@ -59,6 +59,23 @@ def test_what_is_staged_is_what_a_reader_finds() -> None:
     assert [staged.physical_offset(n) for n in places] == [1048, 1048 + first.size_bytes]
 
 
+def test_thousands_of_empty_properties_are_staged_and_folded() -> None:
+    broker = LoneBroker()
+    broker.staging.stage(
+        b"T",
+        0,
+        b"body",
+        b"TAGS\x01\x02" * 4000 + b"KEYS\x01\x02" * 1000 + b"UNIQ_KEY\x01k\x02",
+        born_timestamp_ms=5,
+        born_host=BORN,
+    )
+    broker.commit()
+    assert b"k" in broker.state.recent_sends
+    queue = broker.state.queues.get("T", 0)
+    assert queue is not None
+    assert queue.unit(0).tag_hash == 0
+
+
 def test_a_record_has_the_bytes_of_the_format() -> None:
     state = BrokerState()
     queue = state.queues.create((b"TopicTest", 3))
