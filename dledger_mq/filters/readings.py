@@ -23,9 +23,14 @@ _INT_DIGITS: Final = 9
 DIGITS_MAX: Final = 64
 """Digits of a whole number that is read; Python refuses thousands of them, and Java's numbers have at most 19."""
 
+FLOAT_BYTES_MAX: Final = 128
+"""Of a float that is read, with its blanks. A client may send 32 767, for each of the 512 terms of a filter."""
+
 _WHOLE: Final = re.compile(rb"[+-]?[0-9]+").fullmatch
+# A digit has one place in it, so that a text that is none is found to be so in as many steps as it has characters.
 _FLOAT: Final = re.compile(
-    rb"[\x00-\x20]*([+-]?(?:Infinity|(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))[fFdD]?[\x00-\x20]*"
+    rb"[\x00-\x20]*([+-]?(?:Infinity(?![fFdD])|(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?))"
+    rb"[fFdD]?[\x00-\x20]*"
 ).fullmatch
 
 
@@ -67,7 +72,7 @@ def read_float(text: bytes) -> float:
     Raises:
         UnreadableError: it is none.
     """
-    found = _FLOAT(text)
+    found = _FLOAT(text) if len(text) <= FLOAT_BYTES_MAX else None
     if found is None:
         raise UnreadableError
     return float(found[1])
