@@ -24,6 +24,7 @@ from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainP
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.record_shapes import FoldedProperties
+from broker.store.schedule import level_of
 from broker.store.topics import PERM_WRITE, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.message.batch import split_batch
@@ -387,11 +388,8 @@ class SendRules:
         return DELAYED in properties and self._delay_level(properties) > 0
 
     def _delay_level(self, properties: bytes) -> int:
-        """Return the level asked for, clamped (M2); 0 for none or nonsense."""
-        value = find_property(properties, DELAY)
-        if value is None or not value.isdigit():
-            return 0
-        return min(int(value[:9]), self.settings.delay_level_max)
+        """Return the level asked for, as the fold reads it, clamped (M2); 0 for none or nonsense."""
+        return min(level_of(properties), self.settings.delay_level_max)
 
     def _size_refusal(self, body_bytes: int) -> Refusal:
         """Refuse a body of this size: C17, C18; the name's length was checked with its letters (C7)."""

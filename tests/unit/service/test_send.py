@@ -12,6 +12,7 @@ from broker.service.refusal import Refusal
 from broker.service.send import PlainTopic, SendPlan, SendRules, SendSettings
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
+from broker.store.schedule import level_of
 from broker.store.topics import TopicConfig
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.properties import decode_properties
@@ -193,9 +194,15 @@ def test_c23_a_batch_becomes_single_messages() -> None:
     assert properties_of(plan, 1)["CLUSTER"] == "C"
 
 
-@pytest.mark.parametrize(("text", "level"), [("3", 3), ("99", 18), ("0", 0), ("x", 0), ("-1", 0)])
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("3", 3), ("99", 18), ("9" * 9, 18), ("9" * 10, 0), ("0", 0), ("x", 0), ("-1", 0)],
+)
 def test_m2_delay_levels_are_clamped(text: str, level: int) -> None:
-    assert accepted(header(properties=f"DELAY\x01{text}\x02")).delay_level == level
+    properties = f"DELAY\x01{text}\x02"
+    assert accepted(header(properties=properties)).delay_level == level
+    read_by_the_fold = level_of(properties.encode())
+    assert bool(read_by_the_fold) == bool(level)  # else it is due when its tag's hash says
 
 
 @pytest.mark.parametrize(
