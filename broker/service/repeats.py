@@ -1,8 +1,8 @@
 """Recognise sends that were stored before: a retry is answered with the earlier result, not appended again.
 
 RocketMQ stores a retry a second time (rule C22). Here a message repeats an earlier one if it is the same in
-everything that would be stored (`sameness`), stands in the window of recent sends, and its client cannot have had
-the answer:
+everything that would be stored (`sameness`), stands in the window of recent sends and in its queue, and its client
+cannot have had the answer:
 
 - it was appended under an older term: whoever led then may have died before it answered (until this
   node itself has answered a repeat of it);
@@ -105,8 +105,10 @@ class Repeats:
             if offset in taken:
                 continue
             record = self._load(offset)
-            if record is None or not is_same(
-                asked, requested_by_record(record), any_queue=any_queue
+            if (
+                record is None
+                or not is_same(asked, requested_by_record(record), any_queue=any_queue)
+                or not self._stands(record)
             ):
                 continue
             assert record.physical_offset == offset, (
@@ -124,6 +126,17 @@ class Repeats:
                 unconfirmed = record
         found = made_later or unconfirmed
         return None if found is None else _earlier(found)
+
+    def _stands(self, record: StoredMessage) -> bool:
+        """Return whether a record is still in its queue: its topic may have been deleted, and made again.
+
+        Raises:
+            EntryDamagedError: it cannot be said now.
+        """
+        queue = self._state.queues.by_key.get((record.topic.encode(), QueueId(record.queue_id)))
+        return queue is not None and queue.holds(
+            QueueOffset(record.queue_offset), PhysicalOffset(record.physical_offset)
+        )
 
     def find_among(
         self, offsets: Iterable[PhysicalOffset], asked: RequestedMessage, *, any_queue: bool

@@ -158,6 +158,16 @@ class ConsumeQueue:
         unit = self._spilled(offset, 1, without_waiting=without_waiting)
         return ConsumeQueueUnit(*UNIT.unpack(unit))
 
+    def holds(self, offset: QueueOffset, physical_offset: PhysicalOffset) -> bool:
+        """Return whether the record at a physical offset has this queue offset here, forgotten or not.
+
+        One of a topic that was deleted since, and made again, has not.
+        """
+        if not self.held_first <= offset < self.max_offset:
+            return False
+        found: int = UNIT.unpack(self.units(offset, 1, with_held=True))[0]
+        return found == physical_offset
+
     def units(
         self,
         first: QueueOffset,

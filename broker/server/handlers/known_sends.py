@@ -196,10 +196,13 @@ class KnownSends:
     def _find_ahead(
         self, plan: SendPlan, key: bytes, asked: RequestedMessage, taken: set[object]
     ) -> InFlightMessage | None:
-        """Find the same message in flight. It was not answered yet, so its outcome is that of both."""
+        """Find the same message in flight. It was not answered yet, so its outcome is that of both.
+
+        The newest one: between it and an older one its topic may be deleted, and made again.
+        """
         candidates = (
             InFlightMessage(first, step)
-            for first in self._held(key)
+            for first in reversed(self._held(key))
             for step in first.steps_of(key, asked.body)
         )
         for found in islice(candidates, COPIES_MAX):

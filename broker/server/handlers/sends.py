@@ -146,9 +146,14 @@ class Sends:
     def _store(self, send: SendOperation, plan: SendPlan) -> None:
         """Stage what is new of a send, and wait for what is not."""
         known = self._known
-        rest, place = plan, -1
+        rest, place, found = plan, -1, None
         try:
-            found = None if known is None else known.look_back(plan, send.born_ms)
+            # Of a topic that begins with this send nothing is there, and what is ahead goes with the one before it.
+            is_first = plan.creation is not NOTHING_NEW and plan.topic in (
+                topic.name for topic in plan.creation.topics
+            )
+            if known is not None and not is_first:
+                found = known.look_back(plan, send.born_ms)
             if found is not None:
                 rest = found.rest
             if rest.messages:

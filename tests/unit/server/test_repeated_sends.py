@@ -20,6 +20,7 @@ from broker.server.requests.router import WAIT_MARGIN_MS
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
+from broker.store.control import DeleteTopic
 from broker.store.record_reader import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
@@ -254,6 +255,42 @@ def test_a_new_leader_answers_with_what_the_old_one_stored(bench: Bench) -> None
     again = bench.send("k", queue=1)
     assert place(again) == place(first), "at once"
     bench.commit()
+    assert bench.stored() == 1
+
+
+@pytest.mark.parametrize("is_decided", [True, False])
+@pytest.mark.parametrize("is_other_term", [True, False])
+def test_what_stood_in_a_topic_that_was_deleted_is_stored_in_the_new_one(
+    bench: Bench, *, is_decided: bool, is_other_term: bool
+) -> None:
+    bench.commits.create(Creation(topics=(TopicConfig("TBW102", 4, 4, PERM_ALL),)))
+    bench.send("k", b"a", born_ms=5)
+    bench.commit()
+    if is_other_term:
+        bench.new_term()
+    bench.commits.stage_control(DeleteTopic("T"))
+    if is_decided:
+        bench.commit()
+        bench.send("other", b"b")  # which stands in the same place of the new topic
+        bench.commit()
+    again = bench.send("k", b"a", born_ms=5)
+    bench.commit()
+    assert bench.bodies(again) == [b"a"]
+    assert bench.stored() == 1 + is_decided
+    assert place(again)[1] == str(int(is_decided))
+    repeat = bench.send("k", b"a", born_ms=5)
+    assert place(repeat) == place(again)
+
+
+def test_what_is_on_its_way_to_a_topic_that_is_deleted_is_stored_in_the_new_one(
+    bench: Bench,
+) -> None:
+    bench.commits.create(Creation(topics=(TopicConfig("TBW102", 4, 4, PERM_ALL),)))
+    first = bench.send("k")
+    bench.commits.stage_control(DeleteTopic("T"))
+    again, repeat = bench.send("k"), bench.send("k")
+    bench.commit()
+    assert place(first) != place(again) == place(repeat)
     assert bench.stored() == 1
 
 
