@@ -42,6 +42,35 @@ LINK_ANSWERS_MAX: Final = 4_096
 """Messages whose answers may be on their way to another node, or in its hands, when its link breaks."""
 
 
+MISMATCH_BYTES_MAX: Final = 8 << 20
+"""Of records and sends that a request was compared with and that are other messages; see `Mismatches`."""
+_MISMATCH_BYTES: Final = 512
+"""By which each counts as larger, however small it is."""
+
+
+class Mismatches:
+    """What was found under the keys of one request and is another message: after too much of it the rest counts as new.
+
+    A batch may have thousands of messages under one key, and under that key large records may stand: each message would
+    be compared with all of these. A repeat is found at once, so that a batch is recognised however large it is.
+    """
+
+    __slots__ = ("_size_bytes",)
+
+    def __init__(self) -> None:
+        """Begin without any."""
+        self._size_bytes = 0
+
+    @property
+    def are_too_many(self) -> bool:
+        """True if nothing more is to be compared."""
+        return self._size_bytes >= MISMATCH_BYTES_MAX
+
+    def add(self, size_bytes: int) -> None:
+        """Count one."""
+        self._size_bytes += size_bytes + _MISMATCH_BYTES
+
+
 class EarlierSend(msgspec.Struct, frozen=True, gc=False):
     """The place of a stored message; `queue_id` and `msg_id` as in the answer to its producer.
 
@@ -85,6 +114,7 @@ class Repeats:
         *,
         any_queue: bool,
         taken: Iterable[object] = (),
+        mismatches: Mismatches | None = None,
     ) -> EarlierSend | None:
         """Find the append that a message repeats; None if it is to be stored. Nothing is noted: see `claim`.
 
@@ -94,6 +124,7 @@ class Repeats:
             born_ms: the born time in the request.
             any_queue: the request leaves the queue to the broker.
             taken: physical offsets that other messages of the same request repeat.
+            mismatches: those of the request, which has several messages.
 
         Raises:
             EntryDamagedError: what was stored before cannot be read now.
@@ -105,11 +136,14 @@ class Repeats:
             if offset in taken:
                 continue
             record = self._load(offset)
-            if (
-                record is None
-                or not is_same(asked, requested_by_record(record), any_queue=any_queue)
-                or not self._stands(record)
+            if record is None:
+                continue
+            if not (
+                is_same(asked, requested_by_record(record), any_queue=any_queue)
+                and self._stands(record)
             ):
+                if mismatches is not None:
+                    mismatches.add(record.size_bytes)
                 continue
             assert record.physical_offset == offset, (
                 f"the record at {offset} says that it stands at {record.physical_offset}"

@@ -21,7 +21,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 
 from broker.server.requests.request import PendingRequest
-from broker.service.repeats import EarlierSend, Repeats
+from broker.service.repeats import EarlierSend, Mismatches, Repeats
 from broker.service.sameness import RequestedMessage, is_same, requested_by_plan
 from broker.service.send import SendPlan
 from broker.store.recent_sends import COPIES_MAX
@@ -171,13 +171,19 @@ class KnownSends:
         ahead, recent = self.ahead, self._repeats.recent_keys
         parts: list[Part] = []
         taken: set[object] = set()
+        mismatches = Mismatches()
         for message in plan.messages:
             part: Part = None
             key = message.uniq_key
-            if key in recent or key in ahead:
+            if (key in recent or key in ahead) and not mismatches.are_too_many:
                 asked = requested_by_plan(plan, message)
-                part = self._find_ahead(plan, key, asked, taken) or self._repeats.find(
-                    key, asked, born_ms, any_queue=plan.any_queue, taken=taken
+                part = self._find_ahead(plan, key, asked, taken, mismatches) or self._repeats.find(
+                    key,
+                    asked,
+                    born_ms,
+                    any_queue=plan.any_queue,
+                    taken=taken,
+                    mismatches=mismatches,
                 )
             if part is not None:
                 taken.add(part.physical_offset if isinstance(part, EarlierSend) else part)
@@ -194,7 +200,12 @@ class KnownSends:
         return PartlyKnownSend(parts, msgspec.structs.replace(plan, messages=fresh))
 
     def _find_ahead(
-        self, plan: SendPlan, key: bytes, asked: RequestedMessage, taken: set[object]
+        self,
+        plan: SendPlan,
+        key: bytes,
+        asked: RequestedMessage,
+        taken: set[object],
+        mismatches: Mismatches,
     ) -> InFlightMessage | None:
         """Find the same message in flight. It was not answered yet, so its outcome is that of both.
 
@@ -206,11 +217,12 @@ class KnownSends:
             for step in first.steps_of(key, asked.body)
         )
         for found in islice(candidates, COPIES_MAX):
-            own = found.first.plan
-            if found not in taken and is_same(
-                asked, requested_by_plan(own, own.messages[found.step]), any_queue=plan.any_queue
-            ):
+            if found in taken:
+                continue
+            own, message = found.first.plan, found.first.plan.messages[found.step]
+            if is_same(asked, requested_by_plan(own, message), any_queue=plan.any_queue):
                 return found
+            mismatches.add(len(message.body) + len(message.properties))
         return None
 
     def _held(self, key: bytes) -> tuple[SendInFlight, ...]:

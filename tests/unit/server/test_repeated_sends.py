@@ -17,10 +17,12 @@ from broker.server.requests.origin import Outputs
 from broker.server.requests.put_times import PutTimes
 from broker.server.requests.request import HOLD_MS, PendingRequest
 from broker.server.requests.router import WAIT_MARGIN_MS
+from broker.service import repeats
 from broker.service.catalog import Catalog, Creation
 from broker.service.repeats import Repeats
 from broker.service.send import SendRules, SendSettings
 from broker.store.control import DeleteTopic
+from broker.store.recent_sends import COPIES_MAX
 from broker.store.record_reader import read_message
 from broker.store.staging import Staging
 from broker.store.state import BrokerState
@@ -121,7 +123,7 @@ class Bench:
             pick=lambda bound: 0,
             new_key=lambda: f"made-{next(keys)}",
         )
-        repeats = Repeats(self.state, lambda offset: read_message(self.log, offset))
+        known = Repeats(self.state, lambda offset: read_message(self.log, offset))
         ids = OffsetIdMaker(HOST)
         self.unrouted: list[Callable[[], None]] | None = None
         new_topics = NewTopics(self._when_routed, self.router.age_ms)
@@ -134,7 +136,7 @@ class Bench:
             rows=RowSends(
                 self.commits, self.router, lambda: self.state.sinks, ids, new_topics=new_topics
             ),
-            repeats=repeats if is_on else None,
+            repeats=known if is_on else None,
             new_topics=new_topics,
             put_times=PutTimes(),
         )
@@ -408,6 +410,35 @@ def test_a_batch_that_is_on_its_way_is_not_stored_twice(bench: Bench) -> None:
     bench.commit()
     assert place(first) == place(again)
     assert bench.stored() == 3, "a key twice in one batch is on purpose"
+
+
+def test_a_batch_under_one_key_is_not_compared_with_large_records_over_and_over(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(repeats, "MISMATCH_BYTES_MAX", COPIES_MAX * 1000)
+    for number in range(COPIES_MAX):
+        bench.send("k", b"%d" % number * 1000)
+        bench.commit()
+    before = bench.log.fetched
+    sent = bench.send(None, items=[("k", b"%d" % number) for number in range(50)])
+    assert bench.log.fetched - before == COPIES_MAX
+    bench.commit()
+    assert bench.bodies(sent) == [b"%d" % number for number in range(50)]
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_a_batch_that_is_a_repeat_is_compared_however_large_it_is(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, *, is_committed: bool
+) -> None:
+    monkeypatch.setattr(repeats, "MISMATCH_BYTES_MAX", 1000)
+    items = [(f"k{number}", b"%d" % number) for number in range(200)]
+    first = bench.send(None, items=items, born_ms=5)
+    if is_committed:
+        bench.commit()
+    again = bench.send(None, items=items, born_ms=5)
+    bench.commit()
+    assert place(again) == place(first)
+    assert bench.stored() == 200
 
 
 def test_a_send_without_a_key_is_always_stored(bench: Bench) -> None:
