@@ -66,6 +66,7 @@ from broker.server.watches.retention_watch import RetentionWatch
 from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
 from broker.service.catalog import Catalog
+from broker.service.clients import newest_subscription
 from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.repeats import Repeats
@@ -574,8 +575,16 @@ class Services:
             delay_level_max=len(config.delay_levels_ms),
             load=self._load,
             pick=self._environment.pick,
+            may_consume=None if self._environment.guard is None else self._may_consume,
         )
         return SendBacks(self.commits, self.router, rules)
+
+    def _may_consume(self, group: str, topic: str) -> bool:
+        """Return whether a group has consumed a topic, or a member subscribes to it: both ask for rights to it."""
+        if self._state.offsets.of(group, topic):
+            return True
+        members = self.members.members(group).values()
+        return newest_subscription(members, topic) is not None
 
     def _make_ends(self) -> TransactionEnds:
         """Build the ends of transactions, on the wall clock: a message's age is counted from its born time."""

@@ -69,6 +69,7 @@ class SendBackRules:
         delay_level_max: the highest level that there is.
         load: returns the message at a physical offset, or None.
         pick: returns a number from 0 to below its argument.
+        may_consume: whether a group consumes a topic, as far as is known; None: whoever reads a group may read all.
     """
 
     def __init__(
@@ -80,6 +81,7 @@ class SendBackRules:
         delay_level_max: int,
         load: Callable[[PhysicalOffset], StoredMessage | None],
         pick: Callable[[int], int],
+        may_consume: Callable[[str, str], bool] | None = None,
     ) -> None:
         self._catalog = catalog
         self.permission = permission
@@ -87,6 +89,7 @@ class SendBackRules:
         self._delay_level_max = delay_level_max
         self._load = load
         self._pick = pick
+        self._may_consume = may_consume
 
     def decide(self, request: SendBack, version: int) -> SendBackPlan | Refusal | None:
         """Decide on one request; None: nothing to do, and that is a success (L1)."""
@@ -115,6 +118,12 @@ class SendBackRules:
                 f"look message by offset failed, {request.physical_offset}: no message of a client stands there "
                 "now; nothing was stored",
             )
+        if not self._is_of(request.group, message.topic):
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the message at offset {request.physical_offset} is of no topic that the group {request.group} is "
+                "known to consume; nothing was stored",
+            )
         limit = retry_limit(group, request.max_reconsume_times, version)
         groups = creation.groups
         if message.reconsume_times >= limit or request.delay_level < 0:
@@ -137,6 +146,12 @@ class SendBackRules:
             level=min(level, self._delay_level_max),
             creation=Creation(retry_created.topics, groups),
         )
+
+    def _is_of(self, group: str, topic: str) -> bool:
+        """Return whether a group may have got a message: who names a place must not read what lies there."""
+        if self._may_consume is None or topic == names.retry_topic(group):
+            return True
+        return self._may_consume(group, topic)
 
     def hand_on(
         self, message: StoredMessage, group: SubscriptionGroupConfig, *, is_dead: bool

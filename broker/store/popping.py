@@ -105,8 +105,13 @@ def _pop(state: PopTables, command: control.PopMessages, now_ms: StoreTimeMs) ->
         state.offsets.take(*key, command.first)
     elif command.is_ordered and outcome.again:
         pops.follow_attempt(key, command.attempt_id)
-    elif may_take and command.end > command.first:
+    elif may_take and command.end != (command.at or 0):
+        # Also without a message: the log may have forgotten all up to there, and who is moved nowhere tries again.
         state.offsets.take(*key, command.end)
+    if outcome.popped_ms and not command.is_ordered:
+        pops.follow_attempt(
+            key, ""
+        )  # a repeat of an earlier one in order would take this one's messages, too
     return outcome
 
 

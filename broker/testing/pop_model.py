@@ -266,7 +266,7 @@ class PopModel:
             self._check_again(key, offset, flying, now_ms, is_repeat=is_repeat)
             assert flying is not None, "it was checked"
             handed.append((offset, flying.times + (not is_repeat)))
-        if may_move and command.end > command.first:
+        if may_move and command.end != (queue.stands or 0):
             self._check_new(key, queue, command, taken)
             handed += [(offset, 1) for offset in taken]
             if command.is_ordered and taken:
@@ -276,8 +276,8 @@ class PopModel:
         if not handed:
             return
         self._check_pop_time(key, queue, outcome.popped_ms, record.store_timestamp_ms)
+        queue.attempt_id = command.attempt_id if command.is_ordered else ""
         if command.is_ordered:
-            queue.attempt_id = command.attempt_id
             self.counts["popped_in_order"] += len(handed)
         due_ms = outcome.popped_ms - self._skipped_ms + command.invisible_ms
         for offset, times in handed:

@@ -699,6 +699,29 @@ def test_only_wanted_tags_are_handed_out_and_the_group_passes_the_others(bench: 
     assert bench.leader.state.offsets.get("G", "T", 0) == 3
 
 
+@pytest.mark.parametrize("stands", [None, 1, 9])
+@pytest.mark.parametrize("changed", [{}, {"initMode": "1"}, {"order": "true"}])
+def test_a_queue_of_which_the_log_has_forgotten_all_is_passed_at_once(
+    bench: Bench, stands: int | None, changed: dict[str, str]
+) -> None:
+    """The claim moved nobody, and the pop was tried again with one more record, for ever."""
+    bench.send(b"a", b"b", b"c", b"d")
+    leader = bench.leader
+    if stands is not None:
+        leader.commits.stage_control(ResetOffsets("G", "T", [(0, stands)]))
+        bench.commit()
+    leader.state.queues.forget(leader.log.end_position)
+    client = bench.start(pollTime="15000", **changed)
+    leader.commits.flush()
+    for _ in range(3):
+        leader.log.commit()
+        leader.commits.flush()
+    assert leader.log.open_count == 0
+    assert leader.state.offsets.get("G", "T", QueueId(0)) == 4
+    bench.send(b"e")
+    assert client.bodies == [b"e"]
+
+
 def test_a_message_that_was_read_in_two_pieces_is_handed_out_whole(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -938,6 +961,18 @@ def test_an_attempt_that_is_repeated_is_the_same_delivery_and_no_dead_letter() -
     bench.pop(order="true", attemptId="1", queueId="0")
     assert len(bench.leader.stored("%DLQ%G")) == 1
     assert bench.leader.state.pops.count == 0
+
+
+def test_a_repeated_attempt_takes_nothing_that_was_popped_in_any_order_since(bench: Bench) -> None:
+    """As while a group goes over from one kind to the other, and some of its consumers are still of the old one."""
+    bench.send(b"a")
+    bench.pop()
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop(order="true", attemptId="1", queueId="0").bodies == [b"a"]
+    bench.send(b"b")
+    assert bench.pop().bodies == [b"b"]
+    repeated = bench.pop(order="true", attemptId="1", queueId="0")
+    assert repeated.code == 210, "nobody else gets b before its time is over"
 
 
 def test_a_reset_group_pops_from_there(bench: Bench) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -54,6 +55,7 @@ def decide(
     version: int = 409,
     auto: bool = True,
     permission: int = 6,
+    may_consume: Callable[[str, str], bool] | None = None,
 ) -> SendBackPlan | Refusal | None:
     rules = SendBackRules(
         Catalog(TOPICS.get, GROUPS.get),
@@ -62,6 +64,7 @@ def decide(
         delay_level_max=18,
         load=lambda offset: message if offset == 1000 else None,
         pick=lambda below: below - 1,
+        may_consume=may_consume,
     )
     return rules.decide(request, version)
 
@@ -101,6 +104,27 @@ def test_control_records_are_no_messages() -> None:
     assert isinstance(
         decide(SendBack(1000, "g", 0), stored(topic="rmq_sys_dledger_offsets")), Refusal
     )
+
+
+@pytest.mark.parametrize(
+    ("topic", "is_taken"),
+    [("T", True), ("%RETRY%g", True), ("secret", False), ("%RETRY%h", False), ("%DLQ%h", False)],
+)
+def test_with_access_control_a_place_in_the_log_reads_no_topic_of_others(
+    topic: str, is_taken: bool
+) -> None:
+    """Whoever may consume with one group had any message copied to its retry topic, and read it there."""
+    end = decide(
+        SendBack(1000, "g", 0),
+        stored(topic=topic),
+        may_consume=lambda group, name: (group, name) == ("g", "T"),
+    )
+    if is_taken:
+        assert isinstance(end, SendBackPlan)
+    else:
+        assert isinstance(end, Refusal)
+        assert end.code == ResponseCode.NO_PERMISSION
+        assert "secret" not in end.remark
 
 
 def test_l4_l8_where_it_came_from_is_noted() -> None:
