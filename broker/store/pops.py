@@ -310,6 +310,12 @@ class Pops:
                 return True
         return False
 
+    def queue_of_attempt(self, group: str, topic: str, attempt_id: str) -> QueueId | None:
+        """Return the queue of which a pop in order has messages in flight; None for none, the lowest of several."""
+        queues = self._by_group.get((group, topic), {})
+        had = (queue_id for queue_id, queue in queues.items() if queue.attempt_id == attempt_id)
+        return min(had, default=None)
+
     def mode(self, group: str, topic: str) -> RequestMode | None:
         """Return how a group consumes a topic, if that was set."""
         return self._modes.get((group, topic))

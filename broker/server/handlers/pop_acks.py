@@ -156,7 +156,7 @@ class PopAcks:
         group = fields.text(ext, "consumerGroup")
         refusal = self._refusal(topic, queue_id, offset)
         if refusal is not None:
-            request.answer(refusal.code, refusal.remark)
+            request.refuse(refusal.code, refusal.remark)
             return None
         handle = parse_handle(fields.text(ext, "extraInfo"), offset)
         if handle.queue_id != queue_id:

@@ -30,6 +30,9 @@ A condition on properties needs each message, and has one read.
 BYTES_MAX: Final = 262_144
 """Of the messages of one pop; one message is always handed out."""
 
+SPENT_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Of the dead letters of one pop, one at least: their copies are one entry, which has a bound of its own."""
+
 _SIZE: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _QUEUE_OFFSET_AT: Final = 20
@@ -46,6 +49,7 @@ class PopPlan:
         counts: how often each was handed out before, without attempts that are repeated.
         spent: messages that were handed out as often as their group wants, and are not any more.
         gone: messages that the log no longer has.
+        is_cut: more lies behind what was looked at, and the group has to move on before it is.
     """
 
     key: PopKey
@@ -54,6 +58,7 @@ class PopPlan:
     counts: dict[QueueOffset, int] = field(default_factory=dict)
     spent: list[tuple[InFlight, StoredMessage]] = field(default_factory=list)
     gone: list[InFlight] = field(default_factory=list)
+    is_cut: bool = False
 
 
 class PopReading:
@@ -141,7 +146,7 @@ class PopReading:
         """
         plan, time_ms = PopPlan(key), self.time_ms()
         again: list[tuple[QueueOffset, int]] = []
-        total = 0
+        total = spent_bytes = 0
         for each in due[: pop.count_max]:
             record = self.message(key, each.offset, may_wait=may_wait)
             is_due = each.due_ms <= time_ms
@@ -153,6 +158,9 @@ class PopReading:
                 break
             before = reconsumed(record)
             if is_due and is_spent(before, each.times, grant.group.retry_times_max):
+                spent_bytes += len(record)
+                if plan.spent and spent_bytes > SPENT_BYTES_MAX:
+                    break
                 plan.spent.append((each, decode_record(bytes(record))))
                 continue
             total += len(record)
@@ -215,7 +223,7 @@ class PopReading:
             first = result.next_offset
         if first == at or (at is None and high == 0):
             return None
-        return PopPlan(key, self._command(pop, key, at, begin, end=first))
+        return PopPlan(key, self._command(pop, key, at, begin, end=first), is_cut=first < high)
 
     def _begin(self, key: PopKey, low: QueueOffset, high: QueueOffset) -> QueueOffset:
         """Return where a group begins that wants what comes from now on (R7): at 0 in a queue that is young."""

@@ -240,7 +240,8 @@ class PopRequests:
                 continue
             plan = self._reading.plan(fields, grant, queue_id, may_wait=may_wait)
             left.pop()
-            if plan is not None and pop.is_notice and (plan.records or plan.spent):
+            if plan is not None and pop.is_notice and (plan.records or plan.spent or plan.is_cut):
+                # A notice moves no group on, so it would never see what lies behind: the pop that follows does.
                 self._answer_notice(pop, has_messages=True)
                 return True
             if plan is not None and not pop.is_notice:
@@ -277,6 +278,11 @@ class PopRequests:
         if fields.queue_id != ANY_QUEUE:
             return [fields.queue_id]
         first = self._pick(count) if count else 0
+        if fields.is_ordered and fields.attempt_id:
+            had = self._state.pops.queue_of_attempt(fields.group, fields.topic, fields.attempt_id)
+            first = (
+                first if had is None else had
+            )  # what a lost answer handed out waits for nobody else
         return [QueueId((first + step) % count) for step in reversed(range(count))]
 
     # Claiming.

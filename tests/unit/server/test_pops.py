@@ -689,6 +689,19 @@ def test_a_notice_says_whether_there_is_something_and_takes_nothing(bench: Bench
     assert bench.start(200_054).answer.ext["hasMsg"] == "false"
 
 
+def test_a_notice_says_so_when_it_cannot_see_what_lies_behind_what_nobody_wants(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It moves no group on, and looked at the same unwanted messages until its time was over."""
+    waiting = bench.start(200_054, exp="y", pollTime="15000")
+    monkeypatch.setattr(pop_reading, "READS_MAX", 0)
+    bench.send(b"a", TAGS="x")
+    bench.send(b"b", TAGS="y")
+    assert waiting.answer.ext["hasMsg"] == "true"
+    monkeypatch.undo()
+    assert bench.pop(exp="y").bodies == [b"b"]
+
+
 def test_only_wanted_tags_are_handed_out_and_the_group_passes_the_others(bench: Bench) -> None:
     bench.send(b"a", TAGS="x")
     bench.send(b"b", TAGS="y")
@@ -782,6 +795,25 @@ def test_a_dead_letter_whose_properties_have_no_room_for_more_goes_as_it_is() ->
     assert bench.pop().bodies == [b"b"]
     (dead,) = bench.leader.stored("%DLQ%G")
     assert (dead.body, dead.find(b"A")) == (b"full", b"x" * 32_700)
+
+
+def test_dead_letters_of_one_pop_fit_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 32 large ones the entry was refused, and with it each pop of the queue."""
+    monkeypatch.setattr(pop_reading, "SPENT_BYTES_MAX", 2500)
+    bench = Bench(retries=1)
+    bodies = [bytes([number]) * 1000 for number in range(5)]
+    bench.send(*bodies)
+    bench.pop()
+    bench.leader.now_ms += INVISIBLE_MS
+    client = bench.start()
+    dead = []
+    bench.leader.commits.flush()
+    while bench.leader.log.open_count:
+        bench.leader.log.commit()
+        dead.append(len(bench.leader.stored("%DLQ%G")))
+        bench.leader.commits.flush()
+    assert dead == [2, 4, 5]
+    assert client.code == 210
 
 
 def test_a_dead_letter_that_nobody_takes_holds_up_no_others(
@@ -947,6 +979,19 @@ def test_in_order_nothing_follows_before_all_is_acknowledged(bench: Bench) -> No
     assert bench.pop(order="true", attemptId="2", queueId="0").code == 210
     bench.ack(repeated.handle(1))
     assert bench.pop(order="true", attemptId="2", queueId="0").bodies == [b"c"]
+
+
+def test_an_attempt_that_is_repeated_begins_with_the_queue_that_it_had(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pops begin anywhere: another queue was handed out, and the first one was nobody's until its time was over."""
+    bench.send(b"a")
+    bench.leader.send(b"b", queue_id=1)
+    bench.commit()
+    assert bench.pop(order="true", attemptId="1").bodies == [b"a"]
+    monkeypatch.setattr(bench.pops, "_pick", lambda _bound: 1)
+    assert bench.pop(order="true", attemptId="1").bodies == [b"a"]
+    assert bench.pop(order="true", attemptId="2").bodies == [b"b"]
 
 
 def test_an_attempt_that_is_repeated_is_the_same_delivery_and_no_dead_letter() -> None:
