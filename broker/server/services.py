@@ -438,6 +438,7 @@ class Services:
                 self.router,
                 self.pop_returns,
                 broker_name=self._config.broker_name,
+                freed=self.pops.freed,
             ),
             self._make_assignments(),
             self.offsets,

@@ -153,6 +153,10 @@ class PoppedQueue:
         """Return all messages, by their offsets; for a queue that is consumed in order, where they are few."""
         return sorted(self.items())
 
+    def due_last(self, limit: int) -> list[InFlight]:
+        """Return messages, at most `limit`, by their offsets: those due last."""
+        return sorted(islice(self._each(reversed(self._due)), limit))
+
     def items(self) -> Iterator[InFlight]:
         """Yield all messages, those due first first."""
         return self._until(None)
@@ -235,10 +239,15 @@ class PoppedQueue:
 
     def _until(self, now_ms: int | None) -> Iterator[InFlight]:
         """Yield messages that are due by then, or all of them."""
-        for each in self._due:
-            due_ms = each >> _KEY_SHIFT
-            if now_ms is not None and due_ms > now_ms:
+        for found in self._each(self._due):
+            if now_ms is not None and found.due_ms > now_ms:
                 return
+            yield found
+
+    def _each(self, blocks: Iterable[int]) -> Iterator[InFlight]:
+        """Yield the messages of blocks, each with its due time."""
+        for each in blocks:
+            due_ms = each >> _KEY_SHIFT
             key = each & _KEY_OF_DUE
             popped_ms, start = key >> _TIME_SHIFT, (key & _BLOCK_OF_KEY) << _BLOCK_BITS
             bits = self._blocks[key] & _BITS

@@ -54,6 +54,7 @@ class PopAcks:
         returns: PopReturns,
         *,
         broker_name: str,
+        freed: Callable[[PopKey], None],
     ) -> None:
         """Set up the acknowledgements.
 
@@ -63,12 +64,14 @@ class PopAcks:
             router: waits for their commit.
             returns: lets messages alone that are being acknowledged.
             broker_name: handles of others are refused.
+            freed: is called with a queue in order of which all is acknowledged: others may go on there.
         """
         self._state = state
         self._commits = commits
         self._router = router
         self._returns = returns
         self._broker_name = broker_name
+        self._freed = freed
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
@@ -128,7 +131,7 @@ class PopAcks:
         decided: list[Callable[[object], None]] = []
         for pop in pops:
             key = (pop.group, pop.topic, pop.queue_id)
-            decided.append(self._returns.changing(key, pop.offsets))
+            decided.append(self._changing(key, pop.offsets))
             handles = [(offset, pop.popped_ms) for offset in pop.offsets]
             places.append(self._commits.stage_control(AckMessages(*key, handles)))
         back = [places[-1] - place for place in places]
@@ -197,8 +200,21 @@ class PopAcks:
             request,
             self._commits.stage_control(record),
             partial(self._done, request, act),
-            ended=self._returns.changing(key, [offset]),
+            ended=self._changing(key, [offset]),
         )
+
+    def _changing(self, key: PopKey, offsets: list[QueueOffset]) -> Callable[[object], None]:
+        """Let nobody else end these until what this returns is called, which tells who waits for a queue in order."""
+        decided = self._returns.changing(key, offsets)
+        if not self._is_in_order(key):
+            return decided
+
+        def ended(error: object) -> None:
+            decided(error)
+            if self._state.pops.is_idle(key):
+                self._freed(key)
+
+        return ended
 
     def _done(self, request: PendingRequest, act: _Act, staged: StagedEntry, place: int) -> None:
         changes = self._state.pops.changed_at(staged.physical_offset(place))

@@ -33,6 +33,12 @@ BYTES_MAX: Final = 262_144
 SPENT_BYTES_MAX: Final = 4 * 1024 * 1024
 """Of the dead letters of one pop, one at least: their copies are one entry, which has a bound of its own."""
 
+SORTED_MAX: Final = 4096
+"""Messages in flight of which a pop in order is given the first ones, some 10 ms.
+
+Only what was popped in any order before can be more; that comes as it is due.
+"""
+
 _SIZE: Final = struct.Struct(">i")
 _LONG: Final = struct.Struct(">q")
 _QUEUE_OFFSET_AT: Final = 20
@@ -103,7 +109,12 @@ class PopReading:
                 is_repeat = pop.attempt_id != "" and queue.attempt_id == pop.attempt_id
                 if last_ms is not None and last_ms > self.time_ms() and not is_repeat:
                     return None
-                wanted = queue.in_order()
+                if queue.count <= SORTED_MAX:
+                    wanted = queue.in_order()
+                elif is_repeat:  # everything else was due when these were handed out
+                    wanted = queue.due_last(pop.count_max)
+                else:
+                    wanted = sorted(queue.due(self.time_ms(), pop.count_max))
                 return self._again(pop, grant, key, wanted, may_wait=may_wait, is_repeat=is_repeat)
             if queue.end is not None:
                 return None

@@ -2,7 +2,8 @@
 
 While a claim of a queue is on its way nobody else pops there for that group: those that would, wait for its end. What
 is answered is what the fold has handed out, never what was read. A pop that finds nothing is held until a message
-comes, one in flight is due, or its time is over; all that at the leader, and at the next one if another is elected.
+comes, one in flight is due, a queue in order is free, or its time is over; all that at the leader, and at the next one
+if another is elected.
 
 Looks have a share of each turn of the loop, as pulls have (pull_turns.py), and one at many queues goes on in the next
 turns. What it has passed may have changed by then: before a pop is held it is looked again if so.
@@ -391,6 +392,11 @@ class PopRequests:
         """Answer a notice."""
         ext = {"hasMsg": str(has_messages).lower(), "pollingFull": str(is_full).lower()}
         pop.answer(ResponseCode.SUCCESS, None, ext)
+
+    def freed(self, key: PopKey) -> None:
+        """Look again for who waits for a queue in order, of which all is acknowledged now."""
+        if self._log.is_serving:
+            self._wake(key[0], key[1])
 
     def _wake(self, group: str, topic: str) -> None:
         """Look again for all pops of a group in a topic that wait."""
