@@ -162,7 +162,8 @@ class AccessAdmin:
         for file in self._keeper.files:
             addresses += file.tree.get(GLOBAL_ADDRESSES) or []
             for row in file.tree.get(ACCOUNTS) or []:
-                shown = row | {"secretKey": _HIDDEN, "admin": row.get("admin") == "true"}
+                is_admin = str(row.get("admin", "")).strip().lower() == "true"  # as it is read
+                shown = row | {"secretKey": _HIDDEN, "admin": is_admin}
                 accounts.setdefault(row["accessKey"], shown)
         body = {"globalWhiteAddrs": addresses, "plainAccessConfigs": list(accounts.values())}
         request.answer(ResponseCode.SUCCESS, body=write_json(body))
