@@ -44,8 +44,10 @@ def steady_ms() -> int:
 
 
 def _distance_ms(wall: Callable[[], int], steady: Callable[[], int]) -> int:
-    """Return how far the wall clock is ahead, by the look in which the least time passed: on a busy machine that may
-    be much, it would be the error of this node's time from then on, and is made up for slowly only."""
+    """Return how far the wall clock is ahead, by the look in which the least time passed.
+
+    On a busy machine that may be much; it would be the error of this node's time, which is made up for slowly only.
+    """
     looks = []
     for _ in range(LOOKS):
         before, wall_now = steady(), wall()
