@@ -39,7 +39,11 @@ class Delays:
             return None
         if self._is_waiting or self._pause.is_paused:
             return AGAIN_MS
-        next_ms = self._state.schedule.next_due_ms()
+        try:
+            next_ms = self._state.schedule.next_due_ms()
+        except EntryDamagedError as error:
+            self._pause.pause(error)
+            return AGAIN_MS
         return None if next_ms is None else next_ms - self._now_ms()
 
     def tick(self) -> None:
@@ -47,8 +51,13 @@ class Delays:
         if self._is_waiting or not self._log.is_serving or self._commits.is_full:
             return
         schedule, now_ms = self._state.schedule, self._now_ms()
-        due = schedule.due(now_ms, DELIVERIES_MAX)
+        try:
+            due = schedule.due(now_ms, DELIVERIES_MAX)
+        except EntryDamagedError as error:  # where they stand cannot be read now
+            self._pause.pause(error)
+            return
         if not due:
+            self._pause.end()
             return
         deliverer = Deliverer(self._log, self._commits)
         by_level: dict[int, list[DueMessage]] = {}

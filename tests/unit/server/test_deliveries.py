@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.server.deliveries.deliveries import AGAIN_MS, DELIVERIES_MAX, DELIVERY_BYTES_MAX
+from broker.store.consume_queue import ConsumeQueue
 from broker.store.control import DeleteTopic, DeliverTimers
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError
@@ -102,6 +103,29 @@ def test_m13_a_new_leader_goes_on_where_the_log_says(
     new.pass_until(new.now_ms + 2000)
     assert [message.body for message in new.stored()] == [b"one", b"two"]
     assert new.state.refusals.count == 0
+
+
+def test_delayed_messages_wait_where_it_cannot_be_read_now_which_they_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Units of the schedule that left memory, where descriptors are short: the leader goes on."""
+    leader = LoneLeader()
+    leader.send(b"later", DELAY="1")
+    leader.commit()
+    unit = ConsumeQueue.unit
+
+    def short(*_given: object, **_named: object) -> object:
+        raise EntryDamagedError("what messages are looked up by cannot be read now")
+
+    monkeypatch.setattr(ConsumeQueue, "unit", short)
+    assert leader.delays.wait_ms() == AGAIN_MS
+    leader.pass_until(START_MS + 2000)
+    assert leader.stored() == []
+    monkeypatch.setattr(ConsumeQueue, "unit", unit)
+    leader.pass_until(START_MS + 2100)
+    assert [message.body for message in leader.stored()] == [b"later"]
+    leader.tick()
+    assert leader.delays.wait_ms() is None
 
 
 @pytest.mark.parametrize("clock_ms", [-60_000, -700, 700])
