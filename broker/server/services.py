@@ -135,7 +135,9 @@ class Services:
         self._committers = self._make_committers()
         self.resets = self._make_resets()
         self.offsets = self._make_offsets()
-        self.repeats = Repeats(state, self._load) if config.recognise_repeats else None
+        self.repeats = None
+        if config.recognise_repeats:
+            self.repeats = Repeats(state, self._load, self._log_ms)
         self._new_topics = NewTopics(environment.when_routed, self.router.age_ms)
         self.ends = self._make_ends()
         self.pulls = self._make_pulls()

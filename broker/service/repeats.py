@@ -88,11 +88,21 @@ class Repeats:
     """Recognises repeated sends on the leader."""
 
     def __init__(
-        self, state: BrokerState, load: Callable[[PhysicalOffset], StoredMessage | None]
+        self,
+        state: BrokerState,
+        load: Callable[[PhysicalOffset], StoredMessage | None],
+        now_ms: Callable[[], int],
     ) -> None:
-        """Begin without notes of answers; `load` returns the message at a physical offset, or None when it is gone."""
+        """Begin without notes of answers.
+
+        Args:
+            state: the fold, with the window.
+            load: returns the message at a physical offset, or None when it is gone.
+            now_ms: the time of the log, as the next record would have it.
+        """
         self._state = state
         self._load = load
+        self._now_ms = now_ms
         self._unanswered: dict[PhysicalOffset, None] = {}
         """Places of which this node, leading, does not know that their client has the answer."""
         self._answered: dict[PhysicalOffset, None] = {}
@@ -130,6 +140,7 @@ class Repeats:
             EntryDamagedError: what was stored before cannot be read now.
         """
         recent = self._state.recent_sends
+        oldest_ms = self._now_ms() - recent.age_max_ms
         made_later = unconfirmed = None
         is_on_purpose = False
         for offset in reversed(recent.offsets(uniq_key)):
@@ -138,6 +149,8 @@ class Repeats:
             record = self._load(offset)
             if record is None:
                 continue
+            if record.store_timestamp_ms < oldest_ms:
+                break  # where nobody sends, the window keeps them, and nobody repeats them any more
             if not (
                 is_same(asked, requested_by_record(record), any_queue=any_queue)
                 and self._stands(record)

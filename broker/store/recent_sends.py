@@ -102,6 +102,11 @@ class RecentSends:
         self._entries: deque[RememberedEntry] = deque()
         self._count = 0
 
+    @property
+    def age_max_ms(self) -> int:
+        """The age up to which sends are remembered in any case; older ones may be, as long as no newer one comes."""
+        return self._age_max_ms
+
     def beside(self) -> Self:
         """Return an empty window of the same age."""
         return type(self)(self._age_max_ms)

@@ -118,7 +118,9 @@ class TwinLeader:
             SendAnswers(SendReplies("R"), OffsetIdMaker(HOST), "broker-a"),
             ends=cast("Any", SimpleNamespace(begin=_answer_half)),
             rows=cast("Any", SimpleNamespace(send=_answer_rows)),
-            repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
+            repeats=Repeats(
+                self.state, lambda offset: read_message(self.log, offset), lambda: START_MS
+            ),
             new_topics=NewTopics(self.unrouted.append, self.router.age_ms),
             put_times=PutTimes(),
         )

@@ -154,7 +154,7 @@ class Node:
                 load=self.load,
             ),
             answers=SendAnswers(SendReplies(), OffsetIdMaker(HOST), "b"),
-            repeats=Repeats(self.state, self.load),
+            repeats=Repeats(self.state, self.load, lambda: world.now_ms),
             new_topics=NewTopics(lambda then: then(), lambda _: 0),
             open_max=100,
             now_ms=lambda: world.now_ms,

@@ -127,7 +127,7 @@ class LoneLeader:
             answers,
             ends=cast("Any", None),
             rows=cast("Any", None),
-            repeats=Repeats(self.state, lambda offset: read_message(self.log, offset)),
+            repeats=Repeats(self.state, lambda offset: read_message(self.log, offset), self.log_ms),
             new_topics=NewTopics(lambda then: then(), self.router.age_ms),
             put_times=PutTimes(),
         )

@@ -123,7 +123,11 @@ class Bench:
             pick=lambda bound: 0,
             new_key=lambda: f"made-{next(keys)}",
         )
-        known = Repeats(self.state, lambda offset: read_message(self.log, offset))
+        known = Repeats(
+            self.state,
+            lambda offset: read_message(self.log, offset),
+            lambda: self.state.last_store_ms,
+        )
         ids = OffsetIdMaker(HOST)
         self.unrouted: list[Callable[[], None]] | None = None
         new_topics = NewTopics(self._when_routed, self.router.age_ms)

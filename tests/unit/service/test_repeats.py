@@ -9,6 +9,7 @@ from broker.service import repeats
 from broker.service.repeats import EarlierSend, Repeats
 from broker.service.sameness import HALF_ROOM_BYTES, requested_by_plan, stored_as
 from broker.service.send import MessagePlan, SendPlan
+from broker.store.recent_sends import AGE_MAX_MS
 from broker.store.record_reader import MessageGoneError, read_message
 from broker.store.schedule import DELIVERY_PROPERTIES_BYTES
 from dledger.raft.entry import EntryKind
@@ -25,7 +26,7 @@ BORN_LATER = 5_000_000_000_000
 class Bench:
     def __init__(self) -> None:
         self.broker = LoneBroker()
-        self.repeats = Repeats(self.broker.state, self.load)
+        self.repeats = Repeats(self.broker.state, self.load, lambda: self.broker.now_ms)
 
     def load(self, offset: int) -> StoredMessage | None:
         try:
@@ -85,6 +86,19 @@ def test_what_an_older_term_stored_is_found_with_its_place(bench: Bench) -> None
     offset = bench.store()
     bench.new_term()
     assert bench.find() == place(offset)
+
+
+def test_what_nobody_repeats_any_more_is_a_send_on_purpose_though_nothing_came_since(
+    bench: Bench,
+) -> None:
+    offset = bench.store()
+    bench.new_term()
+    bench.broker.now_ms += AGE_MAX_MS
+    assert bench.find() == place(offset)
+    bench.repeats.not_answered([offset])
+    bench.broker.now_ms += 1
+    assert bench.find() is None
+    assert bench.find(born_ms=0) is None
 
 
 def test_a_repeat_that_was_answered_confirms(bench: Bench) -> None:
