@@ -434,14 +434,7 @@ class Services:
             self._send_backs,
             self.pulls,
             self.pops,
-            PopAcks(
-                self._state,
-                self.commits,
-                self.router,
-                self.pop_returns,
-                broker_name=self._config.broker_name,
-                freed=self.pops.freed,
-            ),
+            self._make_pop_acks(),
             self._make_assignments(),
             self.offsets,
             self.members,
@@ -486,6 +479,16 @@ class Services:
             members=self.members.members,
             broker_name=self._config.broker_name,
             find_route=self._environment.find_route,
+        )
+
+    def _make_pop_acks(self) -> PopAcks:
+        return PopAcks(
+            self._state,
+            self.commits,
+            self.router,
+            self.pop_returns,
+            broker_name=self._config.broker_name,
+            freed=self.pops.freed,
         )
 
     def _make_pops(self) -> tuple[PopRequests, PopReturns]:

@@ -111,19 +111,9 @@ class SendBackRules:
             return Refusal(
                 ResponseCode.NO_PERMISSION, f"the topic[{retry.name}] sending message is forbidden"
             )
-        message = self._load(request.physical_offset)
-        if message is None or names.is_control_topic(message.topic):
-            return Refusal(
-                ResponseCode.SYSTEM_ERROR,
-                f"look message by offset failed, {request.physical_offset}: no message of a client stands there "
-                "now; nothing was stored",
-            )
-        if not self._is_of(request.group, message.topic):
-            return Refusal(
-                ResponseCode.NO_PERMISSION,
-                f"the message at offset {request.physical_offset} is of no topic that the group {request.group} is "
-                "known to consume; nothing was stored",
-            )
+        message = self._found(request)
+        if isinstance(message, Refusal):
+            return message
         limit = retry_limit(group, request.max_reconsume_times, version)
         groups = creation.groups
         if message.reconsume_times >= limit or request.delay_level < 0:
@@ -147,11 +137,24 @@ class SendBackRules:
             creation=Creation(retry_created.topics, groups),
         )
 
-    def _is_of(self, group: str, topic: str) -> bool:
-        """Return whether a group may have got a message: who names a place must not read what lies there."""
-        if self._may_consume is None or topic == names.retry_topic(group):
-            return True
-        return self._may_consume(group, topic)
+    def _found(self, request: SendBack) -> StoredMessage | Refusal:
+        """Return the message that is meant, if the group may have got it: who names a place must not read it so."""
+        message = self._load(request.physical_offset)
+        if message is None or names.is_control_topic(message.topic):
+            return Refusal(
+                ResponseCode.SYSTEM_ERROR,
+                f"look message by offset failed, {request.physical_offset}: no message of a client stands there "
+                "now; nothing was stored",
+            )
+        group, may_consume = request.group, self._may_consume
+        is_own = message.topic == names.retry_topic(group)
+        if may_consume is not None and not (is_own or may_consume(group, message.topic)):
+            return Refusal(
+                ResponseCode.NO_PERMISSION,
+                f"the message at offset {request.physical_offset} is of no topic that the group {group} is "
+                "known to consume; nothing was stored",
+            )
+        return message
 
     def hand_on(
         self, message: StoredMessage, group: SubscriptionGroupConfig, *, is_dead: bool
