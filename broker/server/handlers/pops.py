@@ -341,13 +341,14 @@ class PopRequests:
         }
 
     def _rest(self, fields: PopFields) -> int:
-        """Return how many messages of a topic the group was never handed out."""
-        stands = self._state.offsets.of(fields.group, fields.topic)
-        queues = self._state.queues.of_topic(fields.topic)
-        return sum(
-            max(0, queue.max_offset - max(queue.min_offset, stands.get(queue.key[1], 0)))
-            for queue in queues
-        )
+        """Return how many messages the group was never handed out: of the queue that a pop names, or of the topic."""
+        topic, stands = fields.topic, self._state.offsets.of(fields.group, fields.topic)
+        if fields.queue_id == ANY_QUEUE:
+            queues = self._state.queues.of_topic(topic)
+            bounds = [(each.key[1], each.min_offset, each.max_offset) for each in queues]
+        else:  # a look at all the others costs more than the pop
+            bounds = [(fields.queue_id, *self._state.queues.min_max(topic, fields.queue_id))]
+        return sum(max(0, end - max(low, stands.get(each, 0))) for each, low, end in bounds)
 
     # Waiting.
 

@@ -280,6 +280,15 @@ def test_the_group_stands_where_tools_see_how_far_it_is(bench: Bench) -> None:
     assert bench.leader.state.offsets.get("G", "T", 0) == 2
 
 
+def test_what_is_left_is_told_of_the_queue_that_a_pop_names(bench: Bench) -> None:
+    bench.send(b"a", b"b")
+    bench.leader.send(b"c", queue_id=1)
+    bench.commit()
+    assert bench.pop(maxMsgNums="1", queueId="0").answer.ext["restNum"] == "1"
+    assert bench.pop(maxMsgNums="1").answer.ext["restNum"] == "1", "of both"
+    assert bench.pop(maxMsgNums="1", queueId="0").answer.ext["restNum"] == "0"
+
+
 def test_an_answer_is_given_only_once_its_claim_is_committed(bench: Bench) -> None:
     bench.send(b"a")
     client = bench.start()
