@@ -246,11 +246,15 @@ class BrokerState:
             return self._drawn[1]
         return self._digest_with(self.queues.digest())
 
-    def _digest_with(self, queues: int) -> int:
-        total: int = crc32c(repr((self.applied_index, self._digests_with(queues))).encode())
+    def _digest_with(self, queues: int, *, version: int = saved.VERSION) -> int:
+        """Return the digest, given that of the queues, as a version of the state counts it."""
+        digests = self._digests_with(queues)
+        if version == saved.VERSION_BEFORE:
+            del digests["settings"]
+        total: int = crc32c(repr((self.applied_index, digests)).encode())
         return total
 
-    def _draw_digest(self) -> Iterator[None]:
+    def _draw_digest(self, *, version: int = saved.VERSION) -> Iterator[None]:
         """Draw the digest in short steps, so that the next `digest` costs nothing, unless something is folded."""
         index, queues = self.applied_index, 0
         for counted in self.queues.running_digest():
@@ -258,7 +262,7 @@ class BrokerState:
             yield
             if self.applied_index != index:
                 return
-        self._drawn = (index, self._digest_with(queues))
+        self._drawn = (index, self._digest_with(queues, version=version))
 
     def prepare_snapshot(self) -> Iterator[bool]:
         """Gather what the next `snapshot` and `digest` give; see `dledger.PreparingMachine`."""
@@ -349,7 +353,7 @@ class BrokerState:
         """
         limits, source = self._limits, ByteSource(chunks)
         try:
-            yield from state_snapshot.load_steps(
+            version = yield from state_snapshot.load_steps(
                 self,
                 source,
                 resident_units_max=limits.resident_units_max,
@@ -358,7 +362,8 @@ class BrokerState:
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SnapshotRefusedError(f"a table of the state: {error}") from error
         self.restored_index = self.applied_index
-        yield from self._draw_digest()
+        # With it the state was written down, which is compared next.
+        yield from self._draw_digest(version=version)
 
     def swap(self, other: Self) -> None:
         """Be what the other one is, and the other way round; see `dledger.SwappingMachine`.

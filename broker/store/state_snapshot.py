@@ -6,7 +6,7 @@ becomes of a state whose loading failed (broker/store/state.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from itertools import chain
 from typing import Protocol
 
@@ -88,8 +88,11 @@ class Gathering:
 
 def load_steps(
     state: SavedState, source: ByteSource, *, resident_units_max: int, keep_units_max: int
-) -> Iterator[None]:
+) -> Generator[None, None, int]:
     """Fill an empty state, in short steps; of each queue, all but the newest units may leave memory on the way.
+
+    Returns:
+        the version in which the state was written.
 
     Raises:
         SnapshotRefusedError: the bytes are no state of this version; a part of them may be loaded.
@@ -130,6 +133,7 @@ def load_steps(
     state.last_store_ms = head.last_store_ms
     state.put_count, state.put_bytes = head.put_count, head.put_bytes
     state.applied_index = head.applied_index
+    return head.v
 
 
 def _tables_to_load(state: SavedState, head: StateHead) -> dict[str, SavedTable]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from crc32c import crc32c
 
 from broker.store import saved
 from broker.store.control import (
@@ -68,7 +69,14 @@ def test_a_snapshot_of_the_version_before_has_none(monkeypatch: pytest.MonkeyPat
     twin = BrokerState()
     twin.restore(iter(chunks))
     assert twin.settings.values() == {}
-    assert twin.digests() == broker.state.digests()
+    digests = broker.state.digests()
+    assert twin.digests() == digests
+    del digests["settings"]
+    written = crc32c(repr((broker.state.applied_index, digests)).encode())
+    assert twin.digest() == written, "which a start compares"
+    own = BrokerState()
+    own.restore(twin.snapshot())
+    assert own.digest() == twin.digest() == broker.state.digest() != written
 
 
 def test_a_snapshot_of_this_version_must_have_them(monkeypatch: pytest.MonkeyPatch) -> None:
