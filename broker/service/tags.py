@@ -6,23 +6,33 @@ It must not know messages: the clients compare the tags themselves.
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import Final
 
 from dledger_mq.message.hashes import tags_code
 
 EVERYTHING = "*"
+
+KEPT_CHARACTERS_MAX: Final = 1024
+"""Of an expression whose hashes are remembered; longer ones, of which a client may send a new one with each pull, take
+more than ten times as much memory as they have characters."""
 
 
 class TagExpressionError(ValueError):
     """The expression names no tag."""
 
 
-@lru_cache(maxsize=4096)
 def tag_hashes(expression: str) -> frozenset[int] | None:
     """Return the hashes of the tags that pass, None for all (G1).
 
     Raises:
         TagExpressionError: nothing is left between the `||`.
     """
+    read = _kept_hashes if len(expression) <= KEPT_CHARACTERS_MAX else _read
+    return read(expression)
+
+
+def _read(expression: str) -> frozenset[int] | None:
+    """Do what `tag_hashes` does, without a look at what was asked before."""
     if expression in ("", EVERYTHING):
         return None
     tags = [part.strip() for part in expression.split("||")]
@@ -32,3 +42,6 @@ def tag_hashes(expression: str) -> frozenset[int] | None:
     if EVERYTHING in wanted:
         return None
     return frozenset(tags_code(tag) for tag in wanted)
+
+
+_kept_hashes: Final = lru_cache(maxsize=4096)(_read)

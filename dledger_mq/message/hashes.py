@@ -33,6 +33,9 @@ def _powers(count: int) -> list[tuple[int, ...]]:
 _POWERS: Final = _powers(128)
 """Rows for the common lengths; built once, 8 K small numbers."""
 
+TAGS_KEPT_MAX: Final = 128
+"""Characters, or bytes, of tags whose hash is remembered: those of a client may have 32 767, and each be another."""
+
 
 def java_hash(text: str) -> int:
     """Return Java's `String.hashCode`, a signed 32-bit number."""
@@ -52,19 +55,24 @@ def java_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value & _SIGN else value
 
 
-@lru_cache(maxsize=65_536)
 def tags_code(tags: str) -> int:
-    """Return the tag hash of a consume queue unit: the hash of the TAGS value, 0 for none.
-
-    Cached, because a topic has few tags and every message asks.
-    """
-    return java_hash(tags)
+    """Return the tag hash of a consume queue unit: the hash of the TAGS value, 0 for none."""
+    return _kept_code(tags) if len(tags) <= TAGS_KEPT_MAX else java_hash(tags)
 
 
-@lru_cache(maxsize=65_536)
 def tags_code_of_bytes(tags: bytes) -> int:
     """Return the `tags_code` of a value as it stands in the properties."""
+    read = _kept_code_of_bytes if len(tags) <= TAGS_KEPT_MAX else _code_of_bytes
+    return read(tags)
+
+
+def _code_of_bytes(tags: bytes) -> int:
     return java_hash(tags.decode(errors="replace"))
+
+
+# A topic has few tags, and every message asks.
+_kept_code: Final = lru_cache(maxsize=65_536)(java_hash)
+_kept_code_of_bytes: Final = lru_cache(maxsize=65_536)(_code_of_bytes)
 
 
 def index_hash(topic: str, key: str) -> int:

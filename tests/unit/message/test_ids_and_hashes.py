@@ -69,6 +69,14 @@ def test_published_hashes(text: str, expected: int) -> None:
     assert java_hash(text) == tags_code(text) == tags_code_of_bytes(text.encode()) == expected
 
 
+def test_hashes_of_long_tags_are_not_remembered() -> None:
+    for length, is_kept in ((128, True), (129, False)):
+        text = "x" * length
+        assert tags_code(text) == tags_code_of_bytes(text.encode()) == java_hash(text)
+        assert (tags_code(text) is tags_code(text)) is is_kept
+        assert (tags_code_of_bytes(text.encode()) is tags_code_of_bytes(text.encode())) is is_kept
+
+
 def test_published_index_hashes() -> None:
     assert index_hash("TopicTest", "key1") == 1_655_984_460
     key_hash = index_hash("TopicTest", "AC1100010A0B18B4AAC2000000000000")

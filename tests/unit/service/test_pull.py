@@ -146,6 +146,13 @@ def test_g6_colliding_tags_pass_together() -> None:
     assert tag_hashes("Aa") == tag_hashes("BB")
 
 
+def test_long_expressions_are_not_remembered() -> None:
+    short, long = ("||".join(f"tag{number}" for number in range(count)) for count in (20, 2000))
+    assert tag_hashes(short) is tag_hashes(short)
+    assert tag_hashes(long) == tag_hashes(long)
+    assert tag_hashes(long) is not tag_hashes(long)
+
+
 @pytest.mark.parametrize("expression", ["||", " ", "|| ||"])
 def test_g1_an_expression_without_tags(expression: str) -> None:
     with pytest.raises(TagExpressionError):
