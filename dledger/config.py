@@ -19,6 +19,8 @@ MEMBER_COUNT_MAX: Final = 9
 ATTRIBUTES_BYTES_MAX: Final = 16 * 1024
 """Service attributes travel in every handshake."""
 
+_PORT_DIGITS_MAX: Final = 6
+
 
 @dataclass(frozen=True, slots=True)
 class RaftConfig:
@@ -129,7 +131,8 @@ class Peer:
 def peer_at(node_id: NodeId, address: str) -> Peer | None:
     """Return the member that listens at `host:port`; None if that is no address."""
     host, colon, port = address.rpartition(":")
-    is_port = port.isascii() and port.isdigit() and 0 < int(port[:6]) < 65536
+    is_number = len(port) <= _PORT_DIGITS_MAX and port.isascii() and port.isdigit()
+    is_port = is_number and 0 < int(port) < 65536
     return Peer(node_id, host, int(port)) if host and colon and is_port else None
 
 

@@ -79,7 +79,11 @@ async def connect(host: str, port: int) -> socket.socket:
         OSError: nobody answers there.
     """
     with trio.move_on_after(CONNECT_TIMEOUT_S):
-        found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        try:
+            found = await trio.socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (UnicodeError, OverflowError) as error:
+            # Addresses come from other members and from the log, and such a name is no cause to stop.
+            raise OSError(errno.EADDRNOTAVAIL, f"no address: {error}") from error
         family, kind, protocol, _, address = found[0]
         sock = socket.socket(family, kind, protocol)
         try:

@@ -39,9 +39,12 @@ async def connect(
     failure = OSError(f"{address} has no address")
     deadline = current_loop().now() + timeout_s
     with anyio.move_on_after(timeout_s):
-        found = await anyio.getaddrinfo(
-            address.host or "127.0.0.1", address.port, type=socket.SOCK_STREAM
-        )
+        try:
+            found = await anyio.getaddrinfo(
+                address.host or "127.0.0.1", address.port, type=socket.SOCK_STREAM
+            )
+        except UnicodeError as error:
+            raise OSError(errno.EADDRNOTAVAIL, f"no address: {error}") from error
         for tried, (family, kind, protocol, _, target) in enumerate(found):
             sock = socket.socket(family, kind, protocol)
             try:

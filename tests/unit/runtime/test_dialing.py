@@ -14,13 +14,14 @@ import pytest
 import trio
 
 from dledger import NodeId, Peer
+from dledger.config import peer_at
 from dledger.errors import DLedgerError, PeerProtocolError, UnreachableError
 from dledger.raft.configuration import Configuration
 from dledger.raft.ids import Index
 from dledger.runtime import dialing
 from dledger.runtime.dialing import Dialing
 from dledger.runtime.events_log import LimitedLog
-from dledger.runtime.handshake import Identity, Remote
+from dledger.runtime.handshake import Identity, Remote, dial_member
 from dledger.runtime.joining import JoinWatch
 from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.roster import Roster
@@ -142,3 +143,27 @@ async def test_attempts_that_end_in_turns_are_logged_no_more_often_than_those_th
         nursery.cancel_scope.cancel()
     lines = [each for each in caplog.messages if each.startswith("peer-not-reached")]
     assert len(lines) == lines_max
+
+
+@pytest.mark.parametrize(
+    "address", ["..:80", "n1..example.com:20911", "a" * 64 + ":80", "\U0001f642:80"]
+)
+async def test_a_member_at_an_address_that_is_no_name_is_not_reached_and_ends_nothing(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, address: str
+) -> None:
+    """It comes from the log, so it would end every member, at each of its starts anew."""
+    monkeypatch.setattr(dialing, "dial_member", dial_member)
+    caplog.set_level(logging.INFO, logger="dledger")
+    bench.follow((N0, N2), 5, n2=address)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(bench.dialing.run)
+        await wait_until(lambda: any("no address" in each for each in caplog.messages))
+        nursery.cancel_scope.cancel()
+    assert not bench.links.is_connected(N2)
+
+
+@pytest.mark.parametrize(
+    "port", ["0", "65536", "000001" + "0" * 40, "9" * 5000, "-1", "", "\u0661"]
+)
+def test_a_port_that_is_none_makes_no_member(port: str) -> None:
+    assert peer_at(N1, f"host:{port}") is None
