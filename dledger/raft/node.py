@@ -60,6 +60,13 @@ LEADER_GONE_SPREAD_MS = 150
 STEP_DOWN_PAUSE_TIMEOUTS = 3
 """A node that had to step down lets this many of the longest election timeouts pass: others go first."""
 
+TERM_FAR = 1 << 62
+"""No group comes here by elections."""
+
+TERM_STEP_MAX = 1 << 32
+"""From there on no message leads further than this: the last number has no next one, so nobody who adopted it could be
+elected any more, and all members would keep it for ever."""
+
 
 class RaftNode:
     """One member. Deterministic: the same events, times and draws give the same effects.
@@ -301,6 +308,10 @@ class RaftNode:
         # Who is a member cannot be told from here: this log may lack what has made the sender one (thesis 4.1).
         if message.source == core.node_id:
             raise PeerProtocolError(f"{message.source} is sent a message in its own name")
+        if message.term > core.term and message.term > max(core.term, TERM_FAR) + TERM_STEP_MAX:
+            raise PeerProtocolError(
+                f"{message.source} names term {message.term}, this member has seen term {core.term}"
+            )
         if isinstance(message, AppendRequest):
             if message.term < core.term:
                 return None

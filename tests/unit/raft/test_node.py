@@ -36,10 +36,12 @@ from dledger.raft.messages import (
     AppendResponse,
     Message,
     PreVoteRequest,
+    PreVoteResponse,
     TimeoutNow,
     VoteRequest,
+    VoteResponse,
 )
-from dledger.raft.node import RaftNode
+from dledger.raft.node import TERM_FAR, RaftNode
 from dledger.raft.progress import ProgressState
 from dledger.raft.roles import TRANSITIONS, Cause
 from dledger.testing.core_group import CoreMember
@@ -58,6 +60,7 @@ from dledger.testing.make_roles import (
 )
 
 NAMES = (N0, N1, N2)
+LAST_TERM = Term(2**63 - 1)
 
 
 def state_of(member: CoreMember) -> str:
@@ -150,6 +153,29 @@ def test_a_node_that_joins_takes_the_word_of_leaders_for_what_was_before_it() ->
     request = AppendRequest(Term(2), N2, Index(2), Term(1), (first,), Index(0), 1)
     assert AppendEntries((first,)) in node.step(Received(request), 1)
     assert node.configuration.voters == NAMES
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        VoteResponse(LAST_TERM, N1, False),
+        PreVoteResponse(LAST_TERM, N1, False),
+        VoteRequest(LAST_TERM, N1, Index(9), Term(9), is_transfer=True),
+        msgspec.structs.replace(append_request(N1, 1, "1@1"), term=LAST_TERM),
+    ],
+)
+def test_the_last_term_is_not_adopted_and_one_that_is_far_leaves_room_for_elections(
+    message: Message,
+) -> None:
+    """One message would end the group for ever: nobody could ask for votes in a later term."""
+    group, member = make_role(Role.FOLLOWER, "1,1", term=1)
+    with pytest.raises(PeerProtocolError, match="names term"):
+        member.step(Received(message))
+    assert member.node.term == 1
+    receive(member, VoteResponse(Term(TERM_FAR), N1, False))
+    elect(group, member)
+    assert member.node.term == TERM_FAR + 1
+    assert all(message.term < LAST_TERM for message in (mail.message for mail in group.mail))
 
 
 def test_a_clock_that_goes_back_is_not_followed() -> None:
