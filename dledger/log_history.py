@@ -8,7 +8,9 @@ from __future__ import annotations
 from dledger.codec.chain import expected_chain_crc
 from dledger.codec.entry import chain_crc
 from dledger.errors import CorruptionError, ForkedError
+from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.log_layout import LogLayout
 from dledger.raft.membership import MembershipFormatError, configuration_in
 from dledger.raft.messages import AppendRequest
 from dledger.storage.read_errors import is_shortage
@@ -31,11 +33,14 @@ def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) ->
     """
     if not request.entries:
         return
-    first, layout = request.entries[0], log.layout
+    layout, held = log.layout, _last_held(log.layout, request)
     prev = request.prev_index
-    if layout.has(first.index) and layout.term_of(first.index) == first.term:
-        place, is_same = first.index, log.chain_crc_of(first.index) == chain_crc(first)
-    elif prev >= layout.first_index - 1 and layout.term_of(prev) == request.prev_term:
+    if held is not None and held.index >= layout.first_index - 1:
+        place, is_same = held.index, log.chain_crc_of(held.index) == chain_crc(held)
+    elif held is None and prev >= layout.first_index - 1:
+        if layout.term_of(prev) != request.prev_term:
+            return
+        first = request.entries[0]
         follows = expected_chain_crc(first.header, log.chain_crc_of(prev))
         place, is_same = prev, follows == chain_crc(first)
     else:
@@ -45,6 +50,19 @@ def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) ->
             f"{request.source} leads term {request.term} with another history: its entries up to {place} are not "
             f"those of {node_id}, though the last one is of the same term"
         )
+
+
+def _last_held(layout: LogLayout, request: AppendRequest) -> Entry | None:
+    """Return the last of a request's entries that this log holds by index and term, or has forgotten; None: it has none.
+
+    What is new follows that one, and histories may part between it and the first.
+    """
+    held = None
+    for entry in request.entries:
+        if entry.index >= layout.first_index and layout.term_of(entry.index) != entry.term:
+            break
+        held = entry
+    return held
 
 
 def last_membership(log: SegmentedLog) -> tuple[EntryId, frozenset[NodeId]] | None:

@@ -103,7 +103,8 @@ def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
     own, theirs = sealed(b"own", b"own", term=2), sealed(b"led", b"led", b"led", term=2)
     engine.step(request(own, 1, 0), 1)
     assert engine.log.last_id == EntryId(Term(2), Index(3))
-    for first, prev_term in ((2, 1), (3, 2), (4, 2)):
+    # The first one has an entry of both before those that differ.
+    for first, prev_term in ((1, 0), (2, 1), (3, 2), (4, 2)):
         with pytest.raises(ForkedError, match="n1 leads term 5 with another history"):
             engine.step(request(theirs, first, prev_term), 2)
     assert engine.failure is None
