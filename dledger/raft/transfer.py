@@ -280,6 +280,8 @@ class Handover:
             peer.may_lead
             and peer.state is ProgressState.REPLICATE
             and self._is_answering(peer)
+            # What it has yet to confirm may have been forgotten since it was sent.
+            and peer.match_index + 1 >= self._core.log.first_index
             and self._behind_bytes(peer) <= CLOSE_REQUESTS * self._core.config.entries_bytes_max
         )
 

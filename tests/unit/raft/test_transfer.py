@@ -8,7 +8,7 @@ from dledger.config import RaftConfig
 from dledger.errors import DLedgerError, LeadershipLostError, TransferFailedError
 from dledger.raft.effects import Failed, Resolve, Role
 from dledger.raft.events import Propose, Received, StepDown, Tick, TransferRequested
-from dledger.raft.ids import NodeId, Term
+from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import TimeoutNow
 from dledger.testing.core_group import CoreGroup, CoreMember
 from dledger.testing.make_roles import N0, N1, N2, elect, make_role, receive, sent, success
@@ -117,6 +117,20 @@ def test_a_preferred_member_that_is_far_behind_is_left_alone() -> None:
     assert member.node.transfer_target is None
     lead_for(group, member, 1000, {N1: 10, N2: 9})
     assert member.node.transfer_target == N2
+
+
+def test_a_preferred_member_that_lacks_what_is_forgotten_is_left_alone() -> None:
+    """A leader keeps only so much for who lags; what that one was sent before may still be under way."""
+    group, member = make_leader(N2)
+    lead_for(group, member, 900, {N1: 1, N2: 1})
+    member.step(Propose((b"x" * 600,) * 9, token=1))
+    member.sync()
+    lead_for(group, member, 50, {N1: 10, N2: 2})
+    member.node.forget_before(Index(7))
+    assert lead_for(group, member, 1000, {N1: 10, N2: 2}) == []
+    assert member.node.transfer_target is None
+    member.step(TransferRequested(None, token=2))
+    assert member.node.transfer_target == N1
 
 
 def test_after_a_failed_hand_over_the_leader_waits_before_the_next() -> None:
