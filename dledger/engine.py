@@ -208,6 +208,7 @@ class Engine:
         self._is_dropping = False
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
+        self._given_to: set[NodeId] = set()
         self.loads: list[EntriesLoad] = []
         self._loaded: tuple[Entry, ...] = ()
         self._refused = RefusedReads()
@@ -414,14 +415,19 @@ class Engine:
     def repair(self, message: RepairMessage, now_ms: int) -> None:
         """Answer a member's repair request, or store the entries that a repair answer brings.
 
+        Until the outbox is taken a member gets one answer, and what else it asks is lost, as the network may lose it.
+
         Raises:
             DLedgerError: the disk failed; the engine is latched.
         """
         if self.failure is not None:
             return
         if isinstance(message, RepairRequest):
-            answer = self._damage.give(message, is_voter=self.node.is_voter)
-            self._outbox.append((message.source, answer))
+            # A member has one request under way. Of more than that each would read the disk, and keep what it gives.
+            if message.source not in self._given_to:
+                self._given_to.add(message.source)
+                answer = self._damage.give(message, is_voter=self.node.is_voter)
+                self._outbox.append((message.source, answer))
             return
         try:
             self.live_repair.answered(message, now_ms)
@@ -579,6 +585,7 @@ class Engine:
     def take_outbox(self) -> list[tuple[NodeId, PeerMessage]]:
         """Return the messages that may leave now, in order."""
         taken, self._outbox = self._outbox, []
+        self._given_to.clear()
         assert self.failure is None or not taken, f"{len(taken)} messages after {self.failure}"
         return taken
 

@@ -73,6 +73,7 @@ class StoreRepair:
         self._peers = tuple(peer.node_id for peer in config.peers if peer.node_id != own)
         self._doubt_count = 1
         self._outbox: list[tuple[NodeId, RepairMessage]] = []
+        self._given_to: set[NodeId] = set()
         self._cut_position: Position | None = None
         self._survey: Survey = survey(disk, self._paths)
         last = self._survey.last_end()
@@ -110,6 +111,7 @@ class StoreRepair:
     def take_outbox(self) -> list[tuple[NodeId, RepairMessage]]:
         """Return the messages to send, in order, once."""
         taken, self._outbox = self._outbox, []
+        self._given_to.clear()
         return taken
 
     def next_deadline_ms(self) -> int:
@@ -140,7 +142,10 @@ class StoreRepair:
             OSError: the disk failed; the node must stop.
         """
         if isinstance(message, RepairRequest):
-            self._outbox.append((message.source, self._answer(message)))
+            # One answer at a time, as of a member that runs (`Engine.repair`).
+            if message.source not in self._given_to:
+                self._given_to.add(message.source)
+                self._outbox.append((message.source, self._answer(message)))
             return
         if self.is_done:
             return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from random import Random
 
 import pytest
+from msgspec.structs import replace
 
 from dledger.engine import Engine
 from dledger.errors import (
@@ -259,6 +260,19 @@ def test_who_asks_for_entries_gets_those_that_are_whole() -> None:
     assert to == N1
     assert isinstance(answer, RepairAnswer)
     assert (answer.number, answer.entries, answer.lacks) == (7, tuple(entries[1:]), False)
+
+
+def test_who_asks_for_entries_again_and_again_in_one_read_gets_them_once() -> None:
+    """A packet has room for thousands of requests, and each answer may have a megabyte."""
+    engine, _, _ = with_a_damaged_entry()
+    engine.node.is_voter = True  # type: ignore[misc]
+    asked = RepairRequest(N1, 7, Index(1), Index(2), engine.log.chain_crc_of(Index(2)))
+    for number in range(1000):
+        engine.repair(replace(asked, number=number), 0)
+    engine.repair(replace(asked, source=N0), 0)
+    assert [to for to, _ in engine.take_outbox()] == [N1, N0]
+    engine.repair(asked, 0)
+    assert [to for to, _ in engine.take_outbox()] == [N1]
 
 
 def test_damage_is_found_by_looking_before_anybody_needs_the_entry() -> None:
