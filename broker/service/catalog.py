@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from broker.service.refusal import Refusal
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.topics import PERM_DEFAULT, PERM_INHERIT, TopicConfig
+from broker.store.topics import PERM_DEFAULT, PERM_INHERIT, QUEUE_COUNT_MAX, TopicConfig
 from dledger_mq.message import names
 from dledger_mq.remoting.codes import ResponseCode
 
@@ -168,10 +168,14 @@ def group_for_use(
 def special_topic(
     catalog: Catalog, name: str, *, queue_count: int = 1
 ) -> tuple[TopicConfig, Creation]:
-    """Find a retry or dead-letter topic, or create it (L2, L6)."""
+    """Find a retry or dead-letter topic, or create it (L2, L6).
+
+    A group may be in the table whose settings want more queues than the fold takes: it was put there by older versions.
+    """
     assert queue_count > 0, f"{name} would have {queue_count} queues"
     known = catalog.topic(name)
     if known is not None:
         return known, NOTHING_NEW
+    queue_count = min(queue_count, QUEUE_COUNT_MAX)
     fresh = TopicConfig(name, queue_count, queue_count, PERM_DEFAULT)
     return fresh, Creation(topics=(fresh,))

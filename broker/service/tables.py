@@ -6,13 +6,15 @@ Their forms: docs/formats/remoting.md, "Tables for tools".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
-from broker.store.topics import DataVersion, TopicConfig, Topics
+from broker.store.topics import QUEUE_COUNT_MAX, DataVersion, TopicConfig, Topics
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
@@ -85,19 +87,28 @@ def topic_list(topics: Iterable[str], broker_address: str) -> bytes:
     return write_json({"brokerAddr": broker_address, "topicList": sorted(topics)})
 
 
+_Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+_Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+_RetryQueueCount = Annotated[int, Meta(ge=-(2**31), le=QUEUE_COUNT_MAX)]
+"""No topic has more queues: messages that come back would be stored where no topic is."""
+
+
 class _Group(msgspec.Struct, rename="camel"):
-    """SubscriptionGroupConfig on the wire; all members may be missing in a request."""
+    """SubscriptionGroupConfig on the wire; all members may be missing in a request.
+
+    JSON has numbers of any length. Those that Java's members hold are taken; larger ones could not be written down.
+    """
 
     group_name: str
-    broker_id: int = 0
+    broker_id: _Long = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
+    retry_max_times: _Int = 16
+    retry_queue_nums: _RetryQueueCount = 1
+    which_broker_when_consume_slowly: _Long = 1
 
 
 def _wire_group(config: SubscriptionGroupConfig) -> _Group:

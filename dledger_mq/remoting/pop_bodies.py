@@ -93,7 +93,7 @@ def decode_batch_ack(body: bytes) -> list[PoppedBatch]:
     """
     try:
         batch = _decode_batch(body)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BodyError(f"a batch of acknowledgements: {error}") from error
     if len(batch.acks) > BATCH_MAX:
         raise BodyError(f"{len(batch.acks)} pops are acknowledged at once, at most {BATCH_MAX}")
@@ -126,7 +126,7 @@ def batch_broker_name(body: bytes) -> str | None:
     """
     try:
         return _decode_address(body).broker_name
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise BodyError(f"a batch of acknowledgements: {error}") from error
 
 

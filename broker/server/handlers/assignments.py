@@ -171,8 +171,9 @@ class Assignments:
         body = read_object(command.body)
         group, topic = name_in(body, "consumerGroup"), name_in(body, "topic")
         mode, share = body.get("mode"), body.get("popShareQueueNum") or 0
-        if mode not in _MODES or not isinstance(share, int):
-            raise BodyError(f"a mode {mode!r}, shared by {share!r}")
+        is_known = isinstance(mode, str) and mode in _MODES
+        if not is_known or not isinstance(share, int) or isinstance(share, bool):
+            raise BodyError(f"a mode {str(mode)[:80]!r}, shared by {str(share)[:80]!r}")
         if is_retry_topic(topic):
             text = f"retry topic is not allowed to set mode, {topic}: it is always pulled"
             request.answer(ResponseCode.NO_PERMISSION, text)

@@ -25,9 +25,12 @@ from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import FieldError
 from dledger_mq.remoting.header import RemotingCommand
+from dledger_mq.remoting.topic_config import TOPIC_FILTER_MULTI_TAG, TOPIC_FILTER_SINGLE_TAG
 
 LIST_MAX: Final = 1024
 """Topics or groups of one request: some 20 ms of the loop."""
+
+_FILTER_TYPES: Final = (TOPIC_FILTER_SINGLE_TAG, TOPIC_FILTER_MULTI_TAG)
 
 _CHANGES_WAITING_MAX: Final = 256
 """Changes of one topic that wait for another one; more are refused as busy."""
@@ -321,4 +324,8 @@ def _problem_of(config: TopicConfig) -> str | None:
         return f"{counts[0]} read and {counts[1]} write queues: both must be from 1 to {QUEUE_COUNT_MAX}"
     if problem is None and not 0 <= config.perm <= 7:
         return f"perm {config.perm} is not from 0 to 7"
+    if problem is None and config.filter_type not in _FILTER_TYPES:
+        return f"topicFilterType {config.filter_type[:40]!r} is not one of {', '.join(_FILTER_TYPES)}"
+    if problem is None and not -fields.INT32_MAX - 1 <= config.sys_flag <= fields.INT32_MAX:
+        return "topicSysFlag is no number of 32 bits"  # as JSON it may be of any length
     return problem

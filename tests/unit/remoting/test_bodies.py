@@ -34,6 +34,7 @@ from dledger_mq.remoting.heartbeat import (
 )
 from dledger_mq.remoting.json_body import DEPTH_MAX, read_json, read_object, write_json
 from dledger_mq.remoting.message_queue import WireQueue
+from dledger_mq.remoting.pop_bodies import batch_broker_name, decode_batch_ack
 from dledger_mq.remoting.registration import (
     BrokerIdentity,
     decode_data_version,
@@ -325,3 +326,12 @@ def test_a_client_configuration() -> None:
     body = b'{"clientId":"c","group":"g","subscriptionData":{"topic":"t","subString":"a=1","expressionType":"SQL92"}}'
     client_id, group, subscription = decode_client_config(body)
     assert (client_id, group, subscription.expression_type) == ("c", "g", "SQL92")
+
+
+@pytest.mark.parametrize("read", [batch_broker_name, decode_batch_ack])
+def test_a_batch_of_acknowledgements_that_is_nested_deeply_is_refused(
+    read: Callable[[bytes], object],
+) -> None:
+    """Also where the nesting is in a member that nobody asks for."""
+    with pytest.raises(BodyError):
+        read(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}")

@@ -10,7 +10,7 @@ import pytest
 from broker.server.handlers import table_changes
 from broker.server.handlers.table_changes import LIST_MAX, TableChanges
 from broker.server.requests.request import PendingRequest
-from broker.store.topics import TopicConfig
+from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
@@ -241,3 +241,50 @@ def test_what_is_no_list_is_told_so(body: bytes) -> None:
         asker = Bench().ask(code, body=body)
         assert code_of(asker) == ResponseCode.SYSTEM_ERROR
         assert "not a list of" in (remark_of(asker) or "")
+
+
+TOO_LONG = 2**70
+"""As JSON may have it, and no control record."""
+
+
+@pytest.mark.parametrize("member", ["topicSysFlag", "readQueueNums", "writeQueueNums", "perm"])
+def test_a_number_too_long_for_the_log_is_refused_also_when_it_has_waited(member: str) -> None:
+    """What has waited is carried out by the log's own pass: an error there would end the node."""
+    bench = Bench()
+    first = bench.put("+reserve.time=24")
+    waiting = put_all(bench, {"topicName": "T", member: TOO_LONG})
+    bench.leader.commit()
+    at_once = put_all(bench, {"topicName": "T", member: -TOO_LONG})
+    assert code_of(first) == ResponseCode.SUCCESS
+    assert [code_of(each) for each in (waiting, at_once)] == [ResponseCode.SYSTEM_ERROR] * 2
+
+
+def test_a_filter_type_that_java_does_not_know_is_refused() -> None:
+    bench = Bench()
+    refused = put_all(bench, {"topicName": "T", "topicFilterType": "ANY"})
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    done = put_all(bench, {"topicName": "T", "topicFilterType": "MULTI_TAG"})
+    bench.leader.commit()
+    assert code_of(done) == ResponseCode.SUCCESS
+
+
+@pytest.mark.parametrize(
+    ("member", "value"),
+    [
+        ("retryQueueNums", TOO_LONG),
+        ("retryQueueNums", QUEUE_COUNT_MAX + 1),
+        ("retryMaxTimes", TOO_LONG),
+        ("brokerId", -TOO_LONG),
+        ("whichBrokerWhenConsumeSlowly", 2**64),
+    ],
+)
+def test_a_number_that_no_group_can_have_is_refused(member: str, value: int) -> None:
+    bench = Bench()
+    group = {"groupName": "G", member: value}
+    alone = bench.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=encoded(group))
+    listed = bench.ask(GROUPS, body=encoded({"groupConfigList": [group]}))
+    assert [code_of(each) for each in (alone, listed)] == [ResponseCode.SYSTEM_ERROR] * 2
+
+
+def encoded(value: object) -> bytes:
+    return json.dumps(value).encode()

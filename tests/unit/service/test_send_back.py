@@ -11,7 +11,7 @@ from broker.service.catalog import Catalog
 from broker.service.refusal import Refusal
 from broker.service.send_back import SendBack, SendBackPlan, SendBackRules
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.topics import TopicConfig
+from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.properties import decode_properties
@@ -22,6 +22,7 @@ HOST = pack_host("127.0.0.1", 10911)
 GROUPS = {
     "g": SubscriptionGroupConfig("g", retry_times_max=3),
     "none": SubscriptionGroupConfig("none", retry_queue_count=0),
+    "many": SubscriptionGroupConfig("many", retry_queue_count=2**40),
 }
 TOPICS = {"%RETRY%locked": TopicConfig("%RETRY%locked", 1, 1, 4)}
 
@@ -98,6 +99,13 @@ def test_refused(request_: SendBack, auto: bool, permission: int, code: Response
 
 def test_l1_a_group_without_retry_queues_drops_it() -> None:
     assert decide(SendBack(1000, "none", 0), stored()) is None
+
+
+def test_a_retry_topic_has_no_more_queues_than_the_fold_takes() -> None:
+    """It would not be created, and what is sent back would lie where no topic is."""
+    plan = planned(SendBack(1000, "many", 0), stored())
+    assert [topic.write_queue_count for topic in plan.creation.topics] == [QUEUE_COUNT_MAX]
+    assert plan.queue_id == QUEUE_COUNT_MAX - 1
 
 
 def test_control_records_are_no_messages() -> None:
