@@ -10,6 +10,7 @@ from typing import Final
 HANDLE_VERSION: Final = "v1"
 HANDLE_LENGTH_MAX: Final = 4096
 _DUE_MS_MAX: Final = 10**17
+_DIGITS_MAX: Final = 18
 
 
 class HandleError(ValueError):
@@ -55,6 +56,7 @@ class RecallHandle:
         if len(parts) != 5 or parts[0] != HANDLE_VERSION or not all(parts):
             raise HandleError(f"it has not the five parts of a {HANDLE_VERSION} handle")
         stamp = parts[3]
-        if not (stamp.isascii() and stamp.isdigit()) or not 0 < int(stamp[:20]) <= _DUE_MS_MAX:
+        is_number = stamp.isascii() and stamp.isdigit() and len(stamp) <= _DIGITS_MAX
+        if not is_number or not 0 < int(stamp) <= _DUE_MS_MAX:
             raise HandleError(f"its timestamp {stamp[:30]} is none")
         return RecallHandle(parts[1], parts[2], int(stamp) - 1, parts[4])

@@ -103,6 +103,7 @@ def encoded(plain: str) -> str:
         base64.urlsafe_b64encode(b"v1 T b \xff k").decode(),
         *map(encoded, ["v1 T b 1", "v2 T b 1 k", "v1 T b x k", "v1 T b -1 k", "v1  b 1 k"]),
         *map(encoded, ["v1 T b 0 k", "v1 T b 99999999999999999999999 k", ""]),
+        encoded(f"v1 T b {'1'.zfill(20)}{'0' * 30} k"),
     ],
 )
 def test_n14_what_is_no_handle(text: str) -> None:
