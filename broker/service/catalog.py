@@ -74,6 +74,13 @@ class Catalog:
         self._staged_topics.pop(name, None)
         self._deletions.append(name)
 
+    def is_being_deleted(self, name: str) -> bool:
+        """Return whether a deletion of a topic is staged and not decided.
+
+        What was read of the topic may not be staged then: it would be carried out on the one that is made anew.
+        """
+        return name in self._deletions
+
     def deletion_decided(self, name: str) -> None:
         """Forget one deletion of a topic that is applied, or never will be: the applied tables are right again."""
         assert name in self._deletions, f"no deletion of {name} is staged: {self._deletions}"

@@ -78,8 +78,14 @@ class ResetSearch:
         self.problem: str | None = None
         self._state = state
         self._log = log
+        self._topic = state.topics.get(wanted.topic)
         self._queue_ids = queue_ids
         self._search = Search()
+
+    @property
+    def is_outdated(self) -> bool:
+        """True once the topic is not the one that it began with: it was changed, or deleted and made anew."""
+        return self._state.topics.get(self.wanted.topic) is not self._topic
 
     @property
     def is_done(self) -> bool:

@@ -70,7 +70,7 @@ class OffsetTools:
         topics = [wanted] if wanted else self._state.offsets.topics_of(source)
         commands: list[Command] = []
         for topic in topics:
-            if topic in self._state.topics and (is_offline or self._is_subscribed(source, topic)):
+            if self._is_there(topic) and (is_offline or self._is_subscribed(source, topic)):
                 commands += self._copy(source, target, topic)
         if not commands or source == target:
             request.answer(ResponseCode.SUCCESS)
@@ -80,6 +80,10 @@ class OffsetTools:
             return
         places = [self._commits.stage_control(each) for each in commands]
         self._router.when_committed(request, places[-1], partial(_done, request))
+
+    def _is_there(self, topic: str) -> bool:
+        """Return whether a topic exists where the copy would stand in the log: not behind its deletion."""
+        return topic in self._state.topics and not self._commits.deletes(topic)
 
     def _is_subscribed(self, group: str, topic: str) -> bool:
         union = self._members.exchange.union

@@ -79,6 +79,7 @@ class Offsets:
         self._waiting: list[_Commit] = []
         self._asking_count = 0
         self._staged_ms = 0
+        commits.before_deletion = self._stage
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes. Reads are confirmed when their fields are read, or later."""
@@ -111,7 +112,7 @@ class Offsets:
             )
             return
         place = (group, topic, queue_id)
-        if is_beyond_end(self._state, place, offset):
+        if self._is_beyond_end(place, offset):
             # A node that leads no more, or has yet to apply what is committed, must not say that.
             act = partial(self._judge, request, command, place, offset)
             self._router.when_confirmed(request, act)
@@ -126,8 +127,8 @@ class Offsets:
         offset: QueueOffset,
     ) -> None:
         """Refuse a commit that was beyond the end before it was confirmed that this node leads, if it still is."""
-        if is_beyond_end(self._state, place, offset):
-            end = self._state.queues.end(*place[1:])
+        if self._is_beyond_end(place, offset):
+            end = 0 if self._commits.deletes(place[1]) else self._state.queues.end(*place[1:])
             request.refuse(ResponseCode.INVALID_PARAMETER, beyond_end_remark(place, offset, end))
         else:
             self._take(request, command, place, offset)
@@ -191,12 +192,22 @@ class Offsets:
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             return ""
-        if not self._has_room or is_beyond_end(self._state, (group, topic, queue_id), offset):
+        if not self._has_room or self._is_beyond_end((group, topic, queue_id), offset):
             return ""
         self._make_room()
         client_id = self._committers.who(group, topic, queue_id, address=address, given_id=given_id)
         self._pending.add((group, topic, queue_id), offset, client_id=client_id)
         return client_id
+
+    def _is_beyond_end(self, place: QueuePlace, offset: QueueOffset) -> bool:
+        """Return whether a commit names a place where nothing is yet, where it would stand in the log.
+
+        Behind the deletion of its topic that is any but 0: an offset of the topic of before would let the group pass
+        over the first messages of the one that is made anew.
+        """
+        if offset > 0 and self._commits.deletes(place[1]):
+            return True
+        return is_beyond_end(self._state, place, offset)
 
     def pulled(self, origin: Origin, pull: PullFields) -> None:
         """Commit the offset that a pull carried (E14) with the next ones, here or at the leader."""

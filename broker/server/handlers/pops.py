@@ -202,6 +202,10 @@ class PopRequests:
         """
         fields = pop.fields
         assert fields is not None, "it was read"
+        if self._commits.deletes(fields.topic):
+            # A claim would stand behind the deletion, and take what is sent to the topic that is made anew.
+            self._router.when_staged_committed(pop, partial(self._try, pop))
+            return
         while True:
             if self._commits.is_full:
                 pop.refuse_as_busy()

@@ -106,9 +106,11 @@ class ResetRequests:
         Raises:
             FieldError: a field is missing or impossible.
         """
-        wanted = ResetRequest.read(command.ext)
+        self._begin(request, ResetRequest.read(command.ext))
+
+    def _begin(self, request: PendingRequest, wanted: ResetRequest) -> None:
         topic = self._state.topics.get(wanted.topic)
-        if topic is None:
+        if topic is None or self._commits.deletes(wanted.topic):
             request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist")
             return
         is_known = self._state.groups.get(wanted.group) is not None
@@ -142,6 +144,10 @@ class ResetRequests:
         Raises:
             NotInMemoryError: the search goes on once that was read.
         """
+        if search.is_outdated or self._commits.deletes(search.wanted.topic):
+            # Offsets of the topic of before would let the group pass over messages of the one that is made anew.
+            self._begin(request, search.wanted)
+            return
         found = len(search.offsets)
         search.step(QUEUES_PER_STEP, lambda: self._router.may_wait_for_disk(request))
         if len(search.offsets) > found:

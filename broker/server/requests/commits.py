@@ -43,7 +43,7 @@ ENTRY_BYTES_MAX = 1024 * 1024
 
 
 def _ignore() -> None:
-    """Do nothing: nobody flushes by himself yet."""
+    """Do nothing: nobody flushes by himself yet, or has gathered anything."""
 
 
 class Waiter(Protocol):
@@ -130,6 +130,8 @@ class Commits:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
             itself, since what belongs to one unit may still come. Whoever flushes sets it: a broker flushes before
             the log's next pass, and after the connections that were ready together.
+        before_deletion: called before the deletion of a topic is staged: what was gathered for the topic that is
+            there now stages itself, since after the deletion it would count for the one that is made anew.
     """
 
     def __init__(
@@ -161,6 +163,7 @@ class Commits:
         self._entry_bytes_max = entry_bytes_max
         self.staging = staging
         self.wanted: Callable[[], None] = _ignore
+        self.before_deletion: Callable[[], None] = _ignore
 
     @property
     def is_full(self) -> bool:
@@ -190,6 +193,8 @@ class Commits:
     def stage_control(self, command: Command) -> int:
         """Stage a control record; return its place. The deletion of a topic is a unit of its own."""
         self.wanted()
+        if isinstance(command, DeleteTopic):
+            self.before_deletion()
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
@@ -197,6 +202,10 @@ class Commits:
             decided = partial(self._catalog.deletion_decided, command.name)
             self.wait(place, OnCommit(lambda _staged, _place: decided(), lambda _error: decided()))
         return place
+
+    def deletes(self, topic: str) -> bool:
+        """Return whether the topic of now is gone for what is staged from here on: its deletion is not decided yet."""
+        return self._catalog.is_being_deleted(topic)
 
     def create(self, creation: Creation) -> int:
         """Stage topics and groups that have to exist first; return the place of the last record, -1 for none."""
