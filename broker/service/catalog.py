@@ -74,6 +74,13 @@ class Catalog:
         self._staged_topics.pop(name, None)
         self._deletions.append(name)
 
+    def note_group_deletion(self, name: str) -> None:
+        """Note that the deletion of a group was staged.
+
+        A creation that was noted before says nothing of it any more, though it is kept while anything is on its way.
+        """
+        self._staged_groups.pop(name, None)
+
     def is_being_deleted(self, name: str) -> bool:
         """Return whether a deletion of a topic is staged and not decided.
 

@@ -29,7 +29,7 @@ from typing import NamedTuple, Protocol
 
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
-from broker.store.control import Command, DeleteTopic, PutGroup, PutTopic
+from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.staging import StagedEntry, Staging
 from dledger import Committed, DLedgerError, Failed, LogServer, RefusedError
 
@@ -130,8 +130,8 @@ class Commits:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
             itself, since what belongs to one unit may still come. Whoever flushes sets it: a broker flushes before
             the log's next pass, and after the connections that were ready together.
-        before_deletion: called before the deletion of a topic is staged: what was gathered for the topic that is
-            there now stages itself, since after the deletion it would count for the one that is made anew.
+        before_deletion: called before the deletion of a topic or group is staged: what was gathered for the one that
+            is there now stages itself, since after the deletion it would count for the one that is made anew.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Commits:
     def stage_control(self, command: Command) -> int:
         """Stage a control record; return its place. The deletion of a topic is a unit of its own."""
         self.wanted()
-        if isinstance(command, DeleteTopic):
+        if isinstance(command, (DeleteTopic, DeleteGroup)):
             self.before_deletion()
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
@@ -201,6 +201,8 @@ class Commits:
             # Notify the catalog before the requester.
             decided = partial(self._catalog.deletion_decided, command.name)
             self.wait(place, OnCommit(lambda _staged, _place: decided(), lambda _error: decided()))
+        elif isinstance(command, DeleteGroup):
+            self._catalog.note_group_deletion(command.name)
         return place
 
     def deletes(self, topic: str) -> bool:

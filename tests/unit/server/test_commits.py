@@ -10,7 +10,7 @@ import pytest
 from broker.server.requests.commits import INFLIGHT_MAX, Commits, RecordRun
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
-from broker.store.control import DeleteTopic
+from broker.store.control import DeleteGroup, DeleteTopic
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.staging import StagedEntry, Staging
 from broker.store.state import BrokerState
@@ -436,3 +436,18 @@ def test_who_waits_late_for_an_earlier_record_is_told_with_it(bench: Bench) -> N
     flush_all(bench)
     assert len(bench.log.proposed) == 2
     assert (early.places, late.places, last.places) == ([(0, 0)], [(0, 0)], [(0, 1)])
+
+
+def test_a_group_that_was_deleted_is_not_known_as_staged_though_it_never_was_idle(
+    bench: Bench,
+) -> None:
+    bench.commits.create(Creation(groups=(SubscriptionGroupConfig("G"),)))
+    bench.commits.flush()
+    bench.commits.stage_control(DeleteGroup("G", clean_offsets=False))
+    bench.commits.flush()
+    bench.log.decide(0)
+    bench.stage(Told())
+    bench.commits.flush()
+    bench.log.decide(1)
+    assert not bench.commits.is_idle
+    assert bench.catalog.group("G") is None

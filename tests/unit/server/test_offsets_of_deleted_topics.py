@@ -9,7 +9,8 @@ import pytest
 
 from broker.server.handlers.offset_tools import OffsetTools
 from broker.server.handlers.resets import ResetRequests
-from broker.store.control import DeleteTopic, PutTopic
+from broker.store.control import DeleteGroup, DeleteTopic, PutTopic
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -136,6 +137,15 @@ def test_no_offsets_are_copied_behind_a_deletion_on_its_way(bench: Bench) -> Non
     asker = Asker()
     ext = {"srcGroup": "G1", "destGroup": "G2", "topic": "T"}
     tools.clone(pending(asker, 314), RemotingCommand(code=314, opaque=9, ext=ext, version=409))
+    bench.leader.commit()
+    assert bench.leader.state.offsets.groups_of("T") == []
+
+
+def test_what_gathered_before_a_group_was_deleted_is_deleted_with_it(bench: Bench) -> None:
+    bench.leader.create(SubscriptionGroupConfig("G"))
+    bench.note(2)
+    bench.leader.commits.stage_control(DeleteGroup("G", clean_offsets=True))
+    bench.tick()
     bench.leader.commit()
     assert bench.leader.state.offsets.groups_of("T") == []
 
