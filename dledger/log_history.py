@@ -53,7 +53,7 @@ def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) ->
 
 
 def _last_held(layout: LogLayout, request: AppendRequest) -> Entry | None:
-    """Return the last of a request's entries that this log holds by index and term, or has forgotten; None: it has none.
+    """Return the last entry of a request that this log holds by index and term, or has forgotten; None: it has none.
 
     What is new follows that one, and histories may part between it and the first.
     """

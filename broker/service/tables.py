@@ -6,20 +6,18 @@ Their forms: docs/formats/remoting.md, "Tables for tools".
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta
 
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
-from broker.store.topics import QUEUE_COUNT_MAX, DataVersion, TopicConfig, Topics
+from broker.store.topics import DataVersion, TopicConfig, Topics
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.message_queue import WireQueue
-from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
+from dledger_mq.remoting.topic_config import Int32, Int64, WireDataVersion, WireTopicConfig
 
 
 def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> WireTopicConfig:
@@ -87,12 +85,6 @@ def topic_list(topics: Iterable[str], broker_address: str) -> bytes:
     return write_json({"brokerAddr": broker_address, "topicList": sorted(topics)})
 
 
-_Int = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
-_Long = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_RetryQueueCount = Annotated[int, Meta(ge=-(2**31), le=QUEUE_COUNT_MAX)]
-"""No topic has more queues: messages that come back would be stored where no topic is."""
-
-
 class _Group(msgspec.Struct, rename="camel"):
     """SubscriptionGroupConfig on the wire; all members may be missing in a request.
 
@@ -100,15 +92,15 @@ class _Group(msgspec.Struct, rename="camel"):
     """
 
     group_name: str
-    broker_id: _Long = 0
+    broker_id: Int64 = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: _Int = 16
-    retry_queue_nums: _RetryQueueCount = 1
-    which_broker_when_consume_slowly: _Long = 1
+    retry_max_times: Int32 = 16
+    retry_queue_nums: Int32 = 1
+    which_broker_when_consume_slowly: Int64 = 1
 
 
 def _wire_group(config: SubscriptionGroupConfig) -> _Group:

@@ -16,6 +16,7 @@ from broker.service import tables
 from broker.service.conclusions import RequestKind
 from broker.service.topic_attributes import TopicAttributeError, alter
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
@@ -180,7 +181,7 @@ class TableChanges:
             BodyError: the body is no group configuration.
         """
         config = tables.read_group(command.body)
-        self._change(request, names.group_problem(config.name), PutGroup(config))
+        self._change(request, _problem_of_group(config), PutGroup(config))
 
     def put_groups(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out UPDATE_AND_CREATE_SUBSCRIPTIONGROUP_LIST: all of them, or none if one cannot be.
@@ -189,7 +190,7 @@ class TableChanges:
             BodyError: the body is no list of group configurations.
         """
         configs = list({each.name: each for each in tables.read_groups(command.body)}.values())
-        problem = next(filter(None, (names.group_problem(each.name) for each in configs)), None)
+        problem = next(filter(None, map(_problem_of_group, configs)), None)
         self._change_all(
             request,
             problem,
@@ -325,7 +326,19 @@ def _problem_of(config: TopicConfig) -> str | None:
     if problem is None and not 0 <= config.perm <= 7:
         return f"perm {config.perm} is not from 0 to 7"
     if problem is None and config.filter_type not in _FILTER_TYPES:
-        return f"topicFilterType {config.filter_type[:40]!r} is not one of {', '.join(_FILTER_TYPES)}"
+        return (
+            f"topicFilterType {config.filter_type[:40]!r} is not one of {', '.join(_FILTER_TYPES)}"
+        )
     if problem is None and not -fields.INT32_MAX - 1 <= config.sys_flag <= fields.INT32_MAX:
         return "topicSysFlag is no number of 32 bits"  # as JSON it may be of any length
+    return problem
+
+
+def _problem_of_group(config: SubscriptionGroupConfig) -> str | None:
+    """Return why a group cannot be as it is wanted; None: it can."""
+    problem = names.group_problem(config.name)
+    count = config.retry_queue_count
+    if problem is None and count > QUEUE_COUNT_MAX:
+        # There could be no such retry topic, and what is sent back would go where nobody reads.
+        return f"{count} retry queues: there are {QUEUE_COUNT_MAX} at most"
     return problem

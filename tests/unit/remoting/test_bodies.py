@@ -335,3 +335,12 @@ def test_a_batch_of_acknowledgements_that_is_nested_deeply_is_refused(
     """Also where the nesting is in a member that nobody asks for."""
     with pytest.raises(BodyError):
         read(b'{"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}")
+
+
+def test_a_registration_with_numbers_that_no_client_can_read_is_none() -> None:
+    """They would stand in the route that clients of all brokers with that topic get."""
+    topic = {"topicName": "T", "perm": 10**30, "readQueueNums": 1, "writeQueueNums": 1}
+    wrapper = {"dataVersion": {"counter": 1}, "topicConfigTable": {"T": topic}}
+    body = json.dumps({"topicConfigSerializeWrapper": wrapper}).encode()
+    with pytest.raises(BodyError):
+        decode_registration(body, ext={}, version=409)

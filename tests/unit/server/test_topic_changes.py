@@ -288,3 +288,26 @@ def test_a_number_that_no_group_can_have_is_refused(member: str, value: int) -> 
 
 def encoded(value: object) -> bytes:
     return json.dumps(value).encode()
+
+
+@pytest.mark.parametrize("number", [2**63, 10**30])
+def test_a_number_that_no_record_holds_leaves_nothing_of_its_list_behind(number: int) -> None:
+    bench = Bench()
+    refused = put_all(bench, {"topicName": "U"}, {"topicName": "V", "topicSysFlag": number})
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    groups = [{"groupName": "G"}, {"groupName": "H", "brokerId": number}]
+    refused = bench.ask(GROUPS, body=json.dumps({"groupConfigList": groups}).encode())
+    assert code_of(refused) == ResponseCode.SYSTEM_ERROR
+    bench.leader.commit()
+    assert "U" not in bench.leader.state.topics
+    assert "G" not in bench.leader.state.groups
+
+
+def test_a_group_has_no_more_retry_queues_than_a_topic_may_have() -> None:
+    bench = Bench()
+    for count in (QUEUE_COUNT_MAX, QUEUE_COUNT_MAX + 1):
+        groups = [{"groupName": f"G{count}", "retryQueueNums": count}]
+        asked = bench.ask(GROUPS, body=json.dumps({"groupConfigList": groups}).encode())
+        bench.leader.commit()
+        assert (code_of(asked) == ResponseCode.SUCCESS) == (count == QUEUE_COUNT_MAX)
+    assert remark_of(asked) == "65537 retry queues: there are 65536 at most"
