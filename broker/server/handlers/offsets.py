@@ -128,7 +128,8 @@ class Offsets:
     ) -> None:
         """Refuse a commit that was beyond the end before it was confirmed that this node leads, if it still is."""
         if self._is_beyond_end(place, offset):
-            end = 0 if self._commits.deletes(place[1]) else self._state.queues.end(*place[1:])
+            gone = self._commits.deletes(place[1])
+            end = QueueOffset(0) if gone else self._state.queues.end(*place[1:])
             request.refuse(ResponseCode.INVALID_PARAMETER, beyond_end_remark(place, offset, end))
         else:
             self._take(request, command, place, offset)
