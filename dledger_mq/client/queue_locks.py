@@ -57,7 +57,6 @@ class QueueLocks:
         while queue in self._asked_at:
             if self.holds(queue):
                 return True
-            self._changed = anyio.Event()
             await self._changed.wait()
         return False
 
@@ -127,7 +126,9 @@ class QueueLocks:
         self._on_lost(queue)
 
     def _wake_waiters(self) -> None:
-        self._changed.set()
+        """Let the tasks of all queues that wait look again: they wait for one event, so none may put another there."""
+        changed, self._changed = self._changed, anyio.Event()
+        changed.set()
 
     @staticmethod
     def _by_broker(queues: Iterable[MessageQueue]) -> list[tuple[str, list[MessageQueue]]]:

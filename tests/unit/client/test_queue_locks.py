@@ -243,3 +243,26 @@ async def test_l17_without_a_limit_nothing_overtakes(group: FakeGroup) -> None:
     ):
         await until(lambda: len(times.got) == 30)
     assert {body for body, _ in times.got} == {b"bad"}
+
+
+async def test_all_queues_go_on_when_their_locks_are_certain_again(
+    renewing: Bench, autojump_clock: MockClock
+) -> None:
+    await renewing.locks.take(ONE)
+    await renewing.locks.take(TWO)
+    renewing.requests.granted = None
+    await trio.sleep(HELD_S + 1)
+    held: list[MessageQueue] = []
+
+    async def work_on(queue: MessageQueue) -> None:
+        if await renewing.locks.wait_held(queue):
+            held.append(queue)
+
+    with trio.move_on_after(SURE_S):
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(work_on, ONE)
+            tasks.start_soon(work_on, TWO)
+            await trio.sleep(1)
+            renewing.requests.granted = frozenset({ONE, TWO})
+    assert sorted(held) == [ONE, TWO]
+    assert not renewing.lost
