@@ -192,6 +192,7 @@ class Lane:
         self._again: list[PendingSend] = []  # answered, to be tried again
         self._must_move = False  # another node is wanted
         self._is_asking = False  # who leads, while a connection is open
+        self._has_ended = False
         self._wake = self._new_event()
         self._deadlines = DeadlineWatch(loop, self._expire)
         self._sequence = 0
@@ -217,6 +218,9 @@ class Lane:
         self._sequence += 1
         pending.sequence = self._sequence
         self._waiting.append(pending)
+        if self._has_ended:  # its producer is being cancelled: nobody would look at it
+            self._fail_waiting()
+            return
         self._deadlines.set(pending.deadline)
         is_alone = not self._in_flight or self._is_asking
         if at_once and self._wire is not None and is_alone and not self._again:
@@ -240,9 +244,13 @@ class Lane:
                     else:
                         await self._sleep_until_woken(math.inf)
         finally:
+            self._has_ended = True
             self._collect()
-            while self._waiting:
-                self._fail(self._waiting.popleft(), "the producer was closed")
+            self._fail_waiting()
+
+    def _fail_waiting(self) -> None:
+        while self._waiting:
+            self._fail(self._waiting.popleft(), "the producer was closed")
 
     async def _sleep_until_woken(self, seconds: float) -> bool:
         """Wait for a submission, an answer that matters, or the time. False: the time is over."""

@@ -249,5 +249,5 @@ def decode_answer(frame: Frame) -> SendAnswer:
     """
     try:
         return _decode(frame.header)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise ConnectionLostError(f"the answer to a send cannot be read: {error}") from error

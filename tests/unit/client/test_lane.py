@@ -10,7 +10,9 @@ import pytest
 
 from dledger_mq import MessageQueue
 from dledger_mq.client import lane as lanes
+from dledger_mq.client.errors import ConnectionLostError, SendRefusedError
 from dledger_mq.client.lane import Lane, PendingSend
+from dledger_mq.client.send_frames import decode_answer
 from dledger_mq.net.loop import current_loop
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_RESPONSE
@@ -106,3 +108,30 @@ async def test_a_request_of_the_broker_is_no_answer_to_the_send_that_has_its_num
         assert send.result is not None
         assert send.result.queue_offset == 7
         tasks.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        b'{"code":0,"opaque":1,"remark":"\xff"}',
+        b'{"code":0,"opaque":1,"x":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b"no JSON",
+    ],
+    ids=["not UTF-8", "deep", "no JSON"],
+)
+def test_an_answer_that_cannot_be_read_is_a_lost_connection(header: bytes) -> None:
+    with pytest.raises(ConnectionLostError, match="cannot be read"):
+        decode_answer(Frame(0, header, b""))
+
+
+async def test_a_lane_that_has_ended_refuses_what_comes_later(wire: NotingWire) -> None:
+    lane = Lane("b", SlowFinder(), ignore, current_loop())
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lane.run)
+        lane.submit(pending(1))
+        await until(lambda: wire.sent)
+        tasks.cancel_scope.cancel()
+    late = pending(2)
+    lane.submit(late)
+    with anyio.fail_after(30), pytest.raises(SendRefusedError, match="closed"):
+        await late.wait()
