@@ -84,7 +84,8 @@ class Outbox:
     async def flush(self) -> None:
         """Wait until everything that was handed over before has ended."""
         while self._letters or self._unended:
-            self._all_ended = anyio.Event()
+            if self._all_ended.is_set():  # else others may wait for it already
+                self._all_ended = anyio.Event()
             await self._all_ended.wait()
 
     async def _submit(self, letter: Letter, future: Future[SendResult]) -> None:

@@ -131,36 +131,47 @@ class Producer(Lifetime):
     async def _run(self) -> AsyncIterator[None]:
         """Open the session for the body; all sends are flushed before it closes, unless the body raised."""
         failure: Exception | None = None
-        async with anyio.create_task_group() as nursery:
-            session = Session(
-                self._name_servers,
-                nursery,
-                instance=self._settings.instance,
-                heartbeat=self._make_heartbeat,
-                tls=self._settings.tls,
-                credentials=self._settings.credentials,
-            )
-            self._maker.open(session)
-            self._now = session.loop.now
-            self._lanes = {}  # those of an earlier life have ended
-            session.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
-            self._opened(session)
-            session.routes.default_queues = self._settings.default_queues
-            session.start()
-            self._start_trace(nursery)
-            try:
-                yield
-                await self.flush()
-            except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
-                failure = error
-            if self._tracer is not None:
-                await self._tracer.close()
-            with anyio.move_on_after(1):
-                await session.unregister(producer_group=self.group)
-            self._maker.session = None
-            nursery.cancel_scope.cancel()
+        try:
+            async with anyio.create_task_group() as nursery:
+                self._open(nursery)
+                try:
+                    yield
+                    await self.flush()
+                except Exception as error:  # noqa: BLE001 - the caller's own, raised again below without a group around it
+                    failure = error
+                await self._close()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._maker.session = None  # also of a block that was cancelled: its lanes have ended
         if failure is not None:
             raise failure
+
+    def _open(self, nursery: TaskGroup) -> None:
+        """Open a session, the tasks of which run in `nursery`."""
+        session = Session(
+            self._name_servers,
+            nursery,
+            instance=self._settings.instance,
+            heartbeat=self._make_heartbeat,
+            tls=self._settings.tls,
+            credentials=self._settings.credentials,
+        )
+        self._maker.open(session)
+        self._now = session.loop.now
+        self._lanes = {}  # those of an earlier life have ended
+        session.handle(RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT, self._on_reply)
+        self._opened(session)
+        session.routes.default_queues = self._settings.default_queues
+        session.start()
+        self._start_trace(nursery)
+
+    async def _close(self) -> None:
+        """Say to the brokers that we leave, and take no more sends."""
+        if self._tracer is not None:
+            await self._tracer.close()
+        with anyio.move_on_after(1):
+            await self._live().unregister(producer_group=self.group)
+        self._maker.session = None
 
     def _start_trace(self, nursery: TaskGroup) -> None:
         """Let a task write the trace, where one is wanted."""
@@ -546,7 +557,8 @@ class Producer(Lifetime):
     async def flush(self) -> None:
         """Wait until every submitted send has ended, one way or the other."""
         while self._pending:
-            self._drained = anyio.Event()
+            if self._drained is None:  # else others wait for it already
+                self._drained = anyio.Event()
             await self._drained.wait()
 
     def _can_use(self, queue: MessageQueue, topic: str) -> bool:

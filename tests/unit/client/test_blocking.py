@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import queue as queues
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
@@ -29,7 +30,7 @@ from dledger_mq import (
 )
 from dledger_mq.blocking import Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from dledger_mq.remoting.codes import ResponseCode
-from dledger_mq.testing import FakeGroup, open_fake_group
+from dledger_mq.testing import IGNORED, FakeGroup, open_fake_group
 
 
 @pytest.fixture
@@ -89,6 +90,23 @@ async def test_futures_keep_the_order_of_the_calls_and_end_as_sends_do(group: Fa
 
     await trio.to_thread.run_sync(work)
     assert len(group.messages("T")) == 50
+
+
+async def test_all_threads_that_flush_go_on(group: FakeGroup) -> None:
+    group.script.append(IGNORED)
+
+    def work() -> None:
+        with Producer(group.namesrv, "g", timeout_s=1) as producer:
+            future = producer.send_async(Message("T", b"x"))
+            threads = [threading.Thread(target=producer.flush, daemon=True) for _ in range(3)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join(30)
+            assert future.done()
+            assert not any(thread.is_alive() for thread in threads)
+
+    await trio.to_thread.run_sync(work)
 
 
 async def test_a_future_can_be_cancelled_before_its_message_leaves(group: FakeGroup) -> None:

@@ -408,6 +408,35 @@ async def test_leaving_waits_for_what_was_submitted(group: FakeGroup) -> None:
     assert len(bodies(group)) == 100
 
 
+async def test_all_who_flush_go_on(group: FakeGroup, producer: Producer) -> None:
+    await connect(producer)
+    pending = await producer.submit(Message("T", b"x"))
+    flushed: list[int] = []
+
+    async def flush(number: int) -> None:
+        await producer.flush()
+        assert pending.is_done
+        flushed.append(number)
+
+    with anyio.fail_after(30):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(flush, 1)
+            tasks.start_soon(flush, 2)
+    assert sorted(flushed) == [1, 2]
+
+
+async def test_a_producer_whose_block_was_cancelled_is_closed(group: FakeGroup) -> None:
+    producer = Producer(group.namesrv, "g")
+    with anyio.CancelScope() as scope:
+        async with producer:
+            await connect(producer)
+            scope.cancel()
+            await anyio.sleep_forever()
+    with anyio.fail_after(30), pytest.raises(ClientClosedError):
+        await producer.send(Message("Before", b"y"))
+    assert bodies(group, topic="Before") == [b"x"]
+
+
 async def test_an_error_of_the_caller_comes_out_as_it_is(group: FakeGroup) -> None:
     with pytest.raises(KeyError):
         async with Producer(group.namesrv, "g"):
