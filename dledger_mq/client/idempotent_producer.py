@@ -136,7 +136,7 @@ class IdempotentProducer(Producer):
         self._check_rows(rows, sink_id, batch_id, queue)
         deadline = self._deadline(timeout_s)
         if not session.routes.knows(queue.broker_name):
-            await self.queues(queue.topic)
+            await self._publish_queues(queue.topic, deadline - self._now())
         await self._wait_for_room()
         sink_batch = f"{batch_id} {sink_id}"
         pending = self._maker.rows(rows, queue, sink_batch=sink_batch, deadline=deadline)

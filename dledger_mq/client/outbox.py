@@ -7,6 +7,7 @@ route holds up those after it. A caller that hands over more than the bound wait
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -14,14 +15,15 @@ from contextlib import suppress
 
 import anyio
 
+from dledger_mq.client.arguments import check_seconds
 from dledger_mq.client.errors import ClientClosedError
 from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.messages import Message, SendResult
 from dledger_mq.client.producer import Producer
 from dledger_mq.client.producer_settings import SendChoices
 
-Letter = tuple[Message, SendChoices]
-"""A message, and the keyword arguments with which `Producer.submit` gets it."""
+Letter = tuple[Message, SendChoices, float]
+"""A message, the keyword arguments with which `Producer.submit` gets it, and when it was handed over (monotonic)."""
 
 
 class Outbox:
@@ -54,7 +56,7 @@ class Outbox:
         self._room.acquire()
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
-        self._letters.append(((message, choices), future))
+        self._letters.append(((message, choices, time.monotonic()), future))
         self._wake(self._notice)
         if self._is_closed:
             self._give_up()
@@ -90,9 +92,16 @@ class Outbox:
 
     async def _submit(self, letter: Letter, future: Future[SendResult]) -> None:
         """Submit one letter; its future ends also if this task is cancelled: no caller may wait forever."""
-        message, choices = letter
+        message, choices, put_at = letter
         self._unended += 1
         try:
+            timeout_s = choices.get("timeout_s")
+            if timeout_s is None:
+                timeout_s = self._producer.timeout_s
+            # Its time runs while those before it wait for their routes: each would add its own time else.
+            choices["timeout_s"] = check_seconds("timeout_s", timeout_s) - (
+                time.monotonic() - put_at
+            )
             pending = await self._producer.submit(message, **choices)
         except Exception as error:  # noqa: BLE001 - also what the application's own hooks raise
             self._end(future, error)

@@ -35,9 +35,7 @@ from dledger_mq.client.arguments import (
 from dledger_mq.client.errors import (
     ClientUsageError,
     InvalidMessageError,
-    NameServersUnreachableError,
     NoReplyError,
-    NoRouteError,
     RequestFailedError,
     SendError,
 )
@@ -538,13 +536,14 @@ class Producer(Lifetime):
             meant = RecallHandle.decode(check_text("handle", handle))
         except HandleError as error:
             raise ClientUsageError(f"{handle[:200]!r} is no recall handle: {error}") from error
+        deadline = self._deadline(timeout_s)
         if not session.routes.knows(meant.broker_name):
-            await self.queues(meant.topic)
+            await self._publish_queues(check_topic(meant.topic), deadline - self._now())
         answer = await session.call_group(
             meant.broker_name,
             RequestCode.RECALL_MESSAGE,
             {"producerGroup": self.group, "topic": meant.topic, "recallHandle": handle},
-            timeout_s=self.timeout_s if timeout_s is None else timeout_s,
+            timeout_s=deadline - self._now(),
         )
         try:
             raise_for(answer)
@@ -597,10 +596,7 @@ class Producer(Lifetime):
         """Return the queue that a message goes to; wait for a route until the deadline."""
         if queue is not None and self._can_use(queue, topic):
             return queue
-        try:
-            queues = await self._live().routes.publish_queues(topic)
-        except (NameServersUnreachableError, NoRouteError):
-            queues = await self._publish_queues(topic, deadline - self._now())
+        queues = await self._publish_queues(topic, deadline - self._now())
         if queue is not None:
             return queue
         if selector is not None:
@@ -609,7 +605,10 @@ class Producer(Lifetime):
         return self._pick(queues, key)
 
     async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
-        """Return the queues of a route; wait for name servers that do not answer yet, and for a leader."""
+        """Return the queues of a route; wait for name servers that do not answer yet, and for a leader.
+
+        The first question counts too: those who ask together in vain take turns, each of seconds.
+        """
         routes = self._live().routes
         return await routes.when_there(lambda: routes.publish_queues(topic), timeout_s)
 

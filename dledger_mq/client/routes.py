@@ -194,7 +194,8 @@ class Routes:
                     if led_since is not None and now - led_since >= LED_FOR_S:
                         raise
                 await anyio.sleep(ASK_AGAIN_S)
-        raise failure or NameServersUnreachableError(f"no name server answered in {timeout_s:g} s")
+        waited_s = max(timeout_s, 0.0)
+        raise failure or NameServersUnreachableError(f"no name server answered in {waited_s:g} s")
 
     async def _has_leader(self) -> bool:
         """Return whether a name server knows anybody who leads."""

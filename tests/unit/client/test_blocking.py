@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import queue as queues
+import socket
 import threading
 from collections.abc import AsyncIterator
 from functools import partial
@@ -24,6 +25,7 @@ from dledger_mq import (
     Later,
     Message,
     MessageQueue,
+    NameServersUnreachableError,
     ReceivedMessage,
     SendRefusedError,
     SendResult,
@@ -107,6 +109,17 @@ async def test_all_threads_that_flush_go_on(group: FakeGroup) -> None:
             assert not any(thread.is_alive() for thread in threads)
 
     await trio.to_thread.run_sync(work)
+
+
+def test_futures_share_the_time_in_which_no_route_comes() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        producer = Producer(f"127.0.0.1:{mute.getsockname()[1]}", "g", timeout_s=0.1).open()
+        futures = [producer.send_async(Message("T", b"%d" % n)) for n in range(100)]
+        closing = threading.Thread(target=producer.close, daemon=True)
+        closing.start()
+        closing.join(30)
+        assert not closing.is_alive()
+    assert all(isinstance(one.exception(0), NameServersUnreachableError) for one in futures)
 
 
 async def test_a_future_can_be_cancelled_before_its_message_leaves(group: FakeGroup) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import zlib
 from collections.abc import AsyncIterator
 
@@ -299,6 +300,23 @@ async def test_name_servers_that_never_come_are_waited_for_as_long_as_the_caller
         with pytest.raises(NameServersUnreachableError):
             await producer.send(Message("T", b"x"), timeout_s=0.2)
     assert caplog.text.count("no name server answers") == 1
+
+
+async def test_a_mute_name_server_is_waited_for_by_all_at_once() -> None:
+    ended: list[object] = []
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        async with Producer(f"127.0.0.1:{mute.getsockname()[1]}", "g") as producer:
+
+            async def send() -> None:
+                with pytest.raises(NameServersUnreachableError) as caught:
+                    await producer.send(Message("T", b"x"), timeout_s=0.1)
+                ended.append(caught.value)
+
+            with anyio.fail_after(30):
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(50):
+                        tasks.start_soon(send)
+    assert len(ended) == 50
 
 
 @pytest.mark.slow
