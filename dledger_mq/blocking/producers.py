@@ -12,7 +12,7 @@ import trio
 from dledger_mq.blocking.runner import Runner, blocking, in_loop
 from dledger_mq.client import idempotent_producer, producer, transaction_producer
 from dledger_mq.client.arguments import check_callable
-from dledger_mq.client.errors import ClientClosedError, SendError
+from dledger_mq.client.errors import SendError
 from dledger_mq.client.idempotent_producer import RowsResult
 from dledger_mq.client.messages import Message, ReceivedMessage, SendResult
 from dledger_mq.client.outbox import Outbox
@@ -66,8 +66,8 @@ class Producer(Runner[producer.Producer]):
         Raises:
             ClientClosedError: not open.
         """
-        if self._outbox is None or not self.is_open:
-            raise ClientClosedError("not open; use it in a `with` block")
+        self.check_open()
+        assert self._outbox is not None, "an open producer has one"
         return self._outbox.put(message, choices)
 
     def send_many(

@@ -6,6 +6,7 @@ of the async class, with its signature and its docstring, so that neither is wri
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, suppress
@@ -38,6 +39,7 @@ class Runner(Generic[_Client_co]):
         self._opened = threading.Event()
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
+        self._pid = 0  # of the process in which the thread runs
 
     def open(self) -> Self:
         """Start the thread and wait until the client is open; raise what opening raised.
@@ -45,14 +47,16 @@ class Runner(Generic[_Client_co]):
         A client that was closed, or could not be opened, may be opened again.
 
         Raises:
-            ClientUsageError: it is open already.
+            ClientUsageError: it is open already, or was when this process was forked.
             What opening raises.
         """
+        if self._is_inherited:
+            raise ClientUsageError(f"{self._whose()}; make another one in this process")
         if self._thread is not None:
             raise ClientUsageError("it is open already")
         self._forget_last_run()
         thread = threading.Thread(target=self._run, name=type(self._client).__name__, daemon=True)
-        self._thread = thread
+        self._thread, self._pid = thread, os.getpid()
         thread.start()
         self._opened.wait()
         if self._failure is not None:
@@ -69,8 +73,11 @@ class Runner(Generic[_Client_co]):
         self._opened = threading.Event()
 
     def close(self) -> None:
-        """Leave the client in order and end the thread; raise what leaving raised."""
-        if self._thread is None or self._token is None or self._stop is None:
+        """Leave the client in order and end the thread; raise what leaving raised.
+
+        In a process that was forked meanwhile it does nothing: the client goes on in the one that opened it.
+        """
+        if self._is_inherited or self._thread is None or self._token is None or self._stop is None:
             return
         thread, self._thread = self._thread, None
         with suppress(trio.RunFinishedError):  # it ended by itself; why, is raised below
@@ -106,8 +113,23 @@ class Runner(Generic[_Client_co]):
 
     @property
     def is_open(self) -> bool:
-        """True between `open` and `close`."""
-        return self._token is not None and self._thread is not None
+        """True between `open` and `close`, in the process that opened it."""
+        return self._token is not None and self._thread is not None and not self._is_inherited
+
+    @property
+    def _is_inherited(self) -> bool:
+        """True if the client was open when this process was forked: its thread is not here, and would never answer."""
+        return self._thread is not None and self._pid != os.getpid()
+
+    def _whose(self) -> str:
+        return f"it was opened in process {self._pid}, from which this one was forked"
+
+    def check_open(self) -> None:
+        """Raise ClientClosedError unless the client is open here."""
+        if self._is_inherited:
+            raise ClientClosedError(f"{self._whose()}; make another one in this process")
+        if not self.is_open:
+            raise ClientClosedError("not open; use it in a `with` block")
 
     def call(
         self, function: Callable[_P, Awaitable[_R]], *args: _P.args, **kwargs: _P.kwargs
@@ -115,12 +137,11 @@ class Runner(Generic[_Client_co]):
         """Run an async function in the client's thread and return its result.
 
         Raises:
-            ClientClosedError: the client is not open.
+            ClientClosedError: the client is not open, or was opened before this process was forked.
             ClosedMeanwhileError: it ended during the call.
             What the function raises.
         """
-        if not self.is_open:
-            raise ClientClosedError("not open; use it in a `with` block")
+        self.check_open()
 
         async def run() -> _R:
             return await function(*args, **kwargs)

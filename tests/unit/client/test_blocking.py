@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import os
 import queue as queues
+import signal
 import socket
 import threading
 from collections.abc import AsyncIterator
@@ -277,6 +279,31 @@ async def test_a_client_is_opened_after_an_attempt_that_failed(
             assert consumer.wait_assigned()
 
     await trio.to_thread.run_sync(work)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_forked_process_is_told_whose_the_client_is() -> None:
+    producer = Producer("127.0.0.1:1", "g").open()
+    pid = os.fork()
+    if not pid:  # never returns into the tests
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(30)
+        calls = (
+            producer.statistics,
+            producer.flush,
+            lambda: producer.send_async(Message("T", b"x")),
+        )
+        said = 0
+        for call in calls:
+            try:
+                call()
+            except ClientClosedError as error:
+                said += "forked" in str(error)
+        producer.close()
+        os._exit(0 if said == len(calls) and not producer.is_open else 1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert producer.statistics().pending == 0
+    producer.close()
 
 
 async def test_receiving(group: FakeGroup) -> None:
