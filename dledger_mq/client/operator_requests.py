@@ -61,7 +61,11 @@ class OperatorRequests:
     started_at_ms: int
 
     def listen(self, nursery: TaskGroup) -> None:
-        """Take requests from now on; what takes time runs in `nursery`."""
+        """Take requests from now on; what takes time runs in `nursery`.
+
+        While the consumer closes its links still serve, and no task can be started in what has been left: a reset
+        comes too late then, and who asks for more is told so.
+        """
 
         def answered(
             make: Callable[[RemotingCommand], bytes],
@@ -73,11 +77,16 @@ class OperatorRequests:
             return handle
 
         def consume(link: Link, request: RemotingCommand) -> None:
-            if self._is_ours(link, request):
-                nursery.start_soon(self._consume_directly, link, request, name="consume directly")
+            if not self._is_ours(link, request):
+                return
+            if nursery.cancel_scope.cancel_called:
+                remark = f"the consumer of {self.group} is being closed"
+                link.answer(make_response(request.opaque, ResponseCode.SYSTEM_ERROR, remark))
+                return
+            nursery.start_soon(self._consume_directly, link, request, name="consume directly")
 
         def reset(_link: Link, request: RemotingCommand) -> None:
-            if request.ext.get("group") == self.group:
+            if request.ext.get("group") == self.group and not nursery.cancel_scope.cancel_called:
                 nursery.start_soon(self._reset, request, name="reset")
 
         self.session.handle(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, reset)

@@ -25,7 +25,7 @@ from typing import Final, Unpack
 
 import msgspec
 
-from dledger_mq.client.arguments import check_callable, check_int
+from dledger_mq.client.arguments import check_callable, check_int, wrong_type
 from dledger_mq.client.errors import (
     ClientClosedError,
     ClientUsageError,
@@ -350,10 +350,15 @@ class TransactionProducer(Producer):
 
     async def _ask_checker(self, message: ReceivedMessage) -> TransactionState | None:
         try:
-            return await self._checker(message)
+            state = await self._checker(message)
         except Exception:  # the application's own code; the broker asks again
             log.exception("the checker failed on transaction %s", message.unique_key)
             return None
+        if state is not None and not isinstance(state, TransactionState):
+            wrong = wrong_type("its answer", state, "a TransactionState or None")
+            log.error("the checker failed on transaction %s: %s", message.unique_key, wrong)
+            return None
+        return state
 
 
 def _half_properties(group: str, check_after_s: int | None) -> bytes:

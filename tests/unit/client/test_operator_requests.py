@@ -10,6 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
+from dledger_mq.client.assignment import Assignment
 from dledger_mq.client.consume_results import ConsumeResult
 from dledger_mq.client.local_offsets import encode_offsets
 from dledger_mq.client.push_consumer import PushConsumer
@@ -80,6 +81,29 @@ async def test_220_the_offset_of_a_queue_moves_and_what_was_read_is_dropped(
     assert sorted(inbox.bodies[5:]) == [b"3", b"4"]
     assert group.offsets["g", "T", 0] == 5
     assert link.answers == []
+
+
+async def test_what_comes_while_the_consumer_closes_does_not_end_its_last_commit(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inbox = Inbox()
+    asked: list[BrokerLink] = []
+    commit_all = Assignment.commit_all
+
+    async def commit_after_requests(assignment: Assignment) -> None:
+        for link in asked:
+            ext = {"topic": "T", "group": "g"}
+            code = RequestCode.RESET_CONSUMER_CLIENT_OFFSET
+            await link.ask(code, ext, encode_offsets({QUEUE: 1}), is_oneway=True)
+            answer = await link.ask(RequestCode.CONSUME_MESSAGE_DIRECTLY, {"consumerGroup": "g"})
+            assert "closed" in (answer.remark or "")
+        await commit_all(assignment)
+
+    monkeypatch.setattr(Assignment, "commit_all", commit_after_requests)
+    async with consumer(group, inbox) as one:
+        await until(lambda: len(inbox.got) == 5)
+        asked.append(BrokerLink(one))
+    assert group.offsets["g", "T", 0] == 5
 
 
 async def test_220_a_broadcast_member_moves_in_its_file(group: FakeGroup, tmp_path: Path) -> None:

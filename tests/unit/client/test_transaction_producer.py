@@ -143,6 +143,22 @@ async def test_a_checker_that_fails_is_asked_again() -> None:
         assert calls == 2
 
 
+async def test_a_checker_whose_answer_is_none_is_asked_again() -> None:
+    answers: list[object] = [True, "COMMIT", 8, COMMIT]
+
+    async def check(message: ReceivedMessage) -> TransactionState:
+        return answers.pop(0)  # type: ignore[return-value]  # on purpose
+
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=check) as producer,
+    ):
+        await producer.send_in_transaction(Message("T", b"x"), says(UNKNOWN))
+        await until(lambda: group.ask_about_open("p") == 0)
+        assert not answers
+        await producer.send(Message("T", b"the producer lives"))
+
+
 async def test_a_transaction_that_still_runs_here_is_not_checked() -> None:
     async with (
         open_fake_group() as group,
