@@ -195,8 +195,7 @@ class Engine:
             first_in_memory=self.log.first_in_memory,
         )
         self.failure: DLedgerError | None = None
-        others = self._others(self.node.configuration)
-        self._damage = DamagePolicy(config.raft.node_id, others, self.log)
+        self._damage = DamagePolicy(self._node_id, self._others(self.node.configuration), self.log)
         self.live_repair = self._damage.live_repair
         self._held = HeldSends()
         self._job: PersistJob | None = None

@@ -21,7 +21,7 @@ Pure but for `load`, which reads the earlier record. It must not know sends that
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from typing import Final, TypeVar
 
 import msgspec
@@ -49,7 +49,7 @@ _MISMATCH_BYTES: Final = 512
 
 
 class Mismatches:
-    """What was found under the keys of one request and is another message: after too much of it the rest counts as new.
+    """The bytes found under the keys of one request that are other messages: after too many the rest counts as new.
 
     A batch may have thousands of messages under one key, and under that key large records may stand: each message would
     be compared with all of these. A repeat is found at once, so that a batch is recognised however large it is.
@@ -139,40 +139,51 @@ class Repeats:
         Raises:
             EntryDamagedError: what was stored before cannot be read now.
         """
-        recent = self._state.recent_sends
-        oldest_ms = self._now_ms() - recent.age_max_ms
         made_later = unconfirmed = None
         is_on_purpose = False
-        for offset in reversed(recent.offsets(uniq_key)):
-            if offset in taken:
-                continue
-            record = self._load(offset)
-            if record is None:
-                continue
-            if record.store_timestamp_ms < oldest_ms:
-                break  # where nobody sends, the window keeps them, and nobody repeats them any more
-            if not (
-                is_same(asked, requested_by_record(record), any_queue=any_queue)
-                and self._stands(record)
-            ):
-                if mismatches is not None:
-                    mismatches.add(record.size_bytes)
-                continue
-            assert record.physical_offset == offset, (
-                f"the record at {offset} says that it stands at {record.physical_offset}"
-            )
+        for record in self._same(
+            uniq_key, asked, any_queue=any_queue, taken=taken, mismatches=mismatches
+        ):
+            offset = record.physical_offset
             assert offset not in self._answered or offset not in self._unanswered, (
                 f"the send at {offset} is noted as answered and as not answered"
             )
             if born_ms <= max(record.born_timestamp_ms, self._asked_until_ms.get(offset, 0)):
                 made_later = record
-            is_older = offset < recent.term_start and offset not in self._answered
+            is_older = offset < self._state.recent_sends.term_start and offset not in self._answered
             if not is_older and offset not in self._unanswered:
                 is_on_purpose = True  # but for what a copy before a confirmed one could show
             elif not is_on_purpose:
                 unconfirmed = record
         found = made_later or unconfirmed
         return None if found is None else _earlier(found)
+
+    def _same(
+        self,
+        uniq_key: bytes,
+        asked: RequestedMessage,
+        *,
+        any_queue: bool,
+        taken: Iterable[object],
+        mismatches: Mismatches | None,
+    ) -> Iterator[StoredMessage]:
+        """Yield what was stored lately, stands in its queue and is the same message, the newest first; as `find`."""
+        recent = self._state.recent_sends
+        oldest_ms = self._now_ms() - recent.age_max_ms
+        for offset in reversed(recent.offsets(uniq_key)):
+            record = None if offset in taken else self._load(offset)
+            if record is None:
+                continue
+            if record.store_timestamp_ms < oldest_ms:
+                return  # where nobody sends, the window keeps them, and nobody repeats them any more
+            assert record.physical_offset == offset, (
+                f"the record at {offset} says that it stands at {record.physical_offset}"
+            )
+            is_same_message = is_same(asked, requested_by_record(record), any_queue=any_queue)
+            if is_same_message and self._stands(record):
+                yield record
+            elif mismatches is not None:
+                mismatches.add(record.size_bytes)
 
     def _stands(self, record: StoredMessage) -> bool:
         """Return whether a record is still in its queue: its topic may have been deleted, and made again.

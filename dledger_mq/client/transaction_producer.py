@@ -350,15 +350,15 @@ class TransactionProducer(Producer):
 
     async def _ask_checker(self, message: ReceivedMessage) -> TransactionState | None:
         try:
-            state = await self._checker(message)
+            told: object = await self._checker(message)
         except Exception:  # the application's own code; the broker asks again
             log.exception("the checker failed on transaction %s", message.unique_key)
             return None
-        if state is not None and not isinstance(state, TransactionState):
-            wrong = wrong_type("its answer", state, "a TransactionState or None")
-            log.error("the checker failed on transaction %s: %s", message.unique_key, wrong)
-            return None
-        return state
+        if told is None or isinstance(told, TransactionState):
+            return told
+        wrong = wrong_type("its answer", told, "a TransactionState or None")
+        log.error("the checker failed on transaction %s: %s", message.unique_key, wrong)
+        return None
 
 
 def _half_properties(group: str, check_after_s: int | None) -> bytes:

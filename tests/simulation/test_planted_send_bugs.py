@@ -85,8 +85,8 @@ def test_a_single_send_that_does_not_see_the_batch_ahead_is_found(
 ) -> None:
     find_ahead = KnownSends._find_ahead
 
-    def of_equal_count(self: KnownSends, plan: Any, *how: Any) -> Any:
-        found = find_ahead(self, plan, *how)
+    def of_equal_count(self: KnownSends, plan: Any, *how: Any, **also: Any) -> Any:
+        found = find_ahead(self, plan, *how, **also)
         if found is not None and len(found.first.plan.messages) != len(plan.messages):
             return None
         return found

@@ -177,7 +177,9 @@ class KnownSends:
             key = message.uniq_key
             if (key in recent or key in ahead) and not mismatches.are_too_many:
                 asked = requested_by_plan(plan, message)
-                part = self._find_ahead(plan, key, asked, taken, mismatches) or self._repeats.find(
+                part = self._find_ahead(
+                    plan, key, asked, taken, mismatches=mismatches
+                ) or self._repeats.find(
                     key,
                     asked,
                     born_ms,
@@ -205,6 +207,7 @@ class KnownSends:
         key: bytes,
         asked: RequestedMessage,
         taken: set[object],
+        *,
         mismatches: Mismatches,
     ) -> InFlightMessage | None:
         """Find the same message in flight. It was not answered yet, so its outcome is that of both.

@@ -109,6 +109,7 @@ class ResetRequests:
         self._begin(request, ResetRequest.read(command.ext))
 
     def _begin(self, request: PendingRequest, wanted: ResetRequest) -> None:
+        """Look for the offsets of a reset, from the first one on; refuse it where there is nothing to reset."""
         topic = self._state.topics.get(wanted.topic)
         if topic is None or self._commits.deletes(wanted.topic):
             request.answer(ResponseCode.TOPIC_NOT_EXIST, f"topic[{wanted.topic}] not exist")
