@@ -23,7 +23,7 @@ _INT_DIGITS: Final = 9
 DIGITS_MAX: Final = 64
 """Digits of a whole number that is read; Python refuses thousands of them, and Java's numbers have at most 19."""
 
-FLOAT_BYTES_MAX: Final = 128
+FLOAT_BYTES_MAX: Final = 1024
 """Of a float that is read, with its blanks. A client may send 32 767, for each of the 512 terms of a filter."""
 
 _WHOLE: Final = re.compile(rb"[+-]?[0-9]+").fullmatch

@@ -182,7 +182,7 @@ class Bench:
             Offsets(
                 log,
                 self.state,
-                cast("Any", None),
+                MagicMock(),
                 self.router,
                 committers=cast("Any", None),
                 resets=cast("Any", None),
