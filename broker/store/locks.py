@@ -23,6 +23,8 @@ from dledger_mq.message.numbers import PhysicalOffset, QueueId, StoreTimeMs
 
 LOCK_LIVE_MS: Final = 60_000
 RESULTS_KEPT_MAX: Final = 4096
+GRANTED_KEPT_MAX: Final = 262_144
+"""Queues in the results of locks that are kept, all together, unless the newest alone has more: one may name 65 536."""
 PRUNE_EVERY: Final = 1024
 
 LockKey = tuple[str, str, QueueId]
@@ -64,6 +66,8 @@ class QueueLockTable:
         self._fenced_at: dict[PhysicalOffset, list[tuple[LockKey, str]]] = {}
         self._table: dict[LockKey, Lock] = {}
         self._granted_at: dict[PhysicalOffset, tuple[TopicQueue, ...]] = {}
+        self._granted_count = 0
+        """Invariant: the queues in `_granted_at`."""
         self._commands_since_prune = 0
 
     def __len__(self) -> int:
@@ -147,7 +151,8 @@ class QueueLockTable:
                 self._changed(key, client_id, now_ms)
                 granted.append((topic, queue_id))
         self._granted_at[physical_offset] = tuple(granted)
-        _forget_oldest(self._granted_at)
+        self._granted_count += len(granted)
+        self._forget_granted()
         self._prune(lock_ms)
 
     def unlock(self, group: str, client_id: str, queues: list[TopicQueue]) -> None:
@@ -209,7 +214,18 @@ class QueueLockTable:
             for group, topic, queue_id, client_id, renewed_ms in locks
         }
         self._granted_at = dict(granted)
+        self._granted_count = sum(map(len, self._granted_at.values()))
+        self._forget_granted()
         self._fenced_at = {}
+
+    def _forget_granted(self) -> None:
+        """Keep the newest results of locks, as many as may be."""
+        kept = self._granted_at
+        while len(kept) > RESULTS_KEPT_MAX or (
+            self._granted_count > GRANTED_KEPT_MAX and len(kept) > 1
+        ):
+            self._granted_count -= len(kept.pop(next(iter(kept))))
+        assert self._granted_count >= 0, f"{self._granted_count} queues are in {len(kept)} results"
 
     def _prune(self, lock_ms: int) -> None:
         """Forget what expired, now and then: clients that died never unlock."""
