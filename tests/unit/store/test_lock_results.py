@@ -23,7 +23,11 @@ def test_results_of_many_queues_go_before_there_are_many_results(
     table = QueueLockTable()
     for at in (1, 2, 3):
         assert len(lock(table, at, 4) or ()) == 4
-    assert [table.granted_at(PhysicalOffset(at)) is None for at in (1, 2, 3)] == [True, False, False]
+    assert [table.granted_at(PhysicalOffset(at)) is None for at in (1, 2, 3)] == [
+        True,
+        False,
+        False,
+    ]
     assert len(lock(table, 4, 11) or ()) == 11, "the newest is always there"
     assert table.granted_at(PhysicalOffset(3)) is None
 
