@@ -17,6 +17,9 @@ from dledger_mq.message.numbers import QueueId
 LOCKERS_MAX: Final = 10_000
 """Clients that asked for locks and are remembered, one for each group and address; the oldest is forgotten first."""
 
+ID_LENGTH_MAX: Final = 255
+"""So much of a client id names its client in records: the fold refuses to admit a longer one to a reset."""
+
 
 class Committers:
     """Finds the client that sent an offset commit, which locks and resets of queues are checked against."""
@@ -46,7 +49,7 @@ class Committers:
     def has_locked(self, group: str, *, address: str, client_id: str) -> None:
         """Note that a client asked for locks over the connection from `address`."""
         self._lockers.pop((group, address), None)
-        self._lockers[group, address] = client_id
+        self._lockers[group, address] = client_id[:ID_LENGTH_MAX]
         if len(self._lockers) > LOCKERS_MAX:
             del self._lockers[next(iter(self._lockers))]
 
@@ -62,9 +65,9 @@ class Committers:
         if owner is None and not is_reset:
             return ""
         if given_id:
-            return given_id
+            return given_id[:ID_LENGTH_MAX]
         names = [
-            client.client_id
+            client.client_id[:ID_LENGTH_MAX]
             for client in self._members(group).values()
             if client.address == address
         ]
@@ -74,5 +77,5 @@ class Committers:
         if owner in names:
             return owner
         if is_reset and not names:
-            return self._member_at(group, address) or ""
+            return (self._member_at(group, address) or "")[:ID_LENGTH_MAX]
         return names[0] if names else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from broker.server.handlers.committers import Committers
+from broker.server.handlers.committers import ID_LENGTH_MAX, Committers
 from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
@@ -57,7 +57,7 @@ class Locks:
             wanted.consumer_group, address=request.origin.address, client_id=wanted.client_id
         )
         place = self._commits.stage_control(
-            LockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
+            LockQueues(wanted.consumer_group, wanted.client_id[:ID_LENGTH_MAX], _queues(wanted))
         )
         self._router.when_committed(request, place, partial(self._locked, request, wanted))
 
@@ -72,7 +72,7 @@ class Locks:
             return
         wanted = decode_lock_request(command.body)
         place = self._commits.stage_control(
-            UnlockQueues(wanted.consumer_group, wanted.client_id, _queues(wanted))
+            UnlockQueues(wanted.consumer_group, wanted.client_id[:ID_LENGTH_MAX], _queues(wanted))
         )
         self._router.when_committed(
             request, place, lambda _staged, _place: request.answer(ResponseCode.SUCCESS)
