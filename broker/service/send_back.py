@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
 from broker.service.refusal import Refusal
@@ -27,6 +28,11 @@ from dledger_mq.message.properties import (
 )
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
+
+_WAITING: Final = frozenset(
+    {names.HALF_TOPIC, names.OP_HALF_TOPIC, names.SCHEDULE_TOPIC, names.TIMER_TOPIC}
+)
+"""Nobody has consumed what waits there, and a copy would be seen before its time, or though it was rolled back."""
 
 FIRST_RETRY_LEVEL = 3
 """Delay level of the first retry, 10 s by default; each further one takes the next level (L7)."""
@@ -140,7 +146,7 @@ class SendBackRules:
     def _found(self, request: SendBack) -> StoredMessage | Refusal:
         """Return the message that is meant, if the group may have got it: who names a place must not read it so."""
         message = self._load(request.physical_offset)
-        if message is None or names.is_control_topic(message.topic):
+        if message is None or _is_no_clients(message.topic):
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
                 f"look message by offset failed, {request.physical_offset}: no message of a client stands there "
@@ -215,6 +221,11 @@ class SendBackRules:
             properties=properties,
             creation=creation,
         )
+
+
+def _is_no_clients(topic: str) -> bool:
+    """Return whether no message of a topic can be one that a client has consumed."""
+    return names.is_control_topic(topic) or topic in _WAITING
 
 
 def _returned_properties(message: StoredMessage, level: int) -> bytes:

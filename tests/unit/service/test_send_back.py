@@ -108,10 +108,19 @@ def test_a_retry_topic_has_no_more_queues_than_the_fold_takes() -> None:
     assert plan.queue_id == QUEUE_COUNT_MAX - 1
 
 
-def test_control_records_are_no_messages() -> None:
-    assert isinstance(
-        decide(SendBack(1000, "g", 0), stored(topic="rmq_sys_dledger_offsets")), Refusal
-    )
+@pytest.mark.parametrize(
+    "topic",
+    [
+        "rmq_sys_dledger_offsets",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "SCHEDULE_TOPIC_XXXX",
+        "rmq_sys_wheel_timer",
+    ],
+)
+def test_what_nobody_can_have_consumed_does_not_come_back(topic: str) -> None:
+    """The answer to a half message's send says where it stands: a copy would be seen before its transaction ends."""
+    assert isinstance(decide(SendBack(1000, "g", 0), stored(topic=topic)), Refusal)
 
 
 @pytest.mark.parametrize(
