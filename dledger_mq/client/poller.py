@@ -62,44 +62,56 @@ class Poller:
         if not wanted:
             raise ClientUsageError("no queue to poll: none is assigned, or all are paused")
         for queue in wanted:
-            answer = await self._pull(queue, self.positions[queue], max_messages, 0.0)
-            if messages := self._take(queue, answer):
+            if not self._is_wanted(queue):
+                continue  # since it was asked for the others
+            place = self.positions[queue]
+            answer = await self._pull(queue, place, max_messages, 0.0)
+            if messages := self._take(queue, place, answer):
                 return messages
         while (left_s := deadline - anyio.current_time()) > 0:
+            wanted = [queue for queue in wanted if self._is_wanted(queue)]
+            if not wanted:
+                return ()
             found = await self._first(wanted, max_messages, min(left_s, HOLD_S))
             if found is not None and (messages := self._take(*found)):
                 return messages
         return ()
 
+    def _is_wanted(self, queue: MessageQueue) -> bool:
+        return queue in self.positions and queue not in self.paused
+
     async def _first(
         self, queues: list[MessageQueue], max_messages: int, hold_s: float
-    ) -> tuple[MessageQueue, PullAnswer] | None:
-        """Ask all queues at once; return the first answer that moves a position, or None."""
-        found: list[tuple[MessageQueue, PullAnswer]] = []
+    ) -> tuple[MessageQueue, QueueOffset, PullAnswer] | None:
+        """Ask all queues at once; return the first answer that moves a position, and that position, or None."""
+        found: list[tuple[MessageQueue, QueueOffset, PullAnswer]] = []
         failures: list[ClientError] = []
 
-        async def ask(queue: MessageQueue) -> None:
+        async def ask(queue: MessageQueue, place: QueueOffset) -> None:
             try:
-                answer = await self._pull(queue, self.positions[queue], max_messages, hold_s)
+                answer = await self._pull(queue, place, max_messages, hold_s)
             except ClientError as error:
                 failures.append(error)
             else:
-                if answer.next_offset == self.positions[queue]:
+                if answer.next_offset == place:
                     return
-                found.append((queue, answer))
+                found.append((queue, place, answer))
             tasks.cancel_scope.cancel()
 
         with anyio.move_on_after(hold_s):
             async with anyio.create_task_group() as tasks:
                 for queue in queues:
-                    tasks.start_soon(ask, queue)
+                    tasks.start_soon(ask, queue, self.positions[queue])
         if not found and failures:
             raise failures[0]
         return found[0] if found else None
 
-    def _take(self, queue: MessageQueue, answer: PullAnswer) -> tuple[ReceivedMessage, ...]:
-        if queue not in self.positions:
-            return ()  # assigned anew while it was asked
+    def _take(
+        self, queue: MessageQueue, place: QueueOffset, answer: PullAnswer
+    ) -> tuple[ReceivedMessage, ...]:
+        """Move on with the answer of a pull from `place`, and return its messages."""
+        if not self._is_wanted(queue) or self.positions[queue] != place:
+            return ()  # assigned anew, paused, or sent elsewhere while it was asked
         if answer.messages:
             del self.positions[queue]  # put last: the others have their turn
         self.positions[queue] = answer.next_offset

@@ -350,13 +350,13 @@ class TransactionProducer(Producer):
 
     async def _ask_checker(self, message: ReceivedMessage) -> TransactionState | None:
         try:
-            told: object = await self._checker(message)
+            answer: object = await self._checker(message)
         except Exception:  # the application's own code; the broker asks again
             log.exception("the checker failed on transaction %s", message.unique_key)
             return None
-        if told is None or isinstance(told, TransactionState):
-            return told
-        wrong = wrong_type("its answer", told, "a TransactionState or None")
+        if answer is None or isinstance(answer, TransactionState):
+            return answer
+        wrong = wrong_type("its answer", answer, "a TransactionState or None")
         log.error("the checker failed on transaction %s: %s", message.unique_key, wrong)
         return None
 
