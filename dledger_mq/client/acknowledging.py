@@ -18,6 +18,7 @@ from dledger_mq.client.ack_errors import (
     HandleExpiredError,
 )
 from dledger_mq.client.errors import (
+    ClientClosedError,
     ClientError,
     ConnectionLostError,
     NoRouteError,
@@ -41,7 +42,7 @@ from dledger_mq.remoting.pop_bodies import (
 BATCH_MESSAGES_MAX: Final = 1024
 """Messages of one request."""
 
-_LOST: Final = (ConnectionLostError, RequestTimeoutError, NoRouteError)
+_LOST: Final = (ClientClosedError, ConnectionLostError, RequestTimeoutError, NoRouteError)
 
 
 @dataclass(slots=True)

@@ -15,6 +15,7 @@ from typing import Final, Protocol, TypeVar
 import anyio
 
 from dledger_mq.client.errors import (
+    ClientClosedError,
     ClientError,
     NameServersUnreachableError,
     NoRouteError,
@@ -282,7 +283,12 @@ class Routes:
     async def _try_refresh(self, topic: str) -> None:
         try:
             await self.refresh(topic)
-        except (NoRouteError, NameServersUnreachableError, RequestFailedError) as error:
+        except (
+            ClientClosedError,  # to a task that has its turn while the client is left: leaving must not raise for it
+            NoRouteError,
+            NameServersUnreachableError,
+            RequestFailedError,
+        ) as error:
             log.debug("route of %s stays as it was: %s", topic, error)
 
     def addresses(self, broker_name: str) -> list[str]:

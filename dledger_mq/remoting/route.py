@@ -22,6 +22,10 @@ STANDARD_JSON_VERSION: Final = 401
 """Ordinal of release 4.9.4."""
 
 
+ROUTE_QUEUES_MAX: Final = 2**20
+"""Queues of a topic at all its brokers together: whoever reads a route makes each of them in memory."""
+
+
 class QueueData(msgspec.Struct, frozen=True, rename="camel"):
     """The queues that a topic has at one broker name."""
 
@@ -157,9 +161,12 @@ def decode_route(body: bytes) -> TopicRoute:
     """Read a route, with quoted or bare number keys.
 
     Raises:
-        BodyError: it is not a route.
+        BodyError: it is not a route, or has more than ROUTE_QUEUES_MAX queues.
     """
     data = _converted(body, _RouteIn, "a route")
+    counts = (max(0, one.read_queue_nums, one.write_queue_nums) for one in data.queue_datas or ())
+    if (count := sum(counts)) > ROUTE_QUEUES_MAX:
+        raise BodyError(f"a route of {count} queues, at most {ROUTE_QUEUES_MAX}")
     return TopicRoute(
         queues=tuple(
             QueueData(

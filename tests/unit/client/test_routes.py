@@ -6,7 +6,12 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from dledger_mq.client.errors import NameServersUnreachableError, NoRouteError, RequestFailedError
+from dledger_mq.client.errors import (
+    ClientClosedError,
+    NameServersUnreachableError,
+    NoRouteError,
+    RequestFailedError,
+)
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.routes import (
     FAILED_FOR_S,
@@ -172,6 +177,27 @@ async def test_what_the_name_server_does_not_know_is_an_error(world: ScriptedNam
     world.code = ResponseCode.SYSTEM_ERROR
     with pytest.raises(RequestFailedError, match="scripted"):
         await world.client.refresh("T")
+
+
+async def test_a_route_that_would_fill_the_memory_is_an_error(world: ScriptedNameServer) -> None:
+    huge = QueueData("b", 6, 2, 0, 2**31 - 1)
+    world.routes["T"] = TopicRoute((huge,), route(A).brokers)
+    with pytest.raises(RequestFailedError, match="2147483647 queues"):
+        await world.client.publish_queues("T")
+
+
+async def test_a_task_that_asks_while_the_client_is_left_goes_by_what_it_knows(
+    world: ScriptedNameServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.routes["T"] = route(A, B)
+    await world.client.refresh("T")
+    world.now += 1
+
+    async def left(code: int, ext: dict[str, str]) -> RemotingCommand:
+        raise ClientClosedError("the client was left")
+
+    monkeypatch.setattr(world, "call", left)
+    assert await world.client.find("b", ask=True) == A
 
 
 async def test_a_change_is_told_once(world: ScriptedNameServer) -> None:

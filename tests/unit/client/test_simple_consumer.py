@@ -20,6 +20,7 @@ from dledger_mq import (
     RequestFailedError,
     SimpleConsumer,
 )
+from dledger_mq.client.session import Session
 from dledger_mq.message.names import retry_topic
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.testing import FakeGroup, open_fake_group
@@ -313,6 +314,22 @@ async def test_an_ack_that_nobody_takes_or_that_is_refused_leaves_the_handle_goo
         with pytest.raises(AckOutcomeUnknownError):
             await consumer.ack(message)
         await consumer.ack(message)
+
+
+async def test_an_ack_of_a_consumer_that_is_left_was_surely_not_carried_out(
+    group: FakeGroup, make: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.put("T", 0, b"x")
+    async with make() as consumer:
+        (message,) = await consumer.receive(wait_s=30)
+
+        async def left(*_: object, **_options: object) -> None:
+            raise ClientClosedError("the client was left")
+
+        monkeypatch.setattr(Session, "call_group_in_doubt", left)
+        with pytest.raises(AckRefusedError, match="the client was left") as raised:
+            await consumer.ack(message)
+    assert raised.value.undone == (message,)
 
 
 async def test_what_receiving_cannot_do_is_an_error(group: FakeGroup, make: Open) -> None:
