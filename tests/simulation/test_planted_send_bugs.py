@@ -64,8 +64,10 @@ def test_a_batch_that_shares_the_whole_fate_of_another_is_found(
 ) -> None:
     look_back = KnownSends.look_back
 
-    def join_whole(self: KnownSends, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
-        found = look_back(self, plan, born_ms)
+    def join_whole(
+        self: KnownSends, plan: SendPlan, born_ms: int, *, only_ahead: bool
+    ) -> PartlyKnownSend | None:
+        found = look_back(self, plan, born_ms, only_ahead=only_ahead)
         for part in found.parts if found is not None else ():
             if isinstance(part, InFlightMessage) and len(part.first.plan.messages) == len(
                 plan.messages

@@ -150,11 +150,18 @@ class KnownSends:
         """See `Repeats`."""
         return self._repeats.recent_keys
 
-    def look_back(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
+    def look_back(
+        self, plan: SendPlan, born_ms: int, *, only_ahead: bool
+    ) -> PartlyKnownSend | None:
         """Find what of a send stands already, or is in flight; return None if nothing does.
 
         All parts are in one queue, since one answer names one: if the client leaves the queue to the broker, the first
         part that is found decides.
+
+        Args:
+            plan: the send.
+            born_ms: the born time in the request.
+            only_ahead: whether nothing that stands counts, since its topic is being deleted.
 
         Raises:
             RecordError: a message cannot be stored as it is.
@@ -163,10 +170,12 @@ class KnownSends:
         ahead, recent = self.ahead, self._repeats.recent_keys
         for message in plan.messages:
             if message.uniq_key in recent or message.uniq_key in ahead:
-                return self._look_closely(plan, born_ms)
+                return self._look_closely(plan, born_ms, only_ahead=only_ahead)
         return None
 
-    def _look_closely(self, plan: SendPlan, born_ms: int) -> PartlyKnownSend | None:
+    def _look_closely(
+        self, plan: SendPlan, born_ms: int, *, only_ahead: bool
+    ) -> PartlyKnownSend | None:
         """Compare each message with those of its key."""
         ahead, recent = self.ahead, self._repeats.recent_keys
         parts: list[Part] = []
@@ -177,16 +186,16 @@ class KnownSends:
             key = message.uniq_key
             if (key in recent or key in ahead) and not mismatches.are_too_many:
                 asked = requested_by_plan(plan, message)
-                part = self._find_ahead(
-                    plan, key, asked, taken, mismatches=mismatches
-                ) or self._repeats.find(
-                    key,
-                    asked,
-                    born_ms,
-                    any_queue=plan.any_queue,
-                    taken=taken,
-                    mismatches=mismatches,
-                )
+                part = self._find_ahead(plan, key, asked, taken, mismatches=mismatches)
+                if part is None and not only_ahead:
+                    part = self._repeats.find(
+                        key,
+                        asked,
+                        born_ms,
+                        any_queue=plan.any_queue,
+                        taken=taken,
+                        mismatches=mismatches,
+                    )
             if part is not None:
                 taken.add(part.physical_offset if isinstance(part, EarlierSend) else part)
                 if plan.any_queue:

@@ -153,7 +153,9 @@ class Sends:
                 topic.name for topic in plan.creation.topics
             )
             if known is not None and not is_first:
-                found = known.look_back(plan, send.born_ms)
+                # Nor does what stands count behind a deletion that is not decided, though somebody else began it anew.
+                is_deleted = self._commits.deletes(plan.topic)
+                found = known.look_back(plan, send.born_ms, only_ahead=is_deleted)
             if found is not None:
                 rest = found.rest
             if rest.messages:

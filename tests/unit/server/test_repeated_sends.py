@@ -300,6 +300,22 @@ def test_what_is_on_its_way_to_a_topic_that_is_deleted_is_stored_in_the_new_one(
     assert bench.stored() == 1
 
 
+def test_what_stood_before_a_deletion_is_stored_though_another_send_began_the_topic_anew(
+    bench: Bench,
+) -> None:
+    bench.commits.create(Creation(topics=(TopicConfig("TBW102", 4, 4, PERM_ALL),)))
+    first = bench.send("k", b"a", born_ms=5)
+    bench.commit()
+    bench.new_term()
+    bench.commits.stage_control(DeleteTopic("T"))
+    bench.send("other", b"b")
+    again, repeat = bench.send("k", b"a", born_ms=5), bench.send("k", b"a", born_ms=6)
+    bench.commit()
+    assert place(first) != place(again) == place(repeat)
+    assert bench.bodies(again) == [b"a"]
+    assert bench.stored() == 2
+
+
 def test_what_the_old_leader_did_not_bring_through_is_stored(bench: Bench) -> None:
     first = bench.send("k")
     bench.commits.flush()
