@@ -81,6 +81,11 @@ class Catalog:
         """
         self._staged_groups.pop(name, None)
 
+    @property
+    def has_deletions(self) -> bool:
+        """True while the deletion of any topic is staged and not decided."""
+        return bool(self._deletions)
+
     def is_being_deleted(self, name: str) -> bool:
         """Return whether a deletion of a topic is staged and not decided.
 

@@ -94,6 +94,21 @@ class OnCommit(NamedTuple):
     failed: Callable[[DLedgerError], None]
 
 
+class _DeletionNote(NamedTuple):
+    """The waiter by which the catalog hears that a deletion is decided, before anybody else hears of its entry."""
+
+    catalog: Catalog
+    name: str
+
+    def committed(self, _staged: StagedEntry, _place: int) -> None:
+        """See `Waiter`."""
+        self.catalog.deletion_decided(self.name)
+
+    def failed(self, _error: DLedgerError) -> None:
+        """See `Waiter`."""
+        self.catalog.deletion_decided(self.name)
+
+
 _Waiting = tuple[int, Waiter, int, int]
 """Place, waiter, and the end of the waiter's unit: count and bytes of all that was staged up to there. All three
 are counted from `Commits._taken_count` and `_taken_bytes` 0 on. A plain tuple, since one is made for each send."""
@@ -198,9 +213,7 @@ class Commits:
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
-            # Notify the catalog before the requester.
-            decided = partial(self._catalog.deletion_decided, command.name)
-            self.wait(place, OnCommit(lambda _staged, _place: decided(), lambda _error: decided()))
+            self.wait(place, _DeletionNote(self._catalog, command.name))
         elif isinstance(command, DeleteGroup):
             self._catalog.note_group_deletion(command.name)
         return place
@@ -383,7 +396,7 @@ class Commits:
             f"{self._flying_count} records of {self._flying_bytes} bytes are in flight"
         )
         if isinstance(outcome, Committed):
-            for place, waiter, _, _ in flight.waiters:
+            for place, waiter, _, _ in self._deletions_first(flight.waiters):
                 waiter.committed(flight.staged, place - flight.first)
         else:
             self._fail(flight.waiters, outcome.error)
@@ -400,5 +413,11 @@ class Commits:
                 len(each[1].ends) if isinstance(each[1], RecordRun) else 1 for each in waiters
             )
             _log.info("%d requests were not confirmed: %s", count, error)
-        for _, waiter, _, _ in waiters:
+        for _, waiter, _, _ in self._deletions_first(waiters):
             waiter.failed(error)
+
+    def _deletions_first(self, waiters: list[_Waiting]) -> list[_Waiting]:
+        """Return these in their order, but that of deletions first: whoever goes on finds the tables as they are."""
+        if not self._catalog.has_deletions:
+            return waiters
+        return sorted(waiters, key=lambda each: not isinstance(each[1], _DeletionNote))

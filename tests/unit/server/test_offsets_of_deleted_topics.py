@@ -157,3 +157,22 @@ def test_a_pop_behind_a_deletion_on_its_way_gives_what_the_new_topic_has() -> No
     popped = bench.pop()
     bench.commit()
     assert popped.bodies == [b"new %d" % number for number in range(AGAIN)]
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_pop_that_waits_for_a_claim_goes_on_though_its_topic_is_deleted_in_the_same_entry(
+    *, is_lost: bool
+) -> None:
+    """The end of the claim is heard of first, when nothing is on its way any more."""
+    bench = PopBench(queues=1)
+    bench.send(b"old")
+    claims, waits = bench.start(pollTime="1000"), bench.start(pollTime="1000")
+    bench.leader.commits.stage_control(DeleteTopic("T"))
+    bench.leader.commits.flush()
+    if is_lost:
+        bench.leader.log.lose()
+        assert claims.frames == waits.frames == [], "both may be asked again"
+    else:
+        bench.leader.log.commit()
+        assert claims.bodies == [b"old"]
+        assert waits.code == ResponseCode.TOPIC_NOT_EXIST
