@@ -373,7 +373,7 @@ class Engine:
     def _may_check_history(self, request: AppendRequest) -> bool:
         """Check a request; return False if that cannot be done now: then it is lost, as the network may lose it."""
         try:
-            check_history(self.log, request, self._node_id)
+            check_history(self.log, request, self._node_id, term=self.node.term)
         except OSError as error:
             self._damage.shortage.judge(f"entry {request.prev_index}", error)
             return False

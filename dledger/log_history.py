@@ -9,7 +9,7 @@ from dledger.codec.chain import expected_chain_crc
 from dledger.codec.entry import chain_crc
 from dledger.errors import CorruptionError, ForkedError
 from dledger.raft.entry import Entry
-from dledger.raft.ids import EntryId, Index, NodeId
+from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.log_layout import LogLayout
 from dledger.raft.membership import MembershipFormatError, configuration_in
 from dledger.raft.messages import AppendRequest
@@ -17,7 +17,9 @@ from dledger.storage.read_errors import is_shortage
 from dledger.storage.segmented_log import SegmentedLog
 
 
-def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) -> None:
+def check_history(
+    log: SegmentedLog, request: AppendRequest, node_id: NodeId, *, term: Term
+) -> None:
     """Refuse entries of another history: in one group those of one index and term have one chain CRC.
 
     Stores that were run apart may both have led a term, and then index and term say nothing.
@@ -26,6 +28,7 @@ def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) ->
         log: of this node.
         request: from whoever leads.
         node_id: of this node, for the error.
+        term: of this node.
 
     Raises:
         ForkedError: they are of another history.
@@ -36,6 +39,8 @@ def check_history(log: SegmentedLog, request: AppendRequest, node_id: NodeId) ->
     layout, held = log.layout, _last_held(log.layout, request)
     prev = request.prev_index
     if held is not None and held.index >= layout.first_index - 1:
+        if held.index < layout.first_index and request.term < term:
+            return  # of a leader who was deposed: others may have been committed there, and forgotten, since
         place, is_same = held.index, log.chain_crc_of(held.index) == chain_crc(held)
     elif held is None and prev >= layout.first_index - 1:
         if layout.term_of(prev) != request.prev_term:

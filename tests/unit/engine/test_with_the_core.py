@@ -7,10 +7,12 @@ from random import Random
 import pytest
 from msgspec.structs import replace
 
+from dledger.codec.entry import chain_crc
 from dledger.engine import Engine
 from dledger.errors import (
     ForkedError,
 )
+from dledger.log_history import check_history
 from dledger.raft.effects import (
     AppendEntries,
     Committed,
@@ -25,8 +27,11 @@ from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
 )
+from dledger.storage.scan import ChainEnd
+from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.engine.scripted import (
+    N0,
     N1,
     START,
     alone,
@@ -112,3 +117,23 @@ def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
     for first, prev_term in ((1, 0), (2, 1), (3, 2)):
         engine.step(request(own, first, prev_term), 3)
     assert engine.failure is None
+
+
+@pytest.mark.parametrize("before_first", [2, 3])
+def test_what_a_deposed_leader_still_sends_from_before_the_start_is_no_other_history(
+    before_first: int,
+) -> None:
+    """Other entries were committed there since, in a later term, and forgotten; the answer has to tell it that term."""
+    source = scripted()
+    give(source, AppendEntries(tuple(entry(index, body=b"x") for index in (1, 2, 3))))
+    theirs = tuple(source.log.entries(Index(1), Index(4)))
+    log = SegmentedLog.open(SimDisk(Random(1)), segment_size_bytes=4096)
+    place = theirs[before_first - 1].end_position
+    same_crc = chain_crc(theirs[before_first - 1])
+    request = AppendRequest(Term(1), N1, Index(0), Term(0), theirs, Index(0), 1)
+    log.begin_after(ChainEnd(Index(before_first), Term(2), place, same_crc ^ 1))
+    check_history(log, request, N0, term=Term(2))
+    with pytest.raises(ForkedError, match=f"up to {before_first} are not"):
+        check_history(log, replace(request, term=Term(2)), N0, term=Term(2))
+    log.begin_after(ChainEnd(Index(before_first), Term(1), place, same_crc))
+    check_history(log, request, N0, term=Term(1))
