@@ -112,6 +112,7 @@ class Snapshotter:
         self._is_wanted = False
         self._whole: list[tuple[SnapshotFile, WholeSnapshot]] = []
         self._verifying = trio.Lock()
+        self._read_count = 0
         self._lent_until_s: dict[Index, float] = {}
         self.taken_count = 0
         self.pause_ms = 0.0
@@ -258,7 +259,7 @@ class Snapshotter:
         What somebody fetches is kept until he has it: where much is sent two more are taken before a large one has
         come, and a fetch that began anew each time would never end.
         """
-        self._whole = [pair for pair in self._whole if self._is_kept(pair[0])]
+        self._forget_gone()
         begun = [whole for each, whole in self._whole if each.meta.index == index]
         whole = begun[-1] if begun and offset else None
         if whole is None:
@@ -297,11 +298,15 @@ class Snapshotter:
         """Return the newest snapshot, read whole, once, before anybody gets it; None: a damaged one is given up.
 
         One that cannot be read now, for want of descriptors or memory, is read when somebody asks again. Who asks again
-        while it is read, since that takes longer than he waits for an answer, waits for the same reading.
+        while it is read, since that takes longer than he waits for an answer, waits for the same reading, and takes
+        what it gives though a newer one has come: where much is sent one comes during each reading.
         """
+        read_count = self._read_count
         async with self._verifying:
             newest = self.newest
             known = self._whole_of(newest)
+            if known is None and self._read_count != read_count and self._whole:
+                known = self._whole[-1][1]
             if newest is None or known is not None:
                 return known
             self._lend(newest.meta.index, math.inf)
@@ -312,8 +317,14 @@ class Snapshotter:
                 return None
             finally:
                 self._lend(newest.meta.index, now_s())  # who wants to have it says so next
+            self._forget_gone()
             self._whole.append((newest, whole))
+            self._read_count += 1
             return whole
+
+    def _forget_gone(self) -> None:
+        """Forget what was read of snapshots that are not kept any more."""
+        self._whole = [pair for pair in self._whole if self._is_kept(pair[0])]
 
     def _not_whole(self, snapshot: SnapshotFile, error: CorruptionError | OSError) -> None:
         """Give up a snapshot that is damaged; note what keeps it from being read now."""

@@ -24,7 +24,7 @@ from dledger.runtime.clock import now_s
 from dledger.runtime.snapshot_fetch import SnapshotFetch
 from dledger.runtime.snapshotting import LENT_S, SnapshotPart
 from dledger.state_machine import KeptPart
-from dledger.storage.snapshots import SnapshotCopy, SnapshotFile, SnapshotStore
+from dledger.storage.snapshots import KEPT_COUNT, SnapshotCopy, SnapshotFile, SnapshotStore
 from dledger.storage.whole_snapshot import WholeSnapshot
 from dledger.testing.sim_disk import SimDisk
 from tests.unit.runtime.conftest import Group, Member, wait_until
@@ -231,8 +231,23 @@ async def test_who_asks_again_while_a_snapshot_is_read_waits_for_the_same_readin
             for _ in range(3):  # it stays, however many come
                 await fill_and_take(group, 1)
             goes_on.set()
-        assert [each.meta.index for each in read] == [first, snapshotter.index]
-        assert sorted(part.index for part in parts)[0] == first
+        assert snapshotter.index > first
+        assert [each.meta.index for each in read] == [first]
+        assert [part.index for part in parts] == [first] * 3
+        assert (await snapshotter.part(NO_INDEX, 0)).index == snapshotter.index
+
+
+async def test_what_was_read_whole_is_forgotten_with_its_snapshot(open_group: OpenGroup) -> None:
+    """Where nobody fetches, too: a node without room on its disk asks each second whether the newest one is whole."""
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=KeptBodies())
+        source = await fill_and_take(group)
+        snapshotter = source.server.reader.snapshotter
+        assert snapshotter is not None
+        for _ in range(4):
+            assert await snapshotter.whole_index() == snapshotter.index
+            await fill_and_take(group, 1)
+        assert len(snapshotter._whole) <= KEPT_COUNT
 
 
 async def test_without_a_snapshot_or_with_an_older_one_nothing_happens(
