@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import traceback
+from collections.abc import Generator
 from pathlib import Path
 from time import monotonic, sleep  # tests replace what `time` has
 from typing import Any
@@ -44,10 +45,10 @@ def _end(name: str, limit_s: float, stderr: int) -> None:
     else:
         _stacks_path(run_id, os.environ["PYTEST_XDIST_WORKER"]).write_text(text)
     for children in Path("/proc/self/task").glob("*/children"):
-        for pid in children.read_text().split():
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(int(pid), signal.SIGKILL)
-    os._exit(1)
+        with contextlib.suppress(OSError):  # the thread has ended meanwhile
+            for pid in children.read_text().split():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
 
 
 class Watch:
@@ -72,7 +73,10 @@ class Watch:
             sleep(LOOK_S)
             test = self._test
             if test is not None and monotonic() > test[0]:
-                _end(*test[1:], self._stderr)
+                try:
+                    _end(*test[1:], self._stderr)
+                finally:  # also where nothing can be written: it would hang, and all after it unwatched
+                    os._exit(1)
 
 
 _WATCH = pytest.StashKey[Watch]()
@@ -86,10 +90,22 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_timeout_set_timer(item: Any, settings: Any) -> bool:
     """Stands for the timer of pytest-timeout, whose stacks go where xdist shows nothing."""
-    watch = item.config.stash[_WATCH]
-    watch.begin(item.nodeid, settings.timeout)
-    item.cancel_timeout = watch.end
+    item.config.stash[_WATCH].begin(item.nodeid, settings.timeout)
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Watch a test to its end: pytest-timeout does so until it fails, and what it has opened is closed after that."""
+    try:
+        return (yield)
+    finally:
+        item.config.stash[_WATCH].end()
+
+
+def pytest_enter_pdb(config: pytest.Config) -> None:
+    """Watch no more: who looks at a test with a debugger takes the time that it takes."""
+    config.stash[_WATCH].end()
 
 
 def pytest_handlecrashitem(report: Any) -> None:

@@ -31,6 +31,26 @@ def test_stuck():
 
 def test_behind(): pass
 """
+HANGING_AS_IT_IS_CLOSED = """
+import threading
+
+import pytest
+
+@pytest.fixture
+def stuck():
+    yield
+    threading.Event().wait()
+
+def test_stuck(stuck):
+    raise AssertionError
+"""
+LOOKED_AT = """
+import time
+
+def test_looked_at():
+    breakpoint()
+    time.sleep(4)
+"""
 
 
 @pytest.mark.parametrize("workers", [0, 1, 2])
@@ -57,3 +77,32 @@ def test_a_test_that_hangs_ends_by_name(tmp_path: Path, workers: int) -> None:
     assert poll(lambda: not of_child.exists() or not of_child.read_bytes(), 10)
     if workers:
         assert "1 failed, 2 passed" in said
+
+
+def _run(tmp_path: Path, code: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+    (tmp_path / "test_one.py").write_text(code)
+    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 2\n")
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest"),
+            *("-p", "tests.conftest", "-p", "tests.hangs", "-n", "0"),
+        ],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(ROOT)},
+        input=typed,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+
+
+def test_a_test_that_has_failed_is_watched_while_its_fixtures_end(tmp_path: Path) -> None:
+    ended = _run(tmp_path, HANGING_AS_IT_IS_CLOSED)
+    assert ended.returncode == 1
+    assert "test_one.py::test_stuck did not end within 2 s" in ended.stderr
+
+
+def test_a_test_that_is_looked_at_with_a_debugger_is_left_alone(tmp_path: Path) -> None:
+    ended = _run(tmp_path, LOOKED_AT, typed="continue\n")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
