@@ -371,14 +371,16 @@ class Lane:
                     if self._on_request is not None and self._wire is not None:
                         self._on_request(self._wire, frame)
                     continue
-                pending = self._in_flight.pop(answer.opaque, None)
+                pending = self._in_flight.get(answer.opaque)
                 if pending is None:
                     continue  # its deadline has passed
-                self._in_flight_bytes -= len(pending.frame)
                 status = SEND_STATUS.get(answer.code)
+                is_stored = status is not None and answer.fields is not None
+                if is_stored and pending.note is not None:  # may raise: then it is still in flight
+                    pending.note.answered(frame.header, self.address or "")
+                del self._in_flight[answer.opaque]
+                self._in_flight_bytes -= len(pending.frame)
                 if status is not None and answer.fields is not None:
-                    if pending.note is not None:
-                        pending.note.answered(frame.header, self.address or "")
                     self._end_stored(pending, status, answer.fields)
                     stored.append(pending)
                 else:

@@ -64,7 +64,7 @@ class SendNote:
         """
         try:
             stamps = _decode(header).fields or _Stamps()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
             raise ConnectionLostError(f"the answer to a send cannot be read: {error}") from error
         self.region = stamps.region or DEFAULT_REGION
         self.is_on = stamps.trace_on != "false"

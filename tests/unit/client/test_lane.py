@@ -8,11 +8,12 @@ import anyio
 import msgspec
 import pytest
 
-from dledger_mq import MessageQueue
+from dledger_mq import Message, MessageQueue
 from dledger_mq.client import lane as lanes
 from dledger_mq.client.errors import ConnectionLostError, SendRefusedError
 from dledger_mq.client.lane import Lane, PendingSend
 from dledger_mq.client.send_frames import decode_answer
+from dledger_mq.client.send_notes import SendNote
 from dledger_mq.net.loop import current_loop
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import FLAG_RESPONSE
@@ -122,6 +123,26 @@ async def test_a_request_of_the_broker_is_no_answer_to_the_send_that_has_its_num
 def test_an_answer_that_cannot_be_read_is_a_lost_connection(header: bytes) -> None:
     with pytest.raises(ConnectionLostError, match="cannot be read"):
         decode_answer(Frame(0, header, b""))
+
+
+@pytest.mark.parametrize("region", [b'"\xff"', b"5"], ids=["not UTF-8", "no text"])
+async def test_a_traced_send_whose_answer_cannot_be_noted_is_in_flight_still(
+    wire: NotingWire, region: bytes
+) -> None:
+    lane = Lane("b", SlowFinder(), ignore, current_loop())
+    send = pending(1)
+    send.note = SendNote((Message("T", b"x"),), 0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(lane.run)
+        lane.submit(send)
+        await until(lambda: bool(wire.sent and wire.receive))
+        header = b'{"code":0,"opaque":1,"flag":1,"extFields":{"MSG_REGION":%b}}' % region
+        assert wire.receive is not None
+        with pytest.raises(ConnectionLostError, match="cannot be read"):
+            wire.receive([Frame(0, header, b"")])
+        assert lane.pending_count == 1
+        tasks.cancel_scope.cancel()
+    assert send.is_done
 
 
 async def test_a_lane_that_has_ended_refuses_what_comes_later(wire: NotingWire) -> None:
