@@ -14,6 +14,7 @@ import msgspec
 
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import read_object, write_json
+from dledger_mq.remoting.topic_config import Int32
 
 LEADER_ID: Final = 0
 """The broker id under which clients look for the one that takes writes."""
@@ -121,10 +122,10 @@ class _BrokerIn(msgspec.Struct, rename="camel"):
 
 class _QueueIn(msgspec.Struct, rename="camel"):
     broker_name: str
-    perm: int = 6
-    read_queue_nums: int = 0
-    topic_sys_flag: int = 0
-    write_queue_nums: int = 0
+    perm: Int32 = 6
+    read_queue_nums: Int32 = 0
+    topic_sys_flag: Int32 = 0
+    write_queue_nums: Int32 = 0
 
 
 class _RouteIn(msgspec.Struct, rename="camel"):

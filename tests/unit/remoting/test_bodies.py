@@ -344,3 +344,10 @@ def test_a_registration_with_numbers_that_no_client_can_read_is_none() -> None:
     body = json.dumps({"topicConfigSerializeWrapper": wrapper}).encode()
     with pytest.raises(BodyError):
         decode_registration(body, ext={}, version=409)
+
+
+def test_a_route_with_numbers_that_java_has_not_is_none() -> None:
+    """Nor can the sum of them be written: it has more digits than Python prints."""
+    queues = b'{"brokerName":"b","readQueueNums":' + b"9" * 4300 + b"}"
+    with pytest.raises(BodyError):
+        decode_route(b'{"queueDatas":[' + b",".join([queues] * 20) + b"]}")
