@@ -23,7 +23,7 @@ from dledger_mq.client.producer import Producer
 from dledger_mq.client.producer_settings import SendChoices
 
 Letter = tuple[Message, SendChoices, float]
-"""A message, the keyword arguments with which `Producer.submit` gets it, and when it was handed over (monotonic)."""
+"""A message, the keyword arguments with which `Producer.submit` gets it, and when it came, on the outbox's clock."""
 
 
 class Outbox:
@@ -44,6 +44,7 @@ class Outbox:
         self._room = threading.BoundedSemaphore(pending_max)
         self._arrived = anyio.Event()
         self._unended = 0
+        self._full_s = 0.0  # so long the producer had no room
         self._all_ended = anyio.Event()
         self._is_closed = False
 
@@ -56,11 +57,15 @@ class Outbox:
         self._room.acquire()
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
-        self._letters.append(((message, choices, time.monotonic()), future))
+        self._letters.append(((message, choices, self._time()), future))
         self._wake(self._notice)
         if self._is_closed:
             self._give_up()
         return future
+
+    def _time(self) -> float:
+        """Return seconds on a clock that stands while the producer has no room: a send is not tried then."""
+        return time.monotonic() - self._full_s
 
     def _notice(self) -> None:
         self._arrived.set()
@@ -99,9 +104,11 @@ class Outbox:
             if timeout_s is None:
                 timeout_s = self._producer.timeout_s
             # Its time runs while those before it wait for their routes: each would add its own time else.
-            choices["timeout_s"] = check_seconds("timeout_s", timeout_s) - (
-                time.monotonic() - put_at
-            )
+            full_since = time.monotonic()
+            await self._producer._wait_for_room()  # noqa: SLF001 - no method for the producer's users
+            self._full_s += time.monotonic() - full_since
+            waited_s = max(0.0, self._time() - put_at)
+            choices["timeout_s"] = check_seconds("timeout_s", timeout_s) - waited_s
             pending = await self._producer.submit(message, **choices)
         except Exception as error:  # noqa: BLE001 - also what the application's own hooks raise
             self._end(future, error)

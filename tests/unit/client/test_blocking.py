@@ -29,6 +29,7 @@ from dledger_mq import (
     MessageQueue,
     NameServersUnreachableError,
     ReceivedMessage,
+    SendOutcomeUnknownError,
     SendRefusedError,
     SendResult,
 )
@@ -122,6 +123,18 @@ def test_futures_share_the_time_in_which_no_route_comes() -> None:
         closing.join(30)
         assert not closing.is_alive()
     assert all(isinstance(one.exception(0), NameServersUnreachableError) for one in futures)
+
+
+async def test_a_future_has_its_time_once_the_producer_has_room(group: FakeGroup) -> None:
+    def work() -> None:
+        with Producer(group.namesrv, "g", pending_bytes_max=1) as producer:
+            producer.send(Message("T", b"the route is known"))
+            group.script.append(IGNORED)
+            first, second = (producer.send_async(Message("T", b"x"), timeout_s=2) for _ in range(2))
+            assert isinstance(first.exception(30), SendOutcomeUnknownError)
+            assert second.result(30).status == "SEND_OK"
+
+    await trio.to_thread.run_sync(work)
 
 
 async def test_a_future_can_be_cancelled_before_its_message_leaves(group: FakeGroup) -> None:
