@@ -77,7 +77,14 @@ class NameServers:
             ClientClosedError: the client was left.
         """
         reasons: list[str] = []
-        answer = await self._ask(code, ext, body, timeout_s=timeout_s, reasons=reasons)
+        first = self._current
+        try:
+            answer = await self._ask(code, ext, body, timeout_s=timeout_s, reasons=reasons)
+        except anyio.get_cancelled_exc_class():
+            # Who asks next may have as little time as who gave up: the others would never be asked.
+            if self._current == first:
+                self._current = (first + 1) % len(self.addresses)
+            raise
         if answer is not None:
             if self._are_silent:
                 log.info("name server %s answers", self.current)

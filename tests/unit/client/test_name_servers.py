@@ -81,6 +81,17 @@ async def test_a_silent_one_costs_the_hesitation_and_no_more(
     assert await scripted.ask() == ("a:1", pytest.approx(HESITATION_S))
 
 
+async def test_those_who_have_less_time_than_the_hesitation_ask_others_in_the_end(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scripted = Scripted("silent", "silent", "answers")
+    for _ in range(2):
+        with trio.move_on_after(HESITATION_S / 2) as scope:
+            await scripted.ask()
+        assert scope.cancelled_caught
+    assert await scripted.ask() == ("c:1", 0.0)
+
+
 async def test_one_that_fails_is_left_at_once(autojump_clock: trio.testing.MockClock) -> None:
     scripted = Scripted("breaks", "breaks", "answers")
     assert await scripted.ask() == ("c:1", 0.0)
