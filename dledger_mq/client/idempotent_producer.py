@@ -137,7 +137,7 @@ class IdempotentProducer(Producer):
         deadline = self._deadline(timeout_s)
         if not session.routes.knows(queue.broker_name):
             await self._publish_queues(queue.topic, deadline - self._now())
-        await self._wait_for_room()
+        await self.wait_for_room()
         sink_batch = f"{batch_id} {sink_id}"
         pending = self._maker.rows(rows, queue, sink_batch=sink_batch, deadline=deadline)
         self._enter(pending, at_once=False)

@@ -105,7 +105,7 @@ class Outbox:
                 timeout_s = self._producer.timeout_s
             # Its time runs while those before it wait for their routes: each would add its own time else.
             full_since = time.monotonic()
-            await self._producer._wait_for_room()  # noqa: SLF001 - no method for the producer's users
+            await self._producer.wait_for_room()
             self._full_s += time.monotonic() - full_since
             waited_s = max(0.0, self._time() - put_at)
             choices["timeout_s"] = check_seconds("timeout_s", timeout_s) - waited_s

@@ -276,7 +276,7 @@ class Producer(Lifetime):
                 message.topic, queue=queue, key=key, selector=selector, deadline=deadline
             )
         if self._is_full():
-            await self._wait_for_room()
+            await self.wait_for_room()
         return await self._carry_out(self._maker.single(message, target, deadline=deadline))
 
     async def submit(
@@ -301,7 +301,7 @@ class Producer(Lifetime):
                 message.topic, queue=queue, key=key, selector=selector, deadline=deadline
             )
         if self._is_full():
-            await self._wait_for_room()
+            await self.wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline)
         self._enter(pending, at_once=False)
         return pending
@@ -397,7 +397,7 @@ class Producer(Lifetime):
         target = await self._choose(
             messages[0].topic, queue=queue, key=key, selector=selector, deadline=deadline
         )
-        await self._wait_for_room()
+        await self.wait_for_room()
         return self._maker.batch(messages, target, deadline=deadline)
 
     def _checked_batch(self, messages: Sequence[Message]) -> list[Message]:
@@ -437,7 +437,7 @@ class Producer(Lifetime):
         target = await self._choose(
             message.topic, queue=queue, key=key, selector=selector, deadline=deadline
         )
-        await self._wait_for_room()
+        await self.wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, is_oneway=True)
         self._enter(pending, at_once=True)
         await pending.wait()
@@ -474,7 +474,7 @@ class Producer(Lifetime):
         try:
             with anyio.move_on_after(deadline - self._now()):
                 await session.make_known(target.broker_name)
-            await self._wait_for_room()
+            await self.wait_for_room()
             pending = self._maker.single(question.message, target, deadline=deadline)
             return await self._reply_to(question, pending, deadline, left_s)
         finally:
@@ -634,7 +634,8 @@ class Producer(Lifetime):
     def _is_full(self) -> bool:
         return self._pending >= self.pending_max or self._pending_bytes >= self._pending_bytes_max
 
-    async def _wait_for_room(self) -> None:
+    async def wait_for_room(self) -> None:
+        """Wait until fewer messages and bytes are pending than there may be: every send does, before it is tried."""
         while self._is_full():
             if self._room is None:
                 self._room = anyio.Event()

@@ -176,7 +176,7 @@ class TransactionProducer(Producer):
         target = await self._choose(
             message.topic, queue=queue, key=key, selector=selector, deadline=deadline
         )
-        await self._wait_for_room()
+        await self.wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, half_properties=more)
         self._local.add(pending.unique_key)
         try:
