@@ -115,7 +115,7 @@ def test_signed_messages_come_and_go(signing: ForeignClient, guarded: GuardedGro
         produced += found
     consumed = signing.run(
         "consume", "--topic", topic, "--group", topic, "--count", str(len(produced)),
-        "--timeout", "200", *keys,
+        "--timeout", "200", "--linger", "2", *keys,  # a library notes what was consumed after its listener is back
     )  # fmt: skip
     assert Counter(received(consumed)) == Counter(produced)
 
