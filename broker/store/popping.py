@@ -109,9 +109,8 @@ def _pop(state: PopTables, command: control.PopMessages, now_ms: StoreTimeMs) ->
         # Also without a message: the log may have forgotten all up to there, and who is moved nowhere tries again.
         state.offsets.take(*key, command.end)
     if outcome.popped_ms and not command.is_ordered:
-        pops.follow_attempt(
-            key, ""
-        )  # a repeat of an earlier one in order would take this one's messages, too
+        # A repeat of an earlier one in order would take this one's messages, too.
+        pops.follow_attempt(key, "")
     return outcome
 
 

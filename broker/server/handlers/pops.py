@@ -285,9 +285,8 @@ class PopRequests:
         first = self._pick(count) if count else 0
         if fields.is_ordered and fields.attempt_id:
             had = self._state.pops.queue_of_attempt(fields.group, fields.topic, fields.attempt_id)
-            first = (
-                first if had is None else had
-            )  # what a lost answer handed out waits for nobody else
+            if had is not None:  # what a lost answer handed out waits for nobody else
+                first = had
         return [QueueId((first + step) % count) for step in reversed(range(count))]
 
     # Claiming.
