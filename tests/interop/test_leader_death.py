@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from jepsen.processes import poll
@@ -20,6 +23,26 @@ from tests.interop.conftest import (
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 KEEP_THE_QUEUE = ("node", "ours")
+CPP_BEGAN_AT_THE_END = re.compile(
+    r"maxOffset of mq:MessageQueue \[topic=(\S+), brokerName=\S+, queueId=(\d+)\] is:(\d+)"
+)
+
+
+def skipped_by_cpp(log_folder: Path, topic: str) -> set[tuple[int, int]]:
+    """Queue ids and offsets before the places where the C++ library began at a queue's end, as it says in its log.
+
+    Up to release 1.2.3 a request fails at once while another thread of the library connects to the same broker
+    (apache/rocketmq-client-cpp 451). If that is the question for a group's offset, it takes it for "there is none".
+    """
+    said = "".join(path.read_text() for path in log_folder.rglob("*rocketmq-cpp.log*"))
+    if "response is null" not in said:  # a refusal of ours would stand there with its reason
+        return set()
+    return {
+        (int(queue), offset)
+        for name, queue, end in CPP_BEGAN_AT_THE_END.findall(said)
+        if name == topic
+        for offset in range(int(end))
+    }
 
 
 @pytest.mark.parametrize(
@@ -37,7 +60,7 @@ KEEP_THE_QUEUE = ("node", "ours")
     ids=["cpp", "go", "node", "ours", "java-4.9.8", "java-4.9.8-async", "java-5.3.3"],
 )
 def test_nothing_acknowledged_is_lost_when_the_leader_dies(
-    group: RunningGroup, name: str, client: ForeignClient, more: tuple[str, ...]
+    group: RunningGroup, name: str, client: ForeignClient, more: tuple[str, ...], tmp_path: Path
 ) -> None:
     """The client's route still names the dead node; once that is back it forwards.
 
@@ -69,8 +92,9 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         assert poll(lambda: len(sent(said.lines)) > before + 30, WAIT_S), "it did not recover"
     lines = said.lines
     acknowledged = set(sent(lines))
+    there = stored(group.namesrv, topic)
+    assert acknowledged <= set(there.values()), "lost"
     if client.kind != "cpp":
-        there = stored(group.namesrv, topic)
         of_queues = {(queue, body) for (queue, _), body in there.items()}
         assert len(there) == len(of_queues), "stored twice in one queue"
         if client.kind in KEEP_THE_QUEUE:
@@ -78,11 +102,18 @@ def test_nothing_acknowledged_is_lost_when_the_leader_dies(
         for line in lines:
             if line.get("status", "ERROR") != "ERROR":
                 assert there[line["queue_id"], line["queue_offset"]] == line["body_sha1"]
+    logged = ("--log-dir", str(tmp_path)) if client.kind == "cpp" else ()
     consumer = client.start(
-        "consume", "--topic", topic, "--group", name, "--count", "10000", "--timeout", "600", *fast,
+        "consume", "--topic", topic, "--group", name, "--count", "10000", "--timeout", "600", *fast, *logged,
     )  # fmt: skip
+
+    def missing() -> set[tuple[int, int]]:
+        came = set(received(consumed.lines))
+        places = {place for place, body in there.items() if body in acknowledged - came}
+        return places - skipped_by_cpp(tmp_path, topic)
+
     with Listener(consumer) as consumed:
-        assert poll(lambda: acknowledged <= set(received(consumed.lines)), WAIT_S)
+        assert poll(lambda: not missing(), WAIT_S), missing()
 
 
 def test_delayed_messages_come_once_whoever_leads_when_they_are_due(
