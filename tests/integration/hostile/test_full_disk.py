@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import re
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -27,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 DISK_MIB = 24
 SEGMENT_BYTES = 2 << 20
+ROOM_BYTES = 64 * 1024
 
 # A leader that sees its disk nearly full refuses, and those of a majority that have met their end do.
 FULL = re.compile(r"the disks of .* are full|the disk is nearly full \(.* in use\)")
@@ -67,11 +67,13 @@ def group(tmp_path: Path) -> Iterator[RunningGroup]:
 
 
 def fill(folder: Path) -> Path:
-    """Leave less room than the next segment needs."""
+    """Leave less room than the next segment needs, also while a node writes."""
     ballast = folder / "ballast"
-    free = shutil.disk_usage(folder).free
-    with ballast.open("wb") as file:
-        file.write(b"\0" * max(0, free - 64 * 1024))
+    piece = b"\0" * ROOM_BYTES
+    with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        while file.write(piece) == len(piece):
+            pass
+    os.truncate(ballast, max(0, ballast.stat().st_size - ROOM_BYTES))
     return ballast
 
 
