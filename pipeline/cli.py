@@ -22,6 +22,7 @@ from dledger_mq.client.tls import tls_for_all
 from pipeline.errors import EXIT_FOUND, EXIT_INCONCLUSIVE, PipelineError
 from pipeline.jobs import JOBS, Job, load
 from pipeline.jobs.context import JobContext
+from pipeline.jobs.environment import PACKAGES
 
 EXIT_INTERRUPTED: Final = 130
 LOG_LEVELS: Final = ("error", "warn", "info", "debug")
@@ -66,6 +67,11 @@ def _report(job: str, error: BaseException) -> int | None:
             return EXIT_FOUND
         case ConfigError():
             return _print_error(job, str(error), EXIT_INCONCLUSIVE)
+        case ModuleNotFoundError(name=str() as module) if module.partition(".")[0] in PACKAGES:
+            package = module.partition(".")[0]
+            # Some jobs need no Spark, but all that is read of a log is read into its arrays.
+            text = f"{package} is not installed: the extra `spark` brings it (docs/installing.md)"
+            return _print_error(job, text, EXIT_INCONCLUSIVE)
         case OSError() | DLedgerError() | ClientError():
             return _print_error(job, str(error), EXIT_FOUND)
         case _:

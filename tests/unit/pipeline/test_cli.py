@@ -92,6 +92,22 @@ def test_a_mistake_of_ours_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> Non
         run(monkeypatch, AssertionError("a bug"))
 
 
+@pytest.mark.parametrize("module", ["numpy", "pyarrow.parquet"])
+def test_a_package_of_the_extra_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], module: str
+) -> None:
+    missing = ModuleNotFoundError(f"No module named {module!r}", name=module)
+    assert run(monkeypatch, missing) == 2
+    package = module.partition(".")[0]
+    said = f"dledger-pipeline fake: {package} is not installed: the extra `spark` brings it"
+    assert capsys.readouterr().err.startswith(said)
+
+
+def test_a_module_of_ours_that_is_missing_is_not_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ModuleNotFoundError):
+        run(monkeypatch, ModuleNotFoundError("No module named 'pipeline.x'", name="pipeline.x"))
+
+
 def test_tables_cut_nothing_off_and_take_no_text_for_markup(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
