@@ -7,11 +7,14 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from broker.node.config import MACHINES_MAX
+from jepsen.checkers.groups import check_groups, check_groups_of_keys
+from jepsen.checkers.results import CheckResult
 from jepsen.clients import cpp, java
 from jepsen.guards import Guard
+from jepsen.history.ops import Op
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.registry import UnknownFaultError, named
 from jepsen.systems.api import NETWORKS, Network, Subject, SubjectMaker, SystemOptions
@@ -50,6 +53,13 @@ class UnknownNameError(ValueError):
     """The command line names something that there is not; the message lists what there is."""
 
 
+class GroupsChecker(Protocol):
+    """A checker of a history of several broker groups."""
+
+    def __call__(self, ops: Sequence[Op], *, groups: int) -> CheckResult:
+        """Judge the history by group; `groups` is how many there are."""
+
+
 @dataclass(frozen=True, slots=True)
 class WorkloadEntry:
     """A workload and the systems that it runs on.
@@ -63,6 +73,7 @@ class WorkloadEntry:
         lacking: says what this machine lacks for it, None when it can be run.
         shares_groups: whether it works on machines that share several broker groups.
         signs: whether all of its clients can show an account, and speak TLS.
+        check_groups: says whether each of several broker groups was put to use.
     """
 
     make: Callable[[int], Workload]
@@ -73,6 +84,7 @@ class WorkloadEntry:
     lacking: Callable[[], str | None] = lambda: None
     shares_groups: bool = True
     signs: bool = True
+    check_groups: GroupsChecker = check_groups
 
 
 def _broker_systems(folder: Path, options: SystemOptions) -> AbstractContextManager[Subject]:
@@ -107,7 +119,10 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         "raw frames: regrouped, pipelined, given up and made again, one key for several messages",
     ),
     "offsets": WorkloadEntry(
-        OffsetsWorkload, _BROKERS, "consumer offsets committed and asked for at any node"
+        OffsetsWorkload,
+        _BROKERS,
+        "consumer offsets committed and asked for at any node",
+        check_groups=partial(check_groups_of_keys, writes=("commit",)),
     ),
     "log-set": WorkloadEntry(
         LogSetWorkload,

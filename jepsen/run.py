@@ -37,7 +37,6 @@ from jepsen.catalogue import (
 from jepsen.checkers.answers import check_answers
 from jepsen.checkers.availability import check_availability
 from jepsen.checkers.ends import ENDED, check_ends
-from jepsen.checkers.groups import check_groups
 from jepsen.checkers.judging import judge
 from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.recovery import HEALED, check_recovery
@@ -440,7 +439,7 @@ def run_checkers(settings: RunSettings) -> list[Checker]:
         check_ends,
     ]
     if settings.groups > 1:
-        checkers.append(partial(check_groups, groups=settings.groups))
+        checkers.append(partial(entry.check_groups, groups=settings.groups))
     if entry.compares_replicas and settings.nodes > 1:
         checkers.append(partial(check_replicas, replicas=settings.nodes, groups=settings.groups))
     return checkers

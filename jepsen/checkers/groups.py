@@ -10,18 +10,22 @@ Counted by group are messages acknowledged there, read there (each once, however
 acknowledged and not read though the queue was drained; messages with a due time and half messages are left out of the
 last. A client that sends a message to another group under a new UNIQ_KEY makes another message of it, which is counted
 as *sent again*. The verdict is unknown when one of the groups acknowledged nothing: what it would have lost was not
-tested.
+tested. A message of a transaction that was read somewhere was acknowledged there.
+
+Where no messages are sent in operations, but keys belong to groups (consumer groups whose offsets are committed in
+one), it is counted what was acknowledged of the keys of each: `check_groups_of_keys`.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from jepsen.checkers.messages import QueueHistory, read_queue_history
+from jepsen.checkers.messages import QueueHistory, operations, read_queue_history
 from jepsen.checkers.results import Anomaly, CheckResult, judged
 from jepsen.history.ops import Op
+from jepsen.history.values import Keyed, TxnAsked, shaped
 
 NAME = "groups"
 
@@ -53,9 +57,45 @@ def check_groups(ops: Sequence[Op], *, groups: int) -> CheckResult:
         "sent_again": sent_again,
         "by_group": {group: asdict(tally) for group, tally in found.items()},
     }
-    used = sum(bool(tally.acknowledged) for tally in found.values())
-    why = "" if used >= groups else f"{used} of {groups} groups acknowledged a message"
+    used = {group for group, tally in found.items() if tally.acknowledged}
+    used |= _with_transactions(ops, history)
+    why = "" if len(used) >= groups else f"{len(used)} of {groups} groups acknowledged a message"
     return judged(NAME, anomalies, counts, why)
+
+
+def _with_transactions(ops: Sequence[Op], history: QueueHistory) -> set[str]:
+    """Return the groups in which messages of transactions were read: that one was prepared there names no queue."""
+    prepared = {
+        shaped(pair.invoke.value, TxnAsked)["key"]
+        for pair in operations(ops)
+        if pair.invoke.f == "txn" and pair.type == "ok"
+    }
+    read = (message for poll in history.polls for message in poll.messages)
+    return {group_of(message.queue) for message in read if message.key in prepared}
+
+
+def check_groups_of_keys(ops: Sequence[Op], *, groups: int, writes: Collection[str]) -> CheckResult:
+    """Count acknowledged writes by the group whose name, with a hyphen, begins the key.
+
+    Args:
+        ops: the history, whose values are [key, argument].
+        groups: how many there are.
+        writes: the operations that something must come of in each group: an answer that there is nothing tests little.
+    """
+    found: Counter[str] = Counter()
+    for pair in operations(ops):
+        if pair.invoke.f in writes and pair.type == "ok":
+            found[str(shaped(pair.invoke.value, Keyed).key).rpartition("-")[0]] += 1
+    counts: dict[str, object] = {
+        "groups": len(found),
+        "acknowledged": found.total(),
+        "by_group": {group: {"acknowledged": found[group]} for group in sorted(found)},
+    }
+    used = len(found)
+    why = (
+        "" if used >= groups else f"{used} of {groups} groups acknowledged a {' or '.join(writes)}"
+    )
+    return judged(NAME, (), counts, why)
 
 
 def group_of(queue: str) -> str:

@@ -6,6 +6,7 @@ from functools import partial
 
 import pytest
 
+from jepsen.catalogue import workload_entry
 from jepsen.checkers.groups import check_groups
 from jepsen.checkers.leaders import check_leaders
 from jepsen.checkers.messages import read_queue_history
@@ -185,3 +186,31 @@ def test_changes_of_leader_are_those_of_all_groups() -> None:
     history.add(OBSERVER, "info", "leader", {"term": 7, "group": "broker-b"}, "n0")
     history.add(OBSERVER, "info", "phase", "healing")
     assert check_leaders(history.ops).counts == {"changes": 2, "terms": 3}
+
+
+def test_transactions_put_to_use_the_groups_in_which_they_are_read() -> None:
+    history = History()
+    for group in GROUPS:
+        history.do(1, "txn", {"key": group, "decision": "commit"}, {})
+        history.poll([0, group], queue=queue(group))
+    assert THREE(history.ops).valid is True
+    history = History()
+    history.do(1, "txn", {"key": "lonely", "decision": "commit"}, {})
+    history.poll([0, "lonely"], queue=queue("broker-a"))
+    assert THREE(history.ops).why_unknown == "1 of 3 groups acknowledged a message"
+
+
+@pytest.mark.parametrize("silent", ["", "broker-c"])
+def test_commits_of_offsets_put_to_use_the_groups_that_take_them(silent: str) -> None:
+    history = History()
+    for number, group in enumerate(GROUPS):
+        name = f"{group}-g{number}"
+        history.do(1, "read", [name, 0], [name, -1])
+        if group == silent:
+            history.do(1, "commit", [name, [3, 0]], type_="fail")
+        else:
+            history.do(1, "commit", [name, [3, 0]], [name, None])
+    result = workload_entry("offsets").check_groups(history.ops, groups=3)
+    why = "2 of 3 groups acknowledged a commit" if silent else ""
+    assert (result.name, result.valid, result.why_unknown) == ("groups", None if why else True, why)
+    assert result.counts["acknowledged"] == (2 if silent else 3)
