@@ -1,8 +1,9 @@
 """Real name servers and brokers as child processes that can be killed, paused, stopped and restarted.
 
-A `Group` owns its processes. Leaving it, by whatever way (an exception, SIGINT, SIGTERM, the end of the
-interpreter), kills every one of them by its process id and nothing else. Each process writes its output
-to a file of its own that survives restarts, so that a failed run can be read afterwards.
+A `Group` owns its processes. Leaving it, by whatever way (an exception, SIGINT, SIGTERM, SIGHUP, the end of the
+interpreter), kills every one of them by its process id and nothing else. What a harness leaves that is killed itself,
+its keeper ends (`keeper.py`). Each process writes its output to a file of its own that survives restarts, so that a
+failed run can be read afterwards.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, TypeVar
 
+from jepsen.keeper import marked
 from jepsen.ports import free_ports
 
 SMALL_SEGMENTS = "mappedFileSizeCommitLog=16777216\nstopForwardSec=0\n"
@@ -29,7 +31,7 @@ disk when it is made: a hundred groups with the default's 256 MiB for each node 
 STOP_PATIENCE_S = 10.0  # after SIGTERM a node hands leadership over and flushes; then SIGKILL
 
 
-STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+STOP_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 T = TypeVar("T")
 
@@ -103,7 +105,7 @@ class Process:
             out.flush()
             self._child = subprocess.Popen(
                 command,
-                env={**os.environ, **self.environment},
+                env={**os.environ, **marked(), **self.environment},
                 stdout=out,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
@@ -265,8 +267,7 @@ class Group:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for process in self.processes():
-            process.kill()
+        kill_all(self.processes())
 
     def __enter__(self) -> Group:
         atexit.register(self.close)
@@ -275,6 +276,13 @@ class Group:
     def __exit__(self, *_: object) -> None:
         self.close()
         atexit.unregister(self.close)
+
+
+def kill_all(processes: Sequence[Process]) -> None:
+    """Kill each of them, also when one cannot be killed; what that raised is raised in the end."""
+    with ExitStack() as stack:
+        for process in processes:
+            stack.callback(process.kill)
 
 
 def wait_listening(processes: Sequence[Process], timeout_s: float) -> None:
@@ -311,10 +319,13 @@ def program(name: str) -> str:
 
 
 def sigterm_as_interrupt() -> None:
-    """Let SIGTERM do what Ctrl-C does, so that context managers end their processes."""
+    """Let SIGTERM, and SIGHUP of a lost terminal, do what Ctrl-C does, so that context managers end their processes."""
     # A shell without job control starts its background jobs with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        # nohup asks not to be ended with the terminal.
+        if number is signal.SIGTERM or signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, lambda _number, _frame: signal.raise_signal(signal.SIGINT))
 
 
 @contextmanager

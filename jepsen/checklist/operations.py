@@ -22,6 +22,7 @@ from dledger.storage.restored import mark_restored
 from dledger.storage.segmented_log import SegmentedLog
 from jepsen.checklist.network_faults import both_ways, shaped
 from jepsen.checklist.stage import Catalogue, SkippedError, Stage
+from jepsen.keeper import marked
 from jepsen.systems.api import CLIENTS, CUT
 
 OPERATIONS: Final = Catalogue()
@@ -114,7 +115,7 @@ async def file_descriptors_run_out(stage: Stage) -> None:
 def busy_machine() -> Iterator[int]:
     """Keep every core busy several times over; yields the number of busy processes."""
     busy = [
-        subprocess.Popen([sys.executable, "-c", "while True: pass"])
+        subprocess.Popen([sys.executable, "-c", "while True: pass"], env={**os.environ, **marked()})
         for _ in range(BUSY_PER_CORE * (os.cpu_count() or 1))
     ]
     try:

@@ -6,6 +6,7 @@ It knows nothing of workloads and histories (`workloads/queue_foreign.py` does).
 
 from __future__ import annotations
 
+import os
 import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Final, Literal
 
 import msgspec
 import trio
+
+from jepsen.keeper import marked
 
 LOG_CHARS: Final = 400
 
@@ -96,6 +99,7 @@ class ForeignProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
+                env={**os.environ, **marked()},
                 start_new_session=True,
             )
         try:

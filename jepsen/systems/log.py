@@ -28,7 +28,7 @@ from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.nemeses.proxy import LOOPBACK, ProxiedMember, ProxyLinks
 from jepsen.nemeses.transfer import hand_over
 from jepsen.ports import free_ports
-from jepsen.processes import Process, program, wait_listening
+from jepsen.processes import Process, kill_all, program, wait_listening
 from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.log_access import Log, Record
 from jepsen.systems.observer import Observer, note_leader
@@ -150,8 +150,7 @@ class PlainLogSystem:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for node in self.nodes:
-            node.kill()
+        kill_all(self.nodes)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until every member accepts connections. Raises NotReadyError, ProcessDiedError."""

@@ -30,7 +30,7 @@ from jepsen.guards import Guards, make_guards
 from jepsen.history.ops import OpLog
 from jepsen.nemeses.namespaces import NamespaceLinks
 from jepsen.ports import free_port_rows
-from jepsen.processes import Process, UnexpectedExit, poll, wait_listening
+from jepsen.processes import Process, UnexpectedExit, kill_all, poll, wait_listening
 from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.brokers import BROKER_CONF, digests_of
 from jepsen.systems.child_ends import ChildEnds
@@ -65,9 +65,11 @@ class Machine(Process):
     def kill(self) -> None:
         """Send SIGKILL to everything, and wait until all of it is gone."""
         self._note_child_ends()
-        self._freeze()
-        _kill_all(self.child_pids())
-        super().kill()
+        try:
+            self._freeze()
+            _kill_all(self.child_pids())
+        finally:
+            super().kill()  # nothing may keep it from starting more, but its end
 
     def crash(self) -> int:
         """Send SIGKILL to what the supervisor runs, which starts it again; returns how many processes."""
@@ -233,8 +235,7 @@ class MachineSystem:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for node in self.nodes:
-            node.kill()
+        kill_all(self.nodes)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until every process accepts connections. Raises NotReadyError, ProcessDiedError."""

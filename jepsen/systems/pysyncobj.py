@@ -22,7 +22,7 @@ from jepsen.history.ops import OBSERVER, OpLog, OpType
 from jepsen.history.outcomes import Outcome
 from jepsen.history.values import shaped
 from jepsen.ports import free_ports
-from jepsen.processes import Process, wait_listening
+from jepsen.processes import Process, kill_all, wait_listening
 from jepsen.systems.api import LinkControl, SystemOptions
 from jepsen.systems.log_access import Log, Record, records_of
 
@@ -110,8 +110,7 @@ class PySyncObjSystem:
 
     def close(self) -> None:
         """Kill what still runs."""
-        for node in self.nodes:
-            node.kill()
+        kill_all(self.nodes)
 
     async def wait_ready(self, timeout_s: float) -> None:
         """Wait until every member accepts connections. Raises NotReadyError, ProcessDiedError."""
