@@ -2,7 +2,8 @@
 
 Over the deaths of leaders, with a deadline: every offset of a range is accounted for before the range ends.
 An answer without a wanted message is no loss as long as the queue still begins before it: a tag filter passes
-messages over, and queues may have gaps. Lost is what lies below the queue's first offset, on every node.
+messages over, and queues may have gaps. Lost is what lies below the queue's first offset, on every node; what the
+leader has forgotten and another node has not is read there.
 """
 
 from __future__ import annotations
@@ -83,8 +84,12 @@ class RangePuller:
         while at < one.end:
             pulled = self._pull(one, at)
             if pulled.min_offset > at:
-                at = self._after_loss(one, at, pulled.min_offset)
-            elif pulled.is_offset_wrong or pulled.next_offset <= at:
+                begins, kept = self._pull_forgotten(one, at, pulled.min_offset)
+                if kept is None:
+                    at = self._after_loss(one, at, begins)
+                    continue
+                pulled = kept
+            if pulled.is_offset_wrong or pulled.next_offset <= at:
                 # That node has not applied what is committed: a new leader soon will have.
                 now = time.monotonic()
                 stuck_since = now if stuck_since is None else stuck_since
@@ -136,16 +141,32 @@ class RangePuller:
         text = f"{one} cannot be read from {at} on: the queue ends at {pulled.max_offset}"
         raise DataLossError(f"{text}, and has for {stuck_s:.0f} s: what was committed is not there")
 
-    def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
-        """Return the offset to continue at when a queue begins after the wanted offset.
+    def _pull_forgotten(
+        self, one: QueueRange, at: int, begins: int
+    ) -> tuple[int, PulledRecords | None]:
+        """Pull what the leader has no more from a node that still has it.
 
-        Retention is each node's own, so another one may still have it.
+        What is forgotten the log says, but a node may be behind in it, or of an older version that keeps more.
+
+        Args:
+            one: the range.
+            at: the offset that is wanted.
+            begins: the queue's first offset at the leader.
+
+        Returns:
+            The first offset that any node has, and an answer that begins with the wanted one; None without one.
         """
         for node in range(NODES_ASKED_ABOUT_LOSS):
             with suppress(ClientError):
-                begins = min(begins, self._ask(one, at, node=node).min_offset)
-            if begins <= at:
-                return at
+                pulled = self._ask(one, at, node=node)
+                if pulled.min_offset > at:
+                    begins = min(begins, pulled.min_offset)
+                elif pulled.next_offset > at and not pulled.is_offset_wrong:
+                    return at, pulled
+        return begins, None
+
+    def _after_loss(self, one: QueueRange, at: int, begins: int) -> int:
+        """Return the offset to continue at when a queue begins after the wanted offset."""
         gone = min(begins, one.end)
         text = f"{one.queue} begins at {begins}: offsets {at} to {gone - 1} of {one} are gone"
         if self._options.fail_on_data_loss:
