@@ -17,8 +17,8 @@ import msgspec
 from jepsen.checkers.messages import operations
 from jepsen.checkers.percentiles import percentile
 from jepsen.checkers.results import Anomaly, CheckResult, judged
-from jepsen.history.ops import NEMESIS, Op, OpLog
-from jepsen.history.values import BEGINS_INJECTION, SendAsked, shaped
+from jepsen.history.ops import Op, OpLog
+from jepsen.history.values import BEGINS_INJECTION, SendAsked, shaped, strike_of
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import FaultSchedule, Pace
 from jepsen.run import BreakerMaker, RunSettings
@@ -99,9 +99,9 @@ def in_rounds(rounds: int) -> BreakerMaker:
 def gaps_ms(ops: Sequence[Op]) -> list[float | None]:
     """Return for each strike the time until the first acknowledgement of a send begun after it. Pure.
 
-    None: no such send was acknowledged before the next strike.
+    None: no such send was acknowledged before the next strike. What began as a strike and struck nothing is none.
     """
-    strikes = [op for op in ops if op.process == NEMESIS and op.value == BEGINS_INJECTION]
+    strikes = _strikes(ops)
     sends = [pair for pair in operations(ops) if pair.invoke.f == SEND and pair.type == "ok"]
     ends = [strike.t_ns for strike in strikes[1:]] + [ops[-1].t_ns + 1 if ops else 0]
     found: list[float | None] = []
@@ -114,6 +114,20 @@ def gaps_ms(ops: Sequence[Op]) -> list[float | None]:
             and pair.completion.t_ns < end_ns
         ]
         found.append((min(acked) - strike.t_ns) / 1e6 if acked else None)
+    return found
+
+
+def _strikes(ops: Sequence[Op]) -> list[Op]:
+    """Return the beginnings of strikes, but for those that are known to have struck nothing."""
+    found: list[Op] = []
+    for op in ops:
+        strike = strike_of(op)
+        if strike is None or strike.get("do") != "inject":
+            continue
+        if op.value == BEGINS_INJECTION:
+            found.append(op)
+        elif found and not strike.get("done") and "broken" not in strike:
+            found.pop()
     return found
 
 

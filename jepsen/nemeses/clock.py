@@ -13,7 +13,7 @@ from typing import Final, Literal, get_args
 import trio
 
 from jepsen.nemeses.api import Fault
-from jepsen.nemeses.preload import attach, control_of, lacking_preload
+from jepsen.nemeses.preload import Control, attach, control_of, lacking_preload
 from jepsen.nemeses.process import is_serving, revive, struck
 from jepsen.systems.api import System
 
@@ -30,6 +30,12 @@ PAST: Final = datetime(1970, 1, 2, tzinfo=UTC)
 FUTURE: Final = datetime(
     2106, 2, 8, tzinfo=UTC
 )  # beyond the last second of an unsigned 32-bit clock
+
+
+def _set_wall(control: Control, offset_s: int) -> None:
+    """Set a wall clock wrong by so much; the monotonic clock goes on, and would go back otherwise."""
+    _, monotonic_ns = control.clocks()
+    control.shift_clocks(realtime_ns=offset_s * SECOND_NS, monotonic_ns=monotonic_ns)
 
 
 class ShiftClocks(Fault):
@@ -69,11 +75,11 @@ class ShiftClocks(Fault):
         match self._kind:
             case "jump":
                 seconds = chance.choice([JUMP_S, -JUMP_S])
-                control.shift_clocks(realtime_ns=seconds * SECOND_NS)
+                _set_wall(control, seconds)
                 return f"the clock of {name} jumps by {seconds} s"
             case "strobe":
                 for at in range(2 * STROBE_ROUNDS):
-                    control.shift_clocks(realtime_ns=0 if at % 2 else JUMP_S * SECOND_NS)
+                    _set_wall(control, 0 if at % 2 else JUMP_S)
                     await trio.sleep(STROBE_S)
                 return f"the clock of {name} jumped by {JUMP_S} s and back {STROBE_ROUNDS} times"
             case "ahead" | "behind":
@@ -87,7 +93,9 @@ class ShiftClocks(Fault):
             case "monotonic":
                 node = system.node(name)
                 node.pause()
-                control.shift_clocks(monotonic_ns=SUSPEND_S * SECOND_NS)
+                realtime_ns, monotonic_ns = control.clocks()
+                monotonic_ns += SUSPEND_S * SECOND_NS  # again and again: no such clock stands still
+                control.shift_clocks(realtime_ns=realtime_ns, monotonic_ns=monotonic_ns)
                 node.resume()
                 return f"{name} was suspended; its monotonic clock went on by {SUSPEND_S} s"
 
@@ -95,14 +103,14 @@ class ShiftClocks(Fault):
         done: list[str] = []
         for node in system.nodes:
             seconds = chance.randint(-SKEW_S, SKEW_S)
-            control_of(system, node.name).shift_clocks(realtime_ns=seconds * SECOND_NS)
+            _set_wall(control_of(system, node.name), seconds)
             done.append(f"{node.name} {seconds:+d} s")
         return f"clocks are off: {', '.join(done)}"
 
     async def _reboot(self, system: System, name: str, offset_s: int) -> None:
         node = system.node(name)
         node.kill()
-        control_of(system, name).shift_clocks(realtime_ns=offset_s * SECOND_NS)
+        _set_wall(control_of(system, name), offset_s)
         node.start()
         # The cure may follow soon, and must not set the clock right before it was read.
         await is_serving(node)

@@ -158,13 +158,17 @@ def lose_segment(store: Path, chance: random.Random) -> str:
 def damage_all(stores: Iterable[Path], chance: random.Random) -> str:
     """Damage entries all over the log, each on one replica only, so that each survives on the others."""
     done: list[str] = []
+    count = 0
     paths = list(stores)
     for number, store in enumerate(paths):
         own = [place for place in settled(entries(store)) if place.index % len(paths) == number]
         struck = chance.sample(own, min(len(own), DAMAGE_ALL_ENTRIES_MAX))
         for place in struck:
             _flip_entry(place, chance)
+        count += len(struck)
         done.append(f"{len(struck)} on {store.name}")
+    if not count:
+        return f"{NOTHING}: no entries that surely are committed"
     return f"damaged entries: {', '.join(done)}; none twice"
 
 

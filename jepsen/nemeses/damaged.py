@@ -85,12 +85,18 @@ class DamageAll(Damaged):
     """Every replica is damaged, each in other entries, so that each entry survives on the others."""
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Kill all nodes, damage their stores and start them."""
+        """Kill all nodes, damage their stores and start them.
+
+        Raises:
+            NothingStruckError: no store had entries that may be damaged yet.
+        """
         self._names = [node.name for node in system.nodes]
         for node in system.nodes:
             node.kill()
         done = damage.damage_all([system.store(name) for name in self._names], chance)
         revive(system.nodes)
+        if done.startswith(damage.NOTHING):
+            raise NothingStruckError(done)
         return done
 
 

@@ -125,13 +125,15 @@ class Limited(Fault):
         return None
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Move the processes into the cgroup."""
+        """Move the processes into the cgroup; nothing when those that it would strike are down."""
+        names = struck(system, self.scope, chance)
+        if not names:
+            return ""
         folder, (file, limit) = hierarchy(self._resource, self._cgroups, self._own)
         remove_left_over(folder)
         self._group = folder / f"jepsen-{os.getpid()}-{self._resource.controller}"
         self._group.mkdir(exist_ok=True)
         (self._group / file).write_text(limit)
-        names = struck(system, self.scope, chance)
         for name in names:
             (self._group / "cgroup.procs").write_text(str(system.node(name).pid))
         return f"{', '.join(names)} have {self._resource.text}"

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from jepsen.nemeses.api import Fault, LinkKind, Scope
+from jepsen.nemeses.api import Fault, LinkKind, NothingStruckError, Scope
 from jepsen.nemeses.namespaces import MTU, NamespaceLinks, lacking_namespaces
 from jepsen.nemeses.partitions import Partition, between, cut_links
 from jepsen.nemeses.process import struck
@@ -199,11 +199,17 @@ class ReplayFrames(_LinkFault):
     links: LinkKind = "proxies"
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Replay on random links, again and again."""
+        """Replay on random links, again and again.
+
+        Raises:
+            NothingStruckError: there was no frame to replay.
+        """
         count = 0
         names = _names(system)
         for _ in range(REPLAY_ROUNDS):
             source, target = chance.sample(names, 2)
             count += links_of(system).replay(source, target, REPLAYED_FRAMES)
             await trio.sleep(REPLAY_PAUSE_S)
+        if not count:
+            raise NothingStruckError("no frames had gone between members that could be replayed")
         return f"replayed {count} old frames between members"

@@ -7,7 +7,7 @@ from typing import Final, Protocol, runtime_checkable
 
 from dledger import DLedgerError
 from jepsen.guards import member_client
-from jepsen.nemeses.api import Fault
+from jepsen.nemeses.api import Fault, NothingStruckError
 from jepsen.nemeses.process import wait_until
 from jepsen.systems.api import System
 
@@ -41,15 +41,20 @@ class Transfer(Fault):
         self._is_struck = False
 
     async def inject(self, system: System, chance: random.Random) -> str:
-        """Ask the leader to hand over, and wait until another node is seen to lead."""
+        """Ask the leader to hand over, and wait until another node is seen to lead.
+
+        Raises:
+            NothingStruckError: it did not hand over, so that clients had nothing to notice.
+        """
         assert isinstance(system, CanHandOver), f"{system} cannot hand leadership over"
         before = system.leader
         try:
             target = await system.hand_over(WAIT_S)
         except DLedgerError as error:
-            return f"{before} did not hand over: {error}"
+            raise NothingStruckError(f"{before} did not hand over: {error}") from error
+        if not await wait_until(lambda: system.leader not in (None, before), WAIT_S):
+            raise NothingStruckError(f"{target} was to lead after {before}, and was not seen to")
         self._is_struck = True
-        await wait_until(lambda: system.leader not in (None, before), WAIT_S)
         return f"{before} handed over to {target}"
 
     async def cure(self, system: System) -> str:

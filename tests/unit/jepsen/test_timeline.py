@@ -145,6 +145,16 @@ def test_a_gap_counts_to_the_first_send_that_began_after_the_strike() -> None:
     assert times_of([]).worst_ms is None
 
 
+def test_what_struck_nothing_is_no_round() -> None:
+    history = History()
+    history.kill(100)
+    history.send(0, 110, 150)
+    history.add(200, NEMESIS, "info", "kill", {"do": "inject"})
+    history.add(201, NEMESIS, "info", "kill", {"do": "inject", "done": "", "missing": "nobody"})
+    history.send(0, 210, 220)
+    assert gaps_ms(history.ops) == [50.0]
+
+
 def test_charts_hold_every_kind_of_thing_and_escape_names() -> None:
     axis = Axis(10_000 * MS)
     spans = [Span("<kill>", 1000 * MS, 2000 * MS, 'killed "n0"', "")]
