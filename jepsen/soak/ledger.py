@@ -3,7 +3,8 @@
 The model: a bag of numbered messages. One that is acknowledged with a place stands there, and nowhere else, until it is
 due. A reader of every queue, from its first offset on, gets each of them once.
 
-    lost         acknowledged, and the readers, who came to the end of every queue, never got it
+    lost         acknowledged, and the readers, who came to the end of every queue, never got it; more of these than
+                 were deleted before a reader came to them
     wrong-place  a reader got it at another place than its acknowledgement names
     twice        a reader got it at two places
     refused      the answer said that it is surely not stored, and a reader got it
@@ -143,14 +144,19 @@ class Ledger:
             is_read_out: the readers have come to the end of every queue; else what they lack may lie before them.
         """
         why, lost = "", self._states.count(_ACKNOWLEDGED)
-        if lost and is_read_out:
+        # What was due and went before a reader came is missing, too, and nobody knows its numbers.
+        skipped = self.counts["deleted_unread"]
+        if lost > skipped and is_read_out:
             first = self._states.index(_ACKNOWLEDGED)
-            self._report("lost", f"{lost} acknowledged messages were never read, first {first}")
+            but = f", of which at most {skipped} were deleted when they were due" if skipped else ""
+            self._report(
+                "lost", f"{lost} acknowledged messages were never read, first {first}{but}"
+            )
         if lost and not is_read_out:
             why = f"{lost} acknowledged messages were not read yet when it ended"
         elif not self.counts["read"]:
             why = "nothing was read"
-        elif skipped := self.counts["deleted_unread"]:
+        elif skipped:
             why = f"{skipped} messages were deleted before a reader came to them"
         counts: dict[str, object] = {**self.counts, "anomalies": self._anomaly_count}
         return judged(NAME, self._anomalies, counts, why)

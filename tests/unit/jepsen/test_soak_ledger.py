@@ -125,6 +125,15 @@ def test_what_was_due_may_go_and_what_goes_unread_proves_nothing() -> None:
     )
 
 
+@pytest.mark.parametrize(("skipped", "valid"), [(0, False), (4, False), (5, None), (7, None)])
+def test_what_was_deleted_unread_is_not_lost(skipped: int, valid: bool | None) -> None:
+    ledger = honest(30)
+    for number in range(ledger.send(5, 1.0), 35):
+        ledger.acknowledge(number, Place(0, number))
+    ledger.skip(skipped)
+    assert ledger.judge().valid is valid
+
+
 def test_many_anomalies_are_counted_and_some_kept() -> None:
     ledger = honest(30)
     read_all(ledger, 30)
