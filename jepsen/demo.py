@@ -10,7 +10,8 @@ every few seconds and started again; then everything is read, and the history is
 those of one group, with a name server beside them.
 
 Exit status: 0 nothing acknowledged was lost, every queue was consumed in order and every other promise was
-kept, 1 something was broken, 2 unknown: something was never acknowledged, or the group did not start.
+kept, 1 something was broken, 2 unknown: something was never acknowledged, the group did not start, or the demo itself
+crashed; 130 interrupted.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import random
 import shutil
 import sys
 import tempfile
+import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,10 +82,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
     sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
-    has_cpp = settings.with_cpp and cpp.install(lambda text: console.print(text, highlight=False))
-    if not has_cpp:
-        console.print("without the C++ client: our own clients alone", highlight=False)
     try:
+        has_cpp = settings.with_cpp and cpp.install(
+            lambda text: console.print(text, highlight=False)
+        )
+        if not has_cpp:
+            console.print("without the C++ client: our own clients alone", highlight=False)
         return demonstrate(settings, run_settings(settings, has_cpp=has_cpp), console)
     except FolderError as error:
         console.print(f"demo: {escape(str(error))}", highlight=False)
@@ -91,6 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         return INTERRUPTED
+    except Exception:  # noqa: BLE001 - the root of the program: a crash of the harness breaks no promise
+        console.print(traceback.format_exc(), markup=False, highlight=False, soft_wrap=True)
+        console.print("the demo has crashed: this proves nothing")
+        return UNKNOWN
 
 
 def run_settings(settings: Settings, *, has_cpp: bool) -> RunSettings:

@@ -399,5 +399,19 @@ def test_a_folder_that_holds_a_run_is_refused(
     assert "holds a run already" in " ".join(capsys.readouterr().out.split())
 
 
+def test_a_crash_of_the_demo_breaks_no_promise(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def crashes(*_: object) -> int:
+        raise OSError("no space left for the report")
+
+    monkeypatch.setattr(demo, "sigterm_as_interrupt", lambda: None)
+    monkeypatch.setattr(demo, "demonstrate", crashes)
+    assert demo.main(["--no-cpp"]) == 2
+    said = capsys.readouterr().out
+    assert "no space left for the report" in said
+    assert "proves nothing" in said
+
+
 def test_an_op_is_needed_for_nothing() -> None:
     assert tallies(story_of(RunResult(settings(), list[Op](), (), (), {}, Path("x")))) == {}
