@@ -449,9 +449,11 @@ def _span(stretch: ManifestRange) -> str:
 def expired_index(store: Store, cutoff_ms: int) -> int:
     """Return the last entry of the last finished segment in which every message was stored before a time.
 
+    Without one that is the entry before the first that the store keeps: what it has lost had expired.
+
     Retention deletes whole segments, and never the one that is written to; so that much is expired.
     """
-    before, expired = store.start, 0
+    before, expired = store.start, int(store.start.index)
     for segment in store.segments[:-1]:
         units = read_index(segment, before).units
         newest = _last_store_ms(segment, units)

@@ -170,6 +170,20 @@ def test_an_archive_that_came_too_late_says_what_is_in_neither(tmp_path: Path) -
         archive.stretches(Store(store_folder), ALL)
 
 
+def test_a_late_log_of_which_nothing_is_expired_is_archived_already(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Retention has deleted what was archived, and what is left is young: the next run has nothing to do."""
+    store_folder, archive_folder = tmp_path / "store", tmp_path / "archive"
+    sealed = whole(store_folder)
+    first = drop_before(store_folder, sealed, 2)
+    write_manifest(archive_folder, manifest(sealed[0], sealed[first.index - 2]))
+    # The records were stored in the time of the test's broker, long ago: nothing of a thousand years' age.
+    arguments = ["--up-to", "end", "--older-than", "365000d", "--json"]
+    assert main(["archive", str(store_folder), str(archive_folder), *arguments]) == 0
+    assert f'"lastIndex": {first.index - 1}' in capsys.readouterr().out
+
+
 def test_files_that_still_have_what_the_queue_has_forgotten_are_equal(tmp_path: Path) -> None:
     """A node gives the bytes of its log back later, and a unit file goes when all of it is forgotten."""
     limits = StateLimits(resident_units_max=8, keep_units_max=1, spill_interval=1)
