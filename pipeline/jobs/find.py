@@ -24,6 +24,8 @@ summary = "find messages in an archive by key, id, place or time, without Spark"
 
 LIMIT_DEFAULT: Final = 20
 BODY_CHARS_MAX: Final = 200
+NUMBER_MAX: Final = 2**63 - 1
+"""What a column of numbers can hold."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -77,6 +79,11 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     message_id = options.id
     if message_id is None and options.topic is None:
         raise PipelineUsageError("a search needs --topic, or --id")
+    for name in ("queue", "offset", "last_offset", "begin", "end", "limit"):
+        number = getattr(options, name)
+        if number is not None and abs(number) >= NUMBER_MAX:
+            option = name.replace("_", "-")
+            raise PipelineUsageError(f"--{option} {number} is no number that an archive can hold")
     if message_id is not None:
         try:
             parse_offset_msg_id(message_id)

@@ -138,6 +138,9 @@ def test_more_than_was_asked_for_is_said(
         ((), "a search needs --topic, or --id"),
         (("-i", "zz"), "looked up by --unique-key"),
         (("-t", "orders", "-c", "0"), "must be above 0"),
+        (("-t", "orders", "-o", str(2**63)), f"--offset {2**63} is no number"),
+        (("-t", "orders", "--begin", "9" * 30), "is no number that an archive can hold"),
+        (("-t", "orders", "-c", str(2**63)), f"--limit {2**63} is no number"),
     ],
 )
 def test_wrong_usage_is_said_in_one_sentence(
