@@ -44,7 +44,7 @@ class VoteTwice(Down):
         """Have a member vote, kill and start it, and ask for its vote again as another candidate.
 
         Raises:
-            NothingStruckError: there are too few members, or the voter never voted.
+            NothingStruckError: there are too few members, or the voter never voted, or cannot be asked again.
             PromiseBrokenError: it voted twice.
         """
         names = [node.name for node in system.nodes]
@@ -71,7 +71,8 @@ class VoteTwice(Down):
             raise NothingStruckError(f"{voter} never voted for {first}")
         node.kill()
         node.start()
-        await is_serving(node)
+        if not await is_serving(node):  # who cannot be asked has refused nothing
+            raise NothingStruckError(f"{voter} voted, was killed, and did not listen again")
         story = f"{voter} voted for {first} in term {term}, was killed,"
         if await _ask(
             group, peers, between=(second, voter), claim=(term, last), timeout_s=REFUSAL_S

@@ -6,6 +6,7 @@ import random
 from typing import cast
 
 import pytest
+import trio.testing
 
 from dledger import Term
 from dledger.raft.ids import EntryId, Index
@@ -58,6 +59,22 @@ async def test_a_member_that_never_votes_was_not_struck(monkeypatch: pytest.Monk
     with pytest.raises(NothingStruckError, match="never voted for"):
         await VoteTwice("vote-twice").inject(cast("System", Members(3)), random.Random(0))
     assert len(asked) == GRANT_ATTEMPTS
+
+
+async def test_a_voter_that_cannot_be_asked_again_has_refused_nothing(
+    monkeypatch: pytest.MonkeyPatch, autojump_clock: trio.testing.MockClock
+) -> None:
+    async def grant(*_: object, **_claimed: object) -> bool:
+        return True
+
+    async def status(*_: object) -> tuple[Term, EntryId]:
+        return Term(3), EntryId(Term(3), Index(7))
+
+    monkeypatch.setattr(votes, "_ask", grant)
+    monkeypatch.setattr(votes, "_status", status)
+    monkeypatch.setattr(Member, "start", lambda _self: None)
+    with pytest.raises(NothingStruckError, match="did not listen again"):
+        await VoteTwice("vote-twice").inject(cast("System", Members(3)), random.Random(0))
 
 
 async def test_a_group_of_two_has_no_second_candidate() -> None:
