@@ -78,7 +78,11 @@ class Settings:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo and return its exit status."""
+    """Run the demo and return its exit status.
+
+    Raises:
+        SystemExit: the demo itself has crashed, with the status for what proves nothing.
+    """
     settings = read_arguments(sys.argv[1:] if arguments is None else arguments)
     sigterm_as_interrupt()
     console = Console(stderr=True) if settings.as_json else Console()
@@ -95,10 +99,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         console.print("interrupted; every process was ended")
         return INTERRUPTED
-    except Exception:  # noqa: BLE001 - the root of the program: a crash of the harness breaks no promise
+    except Exception as error:
         console.print(traceback.format_exc(), markup=False, highlight=False, soft_wrap=True)
         console.print("the demo has crashed: this proves nothing")
-        return UNKNOWN
+        raise SystemExit(UNKNOWN) from error  # the interpreter's own 1 means a broken promise
 
 
 def run_settings(settings: Settings, *, has_cpp: bool) -> RunSettings:

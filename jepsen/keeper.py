@@ -62,6 +62,7 @@ def marked() -> dict[str, str]:
 
 
 def _start() -> _Keeper:
+    """Start the keeper of this process, with a mark that no other harness has."""
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
     # The keeper carries no mark, not even that of a harness around this one: it would be killed before its work.
     environment = {name: text for name, text in os.environ.items() if name != MARK}

@@ -25,7 +25,7 @@ summary = "find messages in an archive by key, id, place or time, without Spark"
 LIMIT_DEFAULT: Final = 20
 BODY_CHARS_MAX: Final = 200
 NUMBER_MAX: Final = 2**63 - 1
-"""What a column of numbers can hold."""
+"""The largest number that a column can hold."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
