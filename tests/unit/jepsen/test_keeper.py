@@ -32,8 +32,8 @@ sigterm_as_interrupt()
 process = Process("node", [sys.executable, "-c", {SUPERVISOR!r}], log=Path(sys.argv[1]), port=1)
 process.start()
 poll(lambda: process.log_tail(1).isdecimal(), 60)
-print(process.pid, process.log_tail(1), flush=True)
 try:
+    print(process.pid, process.log_tail(1), flush=True)
     time.sleep(300)
 except KeyboardInterrupt:
     print("interrupted", flush=True)
