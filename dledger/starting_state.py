@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.engine import Engine
-from dledger.errors import CorruptionError
+from dledger.errors import CorruptionError, EntryDamagedError
 from dledger.raft.ids import Index
 from dledger.state_machine import (
     SealingMachine,
@@ -110,7 +110,7 @@ def restore_from(store: SnapshotStore, snapshot: SnapshotFile, machine: Snapshot
         SnapshotRefusedError: its bytes are no state; the machine is empty.
         OSError: the disk failed.
     """
-    with made_to_stay():
+    with made_to_stay(), _parts_judged_as_the_rest():
         if isinstance(machine, SealingMachine):
             machine.restore_sealed(store.sealed_chunks(snapshot))
         else:
@@ -128,10 +128,29 @@ def load_steps(
         OSError: the disk failed.
     """
     is_sealing = isinstance(machine, SealingMachine)
-    yield from machine.load_steps(
-        store.sealed_chunks(snapshot) if is_sealing else store.chunks(snapshot)
-    )
+    with _parts_judged_as_the_rest():
+        yield from machine.load_steps(
+            store.sealed_chunks(snapshot) if is_sealing else store.chunks(snapshot)
+        )
     _check_same(snapshot, machine)
+
+
+@contextlib.contextmanager
+def _parts_judged_as_the_rest() -> Iterator[None]:
+    """Have a part that is read within the block fail as the other bytes of its snapshot do.
+
+    To whoever is served from it, it is an entry that is awaited; here it decides whether the snapshot will do.
+
+    Raises:
+        CorruptionError: the part is damaged.
+        OSError: it cannot be read now.
+    """
+    try:
+        yield
+    except EntryDamagedError as error:
+        if isinstance(error.__cause__, CorruptionError | OSError):
+            raise error.__cause__ from None
+        raise
 
 
 @contextlib.contextmanager

@@ -350,14 +350,12 @@ class SnapshotStore:
         bad: list[CorruptionError] = []
         for name in reversed(self._names()):
             path = f"{self._folder}/{name}"
-            file = self._disk.open(path)
             try:
-                meta = _decode_head_of(file, Index(int(name)))
-                good.append(SnapshotFile(path, meta, file.size()))
+                with contextlib.closing(self._disk.open(path)) as file:
+                    meta = _decode_head_of(file, Index(int(name)))
+                    good.append(SnapshotFile(path, meta, file.size()))
             except (SnapshotFormatError, OSError) as error:
                 bad.append(damage_of(path, error))
-            finally:
-                file.close()
         return good, bad
 
     def chunks(self, snapshot: SnapshotFile) -> Iterator[bytes]:
@@ -396,13 +394,11 @@ class SnapshotStore:
             yield self.in_use.hold(data)
 
     def _frames(self, path: str) -> Iterator[bytes | StoredPart]:
-        file = self._disk.open(path)
         try:
-            yield from read_frames(file, FrameChain(file.read_at(0, HEAD_BYTES)), HEAD_BYTES)
+            with contextlib.closing(self._disk.open(path)) as file:
+                yield from read_frames(file, FrameChain(file.read_at(0, HEAD_BYTES)), HEAD_BYTES)
         except (SnapshotFormatError, OSError) as error:
             raise damage_of(path, error) from error
-        finally:
-            file.close()
 
     def verify(self, snapshot: SnapshotFile) -> None:
         """Read a snapshot whole.
@@ -583,7 +579,7 @@ class SnapshotStore:
         for name in self._names():
             try:
                 named |= self._parts_named_in(f"{self._folder}/{name}")
-            except (CorruptionError, FileNotFoundError):
+            except CorruptionError:
                 is_idle = False
         self._parts = frozenset(named)
         if not is_idle or begun != self._begun_count:

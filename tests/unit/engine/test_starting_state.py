@@ -1,13 +1,15 @@
-"""A state that is restored is not searched for garbage meanwhile; afterwards all is as before."""
+"""A state that is restored is not searched for garbage meanwhile, and what fails fails as its snapshot does."""
 
 from __future__ import annotations
 
+import errno
 import gc
 from collections.abc import Iterator
 from typing import Any, cast
 
 import pytest
 
+from dledger.errors import EntryDamagedError
 from dledger.starting_state import restore_from
 from dledger.state_machine import SnapshotRefusedError
 
@@ -52,3 +54,17 @@ def test_who_looks_for_none_at_all_does_not_afterwards() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+def test_a_part_that_cannot_be_read_now_says_nothing_of_its_snapshot() -> None:
+    """A snapshot that was refused for want of descriptors would be removed before any other."""
+
+    class Reading(Machine):
+        def restore(self, chunks: Iterator[bytes]) -> None:
+            try:
+                raise OSError(errno.EMFILE, "Too many open files")
+            except OSError as error:
+                raise EntryDamagedError("it cannot be read now") from error
+
+    with pytest.raises(OSError, match="Too many open files"):
+        restore(Reading(), b"state")

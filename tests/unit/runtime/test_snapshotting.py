@@ -390,6 +390,29 @@ async def test_parts_are_written_once_and_a_restart_knows_them(open_group: OpenG
         assert [part.number for part in machine.known] == [1, 2, 3]
 
 
+async def test_a_part_that_is_damaged_in_both_files_costs_the_snapshot_and_not_the_start(
+    open_group: OpenGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_group(size=1) as group:
+        await group.start("n0", machine=SealedBodies())
+        member = await fill_and_take(group, count=9)
+        older_parts = part_files(member)
+        await fill_and_take(group, count=4)
+        bodies = list(member.machine.bodies)
+        await member.stop()
+        for path in snapshot_files(member):
+            if path.name in part_files(member) - older_parts:
+                data = bytearray(path.read_bytes())
+                data[-12] ^= 1
+                path.write_bytes(data)
+        with caplog.at_level(logging.ERROR):
+            again = await group.start("n0", machine=SealedBodies())
+        assert "snapshot-refused" in caplog.text
+        await group.leader()
+        assert again.machine.bodies == bodies
+        assert sum(again.machine.chunk_sizes) >= 4, "the older one was used"
+
+
 class SlowlyGathered(KeptBodies):
     """Bodies that are gathered in steps, for the last of which the fold must stand still."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from dledger.codec.snapshot import HEAD_BYTES, SnapshotFormatError, SnapshotMeta
 from dledger.errors import CorruptionError
 from dledger.raft.ids import Index, Position, Term
 from dledger.storage import snapshots
-from dledger.storage.api import Disk
+from dledger.storage.api import Disk, File
 from dledger.storage.posix import PosixDisk
 from dledger.storage.snapshots import ASIDE_SUFFIX, SnapshotCopy, SnapshotStore, SnapshotWriter
 from dledger.testing.sim_disk import SimDisk
@@ -269,6 +270,27 @@ def test_what_the_device_does_not_give_is_as_damaged(nth_read: int) -> None:
     with pytest.raises(CorruptionError, match=r"snapshots/0+7.*does not give it"):
         store.verify(good[0])
     store.verify(good[0])
+
+
+def test_a_file_that_the_device_does_not_open_is_as_damaged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An inode may be damaged as well as what it names; the older snapshot is still there."""
+    disk = SimDisk(Random(1))
+    write(disk, 5)
+    write(disk, 7)
+    open_file = disk.open
+
+    def refuse_newest(path: str) -> File:
+        if path.endswith("7"):
+            raise OSError(errno.EUCLEAN, "Structure needs cleaning", path)
+        return open_file(path)
+
+    monkeypatch.setattr(disk, "open", refuse_newest)
+    store = SnapshotStore(disk)
+    good, (bad,) = store.newest_first()
+    assert [each.meta.index for each in good] == [5]
+    assert "does not give it" in str(bad)
 
 
 def test_a_snapshot_under_another_name_is_refused() -> None:
