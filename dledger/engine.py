@@ -207,7 +207,7 @@ class Engine:
         self._is_dropping = False
         self._handed_out_index = applied_index
         self._outbox: list[tuple[NodeId, PeerMessage]] = []
-        self._given_to: set[NodeId] = set()
+        self._asked: dict[NodeId, RepairRequest] = {}
         self.loads: list[EntriesLoad] = []
         self._loaded: tuple[Entry, ...] = ()
         self._refused = RefusedReads()
@@ -414,7 +414,8 @@ class Engine:
     def repair(self, message: RepairMessage, now_ms: int) -> None:
         """Answer a member's repair request, or store the entries that a repair answer brings.
 
-        Until the outbox is taken a member gets one answer, and what else it asks is lost, as the network may lose it.
+        A member has one request under way: where more have come by the time that the outbox is taken, it waits for the
+        newest, and each of the others would read the disk for nothing.
 
         Raises:
             DLedgerError: the disk failed; the engine is latched.
@@ -422,11 +423,7 @@ class Engine:
         if self.failure is not None:
             return
         if isinstance(message, RepairRequest):
-            # A member has one request under way. Of more than that each would read the disk, and keep what it gives.
-            if message.source not in self._given_to:
-                self._given_to.add(message.source)
-                answer = self._damage.give(message, is_voter=self.node.is_voter)
-                self._outbox.append((message.source, answer))
+            self._asked[message.source] = message
             return
         try:
             self.live_repair.answered(message, now_ms)
@@ -582,11 +579,26 @@ class Engine:
     # What comes out.
 
     def take_outbox(self) -> list[tuple[NodeId, PeerMessage]]:
-        """Return the messages that may leave now, in order."""
+        """Return the messages that may leave now, in order; answers to repair requests are made here.
+
+        Raises:
+            DLedgerError: the disk failed; the engine is latched.
+        """
+        if self._asked:
+            self._answer_repairs()
         taken, self._outbox = self._outbox, []
-        self._given_to.clear()
         assert self.failure is None or not taken, f"{len(taken)} messages after {self.failure}"
         return taken
+
+    def _answer_repairs(self) -> None:
+        asked, self._asked = self._asked, {}
+        try:
+            for source, request in asked.items():
+                answer = self._damage.give(request, is_voter=self.node.is_voter)
+                self._outbox.append((source, answer))
+        except DLedgerError as error:
+            self._latch(error)
+            raise
 
     def take_resolved(self) -> list[tuple[int, Outcome]]:
         """Return tokens and their outcomes; each token comes once."""
@@ -813,3 +825,4 @@ class Engine:
         self._damage.stop()
         self._held.drop()
         self._outbox.clear()
+        self._asked.clear()

@@ -73,7 +73,7 @@ class StoreRepair:
         self._peers = tuple(peer.node_id for peer in config.peers if peer.node_id != own)
         self._doubt_count = 1
         self._outbox: list[tuple[NodeId, RepairMessage]] = []
-        self._given_to: set[NodeId] = set()
+        self._asked: dict[NodeId, RepairRequest] = {}
         self._cut_position: Position | None = None
         self._survey: Survey = survey(disk, self._paths)
         last = self._survey.last_end()
@@ -109,9 +109,10 @@ class StoreRepair:
         return f"{count} entries missing, {self.repaired_count} repaired{first}; {self.problem}"
 
     def take_outbox(self) -> list[tuple[NodeId, RepairMessage]]:
-        """Return the messages to send, in order, once."""
+        """Return the messages to send, in order, once; answers are made here."""
+        asked, self._asked = self._asked, {}
+        self._outbox += [(source, self._answer(request)) for source, request in asked.items()]
         taken, self._outbox = self._outbox, []
-        self._given_to.clear()
         return taken
 
     def next_deadline_ms(self) -> int:
@@ -136,16 +137,13 @@ class StoreRepair:
             self._outbox.append(request)
 
     def receive(self, message: RepairMessage, now_ms: int) -> None:
-        """Take a member's answer, or answer its request.
+        """Take a member's answer, or its request, which is answered when the outbox is taken.
 
         Raises:
             OSError: the disk failed; the node must stop.
         """
         if isinstance(message, RepairRequest):
-            # One answer at a time, as of a member that runs (`Engine.repair`).
-            if message.source not in self._given_to:
-                self._given_to.add(message.source)
-                self._outbox.append((message.source, self._answer(message)))
+            self._asked[message.source] = message  # the newest is waited for; see `Engine.repair`
             return
         if self.is_done:
             return

@@ -270,6 +270,23 @@ def test_a_vote_is_given_up_once_there_is_room() -> None:
     assert repair.has_cut
 
 
+def test_a_repair_answers_the_newest_request_of_a_read_and_no_other() -> None:
+    entries = entries_of(Random(1), 20)
+    disk = group(entries, 1)[0]
+    flip(disk, entries[-1], Random(1))
+    repair = Member(NAMES[0], disk).repair
+    assert repair is not None
+    wanted = entries[5]
+    for number in (1, 2, 3):
+        asked = RepairRequest(NAMES[1], number, wanted.index, wanted.index, chain_crc(wanted))
+        repair.receive(asked, 0)
+    [(to, answer)] = repair.take_outbox()
+    assert to == NAMES[1]
+    assert isinstance(answer, RepairAnswer)
+    assert (answer.number, answer.entries) == (3, (wanted,))
+    assert repair.take_outbox() == []
+
+
 def test_a_damaged_first_entry_under_a_good_seal_comes_back() -> None:
     """Magic and term of the very first header are in no unit and in no other header."""
     entries = entries_of(Random(2), 40)

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from dledger.engine import Engine
 from dledger.errors import (
     CorruptionError,
+    DiskFailedError,
     EntryDamagedError,
     TransferFailedError,
 )
@@ -22,6 +23,7 @@ from dledger.raft.effects import (
     Resolve,
     Role,
     RoleChanged,
+    SaveHardState,
     SendEntries,
 )
 from dledger.raft.entry import Entry
@@ -30,7 +32,7 @@ from dledger.raft.events import (
     Tick,
     TransferRequested,
 )
-from dledger.raft.ids import Index, Term
+from dledger.raft.ids import Index, NodeId, Term
 from dledger.raft.messages import (
     AppendRequest,
     RepairAnswer,
@@ -263,16 +265,32 @@ def test_who_asks_for_entries_gets_those_that_are_whole() -> None:
 
 
 def test_who_asks_for_entries_again_and_again_in_one_read_gets_them_once() -> None:
-    """A packet has room for thousands of requests, and each answer may have a megabyte."""
+    """A packet has room for thousands of requests, and each answer may have a megabyte; the newest is waited for."""
     engine, _, _ = with_a_damaged_entry()
     engine.node.is_voter = True  # type: ignore[misc]
     asked = RepairRequest(N1, 7, Index(1), Index(2), engine.log.chain_crc_of(Index(2)))
     for number in range(1000):
         engine.repair(replace(asked, number=number), 0)
     engine.repair(replace(asked, source=N0), 0)
-    assert [to for to, _ in engine.take_outbox()] == [N1, N0]
+    assert [(to, answer.number) for to, answer in answers(engine)] == [(N1, 999), (N0, 7)]
     engine.repair(asked, 0)
-    assert [to for to, _ in engine.take_outbox()] == [N1]
+    assert [(to, answer.number) for to, answer in answers(engine)] == [(N1, 7)]
+    assert answers(engine) == []
+
+
+def test_a_request_that_came_before_the_disk_failed_is_not_answered() -> None:
+    engine, _, _ = with_a_damaged_entry()
+    give(engine, SaveHardState(Term(2), None, is_voter=True))
+    job = engine.begin_persist()
+    assert job is not None
+    engine.repair(RepairRequest(N1, 7, Index(1), Index(2), 0), 0)
+    engine.fail_persist(job, DiskFailedError("EIO"), 0)
+    assert answers(engine) == []
+
+
+def answers(engine: Engine) -> list[tuple[NodeId, RepairAnswer]]:
+    taken = engine.take_outbox()
+    return [(to, message) for to, message in taken if isinstance(message, RepairAnswer)]
 
 
 def test_damage_is_found_by_looking_before_anybody_needs_the_entry() -> None:

@@ -61,10 +61,8 @@ def test_a_part_that_cannot_be_read_now_says_nothing_of_its_snapshot() -> None:
 
     class Reading(Machine):
         def restore(self, chunks: Iterator[bytes]) -> None:
-            try:
-                raise OSError(errno.EMFILE, "Too many open files")
-            except OSError as error:
-                raise EntryDamagedError("it cannot be read now") from error
+            refused = OSError(errno.EMFILE, "Too many open files")
+            raise EntryDamagedError("it cannot be read now") from refused
 
     with pytest.raises(OSError, match="Too many open files"):
         restore(Reading(), b"state")
