@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -31,15 +32,23 @@ class StoreLock:
         self.path = str(folder / LOCK_NAME)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
+            self._take()
+        except BaseException:
+            self._close()  # open, it might hold the lock for as long as this process lives
+            raise
+
+    def _take(self) -> None:
+        try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             holder = os.pread(self._descriptor, 32, 0).decode("ascii", "replace").strip()
-            self._close()
             raise StoreLockedError(
                 f"{self.path}: the store is in use by process {holder or 'unknown'}"
             ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+        # A member starts with a full disk, too: then people are not told which process it is.
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
 
     def release(self) -> None:
         """Let go; harmless when already released."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import subprocess
@@ -84,3 +85,32 @@ def test_the_kernel_drops_the_lock_of_a_process_that_dies(tmp_path: Path) -> Non
         process.kill()
         process.communicate(timeout=60)
     StoreLock(tmp_path).release()
+
+
+def test_a_full_disk_costs_the_name_of_the_process_and_not_the_lock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "pwrite", refuse)
+    with StoreLock(tmp_path):
+        assert is_locked(tmp_path)
+        with pytest.raises(StoreLockedError, match="process unknown"):
+            StoreLock(tmp_path)
+    assert not is_locked(tmp_path)
+
+
+def test_a_lock_that_is_not_given_leaves_no_file_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file system without locks says so; an embedding process may try again with another folder."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    before = sorted(Path("/proc/self/fd").iterdir())
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(OSError, match="locks"):
+        StoreLock(tmp_path)
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
