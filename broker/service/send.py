@@ -19,6 +19,7 @@ from broker.service.catalog import (
     special_topic,
     topic_for_send,
 )
+from broker.service.key_bounds import batch_refusal, keys_refusal
 from broker.service.refusal import Refusal
 from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainProperties, Shapes
 from broker.service.timers import TimerRules
@@ -33,6 +34,7 @@ from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import (
     CLUSTER,
     DELAY,
+    KEYS,
     MSG_REGION,
     POP_CK,
     PROPERTIES_BYTES_MAX,
@@ -260,7 +262,9 @@ class SendRules:
     ) -> SendPlan | Refusal:
         """Decide on one message, in the order of the rules: the first check that fails gives the code of the answer."""
         reconsume_times = fields.reconsume_times or 0
-        if names.is_retry_topic(target.topic.name):
+        # What a consumer gives back by sending it was stored before, perhaps by a version that took any number of keys.
+        is_given_back = names.is_retry_topic(target.topic.name)
+        if is_given_back:
             redirected = self._retry_target(target, fields, version)
             if isinstance(redirected, Refusal):
                 return redirected
@@ -286,7 +290,7 @@ class SendRules:
                 if isinstance(due, Refusal):
                     return due
                 due_ms = due
-        message = self._message(fields.flag, body, properties)
+        message = self._message(fields.flag, body, properties, is_given_back=is_given_back)
         if isinstance(message, Refusal):
             return message
         return SendPlan(
@@ -326,6 +330,9 @@ class SendRules:
         messages = self._items(body) if columns is None else tuple(map(MessagePlan, *columns))
         if isinstance(messages, Refusal):
             return messages
+        refusal = batch_refusal(len(body), map(_keys_of, messages))
+        if refusal is not None:
+            return refusal
         return SendPlan(
             name,
             target.queue_id,
@@ -404,8 +411,10 @@ class SendRules:
             f"at most {self.settings.message_bytes_max} (maxMessageSize); nothing was stored",
         )
 
-    def _message(self, flag: int, body: bytes, properties: bytes) -> MessagePlan | Refusal:
-        """Add what the broker adds (C13), and check the size of the result (C18)."""
+    def _message(
+        self, flag: int, body: bytes, properties: bytes, *, is_given_back: bool = False
+    ) -> MessagePlan | Refusal:
+        """Add what the broker adds (C13), and check the size of the result and its keys (C18)."""
         plain = self._shapes.read(properties)
         if plain is not None:
             uniq_key, stored, folded = plain
@@ -426,7 +435,8 @@ class SendRules:
                 f"the message is illegal: properties of {len(properties)} bytes with what the broker adds, "
                 f"at most {PROPERTIES_BYTES_MAX}; nothing was stored",
             )
-        return MessagePlan(flag, body, properties, key)
+        refusal = None if is_given_back else keys_refusal(find_property(properties, KEYS))
+        return refusal or MessagePlan(flag, body, properties, key)
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
@@ -435,6 +445,12 @@ class _Target(msgspec.Struct, frozen=True, gc=False):
     sys_flag: int
     creation: Creation
     any_queue: bool = False
+
+
+def _keys_of(message: MessagePlan) -> bytes | None:
+    """Return the value of KEYS as the fold will find it."""
+    folded = message.folded
+    return find_property(message.properties, KEYS) if folded is None else folded[2]
 
 
 def _queue_count(topic: TopicConfig) -> int:

@@ -3,7 +3,7 @@
 A producer's messages mostly have the same shape, and all that the rules and the fold ask of properties, the key aside,
 follows from it. So it is worked out once, by the same functions that read any properties, and remembered. Properties
 that ask for something (a level, a due time, a transaction) or in which the broker replaces something have no plain
-shape: what becomes of those is decided message by message (send.py).
+shape, nor have those with too many keys: what becomes of them is decided message by message (send.py).
 
 Pure; a table of results, which may be forgotten at any time.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from broker.service.key_bounds import keys_refusal
 from broker.store.parse import folded_properties
 from broker.store.record_shapes import FoldedProperties
 from dledger_mq.message import compiled
@@ -120,4 +121,6 @@ class Shapes:
         ending = terminated(rest) + self._stamp
         tag_hash, uniq_key, keys = folded_properties(beginning + b"K" + ending)
         assert uniq_key == b"K", f"the key of {beginning!r} K {rest!r} is {uniq_key!r}"
+        if keys_refusal(keys) is not None:
+            return None  # whoever decides on it says so
         return _Shape(beginning, ending, tag_hash, keys)

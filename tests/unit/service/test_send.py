@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.service.catalog import Catalog
+from broker.service.key_bounds import BATCH_KEYS_MAX, KEYS_MAX
 from broker.service.refusal import Refusal
 from broker.service.send import PlainTopic, SendPlan, SendRules, SendSettings
 from broker.service.timers import TimerRules
@@ -86,6 +87,8 @@ def properties_of(plan: SendPlan, place: int = 0) -> dict[str, str]:
 R = ResponseCode
 LONG = "k\x01" + "v" * 32_760 + "\x02"
 TRAN = "TRAN_MSG\x01true\x02"
+MANY_KEYS = "KEYS\x01" + " ".join(["k"] * (KEYS_MAX + 1)) + "\x02"
+UNIQUE = "UNIQ_KEY\x01u\x02"
 NO_GROUPS = {"auto_create_groups": False}
 REFUSED = [
     ("C6 broker not writable", {}, b"x", {"permission": 4}, R.NO_PERMISSION, "brokerPermission"),
@@ -102,6 +105,12 @@ REFUSED = [
     ("C17 empty body", {}, b"", {}, R.MESSAGE_ILLEGAL, "empty"),
     ("C18 body too large", {}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes, at most 100"),
     ("C18 properties too large", {"properties": LONG}, b"x", {}, R.MESSAGE_ILLEGAL, "properties of"),
+    ("C18 keys", {"properties": UNIQUE + MANY_KEYS}, b"x", {}, R.MESSAGE_ILLEGAL, "KEYS has 4097 keys, at most 4096"),
+    ("C18 keys of no shape", {"properties": MANY_KEYS}, b"x", {}, R.MESSAGE_ILLEGAL, "4097 keys"),
+    ("C18 keys of a half message", {"properties": TRAN + MANY_KEYS}, b"x", {}, R.MESSAGE_ILLEGAL, "4097 keys"),
+    ("C18 keys, delayed", {"properties": "DELAY\x013\x02" + MANY_KEYS}, b"x", {}, R.MESSAGE_ILLEGAL, "4097 keys"),
+    ("C18 keys, timed", {"properties": "TIMER_DELAY_SEC\x015\x02" + MANY_KEYS}, b"x", {}, R.MESSAGE_ILLEGAL, "4097"),
+    ("C18 spaces", {"properties": "KEYS\x01" + " " * KEYS_MAX}, b"x", {}, R.MESSAGE_ILLEGAL, "4097 keys"),
     ("C23 batch too large", {"is_batch": True}, b"x" * 101, {}, R.MESSAGE_ILLEGAL, "101 bytes"),
     ("C23 batch to a retry topic", {"is_batch": True, "topic": "%RETRY%g"}, b"x", {}, R.MESSAGE_ILLEGAL, "retry group"),
     ("C23 no batch at all", {"is_batch": True}, b"xyz", {}, R.MESSAGE_ILLEGAL, "cannot be read"),
@@ -125,6 +134,43 @@ def test_refused(
     assert isinstance(refusal, Refusal)
     assert refusal.code == code
     assert text in refusal.remark
+
+
+def keys(count: int) -> bytes:
+    return b"KEYS\x01" + b" ".join([b"k"] * count) + b"\x02"
+
+
+def test_c18_as_many_keys_as_may_be_are_taken() -> None:
+    for before in ("", UNIQUE, TRAN, "DELAY\x013\x02"):
+        accepted(header(properties=before + keys(KEYS_MAX).decode()))
+
+
+def test_c18_what_is_given_back_by_sending_it_keeps_its_keys() -> None:
+    for times in (0, 99):
+        asked = header(topic="%RETRY%g", properties=UNIQUE + MANY_KEYS, reconsume_times=times)
+        assert MANY_KEYS.encode() in accepted(asked).messages[0].properties
+
+
+@pytest.mark.parametrize("unique", [b"UNIQ_KEY\x01u\x02", b""])
+def test_c18_no_message_of_a_batch_has_too_many_keys(unique: bytes) -> None:
+    items = [BatchItem(0, b"x", unique + keys(count)) for count in (1, KEYS_MAX + 1, 1)]
+    refusal = rules(message_bytes_max=10**6).decide(header(is_batch=True), encode_batch(items), 409)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "KEYS has 4097 keys, at most 4096" in refusal.remark
+
+
+@pytest.mark.parametrize("unique", [b"UNIQ_KEY\x01u\x02", b""])
+def test_c23_the_keys_of_a_batch_are_bounded_in_all(unique: bytes) -> None:
+    count = BATCH_KEYS_MAX // KEYS_MAX
+    full = [BatchItem(0, b"x", unique + keys(KEYS_MAX))] * count
+    asked = header(is_batch=True)
+    assert len(accepted(asked, encode_batch(full), message_bytes_max=10**6).messages) == count
+    more = encode_batch([*full, BatchItem(0, b"x", unique), BatchItem(0, b"x", unique + keys(1))])
+    refusal = rules(message_bytes_max=10**6).decide(asked, more, 409)
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == ResponseCode.MESSAGE_ILLEGAL
+    assert "262145 keys in all, at most 262144" in refusal.remark
 
 
 @pytest.mark.parametrize(
