@@ -48,7 +48,7 @@ class GetLimits:
     Attributes:
         memory_span_bytes: records at most this far behind the log's end count as in memory; RocketMQ
             takes 40 % of the machine's memory.
-        judged_bytes_max: of the records that a property filter looks at, one in any case.
+        judged_bytes_max: of the records that a property filter looks at, one in any case; see also `_Bounds`.
     """
 
     examined_units_max: int = 800
@@ -136,7 +136,9 @@ def get_messages(
         queue,
         log,
         offset,
-        _Bounds(count_max, bytes_max, log_end, limits),
+        _Bounds(
+            count_max, bytes_max, log_end, limits, property_filter.looks if property_filter else 0
+        ),
         tag_hashes=tag_hashes,
         property_filter=property_filter,
         may_wait=may_wait,
@@ -144,18 +146,38 @@ def get_messages(
     )
 
 
+_LOOKS_AT_EACH: Final = 64
+_LOOKS_AT_ALL_BYTES: Final = 16
+"""A property filter with more looks is tried on so many fewer messages, or bytes of them, in one read: a verdict with
+five hundred takes 0.2 ms for short values, and for a text of 32 KiB that is searched two hundred times 16 ms."""
+
+
 class _Bounds(NamedTuple):
-    """The bounds of one read; `get_messages` describes them."""
+    """The bounds of one read; `get_messages` describes them.
+
+    Attributes:
+        looks: of the property filter; 0 without one.
+    """
 
     count_max: int
     bytes_max: int
     log_end: Position
     limits: GetLimits
+    looks: int
 
     @property
     def examined_max(self) -> int:
         """Units that one read examines at most (D14)."""
-        return max(self.limits.examined_units_max, self.count_max)
+        most = max(self.limits.examined_units_max, self.count_max)
+        return most if self.looks <= _LOOKS_AT_EACH else max(1, most * _LOOKS_AT_EACH // self.looks)
+
+    @property
+    def judged_bytes_max(self) -> int:
+        """Bytes of the records that a property filter looks at."""
+        most = self.limits.judged_bytes_max
+        if self.looks <= _LOOKS_AT_ALL_BYTES:
+            return most
+        return max(1, most * _LOOKS_AT_ALL_BYTES // self.looks)
 
     @property
     def memory_start(self) -> int:
@@ -303,20 +325,19 @@ def _get_judged_quickly(
     without_waiting: bool,
 ) -> GetResult | None:
     """Do what `_get_quickly` does, by a property filter; it ends where records are not in memory."""
-    limits, log_end = bounds.limits, bounds.log_end
-    given = _Given(bounds)
+    log_end, given = bounds.log_end, _Given(bounds)
     units = queue.units(offset, bounds.examined_max, without_waiting=without_waiting)
     first: int = UNIT.unpack_from(units)[0]
     if first < bounds.memory_start:  # what follows stands further on in the log
         return None
     unit_count, at_once = len(units) // UNIT_BYTES, _JUDGED_AT_FIRST
-    examined = judged_bytes = 0
-    while examined < unit_count and judged_bytes < limits.judged_bytes_max and not given.is_full:
+    examined, judged_bytes, judged_bytes_max = 0, 0, bounds.judged_bytes_max
+    while examined < unit_count and judged_bytes < judged_bytes_max and not given.is_full:
         some = judge(
             log,
             units[examined * UNIT_BYTES : (examined + at_once) * UNIT_BYTES],
             property_filter,
-            bytes_max=limits.judged_bytes_max - judged_bytes,
+            bytes_max=judged_bytes_max - judged_bytes,
             log_end=log_end,
         )
         if not some.sizes:  # the next one is not in memory
@@ -371,6 +392,7 @@ class _Batch:
         self.last_physical_offset = PhysicalOffset(0)
         self._reader = reader
         self._limits = bounds.limits
+        self._judged_bytes_max = bounds.judged_bytes_max
         self._count_max = bounds.count_max
         self._bytes_max = bounds.bytes_max
         self._memory_start = bounds.memory_start
@@ -418,7 +440,7 @@ class _Batch:
         places = [(at, size_bytes) for at, size_bytes, _ in UNIT.iter_unpack(units)]
         judged_bytes = 0
         for examined, (physical_offset, size_bytes) in enumerate(places):
-            if judged_bytes >= self._limits.judged_bytes_max:
+            if judged_bytes >= self._judged_bytes_max:
                 return examined
             must = not (examined or may_wait)
             try:

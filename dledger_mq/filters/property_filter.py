@@ -32,10 +32,13 @@ class PropertyFilter:
     Attributes:
         text: that it was made of.
         marks: the names of the properties that it asks for, each with the separator behind it.
+        looks: by which the work of one verdict grows: names and constants that are looked at for each message. A list
+            is one look, however long; a search in a text counts as one more.
     """
 
     text: str
     marks: tuple[bytes, ...] = field(compare=False)
+    looks: int = field(compare=False)
     _condition: Condition = field(compare=False, repr=False)
 
     def matches(self, properties: bytes) -> bool:
@@ -82,4 +85,4 @@ def compile_filter(text: str) -> PropertyFilter:
     except MisplacedError as error:
         raise FilterTextError(str(error), 1, 1) from None
     marks = tuple(name.encode() + NAME_VALUE_SEPARATOR for name in reader.names)
-    return PropertyFilter(text, marks, condition)
+    return PropertyFilter(text, marks, reader.looks, condition)

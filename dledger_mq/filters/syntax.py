@@ -79,6 +79,7 @@ class FilterReader:
 
     Attributes:
         names: that were met, and where the value of each stands.
+        looks: see `PropertyFilter`.
     """
 
     def __init__(self, *, terms_max: int, depth_max: int) -> None:
@@ -89,6 +90,7 @@ class FilterReader:
             depth_max: how deep its parts may be nested.
         """
         self.names: dict[str, int] = {}
+        self.looks = 0
         self._terms = 0
         self._terms_max = terms_max
         self._depth_max = depth_max
@@ -118,6 +120,7 @@ class FilterReader:
         if self._terms > self._terms_max:
             why = f"more than {self._terms_max} names and constants"
             raise FilterTextError(why, place.line, place.column)
+        self.looks += rule in _LOOKS
         if rule == "name":
             return self._name(tokens[0])
         try:
@@ -134,6 +137,7 @@ class FilterReader:
 
 
 _TERMS: Final = frozenset({"NAME", "TEXT", "INTEGER", "FLOAT", "TRUE", "FALSE"})
+_LOOKS: Final = frozenset({"name", "text", "integer", "float", "true", "false", "search"})
 
 
 def _parse(text: str) -> Tree[Token]:

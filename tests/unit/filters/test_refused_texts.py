@@ -76,6 +76,21 @@ def test_terms_are_bounded() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "looks"),
+    [
+        ("a", 1),
+        ("a = 1 OR b = 'x'", 4),
+        ("a IN ('1','2','3','4')", 1),
+        ("a CONTAINS 'x'", 2),
+        ("NOT (a BETWEEN -1 AND 2.5)", 3),
+        ("a IS NULL AND b = TRUE", 3),
+    ],
+)
+def test_the_work_of_a_verdict_is_counted(text: str, looks: int) -> None:
+    assert compile_filter(text).looks == looks
+
+
+@pytest.mark.parametrize(
     ("before", "after"), [("(", ")"), ("NOT (", ")"), ("NOT ", ""), ("TRUE = (", ")")]
 )
 def test_depth_is_bounded(before: str, after: str) -> None:

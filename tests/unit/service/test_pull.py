@@ -10,7 +10,7 @@ from broker.service.catalog import Catalog
 from broker.service.clients import ConsumerClient
 from broker.service.pull import PullGrant, PullRules, outcome_of
 from broker.service.refusal import Refusal
-from broker.service.tags import TagExpressionError, tag_hashes
+from broker.service.tags import EXPRESSION_CHARACTERS_MAX, TagExpressionError, tag_hashes
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.reading import GetResult, GetStatus
 from broker.store.topics import TopicConfig
@@ -157,6 +157,13 @@ def test_long_expressions_are_not_remembered() -> None:
 def test_g1_an_expression_without_tags(expression: str) -> None:
     with pytest.raises(TagExpressionError):
         tag_hashes(expression)
+
+
+def test_the_length_of_an_expression_is_bounded() -> None:
+    most = "A||" + "B" * (EXPRESSION_CHARACTERS_MAX - 3)
+    assert tag_hashes(most) == {tags_code("A"), tags_code(most[3:])}
+    with pytest.raises(TagExpressionError, match="65537 characters, at most 65536"):
+        tag_hashes(most + "B")
 
 
 S = GetStatus

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -70,6 +71,34 @@ def test_d8_what_does_not_match_counts_as_examined(limits: GetLimits) -> None:
 def test_d14_at_most_800_are_examined() -> None:
     result = get(filled(1000, each=100), "n >= 900")
     assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, 800)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("term", "count", "examined"),
+    [
+        ("n = 'x'", 32, 800),
+        ("n = 'x'", 64, 400),
+        ("n = 'x'", 200, 128),
+        ("n CONTAINS 'x'", 64, 400),
+    ],
+)
+def test_d14_a_long_filter_is_tried_on_fewer(
+    limits: GetLimits, term: str, count: int, examined: int
+) -> None:
+    text = " OR ".join([term] * count)
+    limits = replace(limits, judged_bytes_max=FAR)
+    result = get(filled(900, each=100), text, limits=limits, count_max=800)
+    assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, examined)
+
+
+@BOTH
+def test_a_long_filter_is_tried_on_fewer_bytes(limits: GetLimits) -> None:
+    broker = filled(20, b"x" * 10_000)
+    for count, examined in ((8, 10), (16, 5), (128, 1)):
+        text = " OR ".join(["n = 'x'"] * count)
+        result = get(broker, text, limits=replace(limits, judged_bytes_max=101_000))
+        assert (result.status, result.next_offset) == (GetStatus.NO_MATCHED_MESSAGE, examined)
 
 
 @pytest.mark.parametrize(
