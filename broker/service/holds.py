@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from typing import Generic, Protocol, TypeVar
 
+from broker.service.wait_room import WaitRoom
 from dledger_mq.message.numbers import QueueId
 
 HOLD_MS_MAX = 25_000
@@ -36,6 +37,16 @@ class HeldPull(Protocol):
     is_held: bool
 
     @property
+    def kept_bytes(self) -> int:
+        """See `wait_room.MemoryKeeper`."""
+        ...
+
+    @property
+    def shared(self) -> tuple[object, int] | None:
+        """See `wait_room.MemoryKeeper`."""
+        ...
+
+    @property
     def place(self) -> tuple[str, QueueId]:
         """The topic and queue id that it reads."""
         ...
@@ -52,8 +63,10 @@ P = TypeVar("P", bound=HeldPull)
 class HeldPulls(Generic[P]):
     """All held pulls of a node, by queue and by deadline."""
 
-    def __init__(self, held_max: int) -> None:
+    def __init__(self, held_max: int, room: WaitRoom | None = None) -> None:
+        """Start without any; those that keep much share the room."""
         self._held_max = held_max
+        self._room = WaitRoom() if room is None else room
         self._by_queue: dict[tuple[str, QueueId], list[P]] = {}
         self._by_connection: dict[int, set[P]] = {}
         self._heap: list[tuple[int, int, P]] = []
@@ -63,7 +76,7 @@ class HeldPulls(Generic[P]):
 
     def hold(self, pull: P) -> bool:
         """Keep a pull until a message comes or its deadline; False when too many wait already."""
-        if self.count >= self._held_max:
+        if self.count >= self._held_max or not self._room.enter(pull):
             return False
         assert not pull.is_held, f"a pull on {pull.place} is held twice"
         pull.is_held = True
@@ -87,6 +100,7 @@ class HeldPulls(Generic[P]):
         if not pull.is_held:
             return
         pull.is_held = False
+        self._room.leave(pull)
         self.count -= 1
         assert self.count >= 0, (
             f"{self.count} pulls are held after one on {pull.place} was released"

@@ -27,6 +27,7 @@ from broker.service.holds import hold_ms
 from broker.service.pop import ANY_QUEUE, PopFields, PopGrant, PopRules
 from broker.service.pop_handle import ORDER_REVIVE_QUEUE, info_of
 from broker.service.refusal import Refusal
+from broker.service.wait_room import WaitRoom
 from broker.store.pops import IN_FLIGHT_MAX, PopKey
 from broker.store.staging import StagedEntry
 from broker.store.state import BrokerState
@@ -123,8 +124,8 @@ class PopRequests:
         self._now_ms = now_ms
         self.turns = PullTurns[Pop](self._take_turn)
         self._held: dict[tuple[str, str], dict[int, Pop]] = {}
-        self._held_count = 0
-        self._number = 0
+        self._held_count = self._number = 0
+        self._room = WaitRoom()  # for those that are held
         self._seen: dict[str, tuple[int, int]] = {}
         self._topics_version = state.topics.version
 
@@ -375,7 +376,7 @@ class PopRequests:
             self._nothing(pop, ResponseCode.POLLING_FULL, text)
         elif now_ms >= pop.held_until_ms:
             self._nothing(pop, ResponseCode.POLLING_TIMEOUT, "no new message")
-        elif self._held_count >= self._held_max:
+        elif self._held_count >= self._held_max or not self._room.enter(pop):
             self._nothing(pop, ResponseCode.POLLING_FULL, "too many pops wait")
         else:
             self._number += 1
@@ -413,6 +414,7 @@ class PopRequests:
         assert self._held_count >= 0, f"{self._held_count} pops wait"
         for pop in waiting:
             pop.is_held = False
+            self._room.leave(pop)
         return waiting
 
     def applied(self) -> None:

@@ -51,7 +51,7 @@ class PullLoads(DiskWaits[Pull]):
         if pull.is_loaded:
             pull.is_loaded = False
             return False
-        return self.has_room
+        return self.has_room_for(pull)
 
     def wait(self, pull: Pull, missing: NotInMemoryError) -> None:
         """Let a pull wait until records, or units of its queue, were read; after units it may wait for the records."""

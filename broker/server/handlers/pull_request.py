@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from broker.server.requests.request import PendingRequest
 from dledger_mq.filters import PropertyFilter
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.requests import PullFields
+
+_FILTER_FACTOR: Final = 64
+_TAG_BYTES: Final = 80
+"""Bytes that a compiled filter keeps for each character of its text, at most, and a set of tags for each tag."""
 
 
 class Pull(PendingRequest, eq=False):
@@ -35,6 +41,13 @@ class Pull(PendingRequest, eq=False):
     is_loaded: bool = False
     unit_waits: int = 0
     is_backlog: bool = False
+
+    @property
+    def shared(self) -> tuple[object, int] | None:
+        """See `PendingRequest`: pulls of a group have the same filter, which may keep far more than its text."""
+        if self.property_filter is not None:
+            return self.property_filter, len(self.property_filter.text) * _FILTER_FACTOR
+        return None if self.tags is None else (self.tags, len(self.tags) * _TAG_BYTES)
 
     @property
     def fields(self) -> PullFields:

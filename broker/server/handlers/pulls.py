@@ -28,6 +28,7 @@ from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules
 from broker.service.refusal import Refusal
+from broker.service.wait_room import WaitRoom
 from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
@@ -100,7 +101,8 @@ class Pulls:
         self._points = points
         self._advice = advice
         self._sent_away = SentAway(held_max)
-        self._held: HeldPulls[Pull] = HeldPulls(held_max)
+        self._room = WaitRoom()  # for those that wait, for whatever but the disk
+        self._held: HeldPulls[Pull] = HeldPulls(held_max, self._room)
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
         self.turns = PullTurns(self._begin)
@@ -173,17 +175,21 @@ class Pulls:
             return True
         if self._log.lost_votes.problem:  # there is no leader to send it to
             return True
-        self._unconfirmed.add(pull)
         if self._is_ending:
             self._not_confirmed(pull, NotConfirmed("this node ends", has_leader=True))
+        elif not self._room.enter(pull):
+            self._not_confirmed(
+                pull, NotConfirmed("pulls that wait keep too much", has_leader=True)
+            )
         else:
+            self._unconfirmed.add(pull)
             self._points.read(partial(self._confirmed, pull), partial(self._not_confirmed, pull))
         return False
 
     def _confirmed(self, pull: Pull) -> None:
         """Go on with a pull that may be answered from what is applied here."""
         self._sent_away.forget()
-        self._unconfirmed.discard(pull)
+        self._end_wait(pull)
         if not pull.is_closed:
             pull.is_confirmed = True
             self._check_and_read(pull)
@@ -194,7 +200,7 @@ class Pulls:
         Without a leader, one that is back from there is served. A node that does not even know its topic or group, as
         after a start without a majority, refuses it: "nothing new" would deny what there is.
         """
-        self._unconfirmed.discard(pull)
+        self._end_wait(pull)
         if pull.is_closed:
             return
         if not why.has_leader and self._is_back(pull):
@@ -210,6 +216,12 @@ class Pulls:
             self._sent_away.add(pull.connection, pull.place)
         self._answers.send_away(pull)
 
+    def _end_wait(self, pull: Pull) -> None:
+        """Note that a pull waits for its confirmation no longer; it may not have."""
+        if pull in self._unconfirmed:
+            self._unconfirmed.remove(pull)
+            self._room.leave(pull)
+
     def _is_back(self, pull: Pull) -> bool:
         return self._sent_away.is_back(pull.connection, pull.place)
 
@@ -220,7 +232,8 @@ class Pulls:
     def _try_later(self, pull: Pull) -> bool:
         """Keep a pull for the next tick; return False if it is late, too many wait, or this node ends."""
         is_late = self._is_ending or self._now_ms() >= pull.deadline_ms
-        if is_late or len(self._put_off) >= self._held_max:
+        is_full = len(self._put_off) >= self._held_max
+        if is_late or is_full or not self._room.enter(pull):
             return False
         pull.was_held = True
         self._put_off.append(pull)
@@ -244,17 +257,18 @@ class Pulls:
         may_confirm = self._points.can_ask or self._log.lost_votes.problem or self._is_ending
         now_ms = self._now_ms()
         for pull in waiting:
-            if pull.is_closed:
-                continue
-            if (
+            may_go_on = (
                 may_confirm
                 or pull.is_confirmed
                 or now_ms >= pull.deadline_ms
                 or self._is_back(pull)
-            ):
-                self._go_on(pull)
-            else:
+            )
+            if not (may_go_on or pull.is_closed):
                 self._put_off.append(pull)
+                continue
+            self._room.leave(pull)
+            if not pull.is_closed:
+                self._go_on(pull)
 
     def _check(self, pull: Pull) -> Refusal | None:
         """Return why a pull may not read, or None; if it may, the offset that it carries is taken.

@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar
 
+from broker.service.wait_room import MemoryKeeper, WaitRoom
 from broker.store.not_in_memory import FilesNotLoadedError, NotInMemoryError, NotLoadedError
 from dledger.runtime.log_reader import LogReader
 
 
-class DiskWaiter(Protocol):
+class DiskWaiter(MemoryKeeper, Protocol):
     """Something that waits."""
 
     @property
@@ -55,6 +56,7 @@ class DiskWaits(Generic[W]):
         self._reader = reader
         self._give_up = give_up
         self._most = most
+        self._room = WaitRoom()
         self._waiting: dict[int, W] = {}
         """By their identity: requests are compared by their values."""
 
@@ -63,14 +65,15 @@ class DiskWaits(Generic[W]):
         """The count of those that wait."""
         return len(self._waiting)
 
-    @property
-    def has_room(self) -> bool:
-        """True if one more may wait."""
-        return not self.is_ending and len(self._waiting) < self._most
+    def has_room_for(self, each: W) -> bool:
+        """Return whether one more may wait."""
+        is_full = self.is_ending or len(self._waiting) >= self._most
+        return not is_full and self._room.has_room(each)
 
     def wait_for(self, each: W, missing: NotInMemoryError, go_on: Callable[[], None]) -> None:
-        """Let one wait until what is missing was read, or cannot be; then it goes on."""
+        """Let one wait, for which there was room, until what is missing was read, or cannot be; then it goes on."""
         assert id(each) not in self._waiting, "it waits already"
+        self._room.enter(each)
         self._waiting[id(each)] = each
         done, is_wanted = (lambda: self._resume(each, go_on)), (lambda: self._is_wanted(each))
         if isinstance(missing, NotLoadedError):
@@ -95,6 +98,7 @@ class DiskWaits(Generic[W]):
     def _stop_waiting(self, late: Iterable[W]) -> None:
         for each in late:
             del self._waiting[id(each)]
+            self._room.leave(each)
             if not each.is_closed:
                 self._give_up(each)
 
@@ -104,6 +108,7 @@ class DiskWaits(Generic[W]):
     def _resume(self, each: W, go_on: Callable[[], None]) -> None:
         if self._waiting.pop(id(each), None) is None:
             return  # it was given up
+        self._room.leave(each)
         if not each.is_closed:
             go_on()
             self.answered()

@@ -27,6 +27,10 @@ from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_response
 from dledger_mq.remoting.requests import PullRequest, SendRequest
 
+_HEADER_FACTOR: Final = 3
+_FIELD_BYTES: Final = 100
+"""A header is kept as it came and as the texts of its fields, each of which takes more than its letters."""
+
 HOLD_MS: Final = 2_500
 """The time for which a request waits for a leader; clients give a send 3 s."""
 
@@ -83,6 +87,20 @@ class PendingRequest(msgspec.Struct):
     def kind(self) -> RequestKind:
         """The kind of its handler."""
         return self.handler.kind
+
+    # What it keeps while it waits, see `wait_room.MemoryKeeper`.
+
+    @property
+    def kept_bytes(self) -> int:
+        """Roughly the bytes that it keeps in memory by itself."""
+        frame, command = self.frame, self.command
+        field_count = len(command.ext) if isinstance(command, RemotingCommand) else 0
+        return len(frame.header) * _HEADER_FACTOR + len(frame.body) + field_count * _FIELD_BYTES
+
+    @property
+    def shared(self) -> tuple[object, int] | None:
+        """A thing that it keeps together with others, with its bytes; None: there is none."""
+        return None
 
     # Is the connection still there?
 

@@ -35,6 +35,7 @@ from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import HOLD_MS, PendingRequest
 from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
+from broker.service.wait_room import WaitRoom
 from broker.store.not_in_memory import NotInMemoryError
 from broker.store.staging import StagedEntry
 from dledger import DLedgerError, EntryDamagedError, LogServer, Role
@@ -92,6 +93,7 @@ class Router:
         self._waiting_max = waiting_max
         self._now_ms = now_ms
         self._waiting: deque[PendingRequest] = deque()
+        self._room = WaitRoom()  # for these
         self._delivered: list[str] = []
         self.passed_on_ms: int | None = None
         self.disk_waits = DiskWaits[PendingRequest](
@@ -146,7 +148,7 @@ class Router:
 
     def may_wait_for_disk(self, request: PendingRequest) -> bool:
         """Return whether a request may raise `NotInMemoryError` now, instead of reading the disk on the loop."""
-        return request.disk_waits < DISK_WAITS_MAX and self.disk_waits.has_room
+        return request.disk_waits < DISK_WAITS_MAX and self.disk_waits.has_room_for(request)
 
     def _not_read_in_time(self, request: PendingRequest) -> None:
         """Refuse a request for which the disk was not read in time; nothing is denied."""
@@ -230,6 +232,12 @@ class Router:
                 ResponseCode.SYSTEM_BUSY,
                 f"[OVERLOAD]system busy: {len(self._waiting)} requests wait for a leader",
             )
+        elif not self._room.enter(request):
+            self._fail(
+                request,
+                ResponseCode.SYSTEM_BUSY,
+                f"[OVERLOAD]system busy: requests of {self._room.used_bytes} bytes wait for a leader",
+            )
         else:
             self._waiting.append(request)
 
@@ -244,6 +252,7 @@ class Router:
             return
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
+            self._room.leave(request)
             if request.is_abandoned:
                 _drop(request)
             else:
@@ -258,6 +267,7 @@ class Router:
         waiting, self._waiting = self._waiting, deque()
         for request in waiting:
             if request.deadline_ms <= now_ms or (has_no_room and request.kind is RequestKind.SEND):
+                self._room.leave(request)
                 self._give_up(request)
             else:
                 self._waiting.append(request)

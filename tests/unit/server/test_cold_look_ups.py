@@ -389,7 +389,7 @@ def test_no_more_is_read_than_was_asked_for(bench: Bench, monkeypatch: pytest.Mo
 def test_nothing_goes_on_that_was_given_up(bench: Bench) -> None:
     """Not even what wants no answer, and so is never closed."""
     went_on: list[object] = []
-    waiter = cast("Any", SimpleNamespace(deadline_ms=5, is_closed=False))
+    waiter = cast("Any", SimpleNamespace(deadline_ms=5, is_closed=False, kept_bytes=0, shared=None))
     waits = DiskWaits[Any](bench.reader, went_on.append, most=1)
     waits.wait_for(waiter, FilesNotLoadedError(lambda: None), lambda: went_on.append("on"))
     waits.expire(5)

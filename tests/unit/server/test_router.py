@@ -19,6 +19,7 @@ from broker.server.links.private_codes import (
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import HOLD_MS, PendingRequest
 from broker.server.requests.router import WAIT_MARGIN_MS, Router
+from broker.service.wait_room import ROOM_BYTES
 from dledger import (
     DLedgerError,
     EntryDamagedError,
@@ -190,6 +191,29 @@ def test_who_waits_for_a_leader_is_told_that_there_will_be_none(bench: Bench) ->
     assert answer.code == 14
     assert str(answer.remark).startswith("the majority of the group is lost: the stores of n1 and")
     assert str(answer.remark).endswith("; nothing was done")
+
+
+def test_what_waits_for_a_leader_is_bounded_in_bytes(bench: Bench) -> None:
+    body = bytes(ROOM_BYTES // 6)
+    large = [bench.request(body=body) for _ in range(6)]
+    for request in large:
+        bench.router.route(request)
+    assert bench.router.waiting_count == 5
+    answer = answer_of(large[5])
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "bytes wait for a leader" in (answer.remark or "")
+    bench.router.route(bench.request())  # a small one needs no room
+    assert bench.router.waiting_count == 6
+    bench.log.is_serving = True
+    bench.router.unpark()
+    assert len(bench.served) == 6
+    for is_late in (False, True):
+        bench.log.is_serving = False
+        for _ in range(5):
+            bench.router.route(bench.request(body=body))
+        assert bench.router.waiting_count == 5
+        if not is_late:
+            bench.router.expire(HOLD_MS)
 
 
 def test_the_leader_serves(bench: Bench) -> None:

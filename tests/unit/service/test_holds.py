@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPulls, hold_ms
+from broker.service.wait_room import WaitRoom
 from dledger_mq.message.numbers import QueueId
 
 
@@ -17,6 +18,8 @@ class Pull:
     held_until_ms: int
     connection: int
     is_held: bool = False
+    kept_bytes: int = 0
+    shared: tuple[object, int] | None = None
 
 
 def pull(topic: str = "T", queue: int = 0, deadline: int = 100, connection: int = 1) -> Pull:
@@ -66,6 +69,18 @@ def test_too_many_are_not_held() -> None:
     holds: HeldPulls[Any] = HeldPulls(1)
     assert holds.hold(pull())
     assert not holds.hold(pull())
+
+
+def test_large_ones_share_a_room() -> None:
+    holds: HeldPulls[Any] = HeldPulls(10, WaitRoom(50_000))
+    first, second, small = pull(deadline=50), pull(), pull()
+    first.kept_bytes = second.kept_bytes = 30_000
+    assert holds.hold(first)
+    assert not holds.hold(second)
+    assert not second.is_held
+    assert holds.hold(small)
+    assert holds.take_due(50) == [first]
+    assert holds.hold(second)
 
 
 def test_a_closed_connection_drops_its_pulls() -> None:
