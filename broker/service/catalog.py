@@ -43,6 +43,8 @@ class Catalog:
         self._staged_groups: dict[str, SubscriptionGroupConfig] = {}
         self._deletions: list[str] = []
         """One item for each deletion that is staged and not yet decided; a topic may be deleted twice."""
+        self._group_deletions: list[str] = []
+        """The same of groups."""
 
     def topic(self, name: str) -> TopicConfig | None:
         """Return a topic as what is staged now will find it, or None."""
@@ -80,11 +82,12 @@ class Catalog:
         A creation that was noted before says nothing of it any more, though it is kept while anything is on its way.
         """
         self._staged_groups.pop(name, None)
+        self._group_deletions.append(name)
 
     @property
     def has_deletions(self) -> bool:
-        """True while the deletion of any topic is staged and not decided."""
-        return bool(self._deletions)
+        """True while the deletion of any topic or group is staged and not decided."""
+        return bool(self._deletions or self._group_deletions)
 
     def is_being_deleted(self, name: str) -> bool:
         """Return whether a deletion of a topic is staged and not decided.
@@ -93,10 +96,21 @@ class Catalog:
         """
         return name in self._deletions
 
+    def is_group_being_deleted(self, name: str) -> bool:
+        """Return whether a deletion of a group is staged and not decided: what it takes now, nobody would have then."""
+        return name in self._group_deletions
+
     def deletion_decided(self, name: str) -> None:
         """Forget one deletion of a topic that is applied, or never will be: the applied tables are right again."""
         assert name in self._deletions, f"no deletion of {name} is staged: {self._deletions}"
         self._deletions.remove(name)
+
+    def group_deletion_decided(self, name: str) -> None:
+        """Forget one deletion of a group, as of a topic."""
+        assert name in self._group_deletions, (
+            f"no deletion of {name} is staged: {self._group_deletions}"
+        )
+        self._group_deletions.remove(name)
 
     def withdraw(self, creation: Creation) -> None:
         """Forget topics and groups whose creation was refused: nothing that is stored later may rely on them."""

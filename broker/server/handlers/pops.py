@@ -203,8 +203,9 @@ class PopRequests:
         """
         fields = pop.fields
         assert fields is not None, "it was read"
-        if self._commits.deletes(fields.topic):
-            # A claim would stand behind the deletion, and take what is sent to the topic that is made anew.
+        if self._commits.deletes(fields.topic) or self._commits.deletes_group(fields.group):
+            # A claim would stand behind the deletion: it would take what is sent to the topic that is made anew, or put
+            # messages into the flight of a group that there is not, from which nobody would ever take them back.
             self._router.when_staged_committed(pop, partial(self._try, pop))
             return
         while True:

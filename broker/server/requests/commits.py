@@ -97,16 +97,16 @@ class OnCommit(NamedTuple):
 class _DeletionNote(NamedTuple):
     """The waiter by which the catalog hears that a deletion is decided, before anybody else hears of its entry."""
 
-    catalog: Catalog
+    decided: Callable[[str], None]
     name: str
 
     def committed(self, _staged: StagedEntry, _place: int) -> None:
         """See `Waiter`."""
-        self.catalog.deletion_decided(self.name)
+        self.decided(self.name)
 
     def failed(self, _error: DLedgerError) -> None:
         """See `Waiter`."""
-        self.catalog.deletion_decided(self.name)
+        self.decided(self.name)
 
 
 _Waiting = tuple[int, Waiter, int, int]
@@ -206,21 +206,26 @@ class Commits:
         return not self.staging.staged_count and not self._flights
 
     def stage_control(self, command: Command) -> int:
-        """Stage a control record; return its place. The deletion of a topic is a unit of its own."""
+        """Stage a control record; return its place. The deletion of a topic or group is a unit of its own."""
         self.wanted()
         if isinstance(command, (DeleteTopic, DeleteGroup)):
             self.before_deletion()
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)
-            self.wait(place, _DeletionNote(self._catalog, command.name))
+            self.wait(place, _DeletionNote(self._catalog.deletion_decided, command.name))
         elif isinstance(command, DeleteGroup):
             self._catalog.note_group_deletion(command.name)
+            self.wait(place, _DeletionNote(self._catalog.group_deletion_decided, command.name))
         return place
 
     def deletes(self, topic: str) -> bool:
         """Return whether the topic of now is gone for what is staged from here on: its deletion is not decided yet."""
         return self._catalog.is_being_deleted(topic)
+
+    def deletes_group(self, group: str) -> bool:
+        """Return whether the group of now is gone for what is staged from here on."""
+        return self._catalog.is_group_being_deleted(group)
 
     def create(self, creation: Creation) -> int:
         """Stage topics and groups that have to exist first; return the place of the last record, -1 for none."""

@@ -27,7 +27,7 @@ from broker.service.catalog import Catalog
 from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
-from broker.store.control import PopMessages, PutTopic, ResetOffsets
+from broker.store.control import DeleteGroup, PopMessages, PutTopic, ResetOffsets
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey, PoppedQueue
 from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
@@ -295,6 +295,13 @@ def test_an_answer_is_given_only_once_its_claim_is_committed(bench: Bench) -> No
     assert client.frames == []
     bench.commit()
     assert client.bodies == [b"a"]
+
+
+def test_a_pop_waits_for_the_deletion_of_its_group_and_claims_for_the_new_one(bench: Bench) -> None:
+    bench.send(b"a")
+    bench.leader.commits.stage_control(DeleteGroup("G"))
+    assert bench.pop().bodies == [b"a"]
+    assert "G" in bench.leader.state.groups, "nobody would take back what it has in flight"
 
 
 def test_a_claim_that_gets_lost_hands_nothing_out(bench: Bench) -> None:
