@@ -53,6 +53,7 @@ class ConsumerOffsets:
     Attributes:
         change_count: of commits that changed something; a version number for tools.
         ignored_count: of commits that would have rewound an offset, or come from before a reset.
+        moved_count: of resets and other changes that may set a group back; for this node's own use, no snapshot keeps it.
         digest: CRC32C chained over every change.
         resets: those that the groups' clients have yet to follow. Invariant: what is reset has an offset.
     """
@@ -60,6 +61,7 @@ class ConsumerOffsets:
     def __init__(self, max_offset: Callable[[str, QueueId], QueueOffset]) -> None:
         self.change_count = 0
         self.ignored_count = 0
+        self.moved_count = 0
         self.digest: int = 0
         self.resets = Resets()
         self._max_offset = max_offset
@@ -165,6 +167,7 @@ class ConsumerOffsets:
         queues = self._table.get((topic, group))
         assert offset >= 0, f"{group} in {topic}, queue {queue_id}: offset {offset}"
         stored = None if queues is None else queues.get(queue_id)
+        self.moved_count += is_forced
         if stored is not None:
             if stored == offset:
                 return True
@@ -243,6 +246,7 @@ class ConsumerOffsets:
     def _forget(self, key: tuple[str, str]) -> None:
         assert key in self._table, f"there are no offsets of {key}"
         del self._table[key]
+        self.moved_count += 1
         self.resets.forget(key[1], key[0])
         self._consumed.pop(key, None)
         self._changed(key[0], key[1], b"-")

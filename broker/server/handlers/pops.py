@@ -2,8 +2,8 @@
 
 While a claim of a queue is on its way nobody else pops there for that group: those that would, wait for its end. What
 is answered is what the fold has handed out, never what was read. A pop that finds nothing is held until a message
-comes, one in flight is due, a queue in order is free, or its time is over; all that at the leader, and at the next one
-if another is elected.
+comes, one in flight is due, a queue in order is free, a group was set back, or its time is over; all that at the
+leader, and at the next one if another is elected.
 
 Looks have a share of each turn of the loop, as pulls have (pull_turns.py), and one at many queues goes on in the next
 turns. What it has passed may have changed by then: before a pop is held it is looked again if so.
@@ -47,6 +47,9 @@ CLAIM_WAIT_MS: Final = 2_000
 """So long a pop waits at least for the end of another one's claim."""
 
 
+_Seen = tuple[DataVersion, int, tuple[int, int]]
+
+
 class Pop(PendingRequest, eq=False):
     """A pop that is not answered yet.
 
@@ -58,7 +61,7 @@ class Pop(PendingRequest, eq=False):
         is_backlog: False; see `pull_turns.Turn`.
         left: queues that its look has not come to yet, the next one last.
         claimed: queues that it has passed because somebody else was claiming them.
-        seen: what its look has begun with: the version of the table of topics, and all that was put in its topic.
+        seen: what its look has begun with; see `PopRequests._seen_of`.
     """
 
     is_notice: bool = False
@@ -68,7 +71,7 @@ class Pop(PendingRequest, eq=False):
     is_backlog: bool = False
     left: list[QueueId] | None = None
     claimed: list[QueueId] | None = None
-    seen: tuple[DataVersion, tuple[int, int]] | None = None
+    seen: _Seen | None = None
 
 
 class PopRequests:
@@ -128,6 +131,7 @@ class PopRequests:
         self._room = WaitRoom()  # for those that are held
         self._seen: dict[str, tuple[int, int]] = {}
         self._topics_version = state.topics.version
+        self._moved_count = state.offsets.moved_count
 
     @property
     def held_count(self) -> int:
@@ -275,9 +279,13 @@ class PopRequests:
         pop.left, pop.claimed = free, claimed
         return bool(free)
 
-    def _seen_of(self, topic: str) -> tuple[DataVersion, tuple[int, int]]:
-        """Return what changes when there may be something in a topic that was not there before."""
-        return self._state.topics.version, self._state.topic_put_totals(topic)
+    def _seen_of(self, topic: str) -> _Seen:
+        """Return what changes when there may be something in a topic that was not there before.
+
+        These are the version of the table of topics, the moves of groups by tools, and all that was put in the topic.
+        """
+        state = self._state
+        return state.topics.version, state.offsets.moved_count, state.topic_put_totals(topic)
 
     def _queues(self, fields: PopFields, grant: PopGrant) -> list[QueueId]:
         """Return the queues that a pop looks at, from a random one on (R6): the first is the last."""
@@ -419,14 +427,18 @@ class PopRequests:
         return waiting
 
     def applied(self) -> None:
-        """Look again for the pops of topics to which messages came, or which may be gone."""
+        """Look again for the pops of topics to which messages came, or which may be gone.
+
+        And for all of them after a reset: which group it was is not worth knowing, since resets are rare.
+        """
         if not self._held_count:
             self._seen.clear()
             return
-        is_new_table = self._topics_version != self._state.topics.version
-        self._topics_version = self._state.topics.version
+        version, moved_count = self._state.topics.version, self._state.offsets.moved_count
+        is_all_new = (version, moved_count) != (self._topics_version, self._moved_count)
+        self._topics_version, self._moved_count = version, moved_count
         for topic, group in list(self._held):
-            if is_new_table or self._state.topic_put_totals(topic) != self._seen.get(topic):
+            if is_all_new or self._state.topic_put_totals(topic) != self._seen.get(topic):
                 self._wake(group, topic)
         self._seen = {topic: self._state.topic_put_totals(topic) for topic, _ in self._held}
 

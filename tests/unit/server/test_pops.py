@@ -27,7 +27,16 @@ from broker.service.catalog import Catalog
 from broker.service.pop import PopRules
 from broker.service.pull import PullRules
 from broker.service.send_back import SendBackRules
-from broker.store.control import DeleteGroup, PopMessages, PutTopic, ResetOffsets
+from broker.store.control import (
+    Command,
+    CommitOffsets,
+    DeleteGroup,
+    OffsetCommit,
+    PopMessages,
+    PutTopic,
+    RemoveOffsets,
+    ResetOffsets,
+)
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey, PoppedQueue
 from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
@@ -1084,3 +1093,43 @@ def test_a_reset_group_pops_from_there(bench: Bench) -> None:
     bench.commit()
     assert bench.pop().bodies == [b"b"]
     assert bench.ack(old.handle()).code == 208
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        ResetOffsets("G", "T", [(QueueId(0), QueueOffset(1))]),
+        CommitOffsets(
+            [OffsetCommit("G", "T", QueueId(0), QueueOffset(1))],
+            is_forced=True,
+        ),
+        RemoveOffsets("G", "T"),
+    ],
+)
+def test_a_pop_that_waits_is_answered_when_its_group_is_set_back(
+    bench: Bench, move: Command
+) -> None:
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    for place in range(2):
+        bench.ack(popped.handle(place))
+    waiting = bench.pop(pollTime="20000")
+    assert not waiting.frames
+    bench.leader.commits.stage_control(move)
+    bench.commit()
+    assert waiting.bodies[-1:] == [b"b"]
+
+
+def test_a_reset_where_a_look_has_been_is_seen_before_it_waits() -> None:
+    bench = Bench(queues=QUEUES_MAX + 1)
+    bench.send(b"a")
+    bench.ack(bench.pop().handle())
+    turns = in_turns(bench)
+    waiting = bench.start(pollTime="20000")
+    turns.give()
+    bench.leader.commits.stage_control(ResetOffsets("G", "T", [(QueueId(0), QueueOffset(0))]))
+    bench.commit()
+    while turns.row:
+        turns.give()
+        bench.commit()
+    assert waiting.bodies == [b"a"]
