@@ -83,6 +83,9 @@ class TimerDeliveries:
             return
         now_ms = self._now_ms()
         due = self._state.timers.due(now_ms, DELIVERIES_MAX + len(self._recalling))
+        if not due:  # what this node waited for, another leader may have delivered
+            self._pause.end()
+            return
         deliverer = Deliverer(self._log, self._commits)
         more = encode_property(TIMER_DEQUEUE_MS, b"%d" % now_ms)
         delivered: list[tuple[int, PhysicalOffset]] = []

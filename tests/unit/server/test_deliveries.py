@@ -408,3 +408,17 @@ def test_a_leader_that_would_deliver_early_stops(
     leader.now_ms += 2000
     with pytest.raises(AssertionError, match="would be delivered at"):
         leader.tick()
+
+
+def test_a_leader_that_waited_in_vain_sleeps_once_another_one_has_delivered() -> None:
+    leader = LoneLeader()
+    leader.send(b"later", TIMER_DELAY_MS="1000")
+    leader.commit()
+    leader.log.damaged = {leader.log.entries[-1].index}
+    leader.pass_until(START_MS + 1100)
+    assert leader.timers.wait_ms() == AGAIN_MS
+    (timer,) = leader.state.timers.due(leader.now_ms, 10)
+    leader.commits.stage_control(DeliverTimers([(timer.due_ms, timer.physical_offset)]))
+    leader.commit()
+    leader.tick()
+    assert leader.timers.wait_ms() is None
