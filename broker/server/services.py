@@ -81,6 +81,7 @@ from broker.store.state import BrokerState
 from dledger import GroupSecret, LogServer
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
+from dledger_mq.message.names import HALF_TOPIC
 from dledger_mq.message.numbers import PhysicalOffset
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.replies import SendReplies
@@ -622,6 +623,9 @@ class Services:
             lambda: self._state.transactions,
             self.ends,
             load=self._load,
+            stored=lambda key: self._state.key_index.candidates(
+                HALF_TOPIC, key, 0, self._state.last_store_ms
+            ),
             now_ms=self._log_ms,
         )
 

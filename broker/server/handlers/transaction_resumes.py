@@ -1,13 +1,15 @@
 """Checks that begin anew at an operator's word: RESUME_CHECK_HALF_MESSAGE (323).
 
 A half message that is open has its checks counted from the start. One that was given up is stored as a
-half message again, with a new half queue offset; what was decided about the old one stays decided.
+half message again, with a new half queue offset; what was decided about the old one stays decided. So it may be
+stored only while the last that was stored of it was given up, too: after a commit its message would be seen twice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -24,13 +26,16 @@ from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.names import CHECK_MAX_TOPIC, HALF_TOPIC
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
-from dledger_mq.message.properties import REAL_TOPIC, TRANSACTION_ID
+from dledger_mq.message.properties import REAL_TOPIC, TRANSACTION_ID, UNIQ_KEY
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting import fields
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
 
 _HALF = HALF_TOPIC.encode()
+
+CANDIDATES_MAX: Final = 256
+"""Half messages under one key that are looked at, the newest; clients give each its own."""
 
 
 class _CountAnew(NamedTuple):
@@ -46,6 +51,12 @@ class _StoreAgain(NamedTuple):
     is_on_its_way: bool
 
 
+class _Ended(NamedTuple):
+    """One that was given up was stored again, and has ended since."""
+
+    verdict: TransactionVerdict
+
+
 class TransactionResumes:
     """Carries out RESUME_CHECK_HALF_MESSAGE (323) while this node leads."""
 
@@ -57,14 +68,26 @@ class TransactionResumes:
         ends: TransactionEnds,
         *,
         load: Callable[[PhysicalOffset], StoredMessage | None],
+        stored: Callable[[str], Iterator[PhysicalOffset]],
         now_ms: Callable[[], int],
     ) -> None:
-        """Set up the resuming of checks; `load` returns the committed message at a physical offset, or None."""
+        """Set up the resuming of checks.
+
+        Args:
+            commits: what is resumed is staged here.
+            router: waits for its commit.
+            transactions: those of the fold.
+            ends: half messages that are on their way.
+            load: returns the committed message at a physical offset, or None.
+            stored: yields where half messages stand, open or not, that may have a unique key, the newest first.
+            now_ms: the time of the log.
+        """
         self._commits = commits
         self._router = router
         self._transactions = transactions
         self._ends = ends
         self._load = load
+        self._stored = stored
         self._now_ms = now_ms
         self._storing: set[RequestedMessage] = set()
 
@@ -102,6 +125,11 @@ class TransactionResumes:
                 problem = f"{text} is no half message that is open or was given up"
                 request.refuse(ResponseCode.SYSTEM_ERROR, problem)
                 return
+            case _Ended(verdict):
+                how = verdict.name.lower().replace("_", " ")
+                problem = f"{text} was stored again, and is {how}: there is nothing to check"
+                request.refuse(ResponseCode.SYSTEM_ERROR, problem)
+                return
             case _CountAnew(queue_offset):
                 self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
             case _StoreAgain(asked, is_on_its_way):
@@ -109,7 +137,7 @@ class TransactionResumes:
                     self._store_again(message, asked)
         self._router.when_staged_committed(request, lambda: request.answer(ResponseCode.SUCCESS))
 
-    def _decide(self, message: StoredMessage) -> _CountAnew | _StoreAgain | None:
+    def _decide(self, message: StoredMessage) -> _CountAnew | _StoreAgain | _Ended | None:
         """Decide how the checks of a message begin anew; None if there is nothing to check."""
         topic, name = message.find(REAL_TOPIC), message.find(TRANSACTION_ID)
         if message.topic == HALF_TOPIC:
@@ -128,7 +156,11 @@ class TransactionResumes:
         known = self._open_copy(key, asked)
         if known is not None:
             return _CountAnew(known.queue_offset)
-        return _StoreAgain(asked, self._ends.is_beginning(key, asked) or asked in self._storing)
+        is_on_its_way = self._ends.is_beginning(key, asked) or asked in self._storing
+        verdict = None if is_on_its_way else self._last_verdict(message, asked)
+        if verdict in {TransactionVerdict.COMMITTED, TransactionVerdict.ROLLED_BACK}:
+            return _Ended(verdict)
+        return _StoreAgain(asked, is_on_its_way)
 
     def _open_copy(self, key: TransactionKey, asked: RequestedMessage) -> OpenHalf | None:
         """Find the same half message among the open ones with that transaction id."""
@@ -136,6 +168,18 @@ class TransactionResumes:
             record = self._load(half.physical_offset)
             if record is not None and requested_by_record(record) == asked:
                 return half
+        return None
+
+    def _last_verdict(
+        self, message: StoredMessage, asked: RequestedMessage
+    ) -> TransactionVerdict | None:
+        """Return how the newest half message ended that is the same; None if that is not known any more."""
+        unique_key = message.find(UNIQ_KEY) or b""
+        places = self._stored(unique_key.decode(errors="replace"))
+        for place in islice(places, CANDIDATES_MAX):
+            record = self._load(place)
+            if record is not None and requested_by_record(record) == asked:
+                return self._transactions().verdict(QueueOffset(record.queue_offset))
         return None
 
     def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> None:
