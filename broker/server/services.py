@@ -439,7 +439,7 @@ class Services:
             self._make_assignments(),
             self.offsets,
             self.members,
-            Locks(self.commits, self.router, lambda: self._state.locks, self._committers),
+            Locks(self.commits, self.router, self._state, self._committers),
             self.ends,
             self._make_resumes(),
             self.timers,

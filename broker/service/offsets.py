@@ -10,9 +10,6 @@ from broker.store.reading import GetLimits
 from broker.store.state import BrokerState
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
-NAME_LENGTH_MAX = 255
-"""Longest topic name (B2); offsets of longer names are not kept."""
-
 COMMITS_PER_RECORD_MAX = 2_048
 """Bounds one control record to about a megabyte."""
 
@@ -82,6 +79,15 @@ def beyond_end_remark(place: QueuePlace, offset: QueueOffset, end: QueueOffset) 
     return (
         f"offset {offset} of group {group} for topic {topic} queue {queue_id} was not stored: "
         f"the queue ends at {end}"
+    )
+
+
+def no_room_remark(place: QueuePlace, offset: QueueOffset) -> str:
+    """Say why a commit was refused under names of which nothing exists."""
+    group, topic, queue_id = place
+    return (
+        f"offset {offset} of group {group} for topic {topic} queue {queue_id} was not stored: there is no such group "
+        "or queue, and too many offsets are kept for more of these"
     )
 
 

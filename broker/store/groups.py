@@ -65,6 +65,11 @@ class Groups:
         """Return the group's configuration, or None."""
         return self._table.get(name)
 
+    @property
+    def prohibition_count(self) -> int:
+        """The count of topics that groups may not read, one for each group."""
+        return len(self._forbidden)
+
     def forbidden_bits(self, group: str, topic: str) -> int:
         """Return what the group may not do with the topic, a bit mask; 0 for nothing (rule B12)."""
         return self._forbidden.get((group, topic), 0)

@@ -53,7 +53,8 @@ class ConsumerOffsets:
     Attributes:
         change_count: of commits that changed something; a version number for tools.
         ignored_count: of commits that would have rewound an offset, or come from before a reset.
-        moved_count: of resets and other changes that may set a group back; for this node's own use, no snapshot keeps it.
+        moved_count: of resets and other changes that may set a group back, since this node began; no snapshot keeps it.
+        row_count: of the offsets, one for each group and queue. Invariant: so many are in `_table`.
         digest: CRC32C chained over every change.
         resets: those that the groups' clients have yet to follow. Invariant: what is reset has an offset.
     """
@@ -62,6 +63,7 @@ class ConsumerOffsets:
         self.change_count = 0
         self.ignored_count = 0
         self.moved_count = 0
+        self.row_count = 0
         self.digest: int = 0
         self.resets = Resets()
         self._max_offset = max_offset
@@ -178,6 +180,8 @@ class ConsumerOffsets:
             if offset > stored:
                 key = (topic, group)
                 self._consumed[key] = self._consumed.get(key, 0) + offset - stored
+        else:
+            self.row_count += 1
         if queues is None:
             queues = self._table[topic, group] = {}
         queues[queue_id] = offset
@@ -230,11 +234,13 @@ class ConsumerOffsets:
         self.resets.take(saved.resets)
         self._table.clear()
         self._consumed.clear()
+        self.row_count = 0
         for first in range(0, len(rows), STEP_GROUPS):
             yield
             for raw in rows[first : first + STEP_GROUPS]:
                 topic, group, queues, consumed = _decode_row(raw)
                 self._table[topic, group] = dict(queues)
+                self.row_count += len(queues)
                 if consumed is not None:
                     self._consumed[topic, group] = consumed
 
@@ -245,7 +251,7 @@ class ConsumerOffsets:
 
     def _forget(self, key: tuple[str, str]) -> None:
         assert key in self._table, f"there are no offsets of {key}"
-        del self._table[key]
+        self.row_count -= len(self._table.pop(key))
         self.moved_count += 1
         self.resets.forget(key[1], key[0])
         self._consumed.pop(key, None)

@@ -6,6 +6,7 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
+from broker.service.strangers import has_room_for_prohibition
 from broker.store.control import ForbidTopic
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_READ
@@ -55,6 +56,12 @@ class GroupRules:
         else:
             bits = self._state.groups.forbidden_bits(group, topic)
             is_readable = fields.boolean(ext, "readable")
+            if not (is_readable or bits or has_room_for_prohibition(self._state, topic)):
+                text = (
+                    f"topic[{topic[:255]}] not exist, and too many of those are forbidden already"
+                )
+                request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
+                return
             bits = bits & ~PERM_READ if is_readable else bits | PERM_READ
             place = self._commits.stage_control(ForbidTopic(group, topic, bits))
             self._router.when_committed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from broker.server.handlers.committers import ID_LENGTH_MAX, Committers
@@ -10,9 +9,10 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
+from broker.service.strangers import NAME_LENGTH_MAX, lockable
 from broker.store.control import LockQueues, UnlockQueues
-from broker.store.locks import QueueLockTable
 from broker.store.staging import StagedEntry
+from broker.store.state import BrokerState
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.group_bodies import LockRequest, decode_lock_request, encode_lock_reply
@@ -28,12 +28,12 @@ class Locks:
         self,
         commits: Commits,
         router: Router,
-        locks: Callable[[], QueueLockTable],
+        state: BrokerState,
         committers: Committers,
     ) -> None:
         self._commits = commits
         self._router = router
-        self._locks = locks
+        self._state = state
         self._committers = committers
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
@@ -53,11 +53,19 @@ class Locks:
             request.refuse_as_busy()
             return
         wanted = decode_lock_request(command.body)
+        group = wanted.consumer_group
+        if len(group) > NAME_LENGTH_MAX:
+            text = f"the group's name is longer than {NAME_LENGTH_MAX}: nothing was locked"
+            request.refuse(ResponseCode.SYSTEM_ERROR, text)
+            return
         self._committers.has_locked(
-            wanted.consumer_group, address=request.origin.address, client_id=wanted.client_id
+            group, address=request.origin.address, client_id=wanted.client_id
         )
+        # Of what may not be locked nothing is said but that it was not granted. All the same the log is asked: only it
+        # knows that this node still leads.
+        queues = lockable(self._state, group, _queues(wanted))
         place = self._commits.stage_control(
-            LockQueues(wanted.consumer_group, wanted.client_id[:ID_LENGTH_MAX], _queues(wanted))
+            LockQueues(group, wanted.client_id[:ID_LENGTH_MAX], queues)
         )
         self._router.when_committed(request, place, partial(self._locked, request, wanted))
 
@@ -82,7 +90,7 @@ class Locks:
         self, request: PendingRequest, wanted: LockRequest, staged: StagedEntry, place: int
     ) -> None:
         """Answer with the granted queues, spelled as the client spelled them."""
-        granted = set(self._locks().granted_at(staged.physical_offset(place)) or ())
+        granted = set(self._state.locks.granted_at(staged.physical_offset(place)) or ())
         held = [queue for queue in wanted.mq_set if (queue.topic, queue.queue_id) in granted]
         request.answer(ResponseCode.SUCCESS, body=encode_lock_reply(held))
 

@@ -15,14 +15,15 @@ from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.conclusions import RequestKind
 from broker.service.offsets import (
-    NAME_LENGTH_MAX,
     PendingOffsets,
     QueuePlace,
     beyond_end_remark,
     consumer_offset,
     fenced_remark,
     is_beyond_end,
+    no_room_remark,
 )
+from broker.service.strangers import NAME_LENGTH_MAX, has_room_for_offset
 from broker.store.control import CommitOffsets
 from broker.store.lookups import earliest_store_time, offset_by_time
 from broker.store.queue_search import Search
@@ -98,6 +99,8 @@ class Offsets:
     def update(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out UPDATE_CONSUMER_OFFSET: answered when it is committed, and refused beyond the queue's end.
 
+        Or under names of which nothing exists, if too much is kept for more of these.
+
         Raises:
             FieldError: a field is missing or impossible.
         """
@@ -112,7 +115,7 @@ class Offsets:
             )
             return
         place = (group, topic, queue_id)
-        if self._is_beyond_end(place, offset):
+        if self._is_nowhere(place, offset):
             # A node that leads no more, or has yet to apply what is committed, must not say that.
             act = partial(self._judge, request, command, place, offset)
             self._router.when_confirmed(request, act)
@@ -126,11 +129,13 @@ class Offsets:
         place: QueuePlace,
         offset: QueueOffset,
     ) -> None:
-        """Refuse a commit that was beyond the end before it was confirmed that this node leads, if it still is."""
+        """Refuse a commit that was nowhere before it was confirmed that this node leads, if it still is."""
         if self._is_beyond_end(place, offset):
             gone = self._commits.deletes(place[1])
             end = QueueOffset(0) if gone else self._state.queues.end(*place[1:])
             request.refuse(ResponseCode.INVALID_PARAMETER, beyond_end_remark(place, offset, end))
+        elif self._is_nowhere(place, offset):
+            request.refuse(ResponseCode.INVALID_PARAMETER, no_room_remark(place, offset))
         else:
             self._take(request, command, place, offset)
 
@@ -186,19 +191,25 @@ class Offsets:
     ) -> str:
         """Take an offset into the next commit; gives the client id under which it is judged.
 
-        Nothing is taken while too much is pending, and nothing beyond the queue's end: consumers say where they are
+        Nothing is taken while too much is pending, and nothing that a request is refused: consumers say where they are
         again and again.
 
         `address` is the client's, `given_id` the client id that it gave itself.
         """
         if offset < 0 or queue_id < 0 or max(len(group), len(topic)) > NAME_LENGTH_MAX:
             return ""
-        if not self._has_room or self._is_beyond_end((group, topic, queue_id), offset):
+        if not self._has_room or self._is_nowhere((group, topic, queue_id), offset):
             return ""
         self._make_room()
         client_id = self._committers.who(group, topic, queue_id, address=address, given_id=given_id)
         self._pending.add((group, topic, queue_id), offset, client_id=client_id)
         return client_id
+
+    def _is_nowhere(self, place: QueuePlace, offset: QueueOffset) -> bool:
+        """Return whether a commit names a place where nothing is yet, or nothing that exists and too much is kept."""
+        return self._is_beyond_end(place, offset) or not (
+            offset < 0 or has_room_for_offset(self._state, *place)
+        )
 
     def _is_beyond_end(self, place: QueuePlace, offset: QueueOffset) -> bool:
         """Return whether a commit names a place where nothing is yet, where it would stand in the log.

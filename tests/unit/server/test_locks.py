@@ -29,7 +29,7 @@ def test_more_than_may_wait_is_turned_away(
     locks = Locks(
         leader.commits,
         leader.router,
-        lambda: leader.state.locks,
+        leader.state,
         cast("Any", SimpleNamespace(has_locked=lambda *_, **__: None)),
     )
     ask: Callable[[PendingRequest, RemotingCommand], None] = getattr(locks, name)

@@ -30,7 +30,7 @@ def committers_of(bench: Bench, *, has_beaten: bool) -> Committers:
 
 
 def lock(bench: Bench, committers: Committers) -> None:
-    locks = Locks(bench.leader.commits, bench.router, lambda: bench.leader.state.locks, committers)
+    locks = Locks(bench.leader.commits, bench.router, bench.leader.state, committers)
     wanted = LockRequest("G", LONG_ID, (WireQueue("broker-a", 0, "T"),))
     body = encode_lock_request(wanted)
     command = RemotingCommand(code=41, opaque=9, version=409, body=body)
