@@ -130,8 +130,7 @@ class PopRequests:
         self._held_count = self._number = 0
         self._room = WaitRoom()  # for those that are held
         self._seen: dict[str, tuple[int, int]] = {}
-        self._topics_version = state.topics.version
-        self._moved_count = state.offsets.moved_count
+        self._versions = (state.topics.version, state.offsets.moved_count)
 
     @property
     def held_count(self) -> int:
@@ -434,9 +433,9 @@ class PopRequests:
         if not self._held_count:
             self._seen.clear()
             return
-        version, moved_count = self._state.topics.version, self._state.offsets.moved_count
-        is_all_new = (version, moved_count) != (self._topics_version, self._moved_count)
-        self._topics_version, self._moved_count = version, moved_count
+        versions = (self._state.topics.version, self._state.offsets.moved_count)
+        is_all_new = versions != self._versions
+        self._versions = versions
         for topic, group in list(self._held):
             if is_all_new or self._state.topic_put_totals(topic) != self._seen.get(topic):
                 self._wake(group, topic)
