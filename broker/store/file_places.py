@@ -18,6 +18,7 @@ from itertools import count
 from pathlib import Path
 from typing import Final, Self
 
+from dledger.storage.posix import SpareDescriptors
 from dledger.storage.read_errors import is_shortage
 
 OPEN_FILES_MAX: Final = 128
@@ -51,10 +52,15 @@ def folder_removal(folder: Path) -> Iterator[None]:
 
 
 class OpenFiles:
-    """The files used last, by path; the others are closed, and as many as it takes where descriptors are short."""
+    """The files used last, by path; the others are closed, and as many as it takes where descriptors are short.
 
-    def __init__(self) -> None:
+    One descriptor is held for when none of them is open: the fold reads here, too, and cannot wait.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Begin with none open; the spare descriptor is one of the folder, which is there."""
         self._open: OrderedDict[Path, int] = OrderedDict()
+        self._spare = SpareDescriptors(folder, 1)
 
     def get(self, path: Path, *, create: bool = False) -> int:
         """Return a descriptor for reading and writing."""
@@ -71,13 +77,14 @@ class OpenFiles:
 
     def _opened(self, path: Path, *, create: bool) -> int:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        while True:
+        while self._open:
             try:
-                return os.open(path, flags, 0o644)
+                return os.open(path, flags, 0o640)
             except OSError as error:
-                if not (is_shortage(error) and self._open):
+                if not is_shortage(error):
                     raise
                 self._close_oldest()
+        return self._spare.open(path, flags)
 
     def _close_oldest(self) -> None:
         os.close(self._open.popitem(last=False)[1])
@@ -93,9 +100,9 @@ class FolderPlace:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._files = OpenFiles()
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
+        self._files = OpenFiles(root)
 
     def take_place_of(self, other: Self) -> None:
         """Change names with another one; see `PartPlace`."""

@@ -30,6 +30,7 @@ from dledger.raft.ids import Index, Position
 from dledger.state_machine import ForgettingMachine
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset, StoreTimeMs
+from tests.unit.storage.descriptors import no_descriptors
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 
@@ -171,6 +172,22 @@ def test_a_send_that_may_be_repeated_is_kept_for_a_minute() -> None:
     assert forget(broker, 5) is None
     assert not broker.state.recent_sends.by_key
     assert broker.state.keep_from == 5
+
+
+def test_what_waits_is_looked_up_in_its_file_though_there_are_no_descriptors(
+    tmp_path: Path,
+) -> None:
+    broker = LoneBroker(BrokerState(UnitFiles(tmp_path)))
+    for _ in range(3):
+        broker.send(names.SCHEDULE_TOPIC, 0, DELAY="1", REAL_TOPIC="T", REAL_QID="0")
+    (waiting,) = broker.state.queues.of_topic(names.SCHEDULE_TOPIC)
+    assert waiting.spill(0) == 3
+    broker.state.close()
+    with no_descriptors():
+        assert forget(broker, 4) is RefusalKind.STILL_NEEDED
+    broker.command(AdvanceSchedule(1, QueueOffset(0), QueueOffset(2)))
+    with no_descriptors():
+        assert forget(broker, 4) is None
 
 
 def test_a_delayed_message_is_kept_until_it_is_delivered() -> None:

@@ -186,10 +186,11 @@ def test_segments(tmp_path: Path) -> None:
 
 
 class ShortSystem:
-    """Gives out as many descriptors for files as `left` says, and those that are closed again."""
+    """Gives out as many descriptors for files as `left` says, and those that are closed, unless others take them."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, others_take: bool = False) -> None:
         self.left = 0
+        self._others_take = others_take
         self._open, self._close = os.open, os.close
         monkeypatch.setattr(os, "open", self.open)
         monkeypatch.setattr(os, "close", self.close)
@@ -203,7 +204,7 @@ class ShortSystem:
 
     def close(self, descriptor: int) -> None:
         self._close(descriptor)
-        self.left += 1
+        self.left += not self._others_take
 
 
 def test_where_descriptors_are_short_one_file_makes_room_for_another(
@@ -234,6 +235,11 @@ def test_without_any_descriptor_nothing_is_lost_and_everybody_may_ask_again(
     )
     with monkeypatch.context() as patch:
         ShortSystem(patch)
+        assert [read() for read in reads] == [unit(0), unit(0)], "one is held for that"
+        units.close()
+        segments.close()
+    with monkeypatch.context() as patch:
+        ShortSystem(patch, others_take=True)
         for read in reads:
             with pytest.raises(EntryDamagedError, match="cannot be read now"):
                 read()
