@@ -41,8 +41,12 @@ def text_parts(registry: CollectorRegistry) -> Iterator[bytes]:
 
 
 def _without_comments(text: bytes) -> bytes:
-    """Return the series alone: a family's help and type stand in front of its first part only."""
-    return b"".join(line for line in text.splitlines(keepends=True) if not line.startswith(b"#"))
+    """Return the series alone: a family's help and type stand in front of its first part only.
+
+    Lines end with a line feed here and nowhere else: a label may hold a carriage return.
+    """
+    lines = text.split(b"\n")
+    return b"\n".join(line for line in lines if not line.startswith(b"#"))
 
 
 async def render(registry: CollectorRegistry) -> bytes:

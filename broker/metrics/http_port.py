@@ -63,11 +63,16 @@ def plain(status: int, text: str) -> Page:
 
 
 class _RefusedError(Exception):
-    """Raised for a request that gets a page of its own, after which the connection is closed."""
+    """Raised for a request that gets a page of its own, after which the connection is closed.
 
-    def __init__(self, page: Page) -> None:
+    Attributes:
+        is_head: it asked for the head alone: a body is no answer to it.
+    """
+
+    def __init__(self, page: Page, *, is_head: bool = False) -> None:
         super().__init__(page.status)
         self.page = page
+        self.is_head = is_head
 
 
 class HttpPort:
@@ -147,6 +152,8 @@ class HttpPort:
                     await self._answer_all(stream, stream)
                 elif (encrypted := await self._encrypt(stream, context)) is not None:
                     await self._answer_all(encrypted, stream)
+        except Exception:  # noqa: BLE001 - the root of a connection's work; a mistake of ours ends no server
+            _log.exception("internal error at the port for figures; a connection is closed")
         finally:
             self.open_count -= 1
             sock.close()
@@ -178,9 +185,9 @@ class HttpPort:
                 if request is None:
                     return
                 page = await self._page(request)
-                is_head = request.method == b"HEAD"
+                is_head = _is_head(request)
             except _RefusedError as refused:
-                page, is_head = refused.page, False
+                page, is_head = refused.page, refused.is_head
             if not await _write(stream, http, page, is_head=is_head):
                 return
             if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
@@ -209,11 +216,13 @@ class HttpPort:
                     elif isinstance(event, h11.EndOfMessage):
                         return request
                     elif isinstance(event, h11.Data):
-                        raise _RefusedError(plain(413, "a request has no body here"))
+                        page = plain(413, "a request has no body here")
+                        raise _RefusedError(page, is_head=_is_head(request))
                     else:
                         return None
             except h11.RemoteProtocolError as error:
-                raise _RefusedError(plain(error.error_status_hint, str(error))) from None
+                page = plain(error.error_status_hint, str(error))
+                raise _RefusedError(page, is_head=_is_head(request)) from None
             finally:
                 self._idle.pop(scope, None)
         return None
@@ -230,6 +239,10 @@ class HttpPort:
             _log.error("internal error while a page was made", exc_info=made.error)
             return plain(500, "internal error; the log says more")
         return made.unwrap()
+
+
+def _is_head(request: h11.Request | None) -> bool:
+    return request is not None and request.method == b"HEAD"
 
 
 async def _leave(stream: trio.SocketStream) -> None:

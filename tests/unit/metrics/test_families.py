@@ -55,6 +55,13 @@ async def test_a_family_of_many_series_is_one_family_in_parts() -> None:
     assert figures_of(text) == {("dledger_x", f"t{number}"): number for number in range(count)}
 
 
+async def test_a_carriage_return_in_a_label_ends_no_line_in_the_later_parts_of_a_family() -> None:
+    rows = [([f"t{number}\r#"], float(number)) for number in range(PART_SERIES + 1)]
+    text = await render(registry_of(*make().gauges("dledger_x", "help", ["topic"], rows)))
+    assert text.count(b'\r#"} ') == PART_SERIES + 1
+    assert [line for line in text.split(b"\n")[2:-1] if not line.startswith(b"dledger_x{")] == []
+
+
 async def test_series_carry_the_labels_of_the_node_and_what_is_in_them_is_escaped() -> None:
     rows = [(['a"b\nc\\'], 1.0)]
     text = await render(registry_of(*make().counters("dledger_y", "help", ["topic"], rows)))

@@ -141,6 +141,8 @@ async def test_many_requests_come_over_one_connection_also_at_once() -> None:
         (request("/hello", more="Content-Length: 9999999999999999999999999\r\n") + b"x", 400),
         (request("/hello", more="Content-Length: 5\r\nContent-Length: 6\r\n"), 400),
         (request("/hello", "POST", "Content-Length: 3\r\nConnection: close\r\n") + b"abc", 413),
+        (request("/hello", "HEAD", "Content-Length: 3\r\n") + b"abc", 413),
+        (request("/hello", "HEAD", "Transfer-Encoding: chunked\r\n") + b"no size\r\n", 400),
     ],
 )
 async def test_what_is_no_request_is_refused_and_others_are_served(
@@ -152,6 +154,15 @@ async def test_what_is_no_request_is_refused_and_others_are_served(
     assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:200]
     assert answer.count(b"HTTP/1.1") == 1
     assert again.endswith(b"hello\n")
+
+
+async def test_a_page_that_cannot_be_written_ends_its_connection_and_no_other() -> None:
+    async def impossible() -> Page:
+        return Page(b"", "two\r\nlines")
+
+    async with serving({"/impossible": impossible, "/hello": _hello}) as (_, address):
+        assert await exchange(address, request("/impossible")) == b""
+        assert (await exchange(address, request("/hello"))).endswith(b"hello\n")
 
 
 async def test_who_sends_no_whole_request_is_cut_off() -> None:
