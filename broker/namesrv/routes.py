@@ -21,7 +21,7 @@ proven one comes. The table must not know how anything is proven, nor ask anybod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable, Iterable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -43,8 +43,18 @@ BROKER_TIMEOUT_MS: Final = 120_000
 """After this long without a registration an address is taken out."""
 
 TOPICS_MAX: Final = 1_000_000
+PLACES_MAX: Final = 4_000_000
+"""Of all topics together, the broker names that serve them."""
+
 BROKER_NAMES_MAX: Final = 10_000
+ADDRESSES_MAX: Final = 40_000
 """Bounds on what registrations can make a name server remember; foreign ones find it full at half of each."""
+
+ADDRESSES_OF_NAME_MAX: Final = 64
+"""A group has nine members at most, and RocketMQ's have a few: each look at a name goes through all of them."""
+
+NAME_CHARS_MAX: Final = 1024
+"""Of the name of a broker, a cluster or a topic, and of an address; RocketMQ's longest are of 255."""
 
 
 class RegisterReply(msgspec.Struct, frozen=True):
@@ -96,12 +106,14 @@ class _BrokerName(msgspec.Struct):
 
     Attributes:
         last_leader_addr: who registered under id 0 last; empty: nobody yet.
+        topics: what is routed to it, in the order in which it came.
     """
 
     name: str
     cluster: str
     heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
+    topics: dict[str, None] = {}
     last_leader_addr: str = ""
     topics_version: WireDataVersion | None = None
 
@@ -155,7 +167,9 @@ class RouteTable:
         self._names: dict[str, _BrokerName] = {}
         self._live: dict[str, _Live] = {}
         self._topics: dict[str, dict[str, QueueData]] = {}
-        """By topic and broker name. Invariant: each broker name is in `_names`, and no topic is without one."""
+        """By topic and broker name. Invariant: each broker name is in `_names` and has the topic there, and no topic is
+        without one."""
+        self._place_count = 0
 
     # Registrations.
 
@@ -235,19 +249,67 @@ class RouteTable:
                 f"register broker failed: the first registration of {addr} holds a single topic, so it is not the "
                 "whole table; nothing has changed"
             )
-        names_max, topics_max = BROKER_NAMES_MAX, TOPICS_MAX
-        if not is_proven:
-            names_max, topics_max = names_max // 2, topics_max // 2
-        if entry is None and len(self._names) >= names_max:
+        # Foreign ones leave when the name's group comes: they keep nobody out.
+        others = entry if entry is not None and entry.is_proven == is_proven else None
+        share = 1 if is_proven else 2
+        self._check_addresses(entry, others, identity, share=share)
+        self._check_topics(entry, topics or {}, share=share)
+
+    def _check_addresses(
+        self,
+        entry: _BrokerName | None,
+        others: _BrokerName | None,
+        identity: BrokerIdentity,
+        *,
+        share: int,
+    ) -> None:
+        """Raise what is over a bound of names and addresses.
+
+        Args:
+            entry: of the broker's name; None: nobody has it.
+            others: the same, if those who have it are to stay.
+            identity: who registers.
+            share: the sender may fill a bound by its part of it, 1 or 2.
+        """
+        addr = identity.broker_addr
+        _check_lengths((identity.broker_name, identity.cluster_name, addr, identity.ha_server_addr))
+        if entry is None and len(self._names) >= BROKER_NAMES_MAX // share:
             raise RefusedRegistrationError(
-                f"{len(self._names)} broker names are registered already, at most {names_max}; nothing has changed"
+                f"{len(self._names)} broker names are registered already, at most {BROKER_NAMES_MAX // share}; "
+                "nothing has changed"
             )
-        if len(self._topics) + len(topics or ()) > topics_max:
-            new = sum(1 for name in topics or () if name not in self._topics)
+        count = 0 if others is None or addr in others.heard else len(others.heard)
+        if count >= ADDRESSES_OF_NAME_MAX:
+            raise RefusedRegistrationError(
+                f"{count} brokers are registered under {identity.broker_name} already, at most "
+                f"{ADDRESSES_OF_NAME_MAX}; nothing has changed"
+            )
+        if addr not in self._live and len(self._live) >= ADDRESSES_MAX // share:
+            raise RefusedRegistrationError(
+                f"{len(self._live)} brokers are registered already, at most {ADDRESSES_MAX // share}; nothing has "
+                "changed"
+            )
+
+    def _check_topics(
+        self, entry: _BrokerName | None, topics: Collection[str], *, share: int
+    ) -> None:
+        """Raise what is over a bound of topics; see `_check_addresses`."""
+        _check_lengths(topics)
+        topics_max, places_max = TOPICS_MAX // share, PLACES_MAX // share
+        if len(self._topics) + len(topics) > topics_max:
+            new = sum(1 for name in topics if name not in self._topics)
             if len(self._topics) + new > topics_max:
                 raise RefusedRegistrationError(
                     f"{len(self._topics)} topics are registered, and {new} more would be more than {topics_max}; "
                     "nothing has changed"
+                )
+        if self._place_count + len(topics) > places_max:
+            known = entry.topics if entry is not None else {}
+            new = sum(1 for name in topics if name not in known)
+            if self._place_count + new > places_max:
+                raise RefusedRegistrationError(
+                    f"topics are registered at {self._place_count} places, and {new} more would be more than "
+                    f"{places_max}; nothing has changed"
                 )
 
     def _check_foreign(self, entry: _BrokerName | None, addr: str) -> None:
@@ -277,8 +339,12 @@ class RouteTable:
         for name, config in registration.topics.items():
             queues = self._topics.setdefault(name, {})
             # One that somebody had deleted here, and the broker still has, comes back in any case.
-            if is_changed or entry.name not in queues:
+            is_new = entry.name not in queues
+            if is_changed or is_new:
                 queues[entry.name] = _queue_data(entry.name, config)
+            if is_new:
+                entry.topics[name] = None
+                self._place_count += 1
 
     def unregister(self, identity: BrokerIdentity, connection: Hashable) -> bool:
         """Remove an address that registered over this connection; return True if there was one."""
@@ -320,14 +386,18 @@ class RouteTable:
         if entry.heard:
             entry.check()
             return
+        for topic in tuple(entry.topics):
+            self._drop_place(entry, topic)
         del self._names[entry.name]
-        self._drop_topics_of(entry.name)
 
-    def _drop_topics_of(self, broker_name: str) -> None:
-        assert broker_name not in self._names, f"{broker_name} is still heard"
-        for topic, queues in tuple(self._topics.items()):
-            if queues.pop(broker_name, None) is not None and not queues:
-                del self._topics[topic]
+    def _drop_place(self, entry: _BrokerName, topic: str) -> None:
+        """Route a topic to a broker name no more."""
+        queues = self._topics[topic]
+        del queues[entry.name], entry.topics[topic]
+        if not queues:
+            del self._topics[topic]
+        self._place_count -= 1
+        assert self._place_count >= 0, f"topics are routed to {self._place_count} broker names"
 
     def note_alive(self, broker_addr: str, connection: Hashable, now_ms: int) -> None:
         """Note a sign of life that is no registration, over the connection of one."""
@@ -433,13 +503,14 @@ class RouteTable:
         return self._change_perm(broker_name, lambda _: PERM_READ | PERM_WRITE)
 
     def _change_perm(self, broker_name: str, change: Callable[[int], int]) -> int:
-        count = 0
-        for queues in self._topics.values():
-            queue = queues.get(broker_name)
-            if queue is not None:
-                queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
-                count += 1
-        return count
+        entry = self._names.get(broker_name)
+        if entry is None:
+            return 0
+        for topic in entry.topics:
+            queues = self._topics[topic]
+            queue = queues[broker_name]
+            queues[broker_name] = msgspec.structs.replace(queue, perm=change(queue.perm))
+        return len(entry.topics)
 
     def delete_topic(self, topic: str, cluster: str | None = None) -> list[str]:
         """Forget a topic, everywhere or in one cluster; brokers that still have it bring it back.
@@ -447,16 +518,11 @@ class RouteTable:
         Returns:
             The broker names that served it.
         """
-        queues = self._topics.get(topic, {})
-        gone: list[str] = []
-        for name in tuple(queues):
-            entry = self._names.get(name)
-            if cluster is None or (entry is not None and entry.cluster == cluster):
-                del queues[name]
-                gone.append(name)
-        if gone and not queues:
-            del self._topics[topic]
-        return gone
+        entries = [self._names[name] for name in self._topics.get(topic, {})]
+        gone = [entry for entry in entries if cluster is None or entry.cluster == cluster]
+        for entry in gone:
+            self._drop_place(entry, topic)
+        return [entry.name for entry in gone]
 
 
 def _check_term(entry: _BrokerName, identity: BrokerIdentity) -> None:
@@ -469,6 +535,15 @@ def _check_term(entry: _BrokerName, identity: BrokerIdentity) -> None:
         raise RefusedRegistrationError(
             f"{identity.broker_addr} claims to lead {identity.broker_name} in term {claimed}, but "
             f"{leader.identity.broker_addr} leads in term {known}; nothing has changed"
+        )
+
+
+def _check_lengths(texts: Iterable[str]) -> None:
+    longest = max(map(len, texts), default=0)
+    if longest > NAME_CHARS_MAX:
+        raise RefusedRegistrationError(
+            f"the longest of the names and addresses has {longest} characters, at most {NAME_CHARS_MAX}; nothing has "
+            "changed"
         )
 
 

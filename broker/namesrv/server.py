@@ -10,6 +10,7 @@ import socket
 from collections.abc import Hashable
 from functools import partial
 from secrets import token_hex
+from time import perf_counter
 from typing import Final
 
 import trio
@@ -60,6 +61,9 @@ OTHER_CODE = -1
 SLOW_REQUESTS_MAX = 1000
 """Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
 
+
+TURN_S: Final = 0.01
+"""Requests of one read are answered for so long; then others have their turn. A large registration takes longer."""
 
 _OF_BROKERS: Final = frozenset(
     {
@@ -175,12 +179,16 @@ class _Service:
             orders_messages=config.orders_messages,
         )
 
-    def handle(self, connection: FrameSocket, frames: list[Frame]) -> None:
-        """Answer all requests of one read with one write."""
+    def handle(self, connection: FrameSocket, frames: list[Frame]) -> int:
+        """Answer the requests of one read with one write, as many as there is time for; return how many."""
         asker = RequestSender(connection, connection.peer, lambda: connection.is_closed)
         answers: list[bytes] = []
+        taken, end_s = 0, perf_counter() + TURN_S
         try:
             for frame in frames:
+                if taken and perf_counter() >= end_s:
+                    break
+                taken += 1
                 request = decode_command(frame)
                 try:
                     answer = self._refusal(connection, frame, request)
@@ -196,6 +204,7 @@ class _Service:
         finally:  # also when a header cannot be read: those before it were served
             if answers:
                 connection.send_many(answers)
+        return taken
 
     def adopt(self, rules: AccessRules) -> None:
         """Go by other rules from now on."""

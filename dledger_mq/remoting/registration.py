@@ -24,6 +24,10 @@ TOPICS_MAX: Final = 1_000_000
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024
 """A registration inflates to about 60 bytes per topic."""
 
+_INFLATION_MAX: Final = 100
+_INFLATION_FREE_BYTES: Final = 64 * 1024
+"""And to some ten times its size, names being alike: what is far beyond is made to keep its reader busy."""
+
 OLDEST_FULL_BODY_VERSION: Final = 37
 """Older brokers (before 3.0.11) send the bare topic table."""
 
@@ -199,27 +203,34 @@ class _Pieces:
 
 
 def _decode_compressed(body: bytes) -> Registration:
-    """Decode the zlib form, inflating at most INFLATED_BYTES_MAX: a small body could unpack to anything."""
+    """Decode the zlib form, inflating only so far: a small body could unpack to anything."""
     inflater = zlib.decompressobj()
+    bytes_max = min(INFLATED_BYTES_MAX, _INFLATION_FREE_BYTES + _INFLATION_MAX * len(body))
     try:
-        data = inflater.decompress(body, INFLATED_BYTES_MAX)
+        data = inflater.decompress(body, bytes_max)
     except zlib.error as error:
         raise BodyError(f"compressed registration cannot be inflated: {error}") from error
     if not inflater.eof:
         raise BodyError(
-            f"compressed registration is cut off or longer than {INFLATED_BYTES_MAX} bytes"
+            f"compressed registration is cut off or, inflated, longer than {bytes_max} bytes"
         )
     pieces = _Pieces(data)
     version = decode_data_version(pieces.piece())
     count = pieces.number()
     if not 0 <= count <= TOPICS_MAX:
         raise BodyError(f"registration of {count} topics, at most {TOPICS_MAX}")
-    topics = [_topic_line(pieces.piece()) for _ in range(count)]
+    topics: dict[str, WireTopicConfig] = {}
+    for _ in range(count):
+        topic = _topic_line(pieces.piece())
+        if topics.setdefault(topic.topic_name, topic) is not topic:
+            raise BodyError(
+                f"compressed registration: topic {topic.topic_name[:64]!r} stands twice"
+            )
     try:
         filter_servers: tuple[str, ...] = msgspec.json.decode(pieces.piece(), type=tuple[str, ...])
     except _JSON_ERRORS as error:
         raise BodyError(f"not a list of filter servers: {error}") from error
-    return Registration(version, {topic.topic_name: topic for topic in topics}, filter_servers)
+    return Registration(version, topics, filter_servers)
 
 
 def _topic_line(line: bytes) -> WireTopicConfig:

@@ -82,6 +82,19 @@ async def server_and_clients(
             nursery.cancel_scope.cancel()
 
 
+async def test_requests_for_which_a_turn_has_no_time_are_answered_in_the_next_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("broker.namesrv.server.TURN_S", 0.0)
+    async with server_and_clients() as (client,):
+        requests = [RemotingCommand(code=206, opaque=number) for number in range(1000)]
+        client.connection.send_nowait(b"".join(map(encode_command, requests)))
+        found: list[int] = []
+        while len(found) < len(requests):
+            found += [decode_command(each).opaque for each in await client.connection.receive()]
+    assert found == list(range(1000))
+
+
 async def test_recorded_route_requests_of_real_clients() -> None:
     async with server_and_clients() as (client,):
         await client.register()

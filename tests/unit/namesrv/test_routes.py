@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -10,7 +11,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from broker.namesrv.errors import RefusedRegistrationError
-from broker.namesrv.routes import BROKER_TIMEOUT_MS, RegisterReply, RouteTable
+from broker.namesrv.routes import (
+    ADDRESSES_OF_NAME_MAX,
+    BROKER_TIMEOUT_MS,
+    NAME_CHARS_MAX,
+    RegisterReply,
+    RouteTable,
+)
 from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registration import BrokerIdentity, Registration
 from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
@@ -291,6 +298,45 @@ def test_strangers_leave_room(table: Table, monkeypatch: pytest.MonkeyPatch) -> 
     assert table.addrs() == {0: A}
 
 
+def test_one_name_has_few_brokers_and_they_keep_its_group_out_of_nothing(table: Table) -> None:
+    for number in range(ADDRESSES_OF_NAME_MAX):
+        table.register(f"10.1.0.1:{number}", number, connection="stranger")
+    with pytest.raises(RefusedRegistrationError, match=f"{ADDRESSES_OF_NAME_MAX} brokers"):
+        table.register(B, 99, connection="stranger")
+    table.register("10.1.0.1:1", 1, connection="stranger")
+    table.register(A, is_proven=True)
+    assert table.addrs() == {0: A}
+
+
+def test_all_names_together_have_a_bound_of_brokers_and_of_places_of_topics(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.namesrv.routes.ADDRESSES_MAX", 4)
+    monkeypatch.setattr("broker.namesrv.routes.PLACES_MAX", 4)
+    table.register(A, name="x")
+    with pytest.raises(RefusedRegistrationError, match="at 2 places, and 2 more"):
+        table.register(B, name="y")
+    table.register(B, name="y", topics=())
+    with pytest.raises(RefusedRegistrationError, match="2 brokers are registered already"):
+        table.register(C, name="z", topics=())
+    table.register(A, name="x", version=2)
+    table.register(C, is_proven=True)
+    table.routes.delete_topic("T")
+    table.routes.connection_closed(A)
+    table.routes.connection_closed(C)
+    table.register(A, name="x")
+
+
+@pytest.mark.parametrize("what", ["name", "cluster", "addr", "topics"])
+def test_names_and_addresses_have_a_bound(table: Table, what: str) -> None:
+    long = "x" * (NAME_CHARS_MAX + 1)
+    wrong = ("T", long) if what == "topics" else long
+    values: dict[str, Any] = {"addr": A, what: wrong}
+    with pytest.raises(RefusedRegistrationError, match=r"longest.* has 102\d characters"):
+        table.register(**values)
+    assert table.routes.cluster_info().clusters == {}
+
+
 def test_members_are_those_whose_log_is_known(table: Table) -> None:
     point = LogPoint(7, 2, 99)
     table.register(A, term=2, is_proven=True, point=point)
@@ -490,6 +536,13 @@ class RouteTableMachine(RuleBasedStateMachine):
                 entry = self.table.routes._names[broker.broker_name]
                 is_listed = bool(broker.broker_addrs) and entry.is_proven
                 assert 0 in broker.broker_addrs or not is_listed
+
+    @invariant()
+    def a_broker_name_knows_its_topics(self) -> None:
+        routes = self.table.routes
+        for name, entry in routes._names.items():
+            assert {*entry.topics} == {topic for topic, at in routes._topics.items() if name in at}
+        assert routes._place_count == sum(map(len, routes._topics.values()))
 
     @invariant()
     def every_queue_has_its_broker(self) -> None:

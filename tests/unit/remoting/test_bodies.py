@@ -234,6 +234,19 @@ def test_a_wrong_checksum_is_told_in_javas_words() -> None:
         decode_registration(b"{}", ext={"bodyCrc32": "1"}, version=409)
 
 
+def test_a_small_body_does_not_keep_its_reader_busy() -> None:
+    """25 KB that name one topic a million times took three seconds."""
+    ext = {"compressed": "true"}
+    with pytest.raises(BodyError, match="inflated, longer than"):
+        decode_registration(zlib.compress(bytes(20 << 20), 9), ext=ext, version=409)
+    twice = encode_compressed_registration(VERSION, [TOPICS[0], TOPICS[0]])
+    with pytest.raises(BodyError, match="topic 'T' stands twice"):
+        decode_registration(twice, ext=ext, version=409)
+    many = [WireTopicConfig(topic_name=f"topic-{number:06}") for number in range(20_000)]
+    body = encode_compressed_registration(VERSION, many)
+    assert len(decode_registration(body, ext=ext, version=409).topics or ()) == len(many)
+
+
 def test_a_zip_bomb_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registration, "INFLATED_BYTES_MAX", 100_000)
     bomb = zlib.compress(bytes(200_000), 9)
