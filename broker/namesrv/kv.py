@@ -8,7 +8,7 @@ the values mean.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 import trio
@@ -23,6 +23,12 @@ ORDER_TOPIC_NAMESPACE: Final = "ORDER_TOPIC_CONFIG"
 ENTRIES_MAX: Final = 100_000
 KEY_CHARS_MAX: Final = 1024
 VALUE_CHARS_MAX: Final = 64 * 1024
+NAMESPACE_CHARS_MAX: Final = 2 * 1024 * 1024
+"""Of keys and values: a namespace is listed in one frame, where a character takes six bytes at most. That of the order
+configuration is also in the answer to each registration."""
+
+TOTAL_CHARS_MAX: Final = 16 * 1024 * 1024
+"""Each change writes all of them."""
 
 _FILE_NAME: Final = "kvConfig.json"
 _TABLE_MEMBER: Final = "configTable"
@@ -60,13 +66,20 @@ class KvStore(Protocol):
         """Release the threads and files of the store."""
 
 
-def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None:
+def check_limits(
+    namespace: str, key: str, value: str, kept: Iterable[tuple[str, str, str]]
+) -> None:
     """Refuse what is over the bounds.
+
+    Args:
+        namespace: of the value that is to be set.
+        key: of it.
+        value: itself.
+        kept: all values with their namespaces and keys.
 
     Raises:
         KvLimitError: names the bound.
     """
-    assert entry_count >= 0, f"{entry_count} values are kept"
     if not namespace or not key:
         raise KvLimitError(
             f"namespace {namespace[:64]!r}, key {key[:64]!r}: neither may be empty; nothing was changed"
@@ -80,10 +93,26 @@ def check_limits(namespace: str, key: str, value: str, entry_count: int) -> None
         raise KvLimitError(
             f"the value has {len(value)} characters, at most {VALUE_CHARS_MAX}; nothing was changed"
         )
-    if entry_count >= ENTRIES_MAX:
+    others = [
+        (name, len(name) + len(at) + len(text))
+        for name, at, text in kept
+        if (name, at) != (namespace, key)
+    ]
+    if len(others) >= ENTRIES_MAX:
         raise KvLimitError(
-            f"{entry_count} values are kept already, at most {ENTRIES_MAX}; nothing was changed"
+            f"{len(others)} values are kept already, at most {ENTRIES_MAX}; nothing was changed"
         )
+    new = key_chars + len(value)
+    of_namespace = new + sum(chars for name, chars in others if name == namespace)
+    of_all = new + sum(chars for _, chars in others)
+    for what, chars, chars_max in (
+        (f"namespace {namespace[:64]!r}", of_namespace, NAMESPACE_CHARS_MAX),
+        ("all values together", of_all, TOTAL_CHARS_MAX),
+    ):
+        if chars > chars_max:
+            raise KvLimitError(
+                f"{what} would have {chars} characters, at most {chars_max}; nothing was changed"
+            )
 
 
 class LocalKv:
@@ -124,8 +153,7 @@ class LocalKv:
             KvUnavailableError: the file could not be written.
         """
         async with self._lock:
-            count = sum(map(len, self._table.values())) - (self.get(namespace, key) is not None)
-            check_limits(namespace, key, value, count)
+            check_limits(namespace, key, value, self._all())
             await self._replace(
                 {**self._table, namespace: {**self._table.get(namespace, {}), key: value}}
             )
@@ -142,6 +170,12 @@ class LocalKv:
             kept = {name: text for name, text in self._table[namespace].items() if name != key}
             table = {**self._table, namespace: kept}
             await self._replace({name: values for name, values in table.items() if values})
+
+    def _all(self) -> Iterator[tuple[str, str, str]]:
+        """Yield all values with their namespaces and keys."""
+        for namespace, values in self._table.items():
+            for key, value in values.items():
+                yield namespace, key, value
 
     async def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -187,7 +221,7 @@ def _load(disk: Disk) -> dict[str, dict[str, str]]:
             str(namespace): {str(key): str(value) for key, value in values.items()}
             for namespace, values in table.items()
         }
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise NameServerConfigError(f"{path} is not JSON: {error}") from error
     except (KeyError, TypeError, AttributeError) as error:
         raise NameServerConfigError(

@@ -163,8 +163,9 @@ class ReplicatedKv:
             KvLimitError: over a bound.
             KvUnavailableError: no majority within COMMIT_TIMEOUT_S.
         """
-        count = len(self._values.table) - (self.get(namespace, key) is not None)
-        check_limits(namespace, key, value, count)
+        # list() as in `namespace`.
+        kept = [(*at, text) for at, text in list(self._values.table.items())]
+        check_limits(namespace, key, value, kept)
         await self._commit(self._values.put, (namespace, key, value))
 
     async def delete(self, namespace: str, key: str) -> None:

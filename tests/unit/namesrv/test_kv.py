@@ -9,9 +9,17 @@ from random import Random
 import pytest
 
 from broker.namesrv.errors import KvLimitError, KvUnavailableError, NameServerConfigError
-from broker.namesrv.kv import KEY_CHARS_MAX, VALUE_CHARS_MAX, LocalKv, check_limits
+from broker.namesrv.kv import (
+    KEY_CHARS_MAX,
+    NAMESPACE_CHARS_MAX,
+    VALUE_CHARS_MAX,
+    LocalKv,
+    check_limits,
+)
 from dledger.storage.posix import PosixDisk
 from dledger.testing.sim_disk import SimDisk
+from dledger_mq.remoting.header import encode_command, make_response
+from dledger_mq.remoting.json_body import write_json
 
 
 async def test_values_are_there_after_a_restart(tmp_path: Path) -> None:
@@ -40,7 +48,7 @@ def test_the_file_of_rocketmq_is_read(tmp_path: Path) -> None:
     assert LocalKv(PosixDisk(tmp_path)).get("ORDER_TOPIC_CONFIG", "T") == "a:4"
 
 
-@pytest.mark.parametrize("text", ["", "[]", '{"configTable":5}', '{"x":{}}', "{"])
+@pytest.mark.parametrize("text", ["", "[]", '{"configTable":5}', '{"x":{}}', "{", "[" * 100_000])
 def test_a_damaged_file_stops_the_start(tmp_path: Path, text: str) -> None:
     (tmp_path / "kvConfig.json").write_text(text)
     with pytest.raises(NameServerConfigError, match="kvConfig"):
@@ -114,15 +122,28 @@ async def test_what_cannot_be_made_durable_is_not_believed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("namespace", "key", "value", "count"),
+    ("namespace", "key", "value", "kept"),
     [
-        ("", "k", "v", 0),
-        ("n", "", "v", 0),
-        ("n", "k" * KEY_CHARS_MAX, "v", 0),
-        ("n", "k", "v" * (VALUE_CHARS_MAX + 1), 0),
-        ("n", "k", "v", 100_000),
+        ("", "k", "v", []),
+        ("n", "", "v", []),
+        ("n", "k" * KEY_CHARS_MAX, "v", []),
+        ("n", "k", "v" * (VALUE_CHARS_MAX + 1), []),
+        ("n", "k", "v", [("n", str(number), "") for number in range(100_000)]),
+        ("n", "k", "v", [("n", "l", "x" * NAMESPACE_CHARS_MAX)]),
+        ("n", "k", "v", [(str(number), "l", "x" * (2 << 20)) for number in range(8)]),
     ],
 )
-def test_bounds(namespace: str, key: str, value: str, count: int) -> None:
+def test_bounds(namespace: str, key: str, value: str, kept: list[tuple[str, str, str]]) -> None:
     with pytest.raises(KvLimitError):
-        check_limits(namespace, key, value, count)
+        check_limits(namespace, key, value, kept)
+
+
+def test_a_value_is_replaced_where_there_is_room_for_no_other() -> None:
+    full = [("n", str(number), "v") for number in range(100_000)]
+    check_limits("n", "7", "w", full)
+    check_limits("n", "k", "x" * VALUE_CHARS_MAX, [("n", "k", "x" * NAMESPACE_CHARS_MAX)])
+
+
+def test_the_largest_namespace_fits_a_frame() -> None:
+    largest = {"k": "\x01" * NAMESPACE_CHARS_MAX}
+    assert encode_command(make_response(0, 0, body=write_json({"table": largest})))
