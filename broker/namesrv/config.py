@@ -29,6 +29,11 @@ from dledger_mq.net.address import Address, parse_address
 DEFAULT_PORT: Final = 9876
 DEFAULT_HOST: Final = "127.0.0.1"
 
+_BROKERS_ASK_IN_VAIN: Final = (
+    "aclEnable=true without --secret-file or --group-secret-file: brokers, which have no account, cannot ask for "
+    "routes, so consumers whose queues a broker shares out (Java's setClientRebalance(false)) get none"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class NameServerConfig:
@@ -124,15 +129,17 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
     tls = _Tls(values)
     settings = read_tls(tls)
     lines = {each.key: each.line for each in found}
-    warnings = _judge(
-        values, lines, options.config, further=tls.mistakes, is_lenient=options.lenient
-    )
+    file = f"-c {options.config}" if options.config else f"--tls-config {options.tls_config}"
+    warnings = _judge(values, lines, file, further=tls.mistakes, is_lenient=options.lenient)
     _check_files(settings)
     folder = Path(options.store) if options.store else _folder_of(values)
     secrets = SigningSecrets(
         file=Path(options.secret_file) if options.secret_file else None,
         group=options.group_secret_file,
     )
+    acl_file = _acl_file(values, Path(options.config or ""))
+    if acl_file is not None and not (options.secret_file or options.group_secret_file):
+        warnings.append(_BROKERS_ASK_IN_VAIN)
     return NameServerConfig(
         listen=_listen(options.listen, values),
         folder=folder,
@@ -140,7 +147,7 @@ def read_config(arguments: Sequence[str]) -> NameServerConfig:
         secrets=secrets,
         orders_messages=_boolean(values, "orderMessageEnable"),
         tls=settings,
-        acl_file=_acl_file(values, Path(options.config or "")),
+        acl_file=acl_file,
         log=LogOutput.of(options),
         metrics=_address("--metrics", options.metrics) if options.metrics else None,
         warnings=(*warnings, *tls_warnings(settings), *secrets.warnings()),
@@ -213,7 +220,7 @@ def _judge(
         else:
             wrong.append(text)
     if wrong:
-        raise NameServerConfigError(join_mistakes(wrong, f"-c {file}"))
+        raise NameServerConfigError(join_mistakes(wrong, file))
     return warnings + [f"{key} is not used: {why}" for key, why in notes]
 
 

@@ -131,6 +131,7 @@ class Registrants:
         self._now_ms = now_ms
         self._known: dict[Hashable, _Known] = {}
         self._nonces: dict[Hashable, str] = {}
+        self._signed: set[Hashable] = set()
         self._turns: dict[Hashable, int] = {}
         self._second = 0
         self._asks: dict[str, int] = {}
@@ -139,7 +140,12 @@ class Registrants:
         """Forget a connection."""
         self._known.pop(connection, None)
         self._nonces.pop(connection, None)
+        self._signed.discard(connection)
         self._turns.pop(connection, None)
+
+    def has_signed(self, connection: Hashable) -> bool:
+        """Return True if a registration came over a connection that was signed with a secret of its broker name."""
+        return connection in self._signed
 
     def check_signature(
         self, name: str, connection: Hashable, ext: Mapping[str, str], body: bytes
@@ -164,6 +170,7 @@ class Registrants:
                 + ": give its brokers the secret that this name server has (--secret-file)",
                 nonce,
             )
+        self._signed.add(connection)
 
     def is_known(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]

@@ -217,6 +217,9 @@ class _Service:
         """Return the answer to a request that its sender may not make; brokers show otherwise who they are."""
         if self._guard is None or request.is_response or request.code in _OF_BROKERS:
             return None
+        is_route = request.code == RequestCode.GET_ROUTEINFO_BY_TOPIC
+        if is_route and self._registrants.has_signed(connection):
+            return None  # a broker that shares out the queues of all groups (adr/0235); it has no account
         problem = self._guard.refusal(connection.peer, frame, request)
         if problem is None:
             return None

@@ -94,7 +94,8 @@ def plan_node(
     folder = Path(file.store) / machine
     shared = _of_brokers(file)
     tls = tls or {}
-    children = [_plan_name_server(file, machine, folder)]
+    children: list[ChildPlan] = []
+    accounts: dict[str, str | None] = {}
     warned: dict[str, list[str]] = {}
     mistaken: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
@@ -106,17 +107,19 @@ def plan_node(
                 by_text.setdefault(text, []).append(group)
         if reading.config is None:
             continue
+        accounts[group] = reading.config.acl_file
         values = _without(values, reading.passed_over)
         options = (*shared, *_log_file(file, machine, group))
         children.append(_plan_broker(group, folder, reading.config.listen, values, options=options))
     if mistaken:
         raise ConfigError(join_mistakes(_with_groups(mistaken, file.groups), None))
-    warnings = tuple(_with_groups(warned, file.groups))
+    acl_file, doubt = _of_every_group(accounts)
+    name_server = _plan_name_server(file, machine, folder, acl_file=acl_file)
     return NodePlan(
         machine,
         folder,
-        tuple(children),
-        warnings,
+        (name_server, *children),
+        (*_with_groups(warned, file.groups), *doubt),
         log_folder=file.log_folder,
         changes=_changes(file, machine),
         has_left=machine in file.left,
@@ -160,12 +163,36 @@ def _log_file(file: NodeFile, machine: str, name: str) -> tuple[str, ...]:
     return ("--log-file", str(Path(file.log_folder) / f"{machine}-{name}.log"))
 
 
-def _plan_name_server(file: NodeFile, machine: str, folder: Path) -> ChildPlan:
-    """Lay out the name server; its secret counts for the brokers of all groups."""
+def _of_every_group(accounts: Mapping[str, str | None]) -> tuple[str | None, list[str]]:
+    """Return the accounts of the name server, which are those of all groups, and why it has none if only some do.
+
+    Args:
+        accounts: the file of each group; None: it lets everybody do everything.
+    """
+    files = set(accounts.values())
+    if len(files) == 1:
+        return files.pop(), []
+    named = "; ".join(f"{group}: {file or 'none'}" for group, file in accounts.items())
+    why = (
+        f"the name server lets everybody do everything, since its groups do not have one aclFile ({named}); with the "
+        "same in all groups it would ask for accounts, too"
+    )
+    return None, [why]
+
+
+def _plan_name_server(
+    file: NodeFile, machine: str, folder: Path, *, acl_file: str | None
+) -> ChildPlan:
+    """Lay out the name server; its secret counts for the brokers of all groups, and so do its accounts.
+
+    Its settings lie beside theirs, so a relative `acl_file` names the same file there.
+    """
     host = file.every_machine[machine]
     listen = Address(host, file.ports.namesrv)
     settings = folder / "conf" / "namesrv.conf"
     values = {"bindAddress": listen.host, "listenPort": str(listen.port)}
+    if acl_file is not None:
+        values |= {"aclEnable": "true", "aclFile": acl_file}
     options: tuple[str, ...] = ("--group-secret-file", file.secret_file) if file.secret_file else ()
     options = (*options, *_of_all(file), *_log_file(file, machine, NAME_SERVER))
     if file.ports.metrics:

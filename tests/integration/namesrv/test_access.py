@@ -8,8 +8,12 @@ import pytest
 
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
+from broker.namesrv.signing_secrets import SigningSecrets
+from dledger_mq.remoting.registrant import NONCE_FIELD, PROOF_FIELD, registration_proof
+from dledger_mq.remoting.registration import encode_registration, identity_ext
 from dledger_mq.remoting.signature import SigningKey, sign
-from tests.integration.namesrv.test_server import LOOPBACK, server_and_clients
+from dledger_mq.remoting.topic_config import WireDataVersion
+from tests.integration.namesrv.test_server import LEADER, LOOPBACK, TOPICS, server_and_clients
 
 RULES = """
 accounts:
@@ -50,6 +54,28 @@ async def test_clients_sign_and_administrators_change(tmp_path: Path) -> None:
     assert codes == [
         0, REFUSED, 0, REFUSED, REFUSED, REFUSED, REFUSED, 0, 0, REFUSED, REFUSED, REFUSED, 0,
     ]  # fmt: skip
+
+
+async def test_brokers_that_have_signed_ask_for_routes_and_for_nothing_else(tmp_path: Path) -> None:
+    """They have no account, and share out the queues of all groups of a topic (400)."""
+    file = tmp_path / "plain_acl.yml"
+    file.write_text(RULES)
+    secrets = SigningSecrets({"broker-a": ("the group's",)})
+    config = NameServerConfig(listen=LOOPBACK, acl_file=file, secrets=secrets)
+    async with server_and_clients(2, config) as (broker, other):
+        nonce = (await broker.register()).ext[NONCE_FIELD]
+        before = await broker.call(105, {"topic": "TopicA"})
+        ext, body = identity_ext(LEADER), encode_registration(WireDataVersion(1), TOPICS)
+        proof = registration_proof("the group's", nonce, ext, body)
+        codes = [
+            (await broker.call(103, {**ext, PROOF_FIELD: proof}, body)).code,
+            (await broker.call(105, {"topic": "TopicA"})).code,
+            (await broker.call(106, {})).code,
+            (await broker.call(100, VALUE)).code,
+            (await other.call(105, {"topic": "TopicA"})).code,
+        ]
+    assert before.code == REFUSED
+    assert codes == [0, 0, REFUSED, REFUSED, REFUSED]
 
 
 async def test_it_does_not_start_without_its_rules(tmp_path: Path) -> None:

@@ -201,3 +201,23 @@ def test_accounts_stand_beside_the_file_that_asks_for_them(tmp_path: Path) -> No
         file.write_text(text)
         found.append(read_config(["-c", str(file)]).acl_file)
     assert found == [None, None, tmp_path / "plain_acl.yml", tmp_path / "x/rules.yml"]
+
+
+def test_a_mistake_of_the_tls_file_is_told_of_that_file(tmp_path: Path) -> None:
+    file = tmp_path / "tls.properties"
+    file.write_text("tls.server.mode=always\n")
+    with pytest.raises(NameServerConfigError) as caught:
+        read_config(["--tls-config", str(file)])
+    assert str(caught.value).startswith(f"--tls-config {file}: tls.server.mode=always is not one")
+
+
+def test_accounts_without_the_secret_of_brokers_are_warned_of(tmp_path: Path) -> None:
+    file, secret = tmp_path / "namesrv.conf", tmp_path / "secret"
+    file.write_text("aclEnable=true\n")
+    secret.write_text("s3cret\n")
+    secret.chmod(0o600)
+    (warning,) = read_config(["-c", str(file)]).warnings
+    assert "brokers, which have no account, cannot ask for routes" in warning
+    config = read_config(["-c", str(file), "--group-secret-file", str(secret)])
+    assert config.warnings == ()
+    assert config.acl_file == tmp_path / "plain_acl.yml"

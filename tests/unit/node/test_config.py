@@ -118,6 +118,30 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
         assert [text for _, text in broker.files if "s3cret" in text] == []
 
 
+ACCOUNTS = 'aclEnable = true\naclFile = "rules.yml"\n'
+
+
+@pytest.mark.parametrize(
+    ("settings", "asks", "warned"),
+    [
+        ("", {}, False),
+        (f"[broker]\n{ACCOUNTS}", {"aclEnable": "true", "aclFile": "rules.yml"}, False),
+        ("[broker]\naclEnable = true\n", {"aclEnable": "true", "aclFile": "plain_acl.yml"}, False),
+        (f"[group.broker-a]\n{ACCOUNTS}", {}, True),
+        (f"[broker]\n{ACCOUNTS}[group.broker-b]\naclEnable = false\n", {}, True),
+        (f"[broker]\n{ACCOUNTS}[group.broker-b]\naclFile = 'other.yml'\n", {}, True),
+    ],
+)
+def test_the_name_server_asks_for_the_accounts_that_all_groups_have(
+    settings: str, asks: dict[str, str], warned: bool
+) -> None:
+    file = read_node_file(f'secret_file = "secret"\n{THREE}{settings}', folder=FOLDER)
+    plan = plan_node(file, "alpha", secret="s")
+    name_server = read_properties(plan.children[0].files[0][1])
+    assert {key: text for key, text in name_server.items() if key.startswith("acl")} == asks
+    assert any("the name server lets everybody" in each for each in plan.warnings) == warned
+
+
 FOUR = f"{THREE}[joined]\ndelta = '10.0.0.4'\n"
 
 
