@@ -185,6 +185,8 @@ def _text(row: Mapping[str, object], key: str, at: int) -> str:
     value = row.get(key, "")
     if not isinstance(value, str):
         raise AccessRulesError(f"account {at}: {key} is no text")
+    if not _is_whole(value):
+        raise AccessRulesError(f"account {at}: {key} has half a character")
     return "" if value in ("null", "~") else value
 
 
@@ -192,4 +194,11 @@ def _texts(row: Mapping[str, object], key: str) -> list[str]:
     value = row.get(key) or []
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
         raise AccessRulesError(f"{key} is no list of texts")
+    if not all(map(_is_whole, value)):
+        raise AccessRulesError(f"{key} has half a character")
     return value
+
+
+def _is_whole(text: str) -> bool:
+    """Return whether all characters of a text are whole: an escape can name half of one, which nothing can write."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)

@@ -83,19 +83,23 @@ class RuleFiles:
         return self.path.parent / _FOLDER
 
     def _stamps(self) -> Iterator[Stamp]:
-        """Yield the files in RocketMQ's order: those of the folder, then plain_acl.yml."""
+        """Yield the files in RocketMQ's order: those of the folder, then plain_acl.yml.
+
+        Raises:
+            AccessRulesError: nobody can say now what is there. It must not count as gone: accounts would go with it.
+        """
         try:
-            paths = sorted(path for path in self._folder.rglob("*") if path.suffix in _SUFFIXES)[
-                :FILES_MAX
-            ]
-        except OSError:
-            paths = []
-        for path in (*paths, self.path):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            yield str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
+            paths = sorted(_files_below(self._folder))[:FILES_MAX]
+            found = [(path, _status_of(path)) for path in (*paths, self.path)]
+        except OSError as error:
+            raise AccessRulesError(
+                f"{error.filename or self._folder} cannot be read: {error.strerror or error}"
+            ) from error
+        if found[-1][1] is None and self.path.is_symlink():
+            raise AccessRulesError(f"{self.path} is a link to what is not there")
+        for path, status in found:
+            if status is not None:
+                yield str(path), status.st_mtime_ns, status.st_size, status.st_ino, status.st_mode
 
     def change(self, change: Change, now_ms: int) -> AccessRules:
         """Change the files as they are on the disk, and return the rules that hold then.
@@ -143,6 +147,29 @@ class RuleFiles:
             if not await trio.to_thread.run_sync(self.has_changed, abandon_on_cancel=True):
                 return None
             return await trio.to_thread.run_sync(self.read, abandon_on_cancel=True)
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Yield the files of rules in a folder and in folders of it; raises OSError if one cannot be listed.
+
+    One of its folders that is closed to this process, such as `lost+found`, is none of rules.
+    """
+
+    def refuse(error: OSError) -> None:
+        is_closed = isinstance(error, PermissionError) and error.filename != str(folder)
+        if not is_closed and not isinstance(error, FileNotFoundError | NotADirectoryError):
+            raise error
+
+    for place, _, names in os.walk(folder, onerror=refuse):
+        yield from (Path(place, name) for name in names if name.endswith(_SUFFIXES))
+
+
+def _status_of(path: Path) -> os.stat_result | None:
+    """Return what is known of a file, None if it is not there; raises OSError for all other reasons."""
+    try:
+        return path.stat()
+    except FileNotFoundError:
+        return None
 
 
 def _readable_by_all(found: Sequence[Stamp]) -> list[str]:
