@@ -25,6 +25,27 @@ FILES_KEPT: Final = 4
 """Older files beside the one that is written, with .1 to .4 behind its name; 320 MiB together."""
 
 
+class TextLogLines(logging.Formatter):
+    """Formats a record as one line of text, followed by those of its exception, if there is one.
+
+    What came from a stranger, the name of a broker perhaps, begins no line of its own, and tells a terminal nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(TEXT_FORMAT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in the standard library
+        """Return the line without its exception."""
+        line = super().formatMessage(record)
+        if line.isprintable():
+            return line
+        return "".join(char if char.isprintable() else _escaped(char) for char in line)
+
+
+def _escaped(char: str) -> str:
+    return char.encode("unicode_escape", "surrogatepass").decode()
+
+
 class JsonLogLines(logging.Formatter):
     """Formats a record as one line of JSON, whose names never change.
 
@@ -114,7 +135,7 @@ class LogOutput:
             ConfigError: the file cannot be written.
         """
         handler = self._handler()
-        handler.setFormatter(JsonLogLines() if self.is_json else logging.Formatter(TEXT_FORMAT))
+        handler.setFormatter(JsonLogLines() if self.is_json else TextLogLines())
         logging.basicConfig(level=self.level.upper(), handlers=[handler])
         if handler not in logging.getLogger().handlers:
             handler.close()  # whoever has started this program within his own logs it

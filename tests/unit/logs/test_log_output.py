@@ -131,3 +131,23 @@ def test_a_file_that_nobody_logs_to_is_closed(tmp_path: Path) -> None:
     output_of("--log-file", str(path)).start()
     LOGGER.warning("somewhere else")
     assert path.read_text() == ""
+
+
+def test_what_a_stranger_is_called_begins_no_line_of_its_own(
+    tmp_path: Path, start: Callable[..., None]
+) -> None:
+    path = tmp_path / "log"
+    start("--log-file", str(path))
+    name = "x\n2026-01-01 00:00:00,000 ERROR broker: all is lost\r\x1b[2J\u2028ü"
+    logging.getLogger("broker").warning("broker %s is silent", name)
+    try:
+        int("x")
+    except ValueError:
+        logging.getLogger("broker").exception("internal error")
+    first, second, *traceback = path.read_text(encoding="utf-8").split("\n")
+    assert first.endswith(
+        "WARNING broker: broker x\\n2026-01-01 00:00:00,000 ERROR broker: all is lost\\r\\x1b[2J\\u2028ü is silent"
+    )
+    assert second.endswith("ERROR broker: internal error")
+    assert traceback[0].startswith("Traceback")
+    assert traceback[-2].startswith("ValueError: ")
