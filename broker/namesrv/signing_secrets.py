@@ -47,6 +47,7 @@ class SigningSecrets:
         """
         self._file = file
         self._stamp = _stamp_of(file)
+        self._problem: tuple[object, str] | None = None
         self._by_name = dict(by_name or {}) if file is None else _read(file)
         try:
             self._group = None if group is None else SecretFile(group, "--group-secret-file")
@@ -77,15 +78,15 @@ class SigningSecrets:
         stamp = _stamp_of(self._file)
         if self._file is None or stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             self._by_name = _read(self._file)
         except NameServerConfigError as error:
-            _log.error("the secrets of broker names stay as they were: %s", error)
-        else:
-            _log.warning(
-                "--secret-file %s was read again: %d names", self._file, len(self._by_name)
-            )
+            if self._problem != (stamp, str(error)):
+                self._problem = stamp, str(error)
+                _log.error("the secrets of broker names stay as they were: %s", error)
+            return  # and is tried again: what was in the way may pass, such as a lack of descriptors
+        self._stamp, self._problem = stamp, None
+        _log.warning("--secret-file %s was read again: %d names", self._file, len(self._by_name))
 
 
 def _stamp_of(path: Path | None) -> tuple[int, int, int]:

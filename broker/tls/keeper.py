@@ -45,6 +45,7 @@ class TlsKeeper:
         """
         self._settings = settings
         self._stamp = _stamp(self._paths)
+        self._problem: tuple[_Stamp, str] | None = None
         try:
             self._now = _load(settings)
         except TlsFilesError as error:
@@ -80,17 +81,22 @@ class TlsKeeper:
             self.look()
 
     def look(self) -> None:
-        """Load the files again if one has changed; one that cannot be used leaves everything as it was."""
+        """Load the files again if one has changed; one that cannot be used leaves everything as it was.
+
+        It is tried again: what was in the way may pass, such as a lack of descriptors.
+        """
         stamp = _stamp(self._paths)
         if stamp == self._stamp:
             return
-        self._stamp = stamp
         try:
             self._now = _load(self._settings)
         except TlsFilesError as error:
-            _log.error("TLS stays as it was: %s", error)
-        else:
-            _log.info("TLS: %s were loaded again", ", ".join(self._paths))
+            if self._problem != (stamp, str(error)):
+                self._problem = stamp, str(error)
+                _log.error("TLS stays as it was: %s", error)
+            return
+        self._stamp, self._problem = stamp, None
+        _log.info("TLS: %s were loaded again", ", ".join(self._paths))
 
 
 @dataclass(frozen=True, slots=True)

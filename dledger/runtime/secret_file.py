@@ -44,6 +44,7 @@ class SecretFile:
         self.path = path
         self._option = option
         self._seen = self._stamp()
+        self._problem: tuple[object, str] | None = None
         self.secret = GroupSecret(*self._read())
 
     def warnings(self) -> list[str]:
@@ -64,22 +65,27 @@ class SecretFile:
             self.look()
 
     def look(self) -> None:
-        """Read the file again if it has changed; one that cannot be used leaves everything as it was."""
+        """Read the file again if it has changed; one that cannot be used leaves everything as it was.
+
+        It is tried again: what was in the way may pass, such as a lack of descriptors.
+        """
         stamp = self._stamp()
         if stamp == self._seen:
             return
-        self._seen = stamp
         try:
             self.secret.change(self._read())
         except ConfigError as error:
-            _log.error("the group's secret stays as it was: %s", error)
-        else:
-            _log.info(
-                "%s %s was read again: %d accepted, of which the first is shown",
-                self._option,
-                self.path,
-                len(self.secret.accepted),
-            )
+            if self._problem != (stamp, str(error)):
+                self._problem = stamp, str(error)
+                _log.error("the group's secret stays as it was: %s", error)
+            return
+        self._seen, self._problem = stamp, None
+        _log.info(
+            "%s %s was read again: %d accepted, of which the first is shown",
+            self._option,
+            self.path,
+            len(self.secret.accepted),
+        )
 
     def _read(self) -> tuple[str, ...]:
         """Return the secrets that stand there; raises ConfigError."""

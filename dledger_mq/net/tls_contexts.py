@@ -100,6 +100,8 @@ def _load_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
         context.load_cert_chain(files.certificate, key, password=files.key_password)
     except ssl.SSLError as error:
         raise TlsFilesError(_why_unusable(error, files.certificate, key)) from error
+    except OSError as error:  # it was taken away just now
+        raise _unreadable(f"{files.certificate} or {key}", error) from error
     except ValueError as error:  # a password of 1 KiB
         raise TlsFilesError(f"the password of {key} cannot be used: {error}") from error
 
@@ -108,7 +110,7 @@ def _why_unusable(error: ssl.SSLError, certificate: str, key: str) -> str:
     if error.reason == "KEY_VALUES_MISMATCH":
         return f"the key in {key} does not belong to the first certificate in {certificate}"
     if not error.reason:  # OpenSSL says no more than that reading PEM has failed
-        if b"ENCRYPTED" in Path(key).read_bytes():
+        if _is_encrypted(key):
             return f"the key in {key} is encrypted, and its password is missing or wrong"
         return f"{certificate} and {key} do not hold a certificate and its key as PEM"
     return f"{certificate} with the key in {key} cannot be used: {why(error)}"
@@ -120,6 +122,8 @@ def _load_trust(context: ssl.SSLContext, files: TlsFiles) -> None:
         context.load_verify_locations(files.trust)
     except ssl.SSLError as error:
         raise TlsFilesError(f"{files.trust} holds no certificates as PEM: {why(error)}") from error
+    except OSError as error:
+        raise _unreadable(files.trust, error) from error
 
 
 def _check_readable(path: str) -> None:
@@ -128,4 +132,15 @@ def _check_readable(path: str) -> None:
         with Path(path).open("rb"):
             pass
     except OSError as error:
-        raise TlsFilesError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: str, error: OSError) -> TlsFilesError:
+    return TlsFilesError(f"{path} cannot be read: {error.strerror or error}")
+
+
+def _is_encrypted(key: str) -> bool:
+    try:
+        return b"ENCRYPTED" in Path(key).read_bytes()
+    except OSError:  # it was taken away just now
+        return False

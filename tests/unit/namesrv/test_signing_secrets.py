@@ -48,3 +48,21 @@ def test_files_that_cannot_be_used_change_nothing(tmp_path: Path) -> None:
         SigningSecrets(file=names)
     with pytest.raises(NameServerConfigError, match="--group-secret-file /no/file cannot be read"):
         SigningSecrets(group="/no/file")
+
+
+def test_a_file_is_read_once_it_is_closed_to_others_as_was_asked_for(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """chmod changes neither its size nor the time of its last change."""
+    names = tmp_path / "names"
+    write(names, "a one\n")
+    secrets = SigningSecrets(file=names)
+    write(names, "a another\n")
+    names.chmod(0o604)
+    for _ in range(3):
+        secrets.look()
+    assert secrets.accepted("a") == ("one",)
+    assert [each.levelname for each in caplog.records] == ["ERROR"]
+    names.chmod(0o600)
+    secrets.look()
+    assert secrets.accepted("a") == ("another",)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -79,6 +80,28 @@ def test_a_file_that_cannot_be_used_changes_nothing_and_is_said_once(
     replace(files, write_files(folder / "new"))
     keeper.look()
     assert believed(keeper, ours)
+
+
+@pytest.mark.parametrize("code", [errno.ENOENT, errno.EMFILE])
+def test_what_cannot_be_read_for_a_moment_is_read_at_the_next_look(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, code: int
+) -> None:
+    """It was taken away between two steps of a look, or there were no descriptors left."""
+    files, keeper = serving(folder)
+    strangers = client_side(folder / "c", "strangers")
+    replace(files, write_files(folder / "new", "strangers"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_cert_chain", fail)
+        for _ in range(3):
+            keeper.look()
+    assert not believed(keeper, strangers)
+    keeper.look()
+    assert believed(keeper, strangers)
+    assert [each.levelname for each in caplog.records].count("ERROR") == 1
 
 
 def test_a_certificate_that_comes_before_its_key_waits_for_it(folder: Path) -> None:
