@@ -34,7 +34,7 @@ from broker.command_line import (
     why_unreadable,
 )
 from broker.node.config import choose_machine, read_node_file
-from broker.node.plan import NodePlan, plan_node
+from broker.node.plan import NodePlan, plan_node, plan_to_look
 from broker.node.status import MachineStatus, look
 from broker.node.supervisor import Supervisor
 from broker.processes.child import ChildStatus
@@ -150,13 +150,13 @@ def _read_plan(options: argparse.Namespace) -> NodePlan:
     try:
         file = read_node_file(text, folder=path.parent.absolute())
         machine = choose_machine(file, options.machine, socket.gethostname())
+        if options.action in ("status", "stop"):
+            return plan_to_look(file, machine)
         secret = (
             SecretFile(file.secret_file, "secret_file").secret.shown if file.secret_file else None
         )
-        # What runs already must be seen and stopped whatever has become of the file.
-        is_lenient = options.lenient or options.action in ("status", "stop")
         tls = with_tls_file({CONFIG_FILE: file.tls_config_file}) if file.tls_config_file else {}
-        return plan_node(file, machine, secret=secret, tls=tls, is_lenient=is_lenient)
+        return plan_node(file, machine, secret=secret, tls=tls, is_lenient=options.lenient)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -163,6 +163,21 @@ def _log_file(file: NodeFile, machine: str, name: str) -> tuple[str, ...]:
     return ("--log-file", str(Path(file.log_folder) / f"{machine}-{name}.log"))
 
 
+def plan_to_look(file: NodeFile, machine: str) -> NodePlan:
+    """Lay out the processes of a machine that are to be seen or stopped: their commands and places.
+
+    What they are set to is not looked at: a mistake there, or a secret that is gone, keeps nobody from stopping them.
+    """
+    folder = Path(file.store) / machine
+    children = [_plan_name_server(file, machine, folder, acl_file=None)]
+    for place, group in enumerate(file.groups):
+        decided = _decided(file, machine, place)
+        listen = Address(decided["bindAddress"], int(decided["listenPort"]))
+        options = (*_of_brokers(file), *_log_file(file, machine, group))
+        children.append(_plan_broker(group, folder, listen, decided, options=options))
+    return NodePlan(machine, folder, tuple(children), (), log_folder=file.log_folder)
+
+
 def _of_every_group(accounts: Mapping[str, str | None]) -> tuple[str | None, list[str]]:
     """Return the accounts of the name server, which are those of all groups, and why it has none if only some do.
 

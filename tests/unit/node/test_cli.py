@@ -10,6 +10,8 @@ import msgspec
 import pytest
 
 from broker.node import cli
+from broker.node.config import read_node_file
+from broker.node.plan import plan_node, plan_to_look
 from broker.node.status import STATUS_NAME, NodeStatus
 from broker.processes.child import ChildStatus
 from broker.processes.identity import process_of
@@ -100,6 +102,42 @@ def node_file(folder: Path) -> list[str]:
     file = folder / "node.toml"
     file.write_text('[machines]\nhere = "127.0.0.1"\n')
     return ["-c", str(file), "--machine", "here"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        'secret_file = "gone"\n',
+        'tls_config_file = "gone"\n',
+        "[broker]\naclEnable = 7\nflushDiskType = 'NEVER'\nauthenticationEnabled = true\n",
+    ],
+)
+def test_what_runs_is_seen_and_stopped_whatever_has_become_of_its_settings(
+    wrong: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "node.toml"
+    is_table = wrong.startswith("[")
+    machines = '[machines]\nhere = "127.0.0.1"\n'
+    file.write_text(machines + wrong if is_table else wrong + machines)
+    options = ["-c", str(file), "--machine", "here"]
+    assert cli.main([*options, "check"]) == 2
+    capsys.readouterr()
+    assert (cli.main([*options, "status"]), cli.main([*options, "stop"])) == (1, 0)
+    assert "here is not running" in capsys.readouterr().out
+
+
+def test_processes_are_looked_for_by_the_commands_with_which_they_were_started(
+    tmp_path: Path,
+) -> None:
+    text = (
+        'secret_file = "s"\nlog_folder = "logs"\nlog_level = "debug"\n[ports]\nmetrics = 5557\n'
+        '[machines]\nhere = "127.0.0.1"\n'
+    )
+    file = read_node_file(text, folder=tmp_path)
+    started, looked = plan_node(file, "here", secret="s"), plan_to_look(file, "here")
+    assert [each.program for each in looked.children] == [each.program for each in started.children]
+    assert [each.address for each in looked.children] == [each.address for each in started.children]
+    assert looked.folder == started.folder
 
 
 @pytest.mark.parametrize(("action", "status"), [("check", 0), ("status", 1), ("stop", 0)])
