@@ -36,11 +36,13 @@ class GroupPlaces:
     """The memory of one group.
 
     Attributes:
+        cluster: as its brokers name it.
         addresses: of brokers that were in it.
         points: the furthest place of each incarnation, by its name, the first one first. Invariant: the index
             of an incarnation never falls.
     """
 
+    cluster: str
     addresses: Set[str]
     points: dict[str, LogPoint] = field(default_factory=dict)
 
@@ -63,24 +65,30 @@ class GroupPlaces:
 
 
 class CommittedPlaces:
-    """The furthest places of all groups that were heard of."""
+    """The furthest places of all groups that were heard of; of too many names that which was heard least recently goes.
+
+    A broker may change the cluster that it names with each registration, so that counts within its name only.
+    """
 
     def __init__(self, groups_max: int = BROKER_NAMES_MAX) -> None:
         self._groups_max = groups_max
-        self._groups: dict[tuple[str, str], list[GroupPlaces]] = {}
+        self._lines: dict[str, list[GroupPlaces]] = {}
+        """By broker name, the one that was heard least recently first."""
 
     def line(self, cluster: str, broker_name: str, addresses: Set[str]) -> GroupPlaces:
         """Return the memory of the group of a name that has, or had, one of these addresses; begin it if need be."""
-        lines = self._groups.setdefault((cluster, broker_name), [])
-        found = next((line for line in lines if line.addresses & addresses), None)
+        lines = self._lines[broker_name] = self._lines.pop(broker_name, [])
+        found = next(
+            (line for line in lines if line.cluster == cluster and line.addresses & addresses), None
+        )
         if found is None:
-            found = GroupPlaces(frozenset())
+            found = GroupPlaces(cluster, frozenset())
         else:
             lines.remove(found)
         lines.append(found)
         joined = found.addresses | addresses
         found.addresses = joined if len(joined) <= ADDRESSES_MAX else addresses
         del lines[:-LINES_MAX]
-        if len(self._groups) > self._groups_max:
-            del self._groups[next(iter(self._groups))]
+        if len(self._lines) > self._groups_max:
+            del self._lines[next(iter(self._lines))]
         return found

@@ -68,6 +68,17 @@ def test_another_group_that_had_the_name_meanwhile_is_not_remembered_as_this_one
     assert points.line(*GROUP, {"moved"}).take(point(4)) == point(10)
 
 
+def test_a_stranger_with_many_clusters_makes_nobody_else_forgotten() -> None:
+    """It needs no proof anew to name another cluster with each registration."""
+    points = CommittedPlaces(groups_max=3)
+    points.line(*GROUP, {A}).take(point(10))
+    for number in range(100):
+        points.line(f"cluster-{number}", "of-a-stranger", {B}).take(point(1))
+    for number in range(5):  # and one that is heard stays, however many come
+        points.line("main", f"new-{number}", {B}).take(point(1))
+        assert points.line(*GROUP, {A}).take(point(4)) == point(10)
+
+
 def test_what_is_remembered_is_bounded() -> None:
     points = CommittedPlaces(groups_max=2)
     for name in ("a", "b", "c"):
