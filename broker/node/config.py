@@ -135,10 +135,11 @@ def read_node_file(text: str, *, folder: Path) -> NodeFile:
     """
     try:
         values = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also for a number of thousands of digits
+        raise ConfigError(f"this is not TOML: {error}") from error
+    try:
         check_tables(values)
         file = msgspec.convert(values, NodeFile)
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"this is not TOML: {error}") from error
     except msgspec.ValidationError as error:
         raise ConfigError(explain(error)) from error
     _check_machines(file)

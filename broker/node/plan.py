@@ -96,6 +96,7 @@ def plan_node(
     tls = tls or {}
     children: list[ChildPlan] = []
     accounts: dict[str, str | None] = {}
+    figures: dict[Address, str] = {}
     warned: dict[str, list[str]] = {}
     mistaken: dict[str, list[str]] = {}
     for place, group in enumerate(file.groups):
@@ -108,6 +109,10 @@ def plan_node(
         if reading.config is None:
             continue
         accounts[group] = reading.config.acl_file
+        shown_at = reading.config.metrics.listen
+        if shown_at is not None and shown_at.port and figures.setdefault(shown_at, group) != group:
+            text = f"figures are given at {shown_at}, as those of {figures[shown_at]}: set metrics in [ports]"
+            mistaken.setdefault(text, []).append(group)
         values = _without(values, reading.passed_over)
         options = (*shared, *_log_file(file, machine, group))
         children.append(_plan_broker(group, folder, reading.config.listen, values, options=options))

@@ -21,6 +21,8 @@ TAKEN_NAMES: Final = frozenset({"namesrv", "conf", "logs", "lock"})
 _NAME: Final = re.compile("[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 _KEY: Final = re.compile("[A-Za-z][A-Za-z0-9_.-]*")
 _HOST: Final = re.compile("[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_LABEL_CHARS_MAX: Final = 63
+_HOST_CHARS_MAX: Final = 253
 _ERROR: Final = re.compile(r"(?P<reason>.*?)( - at `\$\.?(?P<place>.*)`)?", re.DOTALL)
 _UNKNOWN: Final = "Object contains unknown field "
 _MISSING: Final = "Object missing required field "
@@ -75,7 +77,11 @@ def check_name(kind: str, name: str) -> None:
 def check_host(machine: str, host: str) -> None:
     """Raise ConfigError unless others may reach a machine at this host name or IPv4 address."""
     is_numeric = host.replace(".", "").isdigit()
-    if _HOST.fullmatch(host) is None or (is_numeric and _ipv4(host) is None):
+    # What is no name for DNS is no error of a look-up, but of Python's encoding of it.
+    is_name = len(host) <= _HOST_CHARS_MAX and all(
+        0 < len(label) <= _LABEL_CHARS_MAX for label in host.split(".")
+    )
+    if not is_name or _HOST.fullmatch(host) is None or (is_numeric and _ipv4(host) is None):
         raise ConfigError(f"machine {machine}: {host!r} is not a host name or an IPv4 address")
     address = _ipv4(host)
     if address is not None and (address.is_unspecified or address.is_multicast):

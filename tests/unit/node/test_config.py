@@ -118,6 +118,28 @@ def test_a_secret_reaches_brokers_and_the_name_server_but_no_settings_file_of_a_
         assert [text for _, text in broker.files if "s3cret" in text] == []
 
 
+def test_groups_of_a_machine_do_not_give_their_figures_at_one_port() -> None:
+    file = read_node_file(f"{THREE}[broker]\nmetricsExporterType = 'PROM'\n", folder=FOLDER)
+    with pytest.raises(
+        ConfigError, match=r"group broker-b, broker-c: .*:5557, as those of broker-a.*\[ports\]"
+    ):
+        plan_node(file, "alpha", secret="s")
+    assert plans(f"{THREE}[group.broker-a]\nmetricsExporterType = 'PROM'\n")
+    assert plans(f"{THREE}[broker]\nmetricsExporterType = 'PROM'\n[ports]\nmetrics = 5557\n")
+
+
+@pytest.mark.parametrize("text", [f"x = {'9' * 5000}\n", f"x = {'[' * 100_000}\n"])
+def test_what_python_cannot_read_is_no_toml(text: str) -> None:
+    with pytest.raises(ConfigError, match="this is not TOML"):
+        read_node_file(text + THREE, folder=FOLDER)
+
+
+@pytest.mark.parametrize("host", ["a..b", f"{'a' * 64}.b", "a." * 127 + "b"])
+def test_what_is_no_name_for_dns_is_no_host(host: str) -> None:
+    with pytest.raises(ConfigError, match="is not a host name"):
+        read_node_file(f'[machines]\nhere = "{host}"\n', folder=FOLDER)
+
+
 ACCOUNTS = 'aclEnable = true\naclFile = "rules.yml"\n'
 
 
