@@ -119,23 +119,17 @@ class ReplicatedKv:
         """
         group.check()
         _check_free(group.listen)
-        group.folder.mkdir(parents=True, exist_ok=True)
         self._values = _Values()
-        self._log = pysyncobj.SyncObj(
-            str(group.listen),
-            [str(peer) for peer in group.peers],
-            pysyncobj.SyncObjConf(
-                password=group.password,
-                journalFile=str(group.folder / "kv.journal"),
-                fullDumpFile=str(group.folder / "kv.snapshot"),
-                appendEntriesUseBatch=False,
-                dynamicMembershipChange=False,
-                commandsWaitLeader=False,
-                leaderFallbackTimeout=_LEADER_FALLBACK_S,
-                useFork=False,
-            ),
-            consumers=[self._values],
-        )
+        try:
+            group.folder.mkdir(parents=True, exist_ok=True)
+            self._log = _open_log(group, self._values)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # the library's own: an empty journal cannot be mapped, for one
+            raise NameServerConfigError(
+                f"--store {group.folder}: the journal between name servers cannot be used: {error}"
+            ) from error
 
     @property
     def is_ready(self) -> bool:
@@ -221,6 +215,25 @@ class ReplicatedKv:
         """Stop the thread, within bounded time."""
         with trio.move_on_after(_STOP_TIMEOUT_S):
             await trio.to_thread.run_sync(self._log.destroy_synchronous, abandon_on_cancel=True)
+
+
+def _open_log(group: KvGroup, values: _Values) -> pysyncobj.SyncObj:
+    """Open the journal and start the thread; raises what the library raises."""
+    return pysyncobj.SyncObj(
+        str(group.listen),
+        [str(peer) for peer in group.peers],
+        pysyncobj.SyncObjConf(
+            password=group.password,
+            journalFile=str(group.folder / "kv.journal"),
+            fullDumpFile=str(group.folder / "kv.snapshot"),
+            appendEntriesUseBatch=False,
+            dynamicMembershipChange=False,
+            commandsWaitLeader=False,
+            leaderFallbackTimeout=_LEADER_FALLBACK_S,
+            useFork=False,
+        ),
+        consumers=[values],
+    )
 
 
 def _check_free(address: Address) -> None:

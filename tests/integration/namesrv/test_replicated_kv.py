@@ -48,6 +48,18 @@ def member(addresses: list[Address], number: int, folder: Path) -> ReplicatedKv:
     return ReplicatedKv(KvGroup(own, peers, PASSWORD, folder / str(number)))
 
 
+def test_a_journal_that_cannot_be_used_is_told_of_in_a_sentence(tmp_path: Path) -> None:
+    """An empty one is left by a process that was killed while it made it."""
+    addresses = free_addresses(3)
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "kv.journal").touch()
+    with pytest.raises(NameServerConfigError, match=r"journal .* cannot be used: cannot mmap an"):
+        member(addresses, 0, tmp_path)
+    (tmp_path / "1").touch()
+    with pytest.raises(NameServerConfigError, match=r"journal .* cannot be used: .*File exists"):
+        member(addresses, 1, tmp_path)
+
+
 @asynccontextmanager
 async def group(folder: Path, addresses: list[Address]) -> AsyncIterator[list[ReplicatedKv]]:
     with trio.fail_after(TIMEOUT_S):
