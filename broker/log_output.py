@@ -9,6 +9,7 @@ import argparse
 import json
 import logging
 import time
+from copy import copy
 from dataclasses import dataclass
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
@@ -34,12 +35,14 @@ class TextLogLines(logging.Formatter):
     def __init__(self) -> None:
         super().__init__(TEXT_FORMAT)
 
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - the name in the standard library
-        """Return the line without its exception."""
-        line = super().formatMessage(record)
-        if line.isprintable():
-            return line
-        return "".join(char if char.isprintable() else _escaped(char) for char in line)
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the lines."""
+        message = record.getMessage()
+        if not message.isprintable():
+            record = copy(record)
+            record.args = None
+            record.msg = "".join(char if char.isprintable() else _escaped(char) for char in message)
+        return super().format(record)
 
 
 def _escaped(char: str) -> str:

@@ -143,20 +143,26 @@ class HttpPort:
         return True
 
     async def _serve(self, sock: socket.socket) -> None:
-        """Serve one connection to its end."""
+        """Serve one connection to its end; a mistake of ours ends it, and no server."""
         stream = trio.SocketStream(trio.socket.from_stdlib_socket(sock))
         try:
-            with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
-                context = self._tls()
-                if context is None:
-                    await self._answer_all(stream, stream)
-                elif (encrypted := await self._encrypt(stream, context)) is not None:
-                    await self._answer_all(encrypted, stream)
-        except Exception:  # noqa: BLE001 - the root of a connection's work; a mistake of ours ends no server
-            _log.exception("internal error at the port for figures; a connection is closed")
+            served = await acapture(self._serve_stream, stream)
+            if isinstance(served, Error) and isinstance(served.error, Exception):
+                _log.error("internal error at the port for figures", exc_info=served.error)
+            else:
+                served.unwrap()
         finally:
             self.open_count -= 1
             sock.close()
+
+    async def _serve_stream(self, stream: trio.SocketStream) -> None:
+        """Answer over a stream, encrypted if that is wanted, until one side has had enough."""
+        with suppress(trio.BrokenResourceError, trio.ClosedResourceError):
+            context = self._tls()
+            if context is None:
+                await self._answer_all(stream, stream)
+            elif (encrypted := await self._encrypt(stream, context)) is not None:
+                await self._answer_all(encrypted, stream)
 
     async def _encrypt(
         self, transport: trio.SocketStream, context: ssl.SSLContext

@@ -332,6 +332,7 @@ class RouteTable:
             self._remove(identity.broker_addr)
 
     def _take_topics(self, entry: _BrokerName, registration: Registration) -> None:
+        """Route the topics of a leader to its broker name; those that it no longer names stay."""
         if registration.topics is None:
             return
         is_changed = registration.data_version != entry.topics_version

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from broker.node.config import NAME_SERVER, PORT_STEP, NodeFile, metrics_port
 from broker.processes.child import Program
-from broker.server.config import read_settings
+from broker.server.config import BrokerConfig, Reading, read_settings
 from broker.settings.judging import join_mistakes
 from dledger import ConfigError
 from dledger.config import is_loopback
@@ -92,47 +92,91 @@ def plan_node(
         ConfigError: groups' settings are wrong; names all mistakes and their groups.
     """
     folder = Path(file.store) / machine
-    shared = _of_brokers(file)
-    tls = tls or {}
-    children: list[ChildPlan] = []
-    accounts: dict[str, str | None] = {}
-    figures: dict[Address, str] = {}
-    warned: dict[str, list[str]] = {}
-    mistaken: dict[str, list[str]] = {}
-    for place, group in enumerate(file.groups):
-        values = file.settings_of(group) | _decided(file, machine, place)
-        flags = {**tls, "secret": secret} if secret else {**tls}
-        reading = read_settings(values, flags, is_lenient=is_lenient)
-        for texts, by_text in ((reading.mistakes, mistaken), (reading.warnings, warned)):
-            for text in texts:
-                by_text.setdefault(text, []).append(group)
-        if reading.config is None:
-            continue
-        accounts[group] = reading.config.acl_file
-        shown_at = reading.config.metrics.listen
-        if shown_at is not None and shown_at.port and figures.setdefault(shown_at, group) != group:
-            text = f"figures are given at {shown_at}, as those of {figures[shown_at]}: set metrics in [ports]"
-            mistaken.setdefault(text, []).append(group)
-        values = _without(values, reading.passed_over)
-        options = (*shared, *_log_file(file, machine, group))
-        children.append(_plan_broker(group, folder, reading.config.listen, values, options=options))
-    if mistaken:
-        raise ConfigError(join_mistakes(_with_groups(mistaken, file.groups), None))
-    acl_file, doubt = _of_every_group(accounts)
-    name_server = _plan_name_server(file, machine, folder, acl_file=acl_file)
+    flags = {**(tls or {}), **({"secret": secret} if secret else {})}
+    given = {
+        group: file.settings_of(group) | _decided(file, machine, place)
+        for place, group in enumerate(file.groups)
+    }
+    readings = {
+        group: read_settings(values, flags, is_lenient=is_lenient)
+        for group, values in given.items()
+    }
+    mistakes = [(text, group) for group in readings for text in readings[group].mistakes]
+    mistakes += _shared_ports(readings)
+    if mistakes:
+        raise ConfigError(join_mistakes(_with_groups(mistakes, file.groups), None))
+    warnings = [(text, group) for group in readings for text in readings[group].warnings]
+    acl_file, doubt = _accounts_of_every_group(readings)
+    children = [_plan_name_server(file, machine, folder, acl_file=acl_file)]
+    for group, reading in readings.items():
+        values = _without(given[group], reading.passed_over)
+        listen = _config(reading).listen
+        children.append(_plan_broker(file, machine, group, listen, values))
     return NodePlan(
         machine,
         folder,
-        (name_server, *children),
-        (*_with_groups(warned, file.groups), *doubt),
+        tuple(children),
+        (*_with_groups(warnings, file.groups), *doubt),
         log_folder=file.log_folder,
         changes=_changes(file, machine),
         has_left=machine in file.left,
     )
 
 
-def _with_groups(groups_by_text: Mapping[str, list[str]], every: Sequence[str]) -> list[str]:
-    """Return each text once, with the groups that it is about."""
+def plan_to_look(file: NodeFile, machine: str) -> NodePlan:
+    """Lay out the processes of a machine that are to be seen or stopped: their commands and places.
+
+    What they are set to is not looked at: a mistake there, or a secret that is gone, keeps nobody from stopping them.
+    """
+    folder = Path(file.store) / machine
+    children = [_plan_name_server(file, machine, folder, acl_file=None)]
+    for place, group in enumerate(file.groups):
+        decided = _decided(file, machine, place)
+        listen = Address(decided["bindAddress"], int(decided["listenPort"]))
+        children.append(_plan_broker(file, machine, group, listen, decided))
+    return NodePlan(machine, folder, tuple(children), (), log_folder=file.log_folder)
+
+
+def _config(reading: Reading) -> BrokerConfig:
+    assert reading.config is not None, f"without mistakes there are settings: {reading.mistakes}"
+    return reading.config
+
+
+def _shared_ports(readings: Mapping[str, Reading]) -> list[tuple[str, str]]:
+    """Return what is wrong with groups that give their figures where another one does, each with its group."""
+    first: dict[Address, str] = {}
+    found = []
+    for group, reading in readings.items():
+        at = reading.config.metrics.listen if reading.config is not None else None
+        if at is not None and at.port and first.setdefault(at, group) != group:
+            text = f"figures are given at {at}, as those of {first[at]}: set metrics in [ports]"
+            found.append((text, group))
+    return found
+
+
+def _accounts_of_every_group(readings: Mapping[str, Reading]) -> tuple[str | None, list[str]]:
+    """Return the accounts of the name server, which are those of all groups, and why it has none if only some do."""
+    files = {group: _config(reading).acl_file for group, reading in readings.items()}
+    if len(set(files.values())) == 1:
+        return next(iter(files.values())), []
+    named = "; ".join(f"{group}: {file or 'none'}" for group, file in files.items())
+    why = (
+        f"the name server lets everybody do everything, since its groups do not have one aclFile ({named}); with the "
+        "same in all groups it would ask for accounts, too"
+    )
+    return None, [why]
+
+
+def _with_groups(texts: Iterable[tuple[str, str]], every: Sequence[str]) -> list[str]:
+    """Return each text once, with the groups that it is about.
+
+    Args:
+        texts: each with one of its groups.
+        every: all groups.
+    """
+    groups_by_text: dict[str, list[str]] = {}
+    for text, group in texts:
+        groups_by_text.setdefault(text, []).append(group)
     return [
         f"{'all groups' if groups == list(every) else 'group ' + ', '.join(groups)}: {text}"
         for text, groups in groups_by_text.items()
@@ -168,38 +212,6 @@ def _log_file(file: NodeFile, machine: str, name: str) -> tuple[str, ...]:
     return ("--log-file", str(Path(file.log_folder) / f"{machine}-{name}.log"))
 
 
-def plan_to_look(file: NodeFile, machine: str) -> NodePlan:
-    """Lay out the processes of a machine that are to be seen or stopped: their commands and places.
-
-    What they are set to is not looked at: a mistake there, or a secret that is gone, keeps nobody from stopping them.
-    """
-    folder = Path(file.store) / machine
-    children = [_plan_name_server(file, machine, folder, acl_file=None)]
-    for place, group in enumerate(file.groups):
-        decided = _decided(file, machine, place)
-        listen = Address(decided["bindAddress"], int(decided["listenPort"]))
-        options = (*_of_brokers(file), *_log_file(file, machine, group))
-        children.append(_plan_broker(group, folder, listen, decided, options=options))
-    return NodePlan(machine, folder, tuple(children), (), log_folder=file.log_folder)
-
-
-def _of_every_group(accounts: Mapping[str, str | None]) -> tuple[str | None, list[str]]:
-    """Return the accounts of the name server, which are those of all groups, and why it has none if only some do.
-
-    Args:
-        accounts: the file of each group; None: it lets everybody do everything.
-    """
-    files = set(accounts.values())
-    if len(files) == 1:
-        return files.pop(), []
-    named = "; ".join(f"{group}: {file or 'none'}" for group, file in accounts.items())
-    why = (
-        f"the name server lets everybody do everything, since its groups do not have one aclFile ({named}); with the "
-        "same in all groups it would ask for accounts, too"
-    )
-    return None, [why]
-
-
 def _plan_name_server(
     file: NodeFile, machine: str, folder: Path, *, acl_file: str | None
 ) -> ChildPlan:
@@ -228,15 +240,12 @@ def _plan_name_server(
 
 
 def _plan_broker(
-    group: str,
-    folder: Path,
-    listen: Address,
-    values: Mapping[str, str],
-    *,
-    options: Sequence[str],
+    file: NodeFile, machine: str, group: str, listen: Address, values: Mapping[str, str]
 ) -> ChildPlan:
-    """Lay out the broker of a group: `values` go into its file, `options` after that on its command line."""
+    """Lay out the broker of a group: `values` go into its file."""
+    folder = Path(file.store) / machine
     settings = folder / "conf" / f"{group}.conf"
+    options = (*_of_brokers(file), *_log_file(file, machine, group))
     return ChildPlan(
         name=group,
         address=listen,

@@ -92,6 +92,7 @@ def _harden(context: ssl.SSLContext) -> None:
 
 
 def _load_certificate(context: ssl.SSLContext, files: TlsFiles) -> None:
+    """Load what this end shows; raises TlsFilesError."""
     key = files.key or files.certificate
     for path in (files.certificate, key):
         _check_readable(path)
