@@ -59,7 +59,8 @@ CODES_MAX = 256
 OTHER_CODE = -1
 
 SLOW_REQUESTS_MAX = 1000
-"""Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy."""
+"""Configuration changes that wait for their commit, and registrations for their broker; more are answered as busy.
+Changes find it full at half: whoever sends many keeps no broker out."""
 
 
 TURN_S: Final = 0.01
@@ -236,13 +237,14 @@ class _Service:
         by_code[code] = by_code.get(code, 0) + 1
         if not self._handlers.is_slow(request, asker):
             return self._handlers.answer(request, asker)
-        if self._slow_count >= SLOW_REQUESTS_MAX:
+        share = 1 if request.code == RequestCode.REGISTER_BROKER else 2
+        if self._slow_count >= SLOW_REQUESTS_MAX // share:
             self.counts.busy += 1
             return make_response(
                 request.opaque,
                 ResponseCode.SYSTEM_BUSY,
-                f"{self._slow_count} registrations and changes wait already, at most {SLOW_REQUESTS_MAX}: nothing was "
-                "done, try again",
+                f"{self._slow_count} registrations and changes wait already, at most {SLOW_REQUESTS_MAX // share}: "
+                "nothing was done, try again",
             )
         self._slow_count += 1
         self._nursery.start_soon(self._answer_later, connection, asker, request)

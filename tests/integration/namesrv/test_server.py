@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 import trio
 
@@ -22,6 +23,7 @@ from dledger_mq.net.address import Address, parse_address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command
+from dledger_mq.remoting.registrant import TOKEN_FIELD
 from dledger_mq.remoting.registration import (
     BrokerIdentity,
     encode_compressed_registration,
@@ -93,6 +95,24 @@ async def test_requests_for_which_a_turn_has_no_time_are_answered_in_the_next_on
         while len(found) < len(requests):
             found += [decode_command(each).opaque for each in await client.connection.receive()]
     assert found == list(range(1000))
+
+
+async def test_changes_that_wait_keep_no_broker_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def wait_for_ever(*_: object) -> None:
+        await trio.sleep_forever()
+
+    monkeypatch.setattr(LocalKv, "put", wait_for_ever)
+    monkeypatch.setattr("broker.namesrv.server.SLOW_REQUESTS_MAX", 4)
+    value = {"namespace": "N", "key": "k", "value": "v"}
+    put = encode_command(RemotingCommand(code=100, ext=value))
+    async with server_and_clients(2) as (tool, broker):
+        tool.connection.send_nowait(put * 2)
+        assert (await tool.call(100, value)).code == 2
+        mine = msgspec.structs.replace(LEADER, broker_addr="127.0.0.1:1")
+        ext = {**identity_ext(mine), TOKEN_FIELD: "0" * 32}
+        answer = await broker.call(103, ext, encode_registration(WireDataVersion(1), TOPICS))
+    assert answer.code == 1, "it was asked back"
+    assert "when it was asked to confirm this registration" in str(answer.remark)
 
 
 async def test_recorded_route_requests_of_real_clients() -> None:
