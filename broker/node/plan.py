@@ -111,7 +111,7 @@ def plan_node(
     for group, reading in readings.items():
         values = _without(given[group], reading.passed_over)
         listen = _config(reading).listen
-        children.append(_plan_broker(file, machine, group, listen, values))
+        children.append(_plan_broker(file, machine, group, listen=listen, values=values))
     return NodePlan(
         machine,
         folder,
@@ -133,7 +133,7 @@ def plan_to_look(file: NodeFile, machine: str) -> NodePlan:
     for place, group in enumerate(file.groups):
         decided = _decided(file, machine, place)
         listen = Address(decided["bindAddress"], int(decided["listenPort"]))
-        children.append(_plan_broker(file, machine, group, listen, decided))
+        children.append(_plan_broker(file, machine, group, listen=listen, values=decided))
     return NodePlan(machine, folder, tuple(children), (), log_folder=file.log_folder)
 
 
@@ -240,7 +240,7 @@ def _plan_name_server(
 
 
 def _plan_broker(
-    file: NodeFile, machine: str, group: str, listen: Address, values: Mapping[str, str]
+    file: NodeFile, machine: str, group: str, *, listen: Address, values: Mapping[str, str]
 ) -> ChildPlan:
     """Lay out the broker of a group: `values` go into its file."""
     folder = Path(file.store) / machine
