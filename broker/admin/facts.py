@@ -118,13 +118,26 @@ def read_facts(answer: NodeAnswer) -> MemberFacts | None:
     )
 
 
+def whole_number(text: str) -> int | None:
+    """Return a number from 0 on, of 18 digits at most; None: the text is none."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def read_object_in(table: Mapping[str, str], key: str) -> dict[str, object]:
+    """Return the object of JSON that a value is; empty: there is none, or it cannot be read."""
+    try:
+        found = read_object(table.get(key, "{}").encode())
+    except (BodyError, UnicodeEncodeError):
+        return {}
+    return {str(name): value for name, value in found.items()}
+
+
 def _name(table: Mapping[str, str], key: str) -> str:
     return table.get(key, "")[:NAME_LENGTH_MAX]
 
 
 def _number(table: Mapping[str, str], key: str) -> int | None:
-    text = table.get(key, "")
-    return int(text) if _NUMBER.fullmatch(text) else None
+    return whole_number(table.get(key, ""))
 
 
 def _decimal(table: Mapping[str, str], key: str) -> float | None:
@@ -152,10 +165,7 @@ def _members(table: Mapping[str, str]) -> dict[str, str]:
     """Return all members of the group, with the addresses for clients where they were announced."""
     ids = [each for each in table.get("raftMembers", "").split(",") if each]
     known = {node_id[:NAME_LENGTH_MAX]: "" for node_id in ids[:MEMBERS_MAX]}
-    try:
-        announced = read_object(table.get("raftMemberAddresses", "{}").encode())
-    except (BodyError, UnicodeEncodeError):
-        return known
+    announced = read_object_in(table, "raftMemberAddresses")
     for node_id in known:
         addresses = announced.get(node_id)
         clients = addresses.get("clients") if isinstance(addresses, dict) else None

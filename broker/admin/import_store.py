@@ -6,20 +6,15 @@ The work is that of `broker/importing`; here are the options, the report and the
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 import time
 from collections import defaultdict
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN, EXIT_USAGE
+from broker.admin.printing import print_error, print_json, print_line, print_table
 from broker.admin.progress import progress_bars
 from broker.importing.check import QueueDifference, check_store
 from broker.importing.copying import StoreCopy, check_target, target_folder
@@ -108,18 +103,18 @@ def _delay_levels(text: str) -> list[int]:
 def run_import(options: argparse.Namespace) -> int:
     """Import, or say what would be imported; return the exit code."""
     if options.store is None and not options.dry_run:
-        return _print_error(
+        return _failed(
             "import: --store names the folder of the new store, or say --dry-run", EXIT_USAGE
         )
     try:
         with hold_source(options.source):
             return _import(options)
     except (SourceError, TargetError) as error:
-        return _print_error(error, EXIT_USAGE)
+        return _failed(error, EXIT_USAGE)
     except TooManyWaitError as error:
-        return _print_error(error, EXIT_DIFFERENT)
+        return _failed(error, EXIT_DIFFERENT)
     except ImportFailedError as error:
-        return _print_error(error, EXIT_UNKNOWN)
+        return _failed(error, EXIT_UNKNOWN)
 
 
 def _import(options: argparse.Namespace) -> int:
@@ -164,17 +159,15 @@ def _finish(
     """Print the report, and return the exit code."""
     report["differences"] = [asdict(each) for each in differences]
     if options.json:
-        json.dump(report, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(report)
     else:
         _print_report(report, plan)
         if differences:
-            _print_rows(
-                "[bold red]the new store differs: do not use it[/]",
-                report["differences"],
-            )
+            title = "the new store differs: do not use it"
+            _print_rows(title, report["differences"], "bold red")
         elif report["imported"]:
-            Console().print(escape(_NEXT.format(target=options.store)), soft_wrap=True)
+            for line in _NEXT.format(target=options.store).splitlines():
+                print_line(line)
     return EXIT_DIFFERENT if plan.problems or differences else EXIT_OK
 
 
@@ -213,30 +206,27 @@ def _report(found: SourceSurvey, plan: ImportPlan) -> dict[str, Any]:
 
 def _print_report(report: dict[str, Any], plan: ImportPlan) -> None:
     """Print the report as tables."""
-    console = Console()
     title = f"{report['records']} records, physical offsets {report['begin']} to {report['end']}"
-    table = Table(title=title)
-    for heading in ("topic", "queues", "messages", "bytes", "queue offsets"):
-        table.add_column(
-            heading, justify="left" if heading in {"topic", "queue offsets"} else "right"
-        )
-    for topic, queues in sorted(report["topics"].items()):
-        table.add_row(
-            escape(topic),
+    headings = ("topic", "queues", "messages", "bytes", "queue offsets")
+    rows = [
+        (
+            topic,
             str(len(queues)),
             str(sum(each["messages"] for each in queues)),
             str(sum(each["bytes"] for each in queues)),
             _offsets_text(queues),
         )
-    console.print(table)
-    console.print(
+        for topic, queues in sorted(report["topics"].items())
+    ]
+    print_table(title, headings, rows, right=headings[1:4])
+    print_line(
         f"{report['openTransactions']} open transactions, {report['timers']} timers, {len(plan.groups)} consumer "
         f"groups, {report['offsets']} consumer offsets"
     )
     _print_rows("not imported", report["leftOut"])
     for warning in plan.warnings:
-        console.print(f"[yellow]{escape(warning)}[/]")
-    _print_rows("[bold red]nothing can be imported[/]", report["problems"])
+        print_line(warning, "yellow")
+    _print_rows("nothing can be imported", report["problems"], "bold red")
 
 
 def _offsets_text(queues: list[dict[str, int]]) -> str:
@@ -245,20 +235,15 @@ def _offsets_text(queues: list[dict[str, int]]) -> str:
     return ", ".join(shown) + (", ..." if len(queues) > len(shown) else "")
 
 
-def _print_rows(title: str, rows: list[dict[str, Any]]) -> None:
+def _print_rows(title: str, rows: list[dict[str, Any]], style: str = "") -> None:
     """Print rows of the same fields as a table; nothing if there are none."""
-    if not rows:
-        return
-    table = Table(title=title)
-    for heading in rows[0]:
-        table.add_column(heading, overflow="fold")
-    for row in rows:
-        table.add_row(*(escape(str(value)) for value in row.values()))
-    Console().print(table)
+    if rows:
+        cells = [[str(value) for value in row.values()] for row in rows]
+        print_table(title, list(rows[0]), cells, style=style)
 
 
-def _print_error(error: Exception | str, exit_code: int) -> int:
-    sys.stderr.write(f"dledger-admin: {error}\n")
+def _failed(error: Exception | str, exit_code: int) -> int:
+    print_error(error)
     return exit_code
 
 

@@ -7,17 +7,17 @@ with a secret wants it here, too. What a verb does is the log's to say.
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 
 import trio
 
 from broker.admin.ask import NobodyAnsweredError, NodeAnswer
 from broker.admin.command import Command
+from broker.admin.facts import read_object_in
 from broker.admin.failures import UnchangedError
 from broker.admin.nodes import ask_nodes
 from broker.admin.options import add_nodes_of_group
+from broker.admin.printing import print_error
 from broker.admin.tls_options import peer_tls_of
 from broker.command_line import read_secret
 from dledger import Client, ConfigError, Peer, parse_peers
@@ -83,13 +83,9 @@ def _carry_out(options: argparse.Namespace, answers: Sequence[NodeAnswer]) -> in
         async with Client(
             peers, group=group, secret=secret, tls=tls, timeout_s=options.timeout
         ) as client:
-            return await members(client, options, report=_report)
+            return await members(client, options, report=print_error)
 
     return trio.run(run)
-
-
-def _report(text: str) -> None:
-    sys.stderr.write(f"dledger-admin: {text}\n")
 
 
 def members_in(answers: Sequence[NodeAnswer]) -> tuple[str, tuple[Peer, ...]]:
@@ -101,10 +97,13 @@ def members_in(answers: Sequence[NodeAnswer]) -> tuple[str, tuple[Peer, ...]]:
     found: dict[str, Peer] = {}
     group = ""
     for answer in sorted(answers, key=lambda each: each.table.get("raftServing") != "true"):
+        stated = read_object_in(answer.table, "raftMemberAddresses")
+        listed = [
+            f"{name}-{at.get('log')}" for name, at in stated.items() if isinstance(at, dict)
+        ]
         try:
-            stated = json.loads(answer.table.get("raftMemberAddresses", "{}"))
-            peers = parse_peers(";".join(f"{name}-{at['log']}" for name, at in stated.items()))
-        except (ValueError, TypeError, KeyError, AttributeError, ConfigError):
+            peers = parse_peers(";".join(listed))
+        except ConfigError:
             continue
         group = group or answer.table.get("raftLogGroup", "")
         for peer in peers:

@@ -20,6 +20,8 @@ from dledger.runtime.commands import TABLE_WIDTH
 from dledger.runtime.visible_text import visible
 
 TEXT_SHOWN_MAX: Final = 300
+ERROR_SHOWN_MAX: Final = 4800
+"""Of a line that says why something failed: it may name many nodes, each with a reason."""
 
 NONE: Final = "-"
 """Stands for what there is not, or is not known."""
@@ -52,13 +54,14 @@ def print_table(
     rows: Iterable[Sequence[str | Text]],
     *,
     right: Iterable[str] = (),
+    style: str = "",
 ) -> None:
-    """Print rows under their headings; those in `right` hold numbers."""
+    """Print rows under their headings; those in `right` hold numbers, and `style` is the title's."""
     numbers = frozenset(right)
-    table = Table(title=Text(title), title_justify="left")
+    table = Table(title=Text(shown(title), style=style), title_justify="left")
     for heading in headings:
         table.add_column(
-            Text(heading), justify="right" if heading in numbers else "left", overflow="fold"
+            Text(shown(heading)), justify="right" if heading in numbers else "left", overflow="fold"
         )
     for row in rows:
         table.add_row(*(each if isinstance(each, Text) else Text(shown(each)) for each in row))
@@ -82,5 +85,5 @@ def print_json(value: object) -> None:
 
 
 def print_error(error: Exception | str) -> None:
-    """Print a line that is no result."""
-    sys.stderr.write(f"{PROGRAM}: {error}\n")
+    """Print a line that is no result; servers have a say in what went wrong, so it is shown as text of others."""
+    sys.stderr.write(f"{PROGRAM}: {shown(str(error), ERROR_SHOWN_MAX)}\n")

@@ -6,13 +6,12 @@ import argparse
 from dataclasses import asdict
 
 import trio
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK
 from broker.admin.options import add_json, add_namesrv, consumer_group
-from broker.admin.printing import console, print_json
+from broker.admin.printing import print_json, print_table
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
 
 
@@ -65,14 +64,12 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _print(outcome: ResendOutcome, *, is_dry: bool) -> None:
-    table = Table(title=f"{outcome.examined} dead letters examined")
-    for heading in ("message", "would be sent again" if is_dry else "sent again", "because"):
-        table.add_column(heading)
-    for key in outcome.resent:
-        table.add_row(key, "[green]yes[/]", "")
-    for key, reason in outcome.failed.items():
-        table.add_row(key, "[bold red]no[/]", escape(reason))
-    console().print(table)
+    """Print a row for each dead letter that was meant; their keys are whatever their senders have chosen."""
+    yes, no = Text("yes", style="green"), Text("no", style="bold red")
+    headings = ("message", "would be sent again" if is_dry else "sent again", "because")
+    rows = [(key, yes, "") for key in outcome.resent]
+    rows += [(key, no, reason) for key, reason in outcome.failed.items()]
+    print_table(f"{outcome.examined} dead letters examined", headings, rows)
 
 
 RESEND_DLQ = Command(

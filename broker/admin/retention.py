@@ -6,23 +6,20 @@ It must not judge what is due: the group does (docs/retention.md).
 from __future__ import annotations
 
 import argparse
-import json
-import sys
+from collections.abc import Mapping
 from typing import Final
 
 import trio
-from rich.console import Console
 from rich.filesize import decimal
-from rich.markup import escape
-from rich.table import Table
 
 from broker.admin.ask import NodeAnswer, ask_all
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED, EXIT_UNKNOWN
+from broker.admin.facts import read_object_in, whole_number
 from broker.admin.nodes import addresses_of
 from broker.admin.options import add_nodes_of_group
 from broker.admin.pins import PinRefusedError, unpin_log
-from dledger.runtime.commands import TABLE_WIDTH
+from broker.admin.printing import print_error, print_json, print_line, print_table
 
 _COLUMNS: Final = (
     ("node", "raftNode"),
@@ -55,9 +52,9 @@ def run_retention(options: argparse.Namespace) -> int:
         try:
             trio.run(unpin_log, addresses, options.drop_pin)
         except PinRefusedError as error:
-            sys.stderr.write(f"dledger-admin: {error}\n")
+            print_error(error)
             return EXIT_UNCHANGED if error.is_definite else EXIT_UNKNOWN
-        sys.stderr.write(f"the pin {options.drop_pin!r} is removed\n")
+        print_error(f"the pin {options.drop_pin!r} is removed")
     return _show(trio.run(ask_all, addresses), as_json=options.json)
 
 
@@ -71,67 +68,56 @@ def _show(answers: list[NodeAnswer], *, as_json: bool) -> int:
     problems = [f"{each.address}: {each.problem}" for each in answers if not each.table]
     pins = _pins(answers)
     if as_json:
-        json.dump({"nodes": rows, "pins": pins, "problems": problems}, sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json({"nodes": rows, "pins": pins, "problems": problems})
     else:
         _print(rows, pins, problems)
     return EXIT_UNKNOWN if problems else EXIT_OK
 
 
-def _pins(answers: list[NodeAnswer]) -> dict[str, dict[str, object]]:
+def _pins(answers: list[NodeAnswer]) -> dict[str, Mapping[object, object]]:
     """Return the pins as the member says that has applied most; none where nobody knows of pins."""
     told = [each.table for each in answers if each.table.get("raftPins")]
     if not told:
         return {}
-    newest = max(told, key=lambda table: int(table.get("raftAppliedIndex", "0")))
-    try:
-        pins = json.loads(newest["raftPins"])
-    except ValueError:
-        return {}
-    return pins if isinstance(pins, dict) else {}
+    newest = max(told, key=lambda table: whole_number(table.get("raftAppliedIndex", "")) or 0)
+    pins = read_object_in(newest, "raftPins")
+    return {name: pin for name, pin in pins.items() if isinstance(pin, dict)}
 
 
 def _print(
-    rows: list[dict[str, str]], pins: dict[str, dict[str, object]], problems: list[str]
+    rows: list[dict[str, str]], pins: dict[str, Mapping[object, object]], problems: list[str]
 ) -> None:
     """Print a table of the members, one of the pins if there are any, and who did not answer."""
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
-    table = Table(title="what is kept of the log")
-    for heading, _ in _COLUMNS:
-        table.add_column(heading)
-    for row in rows:
-        table.add_row(*map(escape, row.values()))
-    console.print(table)
+    headings = [heading for heading, _ in _COLUMNS]
+    print_table("what is kept of the log", headings, [tuple(row.values()) for row in rows])
     if pins:
-        console.print(_pin_table(pins))
+        headings = ["name", "state", "from position", "keeps", "put", "holds for", "by"]
+        print_table("pins", headings, [_pin_row(name, pin) for name, pin in pins.items()])
     for problem in problems:
-        console.print(f"[yellow]{escape(problem)}[/]")
+        print_line(problem, "yellow")
 
 
-def _pin_table(pins: dict[str, dict[str, object]]) -> Table:
-    """Return the pins as a table; what a broker sends of them may be anything."""
-    table = Table(title="pins")
-    for heading in ("name", "state", "from position", "keeps", "put", "holds for", "by"):
-        table.add_column(heading)
-    for name, pin in pins.items():
-        table.add_row(
-            escape(name),
-            escape(str(pin.get("state"))),
-            escape(str(pin.get("position"))),
-            f"{_size(pin.get('bytes'))} of {_size(pin.get('keepBytes'))}",
-            f"{_hours(pin.get('ageMs'))} ago",
-            _hours(pin.get("keepMs")),
-            escape(str(pin.get("by"))),
-        )
-    return table
+def _pin_row(name: str, pin: Mapping[object, object]) -> tuple[str, ...]:
+    """Return the row of a pin; what a broker sends of it may be anything."""
+    return (
+        name,
+        str(pin.get("state")),
+        str(pin.get("position")),
+        f"{_size(pin.get('bytes'))} of {_size(pin.get('keepBytes'))}",
+        f"{_hours(pin.get('ageMs'))} ago",
+        _hours(pin.get("keepMs")),
+        str(pin.get("by")),
+    )
 
 
 def _size(value: object) -> str:
-    return decimal(value) if isinstance(value, int) else "?"
+    size_bytes = whole_number(str(value))
+    return "?" if size_bytes is None else decimal(size_bytes)
 
 
 def _hours(value: object) -> str:
-    return f"{value / 3_600_000:.1f} h" if isinstance(value, int) else "?"
+    span_ms = whole_number(str(value))
+    return "?" if span_ms is None else f"{span_ms / 3_600_000:.1f} h"
 
 
 RETENTION = Command(

@@ -27,6 +27,7 @@ from broker.admin.printing import shown
 
 NAME_SHOWN_MAX: Final = 60
 REASON_SHOWN_MAX: Final = 300
+REMARK_SHOWN_MAX: Final = 1200
 ADDRESS_WIDTH: Final = 21
 """Of an IPv4 address with its port; whatever is longer may be folded."""
 
@@ -68,7 +69,7 @@ class StatusTable:
         """Lay it out for the width that there is at this moment."""
         yield self._first_line()
         if self.remark:
-            yield Text(self.remark, style="bold red")
+            yield Text(_shown(self.remark, REMARK_SHOWN_MAX), style="bold red")
         is_wide = options.max_width >= WIDE
         rows = {group.name: list(map(_cells, group.members)) for group in self.health.groups}
         widths = _widths([row for group in rows.values() for row in group])

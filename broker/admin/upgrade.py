@@ -9,12 +9,12 @@ Pure: answers in, a verdict out. It must not know how nodes are asked, nor how a
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.admin.ask import NodeAnswer
+from broker.admin.facts import read_object_in, whole_number
 from broker.admin.verify import Comparison, compare
 from dledger import Index
 
@@ -126,25 +126,26 @@ def _version_of(answer: NodeAnswer, judged: Collection[str]) -> MemberVersion:
     """Read what a node says of its program."""
     table = answer.table
     commands = table.get("raftControlCommands")
-    began_at = table.get("digestBeganAt", "")
+    began_at = whole_number(table.get("digestBeganAt", ""))
     return MemberVersion(
         name=answer.name,
         role=table.get("raftRole", UNTOLD),
         program=table.get("raftVersion", UNTOLD),
         wire=table.get("raftWireVersion", UNTOLD),
-        formats=_formats(table.get("raftFormats", "{}")),
+        formats=_formats(table),
         commands=None if commands is None else frozenset(commands.split(",")),
-        began_at=Index(int(began_at)) if began_at.isdigit() else None,
+        began_at=None if began_at is None else Index(began_at),
         is_judged=answer.name in judged,
     )
 
 
-def _formats(text: str) -> dict[str, int]:
-    """Read the versions of formats; none where they cannot be read."""
-    try:
-        return {str(name): int(version) for name, version in json.loads(text).items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
+def _formats(table: Mapping[str, str]) -> dict[str, int]:
+    """Read the versions of formats, those that are numbers."""
+    return {
+        name: version
+        for name, told in read_object_in(table, "raftFormats").items()
+        if (version := whole_number(str(told))) is not None
+    }
 
 
 def _too_little(member: MemberVersion, mark: Index, entries_min: int) -> str | None:

@@ -6,23 +6,17 @@ The verdict is made in `upgrade.py`; here are the options, the table and the exi
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from broker.admin.ask import NodeAnswer
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.nodes import ask_nodes
 from broker.admin.options import add_nodes_of_group
+from broker.admin.printing import print_json, print_line, print_table
 from broker.admin.upgrade import UNTOLD, MemberVersion, UpgradeVerdict, judge
-from dledger.runtime.commands import TABLE_WIDTH
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
@@ -66,8 +60,7 @@ def show_upgrade_check(
     """Judge, print, and return the exit code: a difference counts more than what is not known."""
     verdict = judge(answers, names, entries_min)
     if as_json:
-        json.dump(_as_json(verdict), sys.stdout, indent=2)
-        sys.stdout.write("\n")
+        print_json(_as_json(verdict))
     else:
         _print(verdict)
     if verdict.refusals:
@@ -94,25 +87,19 @@ def _as_json(verdict: UpgradeVerdict) -> dict[str, Any]:
 
 def _print(verdict: UpgradeVerdict) -> None:
     """Print a row per member, then what speaks against it, what is not known, and the verdict."""
-    console = Console(width=None if sys.stdout.isatty() else TABLE_WIDTH)
     index = verdict.comparison.index
-    table = Table(title=f"digests at applied index {index}" if index else "no digests to compare")
-    for heading in ("node", "role", "program", "wire", "formats", "folded by itself", "digests"):
-        table.add_column(heading)
-    for member in verdict.members:
-        table.add_row(*map(escape, _row(member, verdict)))
-    console.print(table)
+    title = f"digests at applied index {index}" if index else "no digests to compare"
+    headings = ("node", "role", "program", "wire", "formats", "folded by itself", "digests")
+    print_table(title, headings, [_row(member, verdict) for member in verdict.members])
     for refusal in verdict.refusals:
-        console.print(f"[bold red]{escape(refusal)}[/]", soft_wrap=True)
+        print_line(refusal, "bold red")
     for text in (*verdict.doubts, *verdict.notes):
-        console.print(f"[yellow]{escape(text)}[/]", soft_wrap=True)
+        print_line(text, "yellow")
     judged = ", ".join(member.name for member in verdict.members if member.is_judged)
     if verdict.may_vote:
-        console.print(f"[green]{escape(judged)} may vote[/]")
+        print_line(f"{judged} may vote", "green")
     elif verdict.refusals:
-        console.print(
-            f"[bold red]{escape(judged) or 'nobody new'} must not vote beside the others[/]"
-        )
+        print_line(f"{judged or 'nobody new'} must not vote beside the others", "bold red")
 
 
 def _row(member: MemberVersion, verdict: UpgradeVerdict) -> tuple[str, ...]:

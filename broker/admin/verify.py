@@ -5,12 +5,12 @@ It must not know how nodes are asked, nor how a verdict is shown.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from broker.admin.ask import NodeAnswer
+from broker.admin.facts import read_object_in, whole_number
 from dledger import NO_INDEX, Index
 
 
@@ -49,12 +49,12 @@ class Comparison:
 
 
 def marks_of(answer: NodeAnswer) -> dict[Index, dict[str, str]]:
-    """Return a node's digests by applied index; none when it sent none that can be read."""
-    try:
-        marks = json.loads(answer.table.get("digestMarks", "{}"))
-        return {Index(int(index)): dict(digests) for index, digests in marks.items()}
-    except (ValueError, TypeError, AttributeError):
-        return {}
+    """Return a node's digests by applied index, those that can be read."""
+    return {
+        Index(index): {str(name): str(digest) for name, digest in digests.items()}
+        for text, digests in read_object_in(answer.table, "digestMarks").items()
+        if (index := whole_number(text)) is not None and isinstance(digests, dict)
+    }
 
 
 def compare(answers: Sequence[NodeAnswer]) -> Comparison:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 
-from rich.markup import escape
-from rich.table import Table
+from rich.text import Text
 
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_DIFFERENT, EXIT_OK, EXIT_UNKNOWN
 from broker.admin.nodes import ask_nodes
 from broker.admin.options import add_nodes_of_group
-from broker.admin.printing import console, print_json
+from broker.admin.printing import print_json, print_line, print_table
 from broker.admin.verify import Comparison, compare
 
 
@@ -29,24 +28,23 @@ def _run(options: argparse.Namespace) -> int:
 
 def _print(verdict: Comparison) -> None:
     """Print the comparison of the replicas: digests, alarms, problems, and the way to mend a replica that differs."""
-    out = console()
     if verdict.index:
-        table = Table(title=f"digests at applied index {verdict.index}")
-        for heading in ("component", *verdict.nodes, ""):
-            table.add_column(heading)
-        for component, values in verdict.digests.items():
-            is_different = component in verdict.differing
-            mark = "[bold red]DIFFERS[/]" if is_different else "[green]equal[/]"
-            table.add_row(component, *values, mark)
-        out.print(table)
+        differs, equal = Text("DIFFERS", style="bold red"), Text("equal", style="green")
+        rows = [
+            (component, *values, differs if component in verdict.differing else equal)
+            for component, values in verdict.digests.items()
+        ]
+        title = f"digests at applied index {verdict.index}"
+        print_table(title, ("component", *verdict.nodes, ""), rows)
     for node, alarm in verdict.alarms.items():
-        out.print(f"[bold red]{escape(node)} has found itself different at: {escape(alarm)}[/]")
+        print_line(f"{node} has found itself different at: {alarm}", "bold red")
     for problem in verdict.problems:
-        out.print(f"[yellow]{escape(problem)}[/]")
+        print_line(problem, "yellow")
     if verdict.odd:
-        out.print(
-            f"[bold red]not like the majority: {', '.join(verdict.odd)}[/] "
-            "(stop it, remove its folder `snapshots`, start it: it folds the log anew)"
+        print_line(
+            f"not like the majority: {', '.join(verdict.odd)} "
+            "(stop it, remove its folder `snapshots`, start it: it folds the log anew)",
+            "bold red",
         )
 
 
