@@ -7,6 +7,7 @@ of any of them means for a script.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -79,9 +80,10 @@ exit codes:
   1  something is not as it should be, or surely nothing was changed: a group has no leader (status; with --strict:
      anything to look into), the replicas differ, there is no such topic, group or message, some dead letters could
      not be sent again, a store cannot be imported as it is, a change was refused or not confirmed with --yes
-  2  the command line is wrong; import: there is no such store, or the target is not empty
-  3  not all could be asked, what the others say is printed; status: nobody could be asked; import: reading or
-     writing failed; a change may have been made, or may yet be; or it was interrupted
+  2  the command line is wrong; import: no store can be read there, or the target is not empty
+  3  not all could be asked: of nodes it is printed what the others say, of topics, groups and messages nothing, since
+     it would not be all; status: nobody could be asked; a change may have been made, or may yet be; import: it was
+     begun, and failed; a file could not be read, or the output not be written; or it was interrupted
 
 Names of RocketMQ's mqadmin in brackets may be used as subcommands, too.
 """
@@ -90,6 +92,7 @@ Names of RocketMQ's mqadmin in brackets may be used as subcommands, too.
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     options = parser().parse_args(spelled_out(sys.argv[1:] if arguments is None else arguments))
+    _print_any_text()
     try:
         code = _carry_out(options)
         sys.stdout.flush()
@@ -98,9 +101,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = EXIT_UNKNOWN
     except* BrokenPipeError:
         # Whoever read our output has seen enough; Python must not complain about it at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         code = EXIT_OK
+    except* OSError as group:  # the output's disk is full, a folder may not be read
+        print_error(_first(group))
+        _flush_or_drop_output()
+        code = EXIT_UNKNOWN
+    except* UnicodeEncodeError:  # bytes of the command line come as half characters, which nobody can send
+        print_error("an argument is no text in UTF-8")
+        code = EXIT_USAGE
     return code
+
+
+def _print_any_text() -> None:
+    """Let characters that an output cannot have be written as escapes there."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+
+
+def _flush_or_drop_output() -> None:
+    """Write what was printed before something failed, unless that is what failed."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _drop_output()
+
+
+def _drop_output() -> None:
+    """Let Python not complain at exit of an output that takes no more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _first(group: BaseExceptionGroup[OSError]) -> Exception:
+    """Return the first error of a group, which may have groups in it."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    assert isinstance(error, Exception), "an OSError is one"
+    return error
 
 
 def _carry_out(options: argparse.Namespace) -> int:
