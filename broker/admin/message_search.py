@@ -33,12 +33,26 @@ QUEUES_MAX: Final = 64
 
 _PULLED_AT_ONCE: Final = 32
 
+_ABOUT_ACCESS: Final = "AclException"
+
 REQUEST_S: Final = 5.0
 SEARCH_S: Final = 15.0
 
 
 class SearchError(Exception):
     """A search could not be carried out, or was not for anything; the text says why."""
+
+
+class SearchFormError(SearchError):
+    """What was asked for makes no sense; nobody was asked."""
+
+
+class NoSuchQueueError(SearchError):
+    """There is no such queue."""
+
+
+class SearchForbiddenError(SearchError):
+    """A server lets whoever asks not see it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +177,13 @@ class MessageSearch:
         """Return the message with an offset message id, wherever its node is now; none: no group has it.
 
         Raises:
-            SearchError: that is no offset message id.
+            SearchFormError: that is no offset message id.
             ClientError: a group could not be asked.
         """
         try:
             _, _, place = parse_offset_msg_id(message_id)
         except MessageIdError as error:
-            raise SearchError(f"{error}; a unique key is looked up as a key") from error
+            raise SearchFormError(f"{error}; a unique key is looked up as a key") from error
         found = await self.at_place(place)
         return [message for message in found if message.message_id == message_id.upper()]
 
@@ -221,12 +235,14 @@ class MessageSearch:
         """Return the messages of a queue from an offset on; None: the newest.
 
         Raises:
-            SearchError: there is no such queue.
+            NoSuchQueueError: there is no such queue.
             ClientError: nobody could be asked.
         """
         reader = self._inspector.reader
         if queue not in await reader.queues(queue.topic):
-            raise SearchError(f"{queue.broker_name} has no queue {queue.queue_id} of {queue.topic}")
+            raise NoSuchQueueError(
+                f"{queue.broker_name} has no queue {queue.queue_id} of {queue.topic}"
+            )
         end = await reader.max_offset(queue)
         if offset is None:
             offset = max(0, end - FOUND_MAX)
@@ -274,6 +290,7 @@ async def open_search(namesrv: str) -> AsyncIterator[MessageSearch]:
     """Open a search for a bounded time; its connections end with it.
 
     Raises:
+        SearchForbiddenError: a server refuses it.
         SearchError: nobody could be asked, or it took too long.
     """
     try:
@@ -283,4 +300,12 @@ async def open_search(namesrv: str) -> AsyncIterator[MessageSearch]:
     except trio.TooSlowError as error:
         raise SearchError(f"it took longer than {SEARCH_S:g} s") from error
     except ClientError as error:
-        raise SearchError(str(error)) from error
+        kind = SearchForbiddenError if is_forbidden(error) else SearchError
+        raise kind(str(error)) from error
+
+
+def is_forbidden(error: ClientError) -> bool:
+    """Return whether a server has refused what it could do, to whoever asks or to all; RocketMQ 4.9 says it in words."""
+    return isinstance(error, RequestFailedError) and (
+        error.code == ResponseCode.NO_PERMISSION or _ABOUT_ACCESS in error.remark
+    )

@@ -17,11 +17,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from broker.admin.failures import NotThereError
-from broker.admin.message_search import MessageSearch, SearchError, open_search
+from broker.admin.message_search import MessageSearch, SearchError, is_forbidden, open_search
+from broker.admin.printing import shown
 from broker.admin.resend_dlq import TO_ORIGIN, TO_RETRY, Choice, ResendOutcome, resend
-from broker.admin.web import change_views
+from broker.admin.web import change_views, words
 from broker.admin.web.access import BrowserSession
 from broker.admin.web.console import Console
+from broker.admin.web.message_pages import failure
 from broker.admin.web.message_views import row_of, time_in, whole_number
 from broker.admin.web.plans import ChangePlan, ChangeRefusedError, PlanOutcome
 from broker.admin.web.rendering import address_of
@@ -60,10 +62,11 @@ async def reset(console: Console, request: Request) -> Response:
         with trio.fail_after(PREVIEW_S):
             preview = await preview_reset(console.name_servers, group, topic, to)
     except (ClientError, NotThereError, trio.TooSlowError) as error:
-        return _refusal(console, request, f"it could not be found out: {error}", back)
+        return _not_found_out(console, request, error, back)
     key = ""
     if preview.moves:
-        summary = f"reset the offsets of {group} in {topic} to {query.get('to')}"
+        goal = to if isinstance(to, str) else f"{words.time_of(to)} UTC"
+        summary = f"reset the offsets of {group} in {topic} to {goal}"
         plan = ChangePlan(summary, back, partial(_reset, console.name_servers, preview))
         key = console.plans.add(plan, session, trio.current_time())
     grid = change_views.reset_grid(preview)
@@ -78,16 +81,18 @@ async def dead_letters(console: Console, request: Request) -> Response:
         return tuple(map(row_of, await search.newest(dlq_topic(group))))
 
     rows: change_views.Rows = ()
-    problem = ""
+    problem, status = "", HTTPStatus.OK
     try:
         rows = await console.questions.ask(
             ("dead letters", group), partial(_search, console.name_servers, look)
         )
     except SearchError as error:
-        problem = str(error)
+        topic = dlq_topic(group)
+        problem, status = failure(error, f"SUB of {topic}, and SUB of the group TOOLS_CONSUMER")
     return console.page(
         request,
         "dead_letters.html",
+        status=status,
         group=group,
         grid=change_views.letters_grid(rows, request.query_params),
         problem=problem,
@@ -106,11 +111,11 @@ async def resend_letters(console: Console, request: Request) -> Response:
         with trio.fail_after(PREVIEW_S):
             preview = await _would_resend(console.name_servers, group, to, limit)
     except (ClientError, trio.TooSlowError) as error:
-        return _refusal(console, request, f"it could not be found out: {error}", back)
+        return _not_found_out(console, request, error, back)
     key = ""
     if preview.resent:
         summary = f"send {len(preview.resent)} dead letters of {group} again, to {to}"
-        work = partial(_resend, console.name_servers, group, to, shown=preview)
+        work = partial(_resend, console.name_servers, group, to, preview=preview)
         key = console.plans.add(ChangePlan(summary, back, work), session, trio.current_time())
     return console.page(
         request, "resend.html", group=group, preview=preview, to=to, plan=key, back=back
@@ -122,19 +127,20 @@ async def confirm(console: Console, request: Request) -> Response:
     session, form = await console.sign_ins.proven_form(request)
     if not console.sign_ins.access.may_change:
         raise HTTPException(HTTPStatus.FORBIDDEN, "This console was started without --changes.")
-    back = "/"
+    back, status = "/", _REFUSED
     try:
         plan = console.plans.take(form.get("plan", ""), session, trio.current_time())
         back = plan.back
-        log.info("%s", plan.summary)
+        log.info("%s", shown(plan.summary))
         outcome = await plan.work()
     except ChangeRefusedError as error:
         outcome = PlanOutcome(f"Nothing was changed: {error}.", "bad")
     except ClientError as error:
         word = "was not" if error.definite else "may have been"
         outcome = PlanOutcome(f"It {word} carried out, or in part only: {error}", "bad")
-    log.info("%s", outcome.text)
-    status = _REFUSED if outcome.mark == "bad" else HTTPStatus.OK
+        status = _status_of(error)
+    log.info("%s", shown(outcome.text))
+    status = status if outcome.mark == "bad" else HTTPStatus.OK
     return console.page(request, "changed.html", status=status, outcome=outcome, back=back)
 
 
@@ -169,9 +175,25 @@ def _target(query: Mapping[str, str]) -> Target | None:
             return time_in(query.get("time", ""))
 
 
-def _refusal(console: Console, request: Request, problem: str, back: str) -> Response:
+def _not_found_out(console: Console, request: Request, error: Exception, back: str) -> Response:
+    """Answer where a preview could not be made."""
+    why = str(error)
+    if isinstance(error, trio.TooSlowError):
+        why = f"it took longer than {PREVIEW_S:g} s"
+    text = f"it could not be found out: {why}"
+    return _refusal(console, request, text, back, _status_of(error))
+
+
+def _status_of(error: Exception) -> HTTPStatus:
+    is_refused = isinstance(error, ClientError) and is_forbidden(error)
+    return HTTPStatus.FORBIDDEN if is_refused else _REFUSED
+
+
+def _refusal(
+    console: Console, request: Request, problem: str, back: str, status: HTTPStatus = _REFUSED
+) -> Response:
     outcome = PlanOutcome(f"Nothing would be changed: {problem}", "bad")
-    return console.page(request, "changed.html", status=_REFUSED, outcome=outcome, back=back)
+    return console.page(request, "changed.html", status=status, outcome=outcome, back=back)
 
 
 async def _search(namesrv: str, look: change_views.Look) -> change_views.Rows:
@@ -210,15 +232,15 @@ async def _would_resend(namesrv: str, group: str, to: str, limit: int) -> Resend
     return await resend(namesrv, group, Choice(), to=to, limit=limit, is_dry=True)
 
 
-async def _resend(namesrv: str, group: str, to: str, *, shown: ResendOutcome) -> PlanOutcome:
+async def _resend(namesrv: str, group: str, to: str, *, preview: ResendOutcome) -> PlanOutcome:
     """Send dead letters again, if they still are those that were shown.
 
     Raises:
         ChangeRefusedError: they are not; nothing was sent.
         ClientError: some may be sent.
     """
-    limit = len(shown.resent)
-    if (await _would_resend(namesrv, group, to, limit)).resent != shown.resent:
+    limit = len(preview.resent)
+    if (await _would_resend(namesrv, group, to, limit)).resent != preview.resent:
         raise ChangeRefusedError("other dead letters would be sent by now: look at them again")
     done = await resend(namesrv, group, Choice(), to=to, limit=limit)
     text = f"{len(done.resent)} dead letters of {group} were sent again."

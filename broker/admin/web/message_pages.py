@@ -12,7 +12,15 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from broker.admin.message_search import FoundMessage, MessageSearch, SearchError, open_search
+from broker.admin.message_search import (
+    FoundMessage,
+    MessageSearch,
+    NoSuchQueueError,
+    SearchError,
+    SearchForbiddenError,
+    SearchFormError,
+    open_search,
+)
 from broker.admin.web import message_views
 from broker.admin.web.console import Console
 from broker.admin.web.grid import Cell
@@ -28,7 +36,23 @@ _T = TypeVar("_T")
 Rows = tuple[tuple[Cell, ...], ...]
 
 QUERY_NAMES: Final = ("by", "topic", "key", "id", "time")
-_UNAVAILABLE: Final = HTTPStatus.SERVICE_UNAVAILABLE
+
+_READ_QUEUES: Final = "SUB of the topic, and SUB of the group TOOLS_CONSUMER"
+_READ_PLACES: Final = "SUB of all topics"
+_RIGHTS: Final = {"key": "SUB of the topic", "time": _READ_QUEUES}
+_STATUSES: Final[dict[type[SearchError], HTTPStatus]] = {
+    SearchFormError: HTTPStatus.BAD_REQUEST,
+    NoSuchQueueError: HTTPStatus.NOT_FOUND,
+    SearchForbiddenError: HTTPStatus.FORBIDDEN,
+}
+
+
+def failure(error: SearchError, rights: str) -> tuple[str, HTTPStatus]:
+    """Return what a page says of a search that failed, and its status; `rights`: those that it takes (docs/acl.md)."""
+    text = str(error)
+    if isinstance(error, SearchForbiddenError):
+        text += f". Where access is controlled, this console's account needs for it: {rights}"
+    return text, _STATUSES.get(type(error), HTTPStatus.SERVICE_UNAVAILABLE)
 
 
 async def messages(console: Console, request: Request) -> Response:
@@ -42,7 +66,7 @@ async def messages(console: Console, request: Request) -> Response:
             )
             found = message_views.found_grid(rows, dict(request.query_params))
         except SearchError as error:
-            problem, status = str(error), _UNAVAILABLE
+            problem, status = failure(error, _RIGHTS.get(query["by"], _READ_PLACES))
     return console.page(
         request, "messages.html", status=status, query=query, found=found, problem=problem
     )
@@ -68,7 +92,7 @@ async def queue(console: Console, request: Request) -> Response:
             ("queue", wanted, offset), partial(_with_search, console, look)
         )
     except SearchError as error:
-        problem, status = str(error), _UNAVAILABLE
+        problem, status = failure(error, _READ_QUEUES)
     return console.page(
         request, "queue.html", status=status, queue=wanted, view=view, problem=problem
     )
@@ -90,8 +114,9 @@ async def message(console: Console, request: Request) -> Response:
             ("message", broker, offset), partial(_with_search, console, look)
         )
     except SearchError as error:
-        title = f"The message could not be looked up: {error}"
-        return console.page(request, "error.html", status=_UNAVAILABLE, title=title)
+        problem, status = failure(error, _READ_PLACES)
+        title = f"The message could not be looked up: {problem}"
+        return console.page(request, "error.html", status=status, title=title)
     if view is None:
         title = "There is no message at this place, or no more."
         return console.page(request, "error.html", status=HTTPStatus.NOT_FOUND, title=title)
@@ -125,15 +150,16 @@ async def _search(console: Console, query: Mapping[str, str]) -> Rows:
     """Carry out the search of a form.
 
     Raises:
-        SearchError: the form is not filled in, or the search failed.
+        SearchFormError: the form is not filled in.
+        SearchError: the search failed.
     """
     begin_ms = time_in(query["time"])
     if query["by"] != "id" and (problem := topic_problem(query["topic"])):
-        raise SearchError(problem)
+        raise SearchFormError(problem)
     if query["by"] == "key" and not query["key"]:
-        raise SearchError("no key is given")
+        raise SearchFormError("no key is given")
     if query["by"] == "time" and begin_ms is None:
-        raise SearchError("no time is given, as 2026-01-31T12:00:00 (UTC) or in ms since 1970")
+        raise SearchFormError("no time is given, as 2026-01-31T12:00:00 (UTC) or in ms since 1970")
 
     async def look(search: MessageSearch) -> Rows:
         match query["by"]:

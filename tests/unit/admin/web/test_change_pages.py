@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import httpx
 import pytest
+import trio
 
 from broker.admin.cluster import ChangeOutcome
 from broker.admin.group_places import QueuePosition
@@ -251,6 +252,30 @@ async def test_a_preview_that_cannot_be_made_is_said(
     doings.preview = NoRouteError("Orders")
     answer = await web.get(RESET)
     assert (answer.status_code, "it could not be found out" in answer.text) == (409, True)
+    doings.preview = trio.TooSlowError()
+    assert "it took longer than 30 s" in (await web.get(RESET)).text
+
+
+async def test_a_right_that_is_missing_is_told(web: httpx.AsyncClient, doings: Doings) -> None:
+    form = await fields(web, RESET)
+    refusal = RequestFailedError(16, "AclException: Need admin permission for request code=222")
+    doings.preview = doings.failure = refusal
+    confirmed = {"proof": form["proof"], "plan": form["plan"]}
+    for answer in (await web.get(RESET), await web.post("/confirm", data=confirmed)):
+        assert answer.status_code == 403
+        assert "Need admin permission" in answer.text
+
+
+async def test_what_is_logged_keeps_to_its_line(
+    web: httpx.AsyncClient, doings: Doings, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", change_pages.__name__)
+    form = await fields(web, "/reset?name=billing&topic=Orders&to=%0Aall&time=1750000000000")
+    doings.failure = RequestFailedError(1, "\x1b[2J\nall is well")
+    await web.post("/confirm", data={"proof": form["proof"], "plan": form["plan"]})
+    said = [each.getMessage() for each in caplog.records if each.name == change_pages.__name__]
+    assert said[0] == "reset the offsets of billing in Orders to 2025-06-15 15:06:40 UTC"
+    assert all(each.isprintable() for each in said)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,14 @@ import msgspec
 import pytest
 
 from broker.admin import message_search
-from broker.admin.message_search import FOUND_MAX, FoundMessage, QueuePage, SearchError
+from broker.admin.message_search import (
+    FOUND_MAX,
+    FoundMessage,
+    NoSuchQueueError,
+    QueuePage,
+    SearchError,
+    SearchFormError,
+)
 from broker.admin.web import message_pages
 from broker.admin.web.message_views import (
     TIME_MS_MAX,
@@ -20,7 +27,7 @@ from broker.admin.web.message_views import (
     time_in,
     whole_number,
 )
-from dledger_mq.client.errors import NoRouteError
+from dledger_mq.client.errors import NoRouteError, RequestFailedError
 from dledger_mq.client.inspector import Found, Inspector
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.trace_reader import ClientTrace, trace_of
@@ -145,7 +152,7 @@ async def test_a_form_that_is_not_filled_in_asks_nobody(
     monkeypatch: pytest.MonkeyPatch, query: str, problem: str
 ) -> None:
     search = FakeSearch()
-    shown = await page(monkeypatch, search, f"/messages?{query}", 503)
+    shown = await page(monkeypatch, search, f"/messages?{query}", 400)
     assert problem in shown.said
     assert search.asked == []
 
@@ -157,6 +164,43 @@ async def test_a_form_that_is_not_filled_in_asks_nobody(
 async def test_a_search_that_fails_is_said(monkeypatch: pytest.MonkeyPatch, path: str) -> None:
     shown = await page(monkeypatch, SearchError("no name server answers"), path, 503)
     assert "no name server answers" in shown.said
+
+
+REFUSED = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T (asked as me)"
+
+
+@pytest.mark.parametrize(
+    ("path", "right"),
+    [
+        ("/messages?by=id&id=7F", "SUB of all topics"),
+        ("/messages?by=key&topic=T&key=k", "needs for it: SUB of the topic"),
+        ("/messages?by=time&topic=T&time=1", "SUB of the group TOOLS_CONSUMER"),
+        ("/queue?topic=T&broker=b&queue=0", "SUB of the group TOOLS_CONSUMER"),
+        ("/message?broker=b&offset=1", "SUB of all topics"),
+    ],
+)
+@pytest.mark.parametrize("code", [16, 1])
+async def test_a_right_that_is_missing_is_named(
+    monkeypatch: pytest.MonkeyPatch, path: str, right: str, code: int
+) -> None:
+    @asynccontextmanager
+    async def refusing(_namesrv: str, **_: object) -> AsyncIterator[None]:
+        raise RequestFailedError(code, REFUSED)
+        yield
+
+    monkeypatch.setattr(message_search, "Inspector", refusing)
+    async with client_of(console_of(sampler_of(whole_look()))) as client:
+        answer = await client.get(path)
+    assert answer.status_code == 403
+    said = Parsed(answer.text).said
+    assert "No default permission for topic:T (asked as me)" in said
+    assert right in said
+
+
+async def test_a_queue_that_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "/queue?topic=T&broker=b&queue=9"
+    shown = await page(monkeypatch, NoSuchQueueError("b has no queue 9 of T"), path, 404)
+    assert "b has no queue 9 of T" in shown.said
 
 
 async def test_nothing_found_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +301,7 @@ async def test_an_id_is_found_wherever_its_node_is() -> None:
     (found, other) = await search.by_id(mine.message_id.lower())
     assert {found.broker, other.broker} == {"broker-a", "broker-b"}
     assert await search.by_id(mine.message_id[:-1] + "0") == []
-    with pytest.raises(SearchError, match="looked up as a key"):
+    with pytest.raises(SearchFormError, match="looked up as a key"):
         await search.by_id("zz")
 
 
