@@ -5,7 +5,7 @@ It must not know who asks, nor how a table is shown.
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 from msgspec.structs import force_setattr
@@ -17,6 +17,9 @@ from dledger_mq.remoting.topic_config import WireTopicConfig
 
 _T = TypeVar("_T")
 
+Long = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number as Java has it: figures are added, and made into rates, which a longer one would not survive."""
+
 
 class QueueStats(msgspec.Struct, frozen=True, rename="camel"):
     """The contents of a queue.
@@ -25,9 +28,9 @@ class QueueStats(msgspec.Struct, frozen=True, rename="camel"):
         last_update_timestamp: store time of its newest message, in ms since 1970; 0: it has none.
     """
 
-    min_offset: int = 0
-    max_offset: int = 0
-    last_update_timestamp: int = 0
+    min_offset: Long = 0
+    max_offset: Long = 0
+    last_update_timestamp: Long = 0
 
     @property
     def messages(self) -> int:
@@ -45,9 +48,9 @@ class GroupPlace(msgspec.Struct, frozen=True, rename="camel"):
         is_committed: False where the offset 0 stands for none. Older brokers of ours say -1 there, those of RocketMQ 0.
     """
 
-    broker_offset: int = 0
-    consumer_offset: int = -1
-    last_timestamp: int = 0
+    broker_offset: Long = 0
+    consumer_offset: Long = -1
+    last_timestamp: Long = 0
     is_committed: bool = True
 
     def __post_init__(self) -> None:
@@ -59,15 +62,15 @@ class WireGroupConfig(msgspec.Struct, frozen=True, rename="camel"):
     """Settings of a consumer group; members in the order in which fastjson writes them."""
 
     group_name: str = ""
-    broker_id: int = 0
+    broker_id: Long = 0
     consume_broadcast_enable: bool = True
     consume_enable: bool = True
     consume_from_min_enable: bool = True
     consume_message_orderly: bool = False
     notify_consumer_ids_changed_enable: bool = True
-    retry_max_times: int = 16
-    retry_queue_nums: int = 1
-    which_broker_when_consume_slowly: int = 1
+    retry_max_times: Long = 16
+    retry_queue_nums: Long = 1
+    which_broker_when_consume_slowly: Long = 1
 
 
 class GroupClient(msgspec.Struct, frozen=True, rename="camel"):
@@ -76,7 +79,7 @@ class GroupClient(msgspec.Struct, frozen=True, rename="camel"):
     client_id: str = ""
     client_addr: str = ""
     language: str = ""
-    version: int = 0
+    version: Long = 0
 
 
 class WireSubscription(msgspec.Struct, frozen=True, rename="camel"):
@@ -103,8 +106,8 @@ class ProducerInfo(msgspec.Struct, frozen=True, rename="camel"):
     client_id: str = ""
     remote_ip: str = msgspec.field(default="", name="remoteIP")
     language: str = ""
-    version: int = 0
-    last_update_timestamp: int = 0
+    version: Long = 0
+    last_update_timestamp: Long = 0
 
 
 def read_runtime(body: bytes) -> dict[str, str]:

@@ -11,7 +11,13 @@ from typing import TypeVar
 import msgspec
 
 from broker.admin import answers
-from broker.admin.answers import ConsumerConnections, GroupPlace, QueueStats, WireGroupConfig
+from broker.admin.answers import (
+    ConsumerConnections,
+    GroupPlace,
+    Long,
+    QueueStats,
+    WireGroupConfig,
+)
 from broker.admin.ask import ServerRefusedError, ask_server, reason_of
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.link import Links
@@ -38,7 +44,7 @@ class BrokerRefusedError(NoAnswerError):
 
 class _TimeSpan(msgspec.Struct, frozen=True, rename="camel"):
     message_queue: WireQueue
-    delay_time: int = 0
+    delay_time: Long = 0
 
 
 class BrokerTables:
@@ -125,7 +131,7 @@ class BrokerTables:
 def _read_offsets(body: bytes, broker_name: str) -> dict[str, dict[WireQueue, GroupPlace]]:
     """Read the offsets of all groups (43). Raises BodyError."""
     found: dict[str, dict[WireQueue, GroupPlace]] = {}
-    table = _converted(read_object(body).get("offsetTable"), dict[str, dict[int, int]])
+    table = _converted(read_object(body).get("offsetTable"), dict[str, dict[Long, Long]])
     for name, queues in table.items():
         topic, _, group = name.partition("@")
         places = found.setdefault(group, {})

@@ -19,6 +19,8 @@ BODY_BYTES_MAX: Final = 64 * 1024
 
 TARGET_BYTES_MAX: Final = 8 * 1024
 REQUESTS_AT_ONCE_MAX: Final = 64
+BODY_WITHIN_S: Final = 10.0
+"""Whoever sends a byte now and then keeps no place for longer."""
 
 _POLICY: Final = (
     b"default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; img-src 'self'; "
@@ -74,7 +76,12 @@ class Guard:
             await _refuse(send, 503, "Too many requests at once; try again.")
             return
         try:
-            body = await _read_body(receive)
+            body: bytes | None = b""
+            with trio.move_on_after(BODY_WITHIN_S) as reading:
+                body = await _read_body(receive)
+            if reading.cancelled_caught:
+                await _refuse(send, 408, "The request did not come to its end in time.")
+                return
             if body is None:
                 await _refuse(send, 413, "The request is too large.")
                 return
@@ -122,7 +129,10 @@ def _is_from_here(scope: Scope, host: str) -> bool:
     if said.get(b"sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = said.get(b"origin")
-    return origin is None or urlsplit(origin).netloc == host
+    try:
+        return origin is None or urlsplit(origin).netloc == host
+    except ValueError:
+        return False
 
 
 async def _read_body(receive: Receive) -> bytes | None:

@@ -247,7 +247,10 @@ class Sampler:
         for topic in wanted:
             try:
                 tables.queues[topic] = await ask.queues(topic)
-            except NoAnswerError as error:  # deleted meanwhile, or nobody leads any more
+            except BrokerRefusedError:  # deleted meanwhile, or not for us to see: the next one may be
+                tables.last_topic = topic
+                continue
+            except NoAnswerError as error:  # nobody leads any more
                 failures.append(error)
                 if len(failures) > 1:
                     raise
@@ -269,9 +272,12 @@ class Sampler:
         }
         tables.delays_ms = {pair: each for pair, each in tables.delays_ms.items() if pair in behind}
         for group, topic in _in_turn(behind, tables.last_delay, DELAYS_A_ROUND):
-            delays = await ask.delays_ms(group, topic)
-            tables.delays_ms[group, topic] = max(delays.values(), default=0)
             tables.last_delay = (group, topic)
+            try:
+                delays = await ask.delays_ms(group, topic)
+            except BrokerRefusedError:  # as with topics
+                continue
+            tables.delays_ms[group, topic] = max(delays.values(), default=0)
 
 
 async def _repeat(interval_s: float, ask: Callable[[], Awaitable[None]]) -> None:

@@ -70,6 +70,7 @@ async def test_refusals_have_the_same_headers(client: httpx.AsyncClient) -> None
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "http://127.0.0.1:9999"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
@@ -126,6 +127,25 @@ async def test_a_large_body_is_refused_and_not_read_to_its_end(
     await make_app(console)(scope, receive, send)
     assert sent[0] == status
     assert len(parts) - len(left) <= 2
+
+
+async def test_a_body_that_does_not_come_keeps_no_place(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    sent: list[object] = []
+
+    async def receive() -> MutableMapping[str, Any]:
+        await trio.sleep(9)
+        return {"type": "http.request", "body": b"x", "more_body": True}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message.get("status"))
+
+    headers = [(b"host", b"localhost")]
+    scope = {"type": "http", "method": "POST", "query_string": b"", "headers": headers}
+    await make_app(console_of(sampler_of(whole_look())))(scope, receive, send)
+    assert sent[0] == 408
+    assert trio.current_time() <= guard.BODY_WITHIN_S + 1
 
 
 async def test_so_many_at_once_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from broker.admin.answers import QueueStats
 from broker.admin.broker_tables import BrokerRefusedError, BrokerTables
 from broker.admin.looks import Looks
 from broker.admin.web import sampler as module
@@ -162,6 +163,49 @@ async def test_an_answer_that_cannot_be_read_is_a_problem_and_what_was_known_sta
     tables = sampler.tables[GROUP]
     assert broker.address in tables.problem
     assert sorted(tables.topics) == TOPICS
+
+
+@pytest.mark.parametrize(
+    ("code", "member"),
+    [(CODE.GET_TOPIC_STATS_INFO, "maxOffset"), (CODE.GET_TOPIC_STATS_INFO, "minOffset")],
+)
+async def test_figures_longer_than_those_of_java_do_not_end_the_task(
+    code: int, member: str
+) -> None:
+    broker = Broker()
+    broker.bodies[code] = {"offsetTable": queue_table({member: int("9" * 18)})}
+    body = write_json(broker.bodies[code]).replace(b"9" * 18, b'"%s"' % (b"9" * 400))
+    broker.bodies[code] = body
+    tables = (await with_sampler(broker, "ask", "ask")).tables[GROUP]
+    assert "unreadable answer" in tables.problem
+
+
+async def test_topics_that_are_refused_do_not_keep_the_others_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked, asked_delays = BrokerTables.queues, BrokerTables.delays_ms
+
+    async def queues(self: BrokerTables, topic: str) -> dict[int, QueueStats]:
+        if topic in TOPICS[:3]:
+            raise BrokerRefusedError(f"No default permission for topic:{topic}", 16)
+        return await asked(self, topic)
+
+    async def delays_ms(self: BrokerTables, group: str, topic: str) -> dict[int, int]:
+        if group == "g":
+            raise BrokerRefusedError("No default permission for group:g", 16)
+        return await asked_delays(self, group, topic)
+
+    monkeypatch.setattr(BrokerTables, "queues", queues)
+    monkeypatch.setattr(BrokerTables, "delays_ms", delays_ms)
+    monkeypatch.setattr(module, "TOPICS_A_ROUND", 3)
+    broker = Broker()
+    offsets = {"T3@g": {0: 4}, "T3@lone": {0: 3}}
+    broker.bodies[CODE.GET_ALL_CONSUMER_OFFSET] = {"offsetTable": offsets}
+    broker.bodies[CODE.GET_BROKER_CONSUME_STATS] = {"consumeStatsList": []}
+    tables = (await with_sampler(broker, "ask", "ask")).tables[GROUP]
+    assert sorted(tables.queues) == TOPICS[3:]
+    assert tables.delays_ms == {("lone", "T3"): 7000}
+    assert tables.problem == ""
 
 
 async def test_without_a_member_the_tables_say_so() -> None:
