@@ -69,7 +69,7 @@ async def reset(console: Console, request: Request) -> Response:
         summary = f"reset the offsets of {group} in {topic} to {goal}"
         plan = ChangePlan(summary, back, partial(_reset, console.name_servers, preview))
         key = console.plans.add(plan, session, trio.current_time())
-    grid = change_views.reset_grid(preview)
+    grid = change_views.reset_grid(preview, query)
     return console.page(request, "reset.html", preview=preview, grid=grid, plan=key, back=back)
 
 
@@ -132,7 +132,8 @@ async def confirm(console: Console, request: Request) -> Response:
         plan = console.plans.take(form.get("plan", ""), session, trio.current_time())
         back = plan.back
         log.info("%s", shown(plan.summary))
-        outcome = await plan.work()
+        async with console.turn:
+            outcome = await plan.work()
     except ChangeRefusedError as error:
         outcome = PlanOutcome(f"Nothing was changed: {error}.", "bad")
     except ClientError as error:

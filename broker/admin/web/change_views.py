@@ -24,10 +24,17 @@ _COLUMNS: Final = (
 )
 
 
-def reset_grid(preview: ResetPreview) -> Grid:
-    """Return what a reset would change as a table, all queues on one page."""
-    rows = [*map(_move_row, preview.moves)]
-    return Grid("moves", "What would change", _COLUMNS, rows, nothing="The topic has no queue.")
+def reset_grid(preview: ResetPreview, query: Mapping[str, str]) -> Grid:
+    """Return what a reset would change as a table; another page or order of it is a preview of its own."""
+    return Grid(
+        "moves",
+        "What would change",
+        _COLUMNS,
+        [*map(_move_row, preview.moves)],
+        grid.sorting_of(query, "moves"),
+        {name: query[name] for name in ("name", "topic", "to", "time") if name in query},
+        nothing="The topic has no queue.",
+    )
 
 
 def _move_row(move: PlannedMove) -> list[Cell]:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+import trio
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -28,6 +29,7 @@ class Console:
         templates: of the pages.
         plans: changes that were shown, and may be confirmed.
         questions: those that are under way, and their answers for a moment.
+        turn: of the change that is carried out: each looks first whether all stands as it was shown.
         wall_ms: returns the time in ms since 1970.
     """
 
@@ -37,6 +39,7 @@ class Console:
     templates: Templates = field(default_factory=Templates)
     plans: Plans = field(default_factory=Plans)
     questions: SharedQuestions = field(default_factory=SharedQuestions)
+    turn: trio.Lock = field(default_factory=trio.Lock)
     wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def page(

@@ -256,6 +256,43 @@ async def test_a_preview_that_cannot_be_made_is_said(
     assert "it took longer than 30 s" in (await web.get(RESET)).text
 
 
+async def test_each_queue_of_a_long_preview_can_be_seen(
+    web: httpx.AsyncClient, doings: Doings
+) -> None:
+    places = [replace(PLACE, queue=MessageQueue("Orders", GROUP, each)) for each in range(150)]
+    doings.preview = replace(PREVIEW, moves=tuple(PlannedMove(each, AT(10)) for each in places))
+    shown = Parsed((await web.get(RESET)).text)
+    (following,) = {link for link in shown.links if "moves-page=2" in link}
+    assert f"{GROUP} 149 25" not in " ".join(shown.said.split())
+    other = Parsed((await web.get(f"/reset{following}")).text)
+    assert f"{GROUP} 149 25" in " ".join(other.said.split())
+    assert "plan" in other.fields
+
+
+async def test_letters_confirmed_twice_at_once_are_sent_once(
+    web: httpx.AsyncClient, doings: Doings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forms = [await fields(web, RESEND) for _ in range(2)]
+    at_once = doings.resend
+
+    async def resend(*asked: str, **more: object) -> ResendOutcome:
+        outcome: ResendOutcome = await at_once(*asked, **more)  # type: ignore[arg-type]
+        await trio.sleep(0.01)
+        return outcome
+
+    monkeypatch.setattr(change_pages, "resend", resend)
+    statuses: list[int] = []
+
+    async def confirm(form: dict[str, str]) -> None:
+        data = {"proof": form["proof"], "plan": form["plan"]}
+        statuses.append((await web.post("/confirm", data=data)).status_code)
+
+    async with trio.open_nursery() as nursery:
+        for form in forms:
+            nursery.start_soon(confirm, form)
+    assert (sorted(statuses), doings.done) == ([200, 409], [["k1", "k2"]])
+
+
 async def test_a_right_that_is_missing_is_told(web: httpx.AsyncClient, doings: Doings) -> None:
     form = await fields(web, RESET)
     refusal = RequestFailedError(16, "AclException: Need admin permission for request code=222")
@@ -292,7 +329,7 @@ async def test_what_is_logged_keeps_to_its_line(
 def test_what_a_move_means(now: int | None, wanted: int, again: int, skipped: int) -> None:
     move = PlannedMove(QueuePosition(QUEUE, now, 10, 30), AT(wanted))
     ((*_, shown_again, shown_skipped),) = reset_grid(
-        ResetPreview("billing", "Orders", (move,), ())
+        ResetPreview("billing", "Orders", (move,), ()), {}
     ).rows
     assert (shown_again.order, shown_skipped.order) == (again, skipped)
 
