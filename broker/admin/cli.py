@@ -107,7 +107,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print_error(_first(group))
         _flush_or_drop_output()
         code = EXIT_UNKNOWN
-    except* UnicodeEncodeError:  # bytes of the command line come as half characters, which nobody can send
+    except* (
+        UnicodeEncodeError
+    ):  # bytes of the command line come as half characters, which nobody can send
         print_error("an argument is no text in UTF-8")
         code = EXIT_USAGE
     return code

@@ -98,9 +98,7 @@ def members_in(answers: Sequence[NodeAnswer]) -> tuple[str, tuple[Peer, ...]]:
     group = ""
     for answer in sorted(answers, key=lambda each: each.table.get("raftServing") != "true"):
         stated = read_object_in(answer.table, "raftMemberAddresses")
-        listed = [
-            f"{name}-{at.get('log')}" for name, at in stated.items() if isinstance(at, dict)
-        ]
+        listed = [f"{name}-{at.get('log')}" for name, at in stated.items() if isinstance(at, dict)]
         try:
             peers = parse_peers(";".join(listed))
         except ConfigError:

@@ -305,7 +305,7 @@ async def open_search(namesrv: str) -> AsyncIterator[MessageSearch]:
 
 
 def is_forbidden(error: ClientError) -> bool:
-    """Return whether a server has refused what it could do, to whoever asks or to all; RocketMQ 4.9 says it in words."""
+    """Return whether a server refuses what it could do; RocketMQ 4.9 says so in its words alone."""
     return isinstance(error, RequestFailedError) and (
         error.code == ResponseCode.NO_PERMISSION or _ABOUT_ACCESS in error.remark
     )

@@ -62,8 +62,16 @@ def parse_moment(text: str, now_ms: int | None = None) -> int:
 
 
 def _last_time(clock: str, now_ms: int) -> int:
-    """Return the last moment at which a local clock showed a time of day."""
-    now = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().replace(tzinfo=None)
-    today = datetime.combine(now.date(), clock_time.fromisoformat(clock))
-    shown = today if today <= now else today - timedelta(days=1)
-    return round(shown.timestamp() * 1000)
+    """Return the last moment at which a local clock showed a time of day: one set back shows some twice, or one never.
+
+    Two nights in a row no clock is set, so the last one is not longer ago than two days.
+    """
+    today = datetime.fromtimestamp(now_ms / 1000, UTC).astimezone().date()
+    wanted = clock_time.fromisoformat(clock)
+    moments = [
+        datetime.combine(today - timedelta(days=days), wanted.replace(fold=fold)).timestamp()
+        for days in range(3)
+        for fold in (0, 1)
+    ]
+    shown = [each for each in moments if datetime.fromtimestamp(each).time() == wanted]  # noqa: DTZ006 - local is meant
+    return max(ms for each in shown if (ms := round(each * 1000)) <= now_ms)

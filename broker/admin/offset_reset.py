@@ -139,11 +139,15 @@ async def _held(
         return [each if each.problem else ChangeOutcome(each.broker, text, True) for each in done]
     now = {one.queue: one.committed for one in found}
     return [
-        outcome
-        if outcome.problem or now.get(one.position.queue) == one.to
-        else ChangeOutcome(
-            outcome.broker,
-            f"the group is at {now.get(one.position.queue)}: the broker did not go there, or a member came",
-        )
+        outcome if outcome.problem else _after_look(one, now.get(one.position.queue))
         for one, outcome in zip(moves, done, strict=True)
     ]
+
+
+def _after_look(move: PlannedMove, now: int | None) -> ChangeOutcome:
+    """Return what became of a move that was answered as done, by where the group is now."""
+    if now == move.to:
+        return ChangeOutcome(_name(move))
+    text = f"the group is at {now}: the broker did not go there, or a member came"
+    # One that came has gone on from the new place: then it is neither there nor where it was.
+    return ChangeOutcome(_name(move), text, is_unknown=now != move.position.committed)

@@ -30,7 +30,7 @@ def _print(verdict: Comparison) -> None:
     """Print the comparison of the replicas: digests, alarms, problems, and the way to mend a replica that differs."""
     if verdict.index:
         differs, equal = Text("DIFFERS", style="bold red"), Text("equal", style="green")
-        rows = [
+        rows: list[tuple[str | Text, ...]] = [
             (component, *values, differs if component in verdict.differing else equal)
             for component, values in verdict.digests.items()
         ]

@@ -98,6 +98,11 @@ class LogEnd(NamedTuple):
         )
 
 
+def is_file_name(name: str) -> bool:
+    """Return whether a file is one of a log or a queue by its name."""
+    return len(name) == NAME_DIGITS and name.isascii() and name.isdigit()
+
+
 def list_log_files(folders: Sequence[Path]) -> list[LogFile]:
     """Return the files of a commit log, in order; they may lie in several folders.
 
@@ -108,7 +113,7 @@ def list_log_files(folders: Sequence[Path]) -> list[LogFile]:
     try:
         for folder in folders:
             for path in folder.iterdir():
-                if len(path.name) == NAME_DIGITS and path.name.isdigit():
+                if is_file_name(path.name):
                     size_bytes = path.stat().st_size
                     files.append(LogFile(path, PhysicalOffset(int(path.name)), size_bytes))
     except OSError as error:

@@ -7,17 +7,19 @@ files have units of 20 bytes, the first that is zero ends it. Nothing here knows
 from __future__ import annotations
 
 import os
+import re
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.importing.commit_log import NAME_DIGITS
+from broker.importing.commit_log import is_file_name
 from broker.importing.errors import SourceError
 from broker.store.unit_stores import QueueKey
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 
+_QUEUE_NAME: Final = re.compile(r"[0-9]{1,9}")
 _UNIT: Final = struct.Struct(">qiq")
 
 
@@ -54,13 +56,13 @@ def _queue_folders(folder: Path) -> Iterator[tuple[QueueKey, Path]]:
         if not topic.is_dir():
             continue
         for queue in sorted(topic.iterdir()):
-            if queue.name.isascii() and queue.name.isdigit() and queue.is_dir():
+            if _QUEUE_NAME.fullmatch(queue.name) and queue.is_dir():
                 yield (os.fsencode(topic.name), QueueId(int(queue.name))), queue
 
 
 def _read_queue(folder: Path) -> KnownQueue:
     """Look at the last file that has units. Which units are there is found by bisection: all of them stand first."""
-    names = [p for p in folder.iterdir() if len(p.name) == NAME_DIGITS and p.name.isdigit()]
+    names = [p for p in folder.iterdir() if is_file_name(p.name)]
     for path in sorted(names, reverse=True):
         with path.open("rb", buffering=0) as file:
             descriptor = file.fileno()

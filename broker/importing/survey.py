@@ -6,6 +6,7 @@ RocketMQ's own topics what it takes to know them again. Nothing is written, and 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -45,6 +46,7 @@ PROGRESS_MESSAGES: Final = 4096
 DLEDGER_PREFIX: Final = "dledger-"
 """Of the folder with a member's log, where RocketMQ runs on DLedger."""
 
+_IS_INDEX: Final = re.compile(r"[0-9]{1,18}")
 _LIGHT: Final = b"INNER_MULTI_DISPATCH"
 
 
@@ -280,7 +282,7 @@ def read_committed_index(path: Path) -> int:
         raise SourceError(f"{path}: {error}") from error
     for line in text.splitlines():
         name, _, value = line.partition("=")
-        if name.strip() == "committedIndex" and value.strip().isdigit():
+        if name.strip() == "committedIndex" and _IS_INDEX.fullmatch(value.strip()):
             return int(value)
     return -1
 

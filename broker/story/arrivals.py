@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from typing import Final
 
 from broker.story.copies import Copy, CopyRole
 from broker.story.steps import StepKind
 from dledger_mq.message.hosts import unpack_host
+
+_IS_TIME: Final = re.compile(r"[0-9]{1,18}")
 
 
 def host_text(host: bytes) -> str:
@@ -40,7 +44,7 @@ def arrival(
         facts["level"] = copy.level
         if delay_ms is not None:
             facts["due_ms"] = message.store_timestamp_ms + delay_ms(copy.level)
-    elif copy.role is CopyRole.TIMED and copy.due_text.isdigit():
+    elif copy.role is CopyRole.TIMED and _IS_TIME.fullmatch(copy.due_text):
         facts["due_ms"] = int(copy.due_text)
     if copy.role is CopyRole.HALF:
         facts["producer_group"] = copy.producer_group or None

@@ -247,7 +247,9 @@ class Sampler:
         for topic in wanted:
             try:
                 tables.queues[topic] = await ask.queues(topic)
-            except BrokerRefusedError:  # deleted meanwhile, or not for us to see: the next one may be
+            except (
+                BrokerRefusedError
+            ):  # deleted meanwhile, or not for us to see: the next one may be
                 tables.last_topic = topic
                 continue
             except NoAnswerError as error:  # nobody leads any more

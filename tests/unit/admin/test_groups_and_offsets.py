@@ -195,6 +195,20 @@ async def test_a_place_that_does_not_hold_is_told(capfd: Out) -> None:
         assert "the group is at 2: the broker did not go there" in said["problems"][0]["problem"]
 
 
+async def test_a_member_that_goes_on_from_the_new_place_leaves_the_outcome_open(capfd: Out) -> None:
+    """The group is neither where it was nor where it was moved to: that it was not changed would be a lie."""
+    async with open_tool_group() as group:
+        group.moves_groups = False
+
+        def answer(request: RemotingCommand) -> RemotingCommand:
+            group.fake.offsets["billing", "Orders", 0] = 1
+            return make_response(request.opaque, ResponseCode.SUCCESS)
+
+        group.answers[15] = answer
+        code, said = await in_json(group, capfd, *RESET, "--to", "earliest", "-q", "0", "--yes")
+        assert (code, said["problems"][0]["outcome"]) == (3, "unknown")
+
+
 async def test_a_broker_that_does_not_say_what_it_is_moves_nobody(capfd: Out) -> None:
     async with open_tool_group() as group:
 

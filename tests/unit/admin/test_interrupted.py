@@ -37,19 +37,12 @@ def test_an_interrupt_is_a_line_and_the_code_for_unknown(
     assert capsys.readouterr() == ("", "dledger-admin: interrupted\n")
 
 
-class Full(io.TextIOWrapper):
-    """An output whose disk is full."""
-
-    def __init__(self) -> None:
-        super().__init__(open("/dev/full", "wb"), encoding="utf-8")
-
-
 @pytest.mark.parametrize("command", ["verify", "snapshots"])
 def test_a_full_disk_behind_the_output_is_a_line(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(nodes, "ask_all", nobody)
-    with Full() as full:
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
         monkeypatch.setattr("sys.stdout", full)
         assert cli.main([command, "-b", "127.0.0.1:1", "--json"]) == 3
     assert capsys.readouterr().err == "dledger-admin: [Errno 28] No space left on device\n"

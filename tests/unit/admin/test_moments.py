@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
@@ -74,3 +76,31 @@ def test_a_time_of_day_is_the_last_one(text: str, day: int) -> None:
     at_ms = parse_moment(text, round(now.timestamp() * 1000))
     then = datetime.fromtimestamp(at_ms / 1000)  # noqa: DTZ006 - local, too
     assert (then.day, then.isoformat()[11 : 11 + len(text)]) == (day, text)
+
+
+@pytest.fixture
+def _berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A zone whose clocks are set forward on 2026-03-29 at 02:00, and back on 2026-10-25 at 03:00."""
+    monkeypatch.setenv("TZ", "CET-1CEST,M3.5.0,M10.5.0/3")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("_berlin")
+@pytest.mark.parametrize(
+    ("now", "clock", "last"),
+    [
+        ("2026-10-25T01:30Z", "02:15", "2026-10-25T01:15Z"),  # shown twice: the second time
+        ("2026-10-25T01:30Z", "02:45", "2026-10-25T00:45Z"),  # and once by now
+        ("2026-10-25T00:30Z", "02:15", "2026-10-25T00:15Z"),
+        ("2026-10-25T00:30Z", "02:45", "2026-10-24T00:45Z"),
+        ("2026-03-29T01:10Z", "02:30", "2026-03-28T01:30Z"),  # never shown that day
+        ("2026-03-29T12:00Z", "02:30", "2026-03-28T01:30Z"),
+        ("2026-03-30T12:00Z", "02:30", "2026-03-30T00:30Z"),
+    ],
+)
+def test_a_clock_that_was_set_has_shown_a_time_when_it_did(now: str, clock: str, last: str) -> None:
+    now_ms, last_ms = (parse_moment(each) for each in (now, last))
+    assert parse_moment(clock, now_ms) == last_ms

@@ -104,6 +104,8 @@ def test_what_dledger_knew_to_be_committed(tmp_path: Path) -> None:
     assert read_committed_index(path) == -1
     path.write_text("#x\ncommittedIndex=6\nendIndex=7\n")
     assert read_committed_index(path) == 6
+    path.write_text("committedIndex=\u00b2\n")
+    assert read_committed_index(path) == -1
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(SourceError, match="checkpoint"):
         read_committed_index(path)

@@ -47,6 +47,15 @@ def test_a_table_that_is_nested_without_end_is_damaged(tmp_path: Path) -> None:
         read_tables(folder)
 
 
+def test_names_that_only_look_like_numbers_are_none(tmp_path: Path) -> None:
+    folder = SourceStore(tmp_path / "s").save() / "consumequeue" / "T"
+    for queue in ("\u00b2", "9" * 100):
+        (folder / queue).mkdir(parents=True)
+    (folder / "0").mkdir(exist_ok=True)
+    (folder / "0" / ("\u00b2" * 20)).write_bytes(b"")
+    assert all(queue_id < 2**31 for _, queue_id in read_queues(folder.parent))
+
+
 def test_offsets_as_rocketmq_writes_them(tmp_path: Path) -> None:
     folder = SourceStore(tmp_path / "s").save() / "config"
     (folder / "consumerOffset.json").write_text(OF_RELEASE_5)

@@ -166,7 +166,9 @@ async def test_a_search_that_fails_is_said(monkeypatch: pytest.MonkeyPatch, path
     assert "no name server answers" in shown.said
 
 
-REFUSED = "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T (asked as me)"
+REFUSED = (
+    "org.apache.rocketmq.acl.common.AclException: No default permission for topic:T (asked as me)"
+)
 
 
 @pytest.mark.parametrize(
