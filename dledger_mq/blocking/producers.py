@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
@@ -20,6 +21,8 @@ from dledger_mq.client.producer_settings import ProducerOptions, SendChoices
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_maker import Row
 from dledger_mq.client.transaction_producer import TransactionResult, TransactionState
+
+log = logging.getLogger(__name__)
 
 
 class Producer(Runner[producer.Producer]):
@@ -148,7 +151,8 @@ class TransactionProducer(Producer):
         check_callable("checker", checker)
 
         async def check(message: ReceivedMessage) -> TransactionState | None:
-            return await trio.to_thread.run_sync(checker, message)
+            # Left behind when the producer is: its answer could not be sent, and the broker asks again.
+            return await trio.to_thread.run_sync(checker, message, abandon_on_cancel=True)
 
         self._transactions = transaction_producer.TransactionProducer(
             namesrv, group, checker=check, **options
@@ -163,11 +167,25 @@ class TransactionProducer(Producer):
         check_after_s: int | None = None,
         **choices: Unpack[SendChoices],
     ) -> TransactionResult:
-        """Store a message, run the local transaction, and make the message visible if it committed."""
+        """Store a message, run the local transaction, and make the message visible if it committed.
+
+        Another thread that closes the producer meanwhile does not wait for `local`, which goes on in its thread.
+        """
         check_callable("local", local)
 
         async def run(message: Message, transaction_id: str) -> TransactionState | None:
-            return await trio.to_thread.run_sync(local, message, transaction_id)
+            try:
+                return await trio.to_thread.run_sync(
+                    local, message, transaction_id, abandon_on_cancel=True
+                )
+            except trio.Cancelled:
+                log.error(
+                    "the producer is closed before the local transaction %s of %s has returned: its thread goes on by "
+                    "itself, and the checker decides",
+                    getattr(local, "__qualname__", local),
+                    transaction_id,
+                )
+                raise
 
         return self.call(
             self._transactions.send_in_transaction,

@@ -363,8 +363,8 @@ class Assignment:
                 return False
         return True
 
-    async def stop(self) -> None:
-        """Take on and begin nothing more; wait a little for the handlers that run."""
+    async def stop(self, timeout_s: float) -> None:
+        """Take on and begin nothing more; wait so long for the handlers that run."""
         self._is_closing = True
         self._wake.set()
         readers = list(self.readers.values())
@@ -372,5 +372,5 @@ class Assignment:
             reader.release()
         async with anyio.create_task_group() as nursery:
             for reader in readers:
-                nursery.start_soon(reader.wait_handled, HANDOVER_S)
+                nursery.start_soon(reader.wait_handled, timeout_s)
         await self._call_listener(self._listener.released, self.readers)

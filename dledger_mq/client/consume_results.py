@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
-from inspect import iscoroutinefunction
-from typing import Final, TypeVar, cast
+from typing import Final
 
-import anyio
-import anyio.to_thread
 import msgspec
 
-from dledger_mq.client.arguments import check_callable, check_int, check_seconds
+from dledger_mq.client.arguments import check_int, check_seconds
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.hooks import ClientHooks
 from dledger_mq.client.messages import DELAY_LEVEL_MAX, ReceivedMessage
@@ -22,9 +19,6 @@ SUSPEND_LEAST_S: Final = 0.01
 SUSPEND_MOST_S: Final = 30.0  # rule L17
 DEAD_LETTER_LEVEL: Final = -1  # rule L6
 BROKER_DECIDES: Final = 0  # rule L7: 3 + the times it came back
-
-
-_T = TypeVar("_T")
 
 
 class ConsumeResult(Enum):
@@ -72,27 +66,6 @@ BatchHandler = Callable[[tuple[ReceivedMessage, ...]], Awaitable[Result]]
 AnyHandler = Handler | Callable[[ReceivedMessage], Result]
 AnyBatchHandler = BatchHandler | Callable[[tuple[ReceivedMessage, ...]], Result]
 """With `async`, or without; those run in worker threads."""
-
-
-def awaited(
-    handler: Callable[[_T], Awaitable[Result]] | Callable[[_T], Result], threads: int
-) -> Callable[[_T], Awaitable[Result]]:
-    """Return an async function as it is; let one without `async` run in threads, so many at a time.
-
-    Raises:
-        ClientUsageError: it cannot be called.
-    """
-    check_callable("handler", handler)
-    if iscoroutinefunction(handler) or iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004 - what it is, not whether
-        return cast("Callable[[_T], Awaitable[Result]]", handler)
-    limiter = anyio.CapacityLimiter(threads)
-
-    async def run(argument: _T) -> Result:
-        # In a list: a lambda may make a coroutine, which trio does not let out of a thread.
-        (result,) = await anyio.to_thread.run_sync(lambda: [handler(argument)], limiter=limiter)
-        return await result if isinstance(result, Awaitable) else result
-
-    return run
 
 
 def one_by_one(handler: Handler) -> BatchHandler:

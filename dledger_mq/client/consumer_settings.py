@@ -41,6 +41,7 @@ from dledger_mq.message.names import TRACE_TOPIC
 COMMIT_S: Final = 5.0
 CONCURRENCY: Final = 20  # Java's threads
 CONSUME_TIMEOUT_S: Final = 15 * 60.0
+CLOSE_TIMEOUT_S: Final = 5.0  # as for a queue that is given up to another member
 RECONSUME_MAX: Final = 16
 BATCH_MAX: Final = 1024  # what Java allows for a consume batch and a pull
 _NO_SPAN: Final = 2**63
@@ -61,6 +62,7 @@ class ConsumerOptions(TypedDict, total=False):
     retry_delay_level: int
     suspend_s: float
     consume_timeout_s: float
+    close_timeout_s: float
     pull_batch: int
     pull_interval_s: float
     limits: FlowLimits | None
@@ -101,6 +103,8 @@ class ConsumerSettings:
         suspend_s: how long an ordered queue waits after a failure; `Later` can say otherwise.
         consume_timeout_s: a message that the handler has for longer is given back (not if `ordered`
             or `broadcast`).
+        close_timeout_s: a consumer that is left waits so long for handlers that run. Then those with `async` are
+            cancelled, and the threads of the others left behind; the messages come again.
         pull_batch: messages asked for in one pull.
         pull_interval_s: pause between two pulls of a queue.
         limits: when pulling pauses because the handler does not keep up. Default: 1000 messages or
@@ -129,6 +133,7 @@ class ConsumerSettings:
     retry_delay_level: int = BROKER_DECIDES
     suspend_s: float = SUSPEND_S
     consume_timeout_s: float = CONSUME_TIMEOUT_S
+    close_timeout_s: float = CLOSE_TIMEOUT_S
     pull_batch: int = PULL_BATCH
     pull_interval_s: float = 0.0
     limits: FlowLimits | None = None
@@ -161,6 +166,8 @@ class ConsumerSettings:
             )
         if self.concurrency < 1 or self.consume_timeout_s <= 0:
             raise ClientUsageError("concurrency and consume_timeout_s must be above 0")
+        if self.close_timeout_s < 0:
+            raise ClientUsageError(f"close_timeout_s {self.close_timeout_s} is below 0")
         if self.max_reconsume_times is not None and self.max_reconsume_times < 0:
             raise ClientUsageError(f"max_reconsume_times {self.max_reconsume_times} is below 0")
 
@@ -168,7 +175,13 @@ class ConsumerSettings:
         """Raise ClientUsageError for a setting of a wrong type, before the checks of ranges compare it."""
         for name in ("consume_batch_max", "concurrency", "retry_delay_level", "pull_batch"):
             check_int(name, getattr(self, name))
-        for name in ("commit_interval_s", "suspend_s", "consume_timeout_s", "pull_interval_s"):
+        for name in (
+            "commit_interval_s",
+            "suspend_s",
+            "consume_timeout_s",
+            "close_timeout_s",
+            "pull_interval_s",
+        ):
             check_seconds(name, getattr(self, name))
         check_truth("ordered", self.ordered)
         check_truth("broadcast", self.broadcast)

@@ -66,6 +66,7 @@ class Dispatcher:
         readers: Callable[[], Iterable[QueueReader]],
         wait_held: Callable[[MessageQueue], Awaitable[object]] | None,
         on_work: Callable[[], None] | None = None,
+        on_end: Callable[[], None] = lambda: None,
     ) -> None:
         """Set up the dispatch.
 
@@ -76,6 +77,7 @@ class Dispatcher:
             readers: those of the owned queues.
             wait_held: waits until the lock of a queue is good, for ordered consumers.
             on_work: called when there are messages for `begin_next`; then there are no tasks that call the handler.
+            on_end: called when `run` is cancelled, before the calls of the handler have ended.
         """
         self.consumed = self.failed = self.given_back = 0
         self.rates: dict[str, ConsumeRates] = {}
@@ -92,7 +94,7 @@ class Dispatcher:
         self._work: deque[tuple[QueueReader, _Batch]] = deque()
         self._idle: list[Event] = []  # of the tasks that wait for work
         self._is_waking = False  # one of them, which has not gone on yet
-        self._on_work = on_work
+        self._on_work, self._on_end = on_work, on_end
         self._taken: tuple[QueueReader, _Batch, float] | None = None
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
@@ -109,6 +111,7 @@ class Dispatcher:
                 await anyio.sleep_forever()
             finally:
                 self._nursery = None
+                self._on_end()
 
     def take(self, reader: QueueReader, messages: _Batch) -> None:
         """Take the messages that a reader pulled; once the end has begun they are left for the next member."""

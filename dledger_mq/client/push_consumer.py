@@ -46,7 +46,6 @@ from dledger_mq.client.assignment import Assignment
 from dledger_mq.client.consume_results import (
     AnyHandler,
     BatchHandler,
-    awaited,
     decoded,
     observed,
     one_by_one,
@@ -61,6 +60,7 @@ from dledger_mq.client.errors import (
     RequestFailedError,
 )
 from dledger_mq.client.group_requests import GroupRequests
+from dledger_mq.client.handler_threads import HandlerThreads, awaited
 from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.client.local_offsets import LocalOffsets
 from dledger_mq.client.message_loop import MessageLoop
@@ -138,8 +138,9 @@ class PushConsumer(Lifetime):
         subscriptions: topic -> "*", tags joined with "||", or `BySql` with a condition on properties.
         options: `batch_handler`, `consume_batch_max`, `ordered`, `broadcast`, `allocation`, `concurrency`,
             `start_from`, `commit_interval_s`, `max_reconsume_times`, `retry_delay_level`, `suspend_s`,
-            `consume_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`, `listener`,
-            `deserializer`, `hooks`, `trace`, `trace_topic`, `instance`, `tls`, `credentials`; see `ConsumerSettings`.
+            `consume_timeout_s`, `close_timeout_s`, `pull_batch`, `pull_interval_s`, `limits`, `offsets_folder`,
+            `listener`, `deserializer`, `hooks`, `trace`, `trace_topic`, `instance`, `tls`, `credentials`; see
+            `ConsumerSettings`.
     """
 
     def __init__(
@@ -158,7 +159,8 @@ class PushConsumer(Lifetime):
             self._loop = MessageLoop()
             settings = replace(settings, concurrency=1)
         self._settings = settings
-        self._handler: BatchHandler = self._loop or _batches(handler, settings)
+        self._threads = HandlerThreads(settings.concurrency)
+        self._handler: BatchHandler = self._loop or _batches(handler, settings, self._threads)
         if settings.deserializer is not None:
             self._handler = decoded(self._handler, settings.deserializer)
         if settings.hooks is not None:
@@ -184,6 +186,7 @@ class PushConsumer(Lifetime):
         At the end offsets are committed and locks released while the session still lives.
         """
         failure: Exception | None = None
+        self._threads.begin()
         if self._loop is not None:
             self._loop.begin()
         local = await self._local_offsets()
@@ -212,7 +215,8 @@ class PushConsumer(Lifetime):
                             failure = error
                     if self._loop is not None:
                         self._loop.end(is_consumed=failure is None)
-                    await assignment.stop()
+                    self._threads.end_in(self._settings.close_timeout_s)
+                    await assignment.stop(self._settings.close_timeout_s)
                     nursery.cancel_scope.cancel()
             finally:
                 if self._loop is not None:
@@ -221,6 +225,8 @@ class PushConsumer(Lifetime):
                     with anyio.move_on_after(CLOSE_COMMIT_S):
                         await assignment.commit_all()
                         if assignment.locks is not None:
+                            for message in self._threads.left_behind:
+                                assignment.locks.forget(message.queue)  # it is still worked on
                             await assignment.locks.release_all()
                     if writer is not None:
                         await writer.close()
@@ -272,6 +278,7 @@ class PushConsumer(Lifetime):
             readers=lambda: assignment.readers.values(),
             wait_held=assignment.locks.wait_held if assignment.locks is not None else None,
             on_work=self._loop.notice if self._loop is not None and is_bare else None,
+            on_end=lambda: self._threads.end_in(self._settings.close_timeout_s),
         )
         if self._loop is not None:
             self._loop.source = dispatcher if is_bare else None
@@ -483,8 +490,10 @@ class PushConsumer(Lifetime):
             await self._owned().commit_all()
 
 
-def _batches(handler: AnyHandler | None, settings: ConsumerSettings) -> BatchHandler:
-    batch_handler, threads = settings.batch_handler, settings.concurrency
+def _batches(
+    handler: AnyHandler | None, settings: ConsumerSettings, threads: HandlerThreads
+) -> BatchHandler:
+    batch_handler = settings.batch_handler
     if handler is None:
         assert batch_handler is not None, "without both, messages are taken in a loop"
         return awaited(batch_handler, threads)

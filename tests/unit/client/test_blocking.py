@@ -22,6 +22,7 @@ from dledger_mq import (
     ClientError,
     ClientHooks,
     ClientUsageError,
+    ClosedMeanwhileError,
     HandleExpiredError,
     InvalidMessageError,
     Later,
@@ -33,7 +34,14 @@ from dledger_mq import (
     SendRefusedError,
     SendResult,
 )
-from dledger_mq.blocking import Admin, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from dledger_mq.blocking import (
+    Admin,
+    Producer,
+    PullConsumer,
+    PushConsumer,
+    SimpleConsumer,
+    TransactionProducer,
+)
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, FakeGroup, open_fake_group
 
@@ -357,6 +365,36 @@ async def test_administering(group: FakeGroup) -> None:
             admin.list_topics()
 
     await trio.to_thread.run_sync(work)
+
+
+async def test_a_local_transaction_that_never_returns_does_not_keep_its_producer_open(
+    group: FakeGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    began, may_end = threading.Event(), threading.Event()
+    ends: queues.Queue[object] = queues.Queue()
+
+    def local(message: Message, transaction_id: str) -> None:
+        began.set()
+        assert may_end.wait(60)
+
+    def work() -> None:
+        producer = TransactionProducer(group.namesrv, "g", checker=lambda message: None).open()
+
+        def send() -> None:
+            try:
+                ends.put(producer.send_in_transaction(Message("T", b"x"), local))
+            except ClientClosedError as error:
+                ends.put(error)
+
+        threading.Thread(target=send, daemon=True).start()
+        assert began.wait(30)
+        producer.close()
+        assert isinstance(ends.get(timeout=30), ClosedMeanwhileError)
+
+    with trio.fail_after(60):
+        await trio.to_thread.run_sync(work)
+    assert "local" in caplog.text
+    may_end.set()
 
 
 class Refusing(ClientHooks):
