@@ -179,7 +179,7 @@ class TransactionProducer(Producer):
                     local, message, transaction_id, abandon_on_cancel=True
                 )
             except trio.Cancelled:
-                log.error(
+                log.warning(
                     "the producer is closed before the local transaction %s of %s has returned: its thread goes on by "
                     "itself, and the checker decides",
                     getattr(local, "__qualname__", local),

@@ -1,8 +1,8 @@
 """Handlers without `async`: they run in worker threads, which a consumer that is left does not wait for without end.
 
-A thread cannot be ended from outside. When the consumer is left, or its block is cancelled, a handler in a thread has a
-while to return, and what it returns then counts as ever. After that its thread is left behind: what it still does counts
-for nothing, its message is neither consumed nor failed, and the log names both.
+A thread cannot be ended from outside. When the consumer is left, or its block is cancelled, a handler in a thread has
+a while to return, and what it returns then counts as ever. After that its thread is left behind: what it still does
+counts for nothing, its message is neither consumed nor failed, and the log names both.
 """
 
 from __future__ import annotations
@@ -79,8 +79,8 @@ class HandlerThreads:
         first = argument[0] if isinstance(argument, tuple) else argument
         self.left_behind.append(first)
         log.error(
-            "the handler %s has not returned from %s of %s: the consumer ends without it. Its thread goes on by itself; "
-            "the offset %d is not committed, and the message comes again",
+            "the handler %s has not returned from %s of %s: the consumer ends without it. Its thread goes on by "
+            "itself; the offset %d is not committed, and the message comes again",
             getattr(handler, "__qualname__", handler),
             first.unique_key,
             first.queue,
