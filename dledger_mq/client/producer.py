@@ -605,10 +605,7 @@ class Producer(Lifetime):
         return self._pick(queues, key)
 
     async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
-        """Return the queues of a route; wait for name servers that do not answer yet, and for a leader.
-
-        The first question counts too: those who ask together in vain take turns, each of seconds.
-        """
+        """Return the queues of a route; wait for name servers that do not answer yet, and for a leader."""
         routes = self._live().routes
         return await routes.when_there(lambda: routes.publish_queues(topic), timeout_s)
 

@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Final, Protocol, TypeVar
 
 import anyio
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -23,6 +24,7 @@ from dledger_mq.client.errors import (
 )
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.send_frames import AUTO_CREATE_QUEUES
+from dledger_mq.client.shared_answers import SharedAnswers
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.errors import BodyError
@@ -93,15 +95,20 @@ class Routes:
     """All routes that one client uses."""
 
     def __init__(
-        self, source: RouteSource, clock: Callable[[], float] = anyio.current_time
+        self,
+        source: RouteSource,
+        nursery: TaskGroup,
+        clock: Callable[[], float] = anyio.current_time,
     ) -> None:
+        """Know no route yet; questions run in `nursery`, and go on when those who asked have given up."""
         self._source = source
         self._clock = clock
         self._routes: dict[str, TopicRoute] = {}
         self._publish: dict[str, tuple[MessageQueue, ...]] = {}
         self._templates: dict[str, float] = {}  # topics not created yet, and when last asked for
         self._brokers: dict[str, dict[int, str]] = {}
-        self._asking: dict[str, anyio.Event] = {}
+        self._refreshing = SharedAnswers(nursery, self._refresh)
+        self._loading = SharedAnswers(nursery, self._load_for_publishing)
         self._asked_at: dict[str, float] = {}
         self._failed_at: dict[str, float] = {}
         self.on_change: Callable[[str], None] = lambda topic: None
@@ -127,12 +134,12 @@ class Routes:
         """
         queues = self._publish.get(topic)
         if queues is None:
-            await self._load_for_publishing(topic, self._first)
+            await self._loading.get(topic)
         elif self._is_stale_template(topic):
             # Failures leave what was borrowed: a send shows whether it is right.
             self._templates[topic] = self._clock()
             with suppress(NoRouteError, NameServersUnreachableError, RequestFailedError):
-                await self._load_for_publishing(topic, self.refresh)
+                await self._loading.get(topic)
         queues = self._publish.get(topic)
         if not queues:
             raise NoRouteError(topic, "no queue of it takes messages")
@@ -143,10 +150,9 @@ class Routes:
         assert asked is None or topic not in self._routes, f"{topic} has a route, and borrows one"
         return asked is not None and self._clock() - asked > TEMPLATE_REFRESH_S
 
-    async def _load_for_publishing(
-        self, topic: str, ask: Callable[[str], Awaitable[TopicRoute]]
-    ) -> None:
+    async def _load_for_publishing(self, topic: str) -> None:
         """Load a route for sends; a topic without one gets that of the template, from which the broker creates it."""
+        ask = self.refresh if topic in self._publish else self._first
         try:
             await ask(topic)
         except NoRouteError:
@@ -227,20 +233,17 @@ class Routes:
             NoRouteError: there is no such topic.
             NameServersUnreachableError: no name server answers.
             RequestFailedError: the name server does not know.
+            ClientClosedError: the client was left.
         """
-        while (others := self._asking.get(topic)) is not None:
-            await others.wait()
-            if topic in self._routes:
-                return self._routes[topic]
-        asking = self._asking[topic] = anyio.Event()
+        return await self._refreshing.get(topic)
+
+    async def _refresh(self, topic: str) -> TopicRoute:
         try:
             answer = await self._source.call(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
                 {"topic": topic, "acceptStandardJsonOnly": "true"},
             )
         finally:
-            del self._asking[topic]
-            asking.set()
             self._asked_at[topic] = self._clock()
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRouteError(topic, answer.remark or "")

@@ -106,7 +106,7 @@ class Session:
             nursery, self.opaques, self._on_request, self._probe, tls=tls, credentials=credentials
         )
         self.name_servers = NameServers(name_servers, self.links.get)
-        self.routes = Routes(self.name_servers, self.loop.now)
+        self.routes = Routes(self.name_servers, nursery, self.loop.now)
 
     def start(self) -> None:
         """Start the background tasks."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+
 import anyio
 import anyio.lowlevel
 import pytest
+from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import (
     ClientClosedError,
@@ -41,17 +44,18 @@ def route(*leader_first: str, perm: int = 6, leader: bool = True) -> TopicRoute:
 class ScriptedNameServer:
     """What the name server says, and the time."""
 
-    def __init__(self) -> None:
+    def __init__(self, nursery: TaskGroup) -> None:
         self.routes: dict[str, TopicRoute] = {}
         self.code = ResponseCode.SUCCESS
         self.asked: list[str] = []
         self.silent_times = 0  # so many calls are not answered
         self.now = 100.0
-        self.client = Routes(self, clock=lambda: self.now)
+        self.answers_in_s = 0.0
+        self.client = Routes(self, nursery, clock=lambda: self.now)
 
     async def call(self, code: int, ext: dict[str, str]) -> RemotingCommand:
         self.asked.append(ext["topic"])
-        await anyio.lowlevel.checkpoint()
+        await anyio.sleep(self.answers_in_s)
         if self.silent_times:
             self.silent_times -= 1
             raise NameServersUnreachableError("no name server answers: scripted")
@@ -64,8 +68,10 @@ class ScriptedNameServer:
 
 
 @pytest.fixture
-def world() -> ScriptedNameServer:
-    return ScriptedNameServer()
+async def world() -> AsyncIterator[ScriptedNameServer]:
+    async with anyio.create_task_group() as nursery:
+        yield ScriptedNameServer(nursery)
+        nursery.cancel_scope.cancel()
 
 
 def test_queues_need_the_permission_and_a_broker() -> None:
@@ -209,7 +215,7 @@ async def test_a_change_is_told_once(world: ScriptedNameServer) -> None:
     assert told == ["T", "T"]
 
 
-async def test_tasks_that_ask_together_in_vain_take_turns(world: ScriptedNameServer) -> None:
+async def test_tasks_that_ask_together_in_vain_share_the_failure(world: ScriptedNameServer) -> None:
     failures: list[NoRouteError] = []
 
     async def ask() -> None:
@@ -222,8 +228,47 @@ async def test_tasks_that_ask_together_in_vain_take_turns(world: ScriptedNameSer
         for _ in range(5):
             nursery.start_soon(ask)
     assert len(failures) == 5
+    assert world.asked == ["T"]
     world.routes["T"] = route(A)
     assert (await world.client.refresh("T")) == route(A)
+
+
+@pytest.mark.parametrize("is_created", [True, False])
+async def test_an_answer_counts_that_comes_when_who_asked_has_given_up(
+    world: ScriptedNameServer, *, is_created: bool
+) -> None:
+    world.routes["T" if is_created else AUTO_CREATE_TOPIC] = route(A)
+    world.answers_in_s = 0.2
+
+    async def ask() -> object:
+        return await world.client.publish_queues("T")
+
+    with anyio.fail_after(30):
+        while True:
+            try:
+                assert await world.client.when_there(ask, 0.05)
+                break
+            except NameServersUnreachableError:
+                pass
+    assert len(world.asked) <= 2, "each question is asked once"
+
+
+async def test_who_waits_for_a_route_is_told_that_the_client_is_left() -> None:
+    async with anyio.create_task_group() as asking:
+        async with anyio.create_task_group() as nursery:
+            world = ScriptedNameServer(nursery)
+            world.answers_in_s = 3600
+
+            async def ask() -> None:
+                with pytest.raises(ClientClosedError):
+                    await world.client.read_queues("T")
+
+            asking.start_soon(ask)
+            while not world.asked:
+                await anyio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+        with pytest.raises(ClientClosedError):
+            await world.client.read_queues("T")
 
 
 async def test_a_route_that_comes_while_a_template_is_asked_for_is_kept(
