@@ -12,6 +12,8 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Self
 
+import anyio
+
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.net.loop import is_trio_running
 
@@ -33,6 +35,7 @@ class Lifetime(ABC):
         """Open, where no `async with` fits; `stop` closes.
 
         On asyncio `stop` may come from any task. On trio both must come from one task, as an `async with` would.
+        Cancelled, it leaves nothing open.
 
         Raises:
             ClientUsageError: it is open already.
@@ -44,9 +47,9 @@ class Lifetime(ABC):
             raise ClientUsageError("it is open already")
         self._holder = holder = _Holder(self)
         try:
-            await holder.opened
+            await holder.wait_opened()
         except BaseException:
-            if holder.has_failed:
+            if self._holder is holder:
                 self._holder = None
             raise
         return self
@@ -95,23 +98,35 @@ class _Holder:
     def __init__(self, client: Lifetime) -> None:
         self._client = client
         self._stop = asyncio.Event()
-        self.opened = asyncio.get_running_loop().create_future()
+        self._opened = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._hold(), name=type(client).__name__)
 
     async def _hold(self) -> None:
         try:
             async with self._client:
-                self.opened.set_result(None)
+                self._opened.set_result(None)
                 await self._stop.wait()
         except BaseException as error:
-            if self.opened.done():
+            if self._opened.done():
                 raise
-            self.opened.set_exception(error)
+            if isinstance(error, asyncio.CancelledError):
+                self._opened.cancel()
+                raise
+            self._opened.set_exception(error)
 
-    @property
-    def has_failed(self) -> bool:
-        """True once opening has raised."""
-        return self.opened.done() and not self.opened.cancelled() and bool(self.opened.exception())
+    async def wait_opened(self) -> None:
+        """Wait until the client is open; raise what opening raised. Cancelled, close it: nobody would."""
+        try:
+            await asyncio.shield(self._opened)
+        except asyncio.CancelledError:
+            self._stop.set()
+            if not self._opened.done():
+                self._task.cancel()
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait([self._task])
+            if self._opened.done() and not self._opened.cancelled():
+                self._opened.exception()  # nobody asks for it any more
+            raise
 
     async def close(self) -> None:
         self._stop.set()

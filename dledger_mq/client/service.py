@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Self
 
 import anyio
-from anyio.abc import TaskGroup, TaskStatus
+from anyio.abc import TaskGroup
 
 
 class BodyFailure:
@@ -49,16 +49,30 @@ async def open_service_nursery() -> AsyncIterator[TaskGroup]:
 
     The block itself is cancelled from outside as usual. Its clean-up should be short and bounded.
     """
+    scope = anyio.CancelScope(shield=True)
+    opened = _Opened()
     async with anyio.create_task_group() as outer:
-        service, scope = await outer.start(_serve)
+        # No `start`: cancelled halfway, it waits for a task that nobody ends.
+        outer.start_soon(_serve, scope, opened)
         try:
-            yield service
+            with anyio.CancelScope(shield=True):  # who is cancelled here learns it in the block
+                await opened.event.wait()
+            yield opened.services[0]
         finally:
             scope.cancel()
 
 
-async def _serve(*, task_status: TaskStatus[tuple[TaskGroup, anyio.CancelScope]]) -> None:
-    with anyio.CancelScope(shield=True) as scope:
+class _Opened:
+    """The nursery of a service, once it is there."""
+
+    def __init__(self) -> None:
+        self.event = anyio.Event()
+        self.services: list[TaskGroup] = []
+
+
+async def _serve(scope: anyio.CancelScope, opened: _Opened) -> None:
+    with scope:
         async with anyio.create_task_group() as service:
-            task_status.started((service, scope))
+            opened.services.append(service)
+            opened.event.set()
             await anyio.sleep_forever()

@@ -9,7 +9,14 @@ from pathlib import Path
 import anyio
 import pytest
 
-from dledger_mq import ClientClosedError, ClientUsageError, Message, Producer, PushConsumer
+from dledger_mq import (
+    BySql,
+    ClientClosedError,
+    ClientUsageError,
+    Message,
+    Producer,
+    PushConsumer,
+)
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import until
 
@@ -84,6 +91,28 @@ async def test_what_opening_raises_comes_out_of_start(group: FakeGroup, tmp_path
     with pytest.raises(NotADirectoryError):
         await consumer.start()
     await consumer.stop()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+@pytest.mark.parametrize("turns", [1, 2, 3, 5, 8])
+async def test_a_start_that_is_cancelled_leaves_nothing_open(group: FakeGroup, turns: int) -> None:
+    """Opening asks the brokers about the filter, so that there is something to be cancelled in."""
+    group.create_topic("T")
+    consumer = PushConsumer(
+        group.namesrv, "g", print, subscriptions={"T": BySql("a > 1")}, start_from="first"
+    )
+    starting = asyncio.create_task(consumer.start())
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    starting.cancel()
+    with anyio.fail_after(30):
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        with pytest.raises(ClientClosedError):
+            await consumer.commit()
+        await consumer.stop()
+        await consumer.start()
+        await consumer.stop()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
