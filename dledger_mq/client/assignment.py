@@ -45,7 +45,8 @@ class Assignment:
     Attributes:
         readers: one per owned queue.
         locks: of the queues, for an ordered consumer; each is asked for before it is read.
-        balanced: set once every topic that has a route was shared out without an error.
+        balanced: set once every topic that has a route was shared out without an error, and at the end in any case.
+        is_closing: the member leaves: it takes on nothing more.
     """
 
     def __init__(
@@ -81,7 +82,7 @@ class Assignment:
         self._leaving: dict[MessageQueue, QueueReader] = {}
         self._wake = anyio.Event()
         self._committing = anyio.Lock()
-        self._is_closing = False
+        self.is_closing = False
 
     def pause(self, queues: Iterable[MessageQueue]) -> None:
         """Pull nothing of these, also when they leave us and come back."""
@@ -115,7 +116,7 @@ class Assignment:
             await self._load_routes()
             await self._session.beat()
             pause_s = REBALANCE_SOON_S
-            while not self._is_closing:
+            while not self.is_closing:
                 self._wake = anyio.Event()
                 async with self._changing:
                     missing = await self._rebalance(nursery)
@@ -230,7 +231,7 @@ class Assignment:
         except ClientError as error:
             log.info("the start of %s could not be found out: %s", queue, error)
             return False
-        if self._is_closing:
+        if self.is_closing:
             return False
         assert queue not in self.readers, f"{queue} would have two readers"
         held = ProcessQueue(queue, offset)
@@ -363,10 +364,15 @@ class Assignment:
                 return False
         return True
 
-    async def stop(self, timeout_s: float) -> None:
-        """Take on and begin nothing more; wait so long for the handlers that run."""
-        self._is_closing = True
+    def close(self) -> None:
+        """Take on nothing more, and let nobody wait for a share."""
+        self.is_closing = True
         self._wake.set()
+        self.balanced.set()
+
+    async def stop(self, timeout_s: float) -> None:
+        """Close, and begin nothing more; wait so long for the handlers that run."""
+        self.close()
         readers = list(self.readers.values())
         for reader in readers:
             reader.release()

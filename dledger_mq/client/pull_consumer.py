@@ -126,9 +126,11 @@ class PullConsumer(Lifetime):
             )
             self._requests = GroupRequests(self._session, self.group)
             nursery.start_soon(self._session.routes.keep_fresh, name="routes")
-            with failure:
-                yield
-            self._session = self._requests = None
+            try:
+                with failure:
+                    yield
+            finally:
+                self._session = self._requests = None
             nursery.cancel_scope.cancel()
         failure.raise_again()
 

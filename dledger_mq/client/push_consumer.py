@@ -215,25 +215,37 @@ class PushConsumer(Lifetime):
                             failure = error
                     if self._loop is not None:
                         self._loop.end(is_consumed=failure is None)
-                    self._threads.end_in(self._settings.close_timeout_s)
+                    self._on_end(assignment)
                     await assignment.stop(self._settings.close_timeout_s)
                     nursery.cancel_scope.cancel()
             finally:
+                assignment.close()
                 if self._loop is not None:
                     self._loop.end(is_consumed=False)
                 with anyio.CancelScope(shield=True):
-                    with anyio.move_on_after(CLOSE_COMMIT_S):
-                        await assignment.commit_all()
-                        if assignment.locks is not None:
-                            for message in self._threads.left_behind:
-                                assignment.locks.forget(message.queue)  # it is still worked on
-                            await assignment.locks.release_all()
-                    if writer is not None:
-                        await writer.close()
-                    await session.unregister(consumer_group=self.group)
-        self._session = self._assignment = self._dispatcher = None
+                    await self._say_goodbye(session, assignment, writer)
+                self._session = self._assignment = self._dispatcher = None
         if failure is not None:
             raise failure
+
+    async def _say_goodbye(
+        self, session: Session, assignment: Assignment, writer: TraceWriter | None
+    ) -> None:
+        """Tell the brokers what is consumed, and that we leave; each of it in a bounded time."""
+        with anyio.move_on_after(CLOSE_COMMIT_S):
+            await assignment.commit_all()
+            if assignment.locks is not None:
+                for message in self._threads.left_behind:
+                    assignment.locks.forget(message.queue)  # it is still worked on
+                await assignment.locks.release_all()
+        if writer is not None:
+            await writer.close()
+        await session.unregister(consumer_group=self.group)
+
+    def _on_end(self, assignment: Assignment) -> None:
+        """Give what runs its last time, also where the block is cancelled."""
+        assignment.close()
+        self._threads.end_in(self._settings.close_timeout_s)
 
     def _start_trace(self, service: TaskGroup) -> TraceWriter | None:
         """Let a task write the trace, where one is wanted."""
@@ -278,7 +290,7 @@ class PushConsumer(Lifetime):
             readers=lambda: assignment.readers.values(),
             wait_held=assignment.locks.wait_held if assignment.locks is not None else None,
             on_work=self._loop.notice if self._loop is not None and is_bare else None,
-            on_end=lambda: self._threads.end_in(self._settings.close_timeout_s),
+            on_end=lambda: self._on_end(assignment),
         )
         if self._loop is not None:
             self._loop.source = dispatcher if is_bare else None
@@ -329,9 +341,11 @@ class PushConsumer(Lifetime):
             time.time_ns() // 1_000_000,
         ).listen(nursery)
 
-    def _make_heartbeat(self) -> Heartbeat:
+    def _make_heartbeat(self) -> Heartbeat | None:
         """Build the heartbeat, which goes to every known node: each of them keeps its own clients."""
-        assert self._session is not None, f"{self.group}: a heartbeat without a session"
+        session = self._session
+        if session is None:
+            return None  # it is being closed
         entry = ConsumerEntry(
             self.group,
             ConsumeType.CONSUME_PASSIVELY,
@@ -339,7 +353,7 @@ class PushConsumer(Lifetime):
             _FROM_WHERE.get(self._settings.start_from, ConsumeFromWhere.CONSUME_FROM_TIMESTAMP),
             tuple(item.reported() for item in self.subscriptions.values()),
         )
-        return Heartbeat(client_id=self._session.client_id, consumers=(entry,))
+        return Heartbeat(client_id=session.client_id, consumers=(entry,))
 
     def _on_notice(self, _link: object, command: RemotingCommand) -> None:
         if command.ext.get("consumerGroup") == self.group and self._assignment is not None:
@@ -374,9 +388,16 @@ class PushConsumer(Lifetime):
         return tuple(sorted(self._owned().readers))
 
     async def wait_assigned(self) -> tuple[MessageQueue, ...]:
-        """Wait until this member has its share of the queues for the first time."""
-        await self._owned().balanced.wait()
-        return self.assigned
+        """Wait until this member has its share of the queues for the first time.
+
+        Raises:
+            ClientClosedError: the consumer is not open, or is left meanwhile.
+        """
+        assignment = self._owned()
+        await assignment.balanced.wait()
+        if assignment.is_closing:
+            raise ClientClosedError("the consumer was left")
+        return tuple(sorted(assignment.readers))
 
     async def subscribe(self, topic: str, expression: str | BySql = EVERYTHING) -> None:
         """Read another topic, or another selection of one, from now on.

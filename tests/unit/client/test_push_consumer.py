@@ -306,3 +306,30 @@ async def test_misuse_is_said(group: FakeGroup) -> None:
             consumer(group, inbox, **settings)
     with pytest.raises(ClientClosedError):
         consumer(group, inbox).statistics()
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_who_waits_for_queues_is_told_that_the_consumer_is_left(
+    group: FakeGroup, *, is_cancelled: bool
+) -> None:
+    group.has_brokers = False
+    said: list[str] = []
+
+    async def wait() -> None:
+        try:
+            await one.wait_assigned()
+        except ClientClosedError as error:
+            said.append(str(error))
+
+    async with anyio.create_task_group() as nursery:
+        with anyio.fail_after(30), anyio.CancelScope() as scope:
+            async with consumer(group, Inbox()) as one:
+                nursery.start_soon(wait)
+                await anyio.wait_all_tasks_blocked()
+                if is_cancelled:
+                    scope.cancel()
+                    await anyio.sleep_forever()
+        with anyio.fail_after(30):
+            await until(lambda: said)
+    with pytest.raises(ClientClosedError):
+        await one.wait_assigned()
