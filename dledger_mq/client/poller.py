@@ -16,6 +16,7 @@ from dledger_mq.client.errors import ClientError, ClientUsageError
 from dledger_mq.client.group_requests import PullAnswer
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.retry import QuickAnswers
 from dledger_mq.message.numbers import QueueOffset
 
 HOLD_S: Final = 15.0  # brokers hold a pull no longer
@@ -68,12 +69,19 @@ class Poller:
             answer = await self._pull(queue, place, max_messages, 0.0)
             if messages := self._take(queue, place, answer):
                 return messages
+        quick = QuickAnswers()
         while (left_s := deadline - anyio.current_time()) > 0:
             wanted = [queue for queue in wanted if self._is_wanted(queue)]
             if not wanted:
                 return ()
+            asked_at = anyio.current_time()
             found = await self._first(wanted, max_messages, min(left_s, HOLD_S))
-            if found is not None and (messages := self._take(*found)):
+            if found is None:
+                now = anyio.current_time()
+                await anyio.sleep(max(0.0, min(quick.pause_s(now - asked_at), deadline - now)))
+                continue
+            quick.forget()
+            if messages := self._take(*found):
                 return messages
         return ()
 

@@ -21,7 +21,7 @@ from dledger_mq.client.errors import (
     RequestTimeoutError,
 )
 from dledger_mq.client.pop_requests import GroupPops, PopPlace
-from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.retry import QuickAnswers, backoff_s
 from dledger_mq.client.session import Session
 
 PAUSE_S: Final = 0.5
@@ -72,10 +72,10 @@ class PopWatch:
 
     async def _ask_about(self, place: PopPlace) -> None:
         """Ask about one place until there is something, or nobody waits for it."""
-        failures = 0
+        failures, quick = 0, QuickAnswers()
         try:
             while self._is_wanted(place):
-                pause_s = await self._ask_once(place, failures)
+                pause_s = await self._ask_once(place, failures, quick)
                 failures = failures + 1 if pause_s else 0
                 if pause_s is None:
                     return
@@ -83,7 +83,7 @@ class PopWatch:
         finally:
             self._asking.discard(place)
 
-    async def _ask_once(self, place: PopPlace, failures: int) -> float | None:
+    async def _ask_once(self, place: PopPlace, failures: int, quick: QuickAnswers) -> float | None:
         """Ask once; return the pause before the next time, None when it was found that there is something.
 
         What a broker refuses counts as something: the pop that follows says it to the caller.
@@ -92,6 +92,7 @@ class PopWatch:
         address = await routes.find(place.broker_name, ask=failures > 0)
         if address is None:
             return backoff_s(failures + 1)
+        asked_at = self._session.loop.now()
         try:
             notice = await self._requests.notice(address, place)
         except (ConnectionLostError, RequestTimeoutError, ClientClosedError) as error:
@@ -106,7 +107,7 @@ class PopWatch:
         if notice.has_messages:
             self._wake(place)
             return None
-        return PAUSE_S if notice.is_full else 0.0
+        return PAUSE_S if notice.is_full else quick.pause_s(self._session.loop.now() - asked_at)
 
     def _wake(self, place: PopPlace) -> None:
         for waiter in self._waiters:

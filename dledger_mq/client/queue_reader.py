@@ -29,7 +29,7 @@ from dledger_mq.client.group_requests import GroupRequests, PullAnswer
 from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.process_queue import FlowLimits, ProcessQueue
 from dledger_mq.client.rates import Rate
-from dledger_mq.client.retry import backoff_s
+from dledger_mq.client.retry import QuickAnswers, backoff_s
 from dledger_mq.client.session import Session, is_transient
 from dledger_mq.client.subscriptions import TopicSubscription
 from dledger_mq.message.numbers import QueueOffset
@@ -107,6 +107,7 @@ class QueueReader:
         self._changed: Event | None = None  # of a task that waits
         self._now, self._new_event = session.loop.now, session.loop.new_event
         self._scope = anyio.CancelScope()
+        self._quick = QuickAnswers()
         self._beyond_end_since: float | None = None
         self._logged: tuple[int, float] | None = None  # the refusal that was logged last, and when
 
@@ -207,7 +208,12 @@ class QueueReader:
                     now = self._now()
                     self.pulls.add(now, len(answer.messages), now - asked_at)
                     self.pulled_at_ms = time.time_ns() // 1_000_000
+                    place = self.held.next_offset
                     await self._take(answer)
+                    if answer.messages or self.held.next_offset != place:
+                        self._quick.forget()
+                    elif pause_s := self._quick.pause_s(now - asked_at):
+                        await anyio.sleep(pause_s)
 
     async def _wait_for_room(self) -> None:
         while self.is_paused or self.held.is_full(self._pull.limits):

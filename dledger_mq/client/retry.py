@@ -13,6 +13,8 @@ from dledger_mq.remoting.codes import DISK_FULL, RESPONSES, ResponseCode
 
 BACKOFF_FIRST_S: Final = 0.005  # a new leader is found within milliseconds of its election
 BACKOFF_MAX_S: Final = 0.05
+QUICK_S: Final = 0.5  # what is answered sooner was not held
+QUICK_PAUSE_MAX_S: Final = 0.5
 FEW_TRIES: Final = 4  # another node may know better; asking all day does not help
 
 _FEW_TRIES_CODES: Final = frozenset(
@@ -60,3 +62,28 @@ def judge(code: int, attempts: int = 1, remark: str = "") -> SendVerdict:
 def backoff_s(tries: int) -> float:
     """Return the pause before the next try, after `tries` (1, 2, ...) that failed in a row."""
     return min(BACKOFF_FIRST_S * (1 << min(tries - 1, 10)), BACKOFF_MAX_S)
+
+
+class QuickAnswers:
+    """The answers in a row that brought nothing although nobody held the question.
+
+    Brokers are asked to hold a pull until there is something. One that does not (it stops, it holds too many, it is set
+    to) would be asked again and again, as fast as it answers.
+    """
+
+    __slots__ = ("_count",)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def forget(self) -> None:
+        """Begin anew: there was something."""
+        self._count = 0
+
+    def pause_s(self, held_s: float) -> float:
+        """Return the pause after an answer that brought nothing, `held_s` after it was asked for."""
+        if held_s >= QUICK_S:
+            self._count = 0
+            return 0.0
+        self._count += 1
+        return min(BACKOFF_FIRST_S * (1 << min(self._count - 1, 10)), QUICK_PAUSE_MAX_S)

@@ -19,7 +19,8 @@ from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.push_consumer import PushConsumer
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.rebalance import allocate_circle, by_config
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.net.connection import Connection
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import encode_command, make_response
 from dledger_mq.remoting.heartbeat import ConsumeFromWhere, MessageModel
 from dledger_mq.remoting.requests import PullRequest
@@ -380,3 +381,19 @@ async def test_a_broker_that_refuses_pulls_is_named_in_the_log_once_for_each_cod
     assert [line[line.index("response code") :] for line in said] == [
         f"response code {code}: the shelf is broken" for code in (1, 16)
     ]
+
+
+async def test_a_broker_that_holds_no_pull_is_not_asked_in_a_circle(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_at_once(_node: object, connection: Connection, request: PullRequest) -> None:
+        connection.send_nowait(group.log.answer_nothing(request, ResponseCode.PULL_NOT_FOUND))
+
+    monkeypatch.setattr(group, "_hold", answer_at_once)
+    inbox = Inbox()
+    async with consumer(group, inbox) as one:
+        readers = len(await one.wait_assigned())
+        await anyio.sleep(0.5)
+        assert group.requests.count(RequestCode.PULL_MESSAGE) <= 10 * (readers + 1)
+        put(group, 1)
+        await until(lambda: inbox.got)

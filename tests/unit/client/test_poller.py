@@ -96,3 +96,22 @@ async def test_nothing_is_handed_out_of_what_is_paused_while_it_is_asked() -> No
     broker.meanwhile = lambda: poller.paused.add(A)
     assert await poller.poll(1, timeout_s=30) == ()
     assert poller.positions == {A: 5}
+
+
+async def test_a_broker_that_holds_nothing_is_not_asked_in_a_circle() -> None:
+    asked = 0
+
+    async def pull(
+        queue: MessageQueue, offset: QueueOffset, most: int, hold_s: float
+    ) -> PullAnswer:
+        nonlocal asked
+        asked += 1
+        await anyio.lowlevel.checkpoint()
+        return PullAnswer((), offset, QueueOffset(0), offset, False, True)
+
+    poller = Poller(pull)
+    poller.assign({A: QueueOffset(5)})
+    began = anyio.current_time()
+    assert await poller.poll(1, timeout_s=0.5) == ()
+    assert anyio.current_time() - began >= 0.5, "its time is waited all the same"
+    assert asked <= 10

@@ -7,7 +7,10 @@ import pytest
 from dledger_mq.client.retry import (
     BACKOFF_MAX_S,
     FEW_TRIES,
+    QUICK_PAUSE_MAX_S,
+    QUICK_S,
     SEND_STATUS,
+    QuickAnswers,
     SendVerdict,
     backoff_s,
     judge,
@@ -50,3 +53,16 @@ def test_pauses_grow_to_their_limit() -> None:
     assert pauses == sorted(pauses)
     assert pauses[0] <= 0.005
     assert pauses[-1] == BACKOFF_MAX_S
+
+
+def test_pauses_after_answers_that_were_not_held_grow_until_there_is_something() -> None:
+    quick = QuickAnswers()
+    pauses = [quick.pause_s(0.0) for _ in range(20)]
+    assert pauses == sorted(pauses)
+    assert 0 < pauses[0] < 0.01
+    assert pauses[-1] == QUICK_PAUSE_MAX_S
+    assert quick.pause_s(QUICK_S) == 0, "it was held"
+    assert quick.pause_s(0.0) == pauses[0]
+    quick.pause_s(0.0)
+    quick.forget()
+    assert quick.pause_s(0.0) == pauses[0]

@@ -22,7 +22,9 @@ from dledger_mq import (
 )
 from dledger_mq.client.session import Session
 from dledger_mq.message.names import retry_topic
+from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand, encode_command
 from dledger_mq.testing import FakeGroup, open_fake_group
 from dledger_mq.testing.fake_group import IGNORED, LOST
 from tests.unit.client.test_push_consumer import until
@@ -364,3 +366,16 @@ async def test_brokers_know_the_consumer_as_a_member_while_it_is_open(
         await consumer.receive(wait_s=0)  # its answer comes behind that to the heartbeat
         assert RequestCode.UNREGISTER_CLIENT not in group.requests
     assert RequestCode.UNREGISTER_CLIENT in group.requests
+
+
+async def test_a_broker_that_holds_no_notice_is_not_asked_in_a_circle(
+    group: FakeGroup, consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def answer_at_once(
+        _node: object, connection: Connection, request: RemotingCommand
+    ) -> None:
+        connection.send_nowait(encode_command(group.pops.answer(request)))
+
+    monkeypatch.setattr(group, "_hold_notice", answer_at_once)
+    assert await consumer.receive(wait_s=0.5) == ()
+    assert group.requests.count(RequestCode.NOTIFICATION) <= 20, "two topics are asked for"
