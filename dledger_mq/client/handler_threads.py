@@ -22,7 +22,7 @@ from dledger_mq.client.messages import ReceivedMessage
 
 log = logging.getLogger(__name__)
 
-_T = TypeVar("_T", ReceivedMessage, tuple[ReceivedMessage, ...])
+_T = TypeVar("_T", bound=ReceivedMessage | tuple[ReceivedMessage, ...])
 
 
 class HandlerThreads:
