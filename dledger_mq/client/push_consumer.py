@@ -223,12 +223,12 @@ class PushConsumer(Lifetime):
                 if self._loop is not None:
                     self._loop.end(is_consumed=False)
                 with anyio.CancelScope(shield=True):
-                    await self._say_goodbye(session, assignment, writer)
+                    await self._leave(session, assignment, writer)
                 self._session = self._assignment = self._dispatcher = None
         if failure is not None:
             raise failure
 
-    async def _say_goodbye(
+    async def _leave(
         self, session: Session, assignment: Assignment, writer: TraceWriter | None
     ) -> None:
         """Tell the brokers what is consumed, and that we leave; each of it in a bounded time."""

@@ -238,6 +238,7 @@ class Routes:
         return await self._refreshing.get(topic)
 
     async def _refresh(self, topic: str) -> TopicRoute:
+        """Ask, and take in the answer; raises as `refresh`."""
         try:
             answer = await self._source.call(
                 RequestCode.GET_ROUTEINFO_BY_TOPIC,
