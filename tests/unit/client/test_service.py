@@ -46,6 +46,7 @@ async def test_it_is_left_wherever_opening_it_is_cancelled(turns: int) -> None:
             for _ in range(turns):
                 await anyio.lowlevel.checkpoint()
             nursery.cancel_scope.cancel()
+    assert nursery.cancel_scope.cancel_called
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])
