@@ -44,7 +44,7 @@ class SearchError(Exception):
 
 
 class SearchFormError(SearchError):
-    """What was asked for makes no sense; nobody was asked."""
+    """A search that makes no sense; nobody was asked."""
 
 
 class NoSuchQueueError(SearchError):

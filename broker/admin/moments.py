@@ -73,5 +73,7 @@ def _last_time(clock: str, now_ms: int) -> int:
         for days in range(3)
         for fold in (0, 1)
     ]
-    shown = [each for each in moments if datetime.fromtimestamp(each).time() == wanted]  # noqa: DTZ006 - local is meant
+    shown = [
+        each for each in moments if datetime.fromtimestamp(each, UTC).astimezone().time() == wanted
+    ]
     return max(ms for each in shown if (ms := round(each * 1000)) <= now_ms)

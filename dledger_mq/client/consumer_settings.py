@@ -41,7 +41,7 @@ from dledger_mq.message.names import TRACE_TOPIC
 COMMIT_S: Final = 5.0
 CONCURRENCY: Final = 20  # Java's threads
 CONSUME_TIMEOUT_S: Final = 15 * 60.0
-CLOSE_TIMEOUT_S: Final = 5.0  # as for a queue that is given up to another member
+CLOSE_TIMEOUT_S: Final = 20.0  # within the 30 s that Kubernetes gives a container
 RECONSUME_MAX: Final = 16
 BATCH_MAX: Final = 1024  # what Java allows for a consume batch and a pull
 _NO_SPAN: Final = 2**63

@@ -182,7 +182,7 @@ def _not_found_out(console: Console, request: Request, error: Exception, back: s
     if isinstance(error, trio.TooSlowError):
         why = f"it took longer than {PREVIEW_S:g} s"
     text = f"it could not be found out: {why}"
-    return _refusal(console, request, text, back, _status_of(error))
+    return _refusal(console, request, text, back, status=_status_of(error))
 
 
 def _status_of(error: Exception) -> HTTPStatus:
@@ -191,7 +191,7 @@ def _status_of(error: Exception) -> HTTPStatus:
 
 
 def _refusal(
-    console: Console, request: Request, problem: str, back: str, status: HTTPStatus = _REFUSED
+    console: Console, request: Request, problem: str, back: str, *, status: HTTPStatus = _REFUSED
 ) -> Response:
     outcome = PlanOutcome(f"Nothing would be changed: {problem}", "bad")
     return console.page(request, "changed.html", status=status, outcome=outcome, back=back)
