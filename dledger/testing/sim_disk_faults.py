@@ -250,8 +250,15 @@ class DiskFaults:
         Only where every store counts: what is whole on one member must not go with it. All run, for one that is
         down may have lost the index units that would distinguish damage in its last entries from a torn tail.
         """
-        nodes = list(self._cluster.nodes.values())
-        is_ready = len(self._cluster.running()) == len(nodes) and not self._victims.lost_stores()
+        # Who was removed from the group is not asked for what the others lack.
+        known = self._cluster.open_configurations()
+        nodes = [
+            node
+            for name, node in self._cluster.nodes.items()
+            if all(name in each.members for each in known)
+        ]
+        is_running = all(node.engine is not None for node in nodes)
+        is_ready = is_running and not self._victims.lost_stores()
         if len(nodes) < 3 or not self._cluster.settings.fsync or not is_ready:
             return False
         share = self._rng.choice(DAMAGE_ALL_SHARES)
