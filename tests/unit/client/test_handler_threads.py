@@ -116,7 +116,9 @@ async def test_what_waits_for_a_thread_is_left_to_the_next_owner(
             group.put("T", queue_id, b"x")
         with anyio.fail_after(30):
             async with consumer(group, handler, ordered=True, concurrency=1) as one:
-                await until(lambda: len(one.statistics().next_offsets) == 3)  # the retry topic's too
+                await until(
+                    lambda: len(one.statistics().next_offsets) == 3
+                )  # the retry topic's too
                 await until(lambda: sum(one.statistics().next_offsets.values()) == 2)
                 await until(handler.began.is_set)
         assert len(group.locks) == 1, "nobody works on the other queue"
