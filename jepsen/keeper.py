@@ -61,6 +61,11 @@ def marked() -> dict[str, str]:
     return {MARK: _keepers[-1].mark}
 
 
+def keeper_pids() -> frozenset[int]:
+    """Return the keeper of this process: whoever kills its children before it ends must leave that one alone."""
+    return frozenset(each.process.pid for each in _keepers if each.owner == os.getpid())
+
+
 def _start() -> _Keeper:
     """Start the keeper of this process, with a mark that no other harness has."""
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
