@@ -45,7 +45,9 @@ class Setter(SimClient):
         def answered(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._acknowledged = value
-                self._unknown[value] -= 1  # one that asked for the same before may yet be carried out
+                self._unknown[value] -= (
+                    1  # one that asked for the same before may yet be carried out
+                )
                 self.counts["set"] += 1
             self.pause(self.go_on, least_ms=REST_MS)
 
