@@ -137,10 +137,9 @@ def _kill_if_marked(pid: int, wanted: bytes) -> bool:
 
 def main() -> None:
     """Wait for the end of the harness, and end what it left."""
+    # Whoever ends the harness so does not end its keeper.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # whoever ends the harness so is not the end of its keeper
+        signal.signal(number, signal.SIG_IGN)
     while os.read(sys.stdin.fileno(), 4096):
         pass
     sweep(sys.argv[1])

@@ -124,10 +124,8 @@ class ReplicatedKv:
         try:
             group.folder.mkdir(parents=True, exist_ok=True)
             self._log = _open_log(group, self._values)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # the library's own: an empty journal cannot be mapped, for one
+        except (OSError, ValueError) as error:
+            # The library's own: an empty journal cannot be mapped, for one.
             raise NameServerConfigError(
                 f"--store {group.folder}: the journal between name servers cannot be used: {error}"
             ) from error

@@ -314,10 +314,8 @@ class PlanSender:
         for attempt in range(TRIES):
             for _, visit in groupby(left, key=lambda place: frames[place]["visit"]):
                 found = await self._visit(frames, list(visit), attempt)
-                if found is None:
-                    return (
-                        ends  # an answer may have been written: what is made again may stand twice
-                    )
+                if found is None:  # it may have been answered: what is made again may stand twice
+                    return ends
                 for place, end in found.items():
                     if end["end"] == "info":
                         perhaps_done.add(place)
