@@ -12,7 +12,7 @@ from typing import Generic, TypeVar
 import anyio
 from anyio.abc import TaskGroup
 
-from dledger_mq.client.errors import ClientClosedError, ClientError
+from dledger_mq.client.errors import ClientClosedError
 
 _T = TypeVar("_T")
 
@@ -23,7 +23,7 @@ class _Answer(Generic[_T]):
     def __init__(self) -> None:
         self.ended = anyio.Event()
         self.values: list[_T] = []
-        self.failure: ClientError = ClientClosedError("the client was left")
+        self.failure: Exception = ClientClosedError("the client was left")
 
 
 class SharedAnswers(Generic[_T]):
@@ -31,7 +31,7 @@ class SharedAnswers(Generic[_T]):
 
     Args:
         nursery: the questions run there; they end with it.
-        ask: takes a key; returns the answer, in a time that it bounds itself, or raises ClientError.
+        ask: takes a key; returns the answer, in a time that it bounds itself, or raises.
     """
 
     def __init__(self, nursery: TaskGroup, ask: Callable[[str], Awaitable[_T]]) -> None:
@@ -60,7 +60,7 @@ class SharedAnswers(Generic[_T]):
     async def _carry_out(self, key: str, answer: _Answer[_T]) -> None:
         try:
             answer.values.append(await self._ask(key))
-        except ClientError as error:
+        except Exception as error:  # noqa: BLE001 - it ends what was asked for, and not the client
             answer.failure = error
         finally:
             del self._under_way[key]
