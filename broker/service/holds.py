@@ -60,8 +60,8 @@ class HeldPull(Protocol):
         ...
 
 
-class QueueEnd(Protocol):
-    """Where a queue ends."""
+class GrowingQueue(Protocol):
+    """A queue to which messages come."""
 
     @property
     def max_offset(self) -> QueueOffset:
@@ -112,7 +112,7 @@ class HeldPulls(Generic[P]):
     def reached(
         self,
         queues: Iterable[tuple[bytes, QueueId]],
-        ends: Mapping[tuple[bytes, QueueId], QueueEnd],
+        ends: Mapping[tuple[bytes, QueueId], GrowingQueue],
     ) -> list[P]:
         """Return the pulls on some queues for which there are messages by now, those of a queue oldest first."""
         found: list[P] = []

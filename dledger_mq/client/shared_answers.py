@@ -6,13 +6,16 @@ time each of them has. It must not know what is asked, nor whom.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup
 
-from dledger_mq.client.errors import ClientClosedError
+from dledger_mq.client.errors import ClientClosedError, ClientError
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -60,7 +63,11 @@ class SharedAnswers(Generic[_T]):
     async def _carry_out(self, key: str, answer: _Answer[_T]) -> None:
         try:
             answer.values.append(await self._ask(key))
-        except Exception as error:  # noqa: BLE001 - it ends what was asked for, and not the client
+        except ClientError as error:
+            answer.failure = error
+        except Exception as error:
+            # A mistake, here or in a hook. It ends what was asked for, perhaps by nobody any more, and not the client.
+            log.exception("the question %s ended with an error that none may end with", key)
             answer.failure = error
         finally:
             del self._under_way[key]

@@ -116,8 +116,7 @@ class Pulls:
         self._commit_offset = commit_offset
         self._put_off: list[Pull] = []
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
-        self._is_ending = False
-        self._topics_version = state.topics.version
+        self._is_ending, self._topics_version = False, state.topics.version
         points.watch_answers(self._sent_away.forget)
 
     @property
