@@ -35,7 +35,7 @@ CONNECTION_BYTES_MAX: Final = ROOM_BYTES // 4
 _CLIENT_BYTES: Final = 800
 _SUBSCRIPTION_BYTES: Final = 300
 _TAG_BYTES: Final = 64
-"""What each takes beside its texts, roughly."""
+"""Of each, beside its texts, roughly."""
 
 CLIENT_EXPIRY_MS = 120_000
 """A client without a heartbeat for this long is gone (rule Q2)."""
