@@ -10,7 +10,7 @@ import pytest
 
 from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPulls, hold_ms
 from broker.service.wait_room import WaitRoom
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import QueueId, QueueOffset
 
 
 @dataclass(eq=False)
@@ -18,7 +18,7 @@ class Pull:
     place: tuple[str, QueueId]
     held_until_ms: int
     connection: int
-    next_offset: int = 0
+    next_offset: QueueOffset = QueueOffset(0)
     is_held: bool = False
     kept_bytes: int = 0
     shared: tuple[object, int] | None = None
@@ -50,7 +50,7 @@ def test_f3_by_queue() -> None:
     queues = holds.queues()
     assert (queues, holds.queue_count) == ([(b"T", 0), (b"T", 1)], 2)
     assert holds.all() == [first, second, other]
-    second.next_offset = 7
+    second.next_offset = QueueOffset(7)
     ends = {(b"T", 0): SimpleNamespace(max_offset=7), (b"T", 1): SimpleNamespace(max_offset=1)}
     assert holds.reached(queues, ends) == [first, other]
     assert holds.reached(queues[1:], ends) == [other]
