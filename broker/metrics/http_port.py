@@ -1,8 +1,8 @@
 """A small HTTP port for people and programs that watch a server: a page for each path, and nothing to send there.
 
 h11 reads and writes HTTP; sockets, bounds and times are here. Whatever comes from the network is hostile: heads are
-bounded, bodies are refused, whoever is slow is cut off, and the connection that has been idle for longest makes room
-for the next one. It must not know what stands on a page.
+bounded, bodies are refused, whoever is slow is cut off, and the connection that has been idle for longest, or else has
+been reading its page for longest, makes room for the next one. It must not know what stands on a page.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ IDLE_S: Final = 75.0
 
 WRITE_S: Final = 10.0
 """A page has to be taken by then."""
+
+UNHURRIED_S: Final = 1.0
+"""Whoever has been reading a page for longer may have to make room: usual pages are taken within milliseconds."""
 
 HANDSHAKE_S: Final = 10.0
 """The time that a client has for a TLS handshake; until then he waits as one does who asks for nothing."""
@@ -107,6 +110,8 @@ class HttpPort:
         self._tls = tls
         self._idle: dict[trio.CancelScope, None] = {}
         """Of the connections that wait for a request: those that began first come first."""
+        self._reading: dict[trio.CancelScope, float] = {}
+        """Of the connections whose pages are being taken, and since when: those that began first come first."""
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Serve until cancelled; the socket is closed then."""
@@ -132,15 +137,21 @@ class HttpPort:
                     nursery.start_soon(self._serve, sock)
 
     def _has_room(self) -> bool:
-        """Return True if one more connection may be served; the one that is idle for longest may have to go."""
+        """Return True if one more connection may be served; one that is idle, or reads slowly, may have to go."""
         if self.open_count < CONNECTIONS_MAX:
             return True
-        if not self._idle:
+        oldest = next(iter(self._idle), None) or self._slowest()
+        if oldest is None:
             return False
-        oldest = next(iter(self._idle))
-        del self._idle[oldest]
+        self._idle.pop(oldest, None)
+        self._reading.pop(oldest, None)
         oldest.cancel()
         return True
+
+    def _slowest(self) -> trio.CancelScope | None:
+        """Return the connection that has been reading its page for longest, if that is long."""
+        scope, began_at = next(iter(self._reading.items()), (None, 0.0))
+        return scope if trio.current_time() - began_at > UNHURRIED_S else None
 
     async def _serve(self, sock: socket.socket) -> None:
         """Serve one connection to its end; a mistake of ours ends it, and no server."""
@@ -194,7 +205,7 @@ class HttpPort:
                 is_head = _is_head(request)
             except _RefusedError as refused:
                 page, is_head = refused.page, refused.is_head
-            if not await _write(stream, http, page, is_head=is_head):
+            if not await self._write(stream, http, page, is_head=is_head):
                 return
             if http.our_state is not h11.DONE or http.their_state is not h11.DONE:
                 await _leave(transport)
@@ -246,6 +257,26 @@ class HttpPort:
             return plain(500, "internal error; the log says more")
         return made.unwrap()
 
+    async def _write(
+        self,
+        stream: trio.SocketStream | _Encrypted,
+        http: h11.Connection,
+        page: Page,
+        *,
+        is_head: bool,
+    ) -> bool:
+        """Write a page; return False if it was not taken in time, or no answer can be given any more."""
+        if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return False
+        data = _encode(http, page, is_head=is_head)
+        with trio.move_on_after(WRITE_S) as scope:
+            self._reading[scope] = trio.current_time()
+            try:
+                await stream.send_all(data)
+            finally:
+                self._reading.pop(scope, None)
+        return not scope.cancelled_caught
+
 
 def _is_head(request: h11.Request | None) -> bool:
     return request is not None and request.method == b"HEAD"
@@ -260,12 +291,8 @@ async def _leave(stream: trio.SocketStream) -> None:
             read_bytes += len(data)
 
 
-async def _write(
-    stream: trio.SocketStream | _Encrypted, http: h11.Connection, page: Page, *, is_head: bool
-) -> bool:
-    """Write a page; return False if it was not taken in time, or no answer can be given any more."""
-    if http.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
-        return False
+def _encode(http: h11.Connection, page: Page, *, is_head: bool) -> bytes:
+    """Return a page as it is sent."""
     headers = [
         ("Content-Type", page.content_type),
         ("Content-Length", str(len(page.body))),
@@ -279,7 +306,4 @@ async def _write(
     events: list[h11.Event] = [h11.Response(status_code=page.status, headers=headers)]
     if not is_head:
         events.append(h11.Data(data=page.body))
-    data = b"".join(http.send(event) or b"" for event in (*events, h11.EndOfMessage()))
-    with trio.move_on_after(WRITE_S) as scope:
-        await stream.send_all(data)
-    return not scope.cancelled_caught
+    return b"".join(http.send(event) or b"" for event in (*events, h11.EndOfMessage()))

@@ -22,10 +22,13 @@ import pysyncobj
 import trio
 
 from broker.namesrv.errors import KvUnavailableError, NameServerConfigError
+from broker.namesrv.journal_check import journal_problem
 from broker.namesrv.kv import check_limits
 from dledger_mq.net.address import Address
 
 _log = logging.getLogger(__name__)
+
+_JOURNAL: Final = "kv.journal"
 
 PASSWORD_CHARS_MIN: Final = 16
 COMMIT_TIMEOUT_S: Final = 5.0
@@ -123,6 +126,7 @@ class ReplicatedKv:
         self._coming: list[tuple[str, str, str]] = []
         try:
             group.folder.mkdir(parents=True, exist_ok=True)
+            _check_journal(group.folder / _JOURNAL)
             self._log = _open_log(group, self._values)
         except (OSError, ValueError) as error:
             # The library's own: an empty journal cannot be mapped, for one.
@@ -228,7 +232,7 @@ def _open_log(group: KvGroup, values: _Values) -> pysyncobj.SyncObj:
         [str(peer) for peer in group.peers],
         pysyncobj.SyncObjConf(
             password=group.password,
-            journalFile=str(group.folder / "kv.journal"),
+            journalFile=str(group.folder / _JOURNAL),
             fullDumpFile=str(group.folder / "kv.snapshot"),
             appendEntriesUseBatch=False,
             dynamicMembershipChange=False,
@@ -238,6 +242,21 @@ def _open_log(group: KvGroup, values: _Values) -> pysyncobj.SyncObj:
         ),
         consumers=[values],
     )
+
+
+def _check_journal(path: Path) -> None:
+    """Refuse a damaged journal: the library might begin an empty one in its place.
+
+    Raises:
+        NameServerConfigError: says what is wrong, and what to do.
+        OSError: it cannot be read.
+    """
+    problem = journal_problem(path)
+    if problem is not None:
+        raise NameServerConfigError(
+            f"{path} is damaged: {problem}. Nothing was changed. If a majority of the other name servers is whole, "
+            "move all that begins with kv. out of this folder: this one gets the values from them"
+        )
 
 
 def _check_free(address: Address) -> None:

@@ -8,7 +8,9 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Hashable
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from pathlib import Path
 from secrets import token_hex
 from time import perf_counter
 from typing import Final
@@ -31,6 +33,8 @@ from broker.namesrv.routes import RouteTable
 from broker.net.dead_peers import notice_dead_peer
 from broker.net.listener import Listener, ListenerLimits
 from broker.tls.keeper import TlsKeeper
+from dledger.errors import StoreLockedError
+from dledger.storage.lock import StoreLock
 from dledger.storage.posix import PosixDisk
 from dledger_mq.net.address import Address
 from dledger_mq.net.frame_socket import FrameSocket
@@ -48,6 +52,9 @@ from dledger_mq.remoting.header import (
 from dledger_mq.remoting.registrant import REGISTER_AGAIN
 
 _log = logging.getLogger(__name__)
+
+LOCK_NAME: Final = "kvConfig.lock"
+"""Beside what is locked: its folder may be that of a broker, too."""
 
 EXPIRY_INTERVAL_S = 5.0
 DEAD_AFTER_S = 15
@@ -105,6 +112,17 @@ class NameServer:
             NameServerConfigError: the address or the store cannot be used, or the group cannot be joined.
         """
         files, guard = _read_rules(self._config)
+        with _lock_store(self._config.folder):
+            await self._run(files, guard, task_status=task_status)
+
+    async def _run(
+        self,
+        files: RuleFiles | None,
+        guard: AccessGuard | None,
+        *,
+        task_status: trio.TaskStatus[Address],
+    ) -> None:
+        """Serve until cancelled; nobody else uses the store."""
         kv = _open_kv(self._config)
         try:
             sock = _bind(self._config.listen)
@@ -348,6 +366,24 @@ def _bind(address: Address, option: str = "--listen") -> socket.socket:
         ) from error
     notice_dead_peer(sock, after_s=DEAD_AFTER_S)
     return sock
+
+
+def _lock_store(folder: Path | None) -> AbstractContextManager[object]:
+    """Keep other name servers from a store: each would write over what the other has answered.
+
+    Raises:
+        NameServerConfigError: one uses it, or the lock cannot be taken.
+    """
+    if folder is None:
+        return nullcontext()
+    try:
+        return StoreLock(folder, LOCK_NAME)
+    except StoreLockedError as error:
+        raise NameServerConfigError(f"--store {folder}: {error}, another name server") from error
+    except OSError as error:
+        raise NameServerConfigError(
+            f"--store {folder}: the lock {LOCK_NAME} cannot be taken: {error.strerror or error}"
+        ) from error
 
 
 def _open_kv(config: NameServerConfig) -> KvStore:

@@ -223,6 +223,7 @@ class Broker:
                 if self._rule_files is not None:
                     nursery.start_soon(self._rule_files.watch, self._rules_changed)
                 nursery.start_soon(controller.services.pulls.turns.run)
+                nursery.start_soon(controller.services.pulls.looks.run)
                 nursery.start_soon(controller.services.pops.turns.run)
                 for alarm in self._deliveries:
                     nursery.start_soon(alarm.run)

@@ -143,6 +143,7 @@ class Services:
         self.ends = self._make_ends()
         self.pulls = self._make_pulls()
         self.pulls.loads.answered = self.pulls.turns.answered = outputs.flush
+        self.pulls.looks.answered = outputs.flush
         self.router.disk_waits.answered = outputs.flush
         self.delays = Delays(log, state, self.commits, self._log_ms)
         self.timers = self._make_timers()

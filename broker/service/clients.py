@@ -4,16 +4,20 @@ Every member of a consumer group must see the same list of members, or queues ar
 nobody (rules Q5, Q6). A client may be connected to any node, so each node keeps its own clients
 (`LocalClients`) and reports them to the leader; the leader joins the reports of all nodes (`ClientUnion`)
 and sends the union back. Pure: connections are numbers here, the time is an argument.
+
+What the clients of one connection keep is bounded, and so is what the connections keep together that have more than
+usual ones.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 import msgspec
 
+from broker.service.wait_room import ROOM_BYTES
 from dledger_mq.remoting.heartbeat import (
     ConsumeFromWhere,
     ConsumeType,
@@ -21,6 +25,17 @@ from dledger_mq.remoting.heartbeat import (
     MessageModel,
     Subscription,
 )
+
+USUAL_BYTES: Final = 64 * 1024
+"""A connection whose clients keep no more needs no room: some hundred subscriptions, where a usual client has few."""
+
+CONNECTION_BYTES_MAX: Final = ROOM_BYTES // 4
+"""The clients of one connection; those that keep more than usual ones have ROOM_BYTES together."""
+
+_CLIENT_BYTES: Final = 800
+_SUBSCRIPTION_BYTES: Final = 300
+_TAG_BYTES: Final = 64
+"""Of each, beside its texts, roughly."""
 
 CLIENT_EXPIRY_MS = 120_000
 """A client without a heartbeat for this long is gone (rule Q2)."""
@@ -48,6 +63,16 @@ class ConsumerClient(msgspec.Struct, frozen=True):
     consume_from_where: ConsumeFromWhere = ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET
     subscriptions: tuple[Subscription, ...] = ()
 
+    @property
+    def kept_bytes(self) -> int:
+        """Roughly what it keeps in memory."""
+        size_bytes = _CLIENT_BYTES + len(self.group) + len(self.client_id)
+        for each in self.subscriptions:
+            size_bytes += _SUBSCRIPTION_BYTES + len(each.topic) + len(each.expression)
+            size_bytes += len(each.expression_type)
+            size_bytes += sum(map(len, each.tags), _TAG_BYTES * len(each.tags))
+        return size_bytes
+
     def subscription(self, topic: str) -> Subscription | None:
         """Return its subscription of a topic, or None."""
         return next((item for item in self.subscriptions if item.topic == topic), None)
@@ -66,6 +91,11 @@ class ProducerClient(msgspec.Struct, frozen=True):
     language: str = "JAVA"
     version: int = 0
     address: str = ""
+
+    @property
+    def kept_bytes(self) -> int:
+        """Roughly what it keeps in memory."""
+        return _CLIENT_BYTES + len(self.group) + len(self.client_id)
 
 
 _C = TypeVar("_C", ConsumerClient, ProducerClient)
@@ -123,17 +153,20 @@ def newest_of_each(clients: Iterable[ConsumerClient]) -> dict[str, ConsumerClien
 
 @dataclass(slots=True)
 class _Live(Generic[_C]):
-    """A registration, the connection that it came on, and when it was last heard of."""
+    """A registration, the connection that it came on, when it was last heard of, and what it keeps."""
 
     client: _C
     connection: int
     seen_ms: int
+    kept_bytes: int
 
 
 class _Table(Generic[_C]):
     """Registrations by group and client id."""
 
     def __init__(self) -> None:
+        self.kept_bytes: dict[int, int] = {}
+        """What the registrations of each connection keep; connections without any are not here."""
         self._groups: dict[str, dict[str, _Live[_C]]] = {}
         self._keys_of: dict[int, set[tuple[str, str]]] = {}
         """Invariant: each registration is among the keys of its connection; a key may also stand at an earlier one."""
@@ -145,7 +178,10 @@ class _Table(Generic[_C]):
         if known is not None and known.connection == connection and known.client == client:
             known.seen_ms = now_ms
             return False
-        members[client.client_id] = _Live(client, connection, now_ms)
+        if known is not None:
+            self._count(known.connection, -known.kept_bytes)
+        members[client.client_id] = _Live(client, connection, now_ms, client.kept_bytes)
+        self._count(connection, client.kept_bytes)
         self._keys_of.setdefault(connection, set()).add((client.group, client.client_id))
         return True
 
@@ -155,6 +191,7 @@ class _Table(Generic[_C]):
         live = members.pop(client_id, None)
         if live is None:
             return False
+        self._count(live.connection, -live.kept_bytes)
         if not members:
             del self._groups[group]
         keys = self._keys_of[live.connection]
@@ -163,6 +200,18 @@ class _Table(Generic[_C]):
         )
         keys.remove((group, client_id))
         return True
+
+    def more_bytes(self, client: _C, connection: int) -> int:
+        """Return what a client would keep on a connection beyond what it keeps there now; may be less than 0."""
+        known = self._groups.get(client.group, {}).get(client.client_id)
+        is_here = known is not None and known.connection == connection
+        return client.kept_bytes - (known.kept_bytes if known is not None and is_here else 0)
+
+    def _count(self, connection: int, more_bytes: int) -> None:
+        kept_bytes = self.kept_bytes.pop(connection, 0) + more_bytes
+        assert kept_bytes >= 0, f"the clients of connection {connection} keep {kept_bytes} bytes"
+        if kept_bytes:
+            self.kept_bytes[connection] = kept_bytes
 
     def drop_connection(self, connection: int) -> list[str]:
         """Remove what came on a connection and did not move to another; return the groups."""
@@ -223,6 +272,28 @@ class LocalClients:
         self._consumers: _Table[ConsumerClient] = _Table()
         self._producers: _Table[ProducerClient] = _Table()
         self.changes = 0
+
+    def has_room(
+        self,
+        connection: int,
+        consumers: Iterable[ConsumerClient],
+        producers: Iterable[ProducerClient],
+    ) -> bool:
+        """Return whether a heartbeat may be taken in; one that makes its connection keep no more than before may."""
+        more_bytes = sum(self._consumers.more_bytes(each, connection) for each in consumers)
+        more_bytes += sum(self._producers.more_bytes(each, connection) for each in producers)
+        kept_bytes = self._kept_bytes(connection) + more_bytes
+        if more_bytes <= 0 or kept_bytes <= USUAL_BYTES:
+            return True
+        if kept_bytes > CONNECTION_BYTES_MAX:
+            return False
+        connections = {*self._consumers.kept_bytes, *self._producers.kept_bytes} - {connection}
+        others = (self._kept_bytes(each) for each in connections)
+        return kept_bytes + sum(each for each in others if each > USUAL_BYTES) <= ROOM_BYTES
+
+    def _kept_bytes(self, connection: int) -> int:
+        tables = self._consumers, self._producers
+        return sum(table.kept_bytes.get(connection, 0) for table in tables)
 
     def heartbeat(
         self,

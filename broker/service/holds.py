@@ -6,10 +6,11 @@ It knows when to look again, and at which pulls. It must not know what a pull as
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable, Mapping
 from typing import Generic, Protocol, TypeVar
 
 from broker.service.wait_room import WaitRoom
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import QueueId, QueueOffset
 
 HOLD_MS_MAX = 25_000
 """Clients give a pull 30 s in all; an answer must be on its way before that."""
@@ -30,10 +31,12 @@ class HeldPull(Protocol):
     Attributes:
         connection: its number, so that a closed one takes its pulls along.
         held_until_ms: when it is answered with what is there.
+        next_offset: the queue offset from which on it waits for messages.
         is_held: False once it was answered or dropped; it may linger in the heap.
     """
 
     held_until_ms: int
+    next_offset: QueueOffset
     is_held: bool
 
     @property
@@ -57,6 +60,15 @@ class HeldPull(Protocol):
         ...
 
 
+class GrowingQueue(Protocol):
+    """A queue to which messages come."""
+
+    @property
+    def max_offset(self) -> QueueOffset:
+        """The queue offset that the next message gets."""
+        ...
+
+
 P = TypeVar("P", bound=HeldPull)
 
 
@@ -67,7 +79,8 @@ class HeldPulls(Generic[P]):
         """Start without any; those that keep much share the room."""
         self._held_max = held_max
         self._room = WaitRoom() if room is None else room
-        self._by_queue: dict[tuple[str, QueueId], list[P]] = {}
+        self._by_queue: dict[tuple[bytes, QueueId], list[P]] = {}
+        """By topic, encoded as the fold has it: they are looked up there again and again."""
         self._by_connection: dict[int, set[P]] = {}
         self._heap: list[tuple[int, int, P]] = []
         self._counter = 0
@@ -80,20 +93,39 @@ class HeldPulls(Generic[P]):
             return False
         assert not pull.is_held, f"a pull on {pull.place} is held twice"
         pull.is_held = True
-        self._by_queue.setdefault(pull.place, []).append(pull)
+        self._by_queue.setdefault(_key_of(pull), []).append(pull)
         self._by_connection.setdefault(pull.connection, set()).add(pull)
         self._counter += 1
         heapq.heappush(self._heap, (pull.held_until_ms, self._counter, pull))
         self.count += 1
         return True
 
-    def waiting_on(self, topic: str, queue_id: QueueId) -> tuple[P, ...]:
-        """Return the pulls that wait for this queue, oldest first."""
-        return tuple(self._by_queue.get((topic, queue_id), ()))
-
-    def queues(self) -> list[tuple[str, QueueId]]:
+    def queues(self) -> list[tuple[bytes, QueueId]]:
         """Return the queues that pulls wait for."""
         return list(self._by_queue)
+
+    @property
+    def queue_count(self) -> int:
+        """The count of the queues that pulls wait for."""
+        return len(self._by_queue)
+
+    def reached(
+        self,
+        queues: Iterable[tuple[bytes, QueueId]],
+        ends: Mapping[tuple[bytes, QueueId], GrowingQueue],
+    ) -> list[P]:
+        """Return the pulls on some queues for which there are messages by now, those of a queue oldest first."""
+        found: list[P] = []
+        for key in queues:
+            end = ends.get(key)
+            if end is not None:
+                pulls = self._by_queue.get(key, ())
+                found += [pull for pull in pulls if end.max_offset > pull.next_offset]
+        return found
+
+    def all(self) -> list[P]:
+        """Return all pulls, those of a queue oldest first."""
+        return [pull for pulls in self._by_queue.values() for pull in pulls]
 
     def release(self, pull: P) -> None:
         """Forget a pull: it is being answered."""
@@ -105,7 +137,7 @@ class HeldPulls(Generic[P]):
         assert self.count >= 0, (
             f"{self.count} pulls are held after one on {pull.place} was released"
         )
-        key = pull.place
+        key = _key_of(pull)
         same_queue = self._by_queue[key]
         same_queue.remove(pull)
         if not same_queue:
@@ -129,3 +161,9 @@ class HeldPulls(Generic[P]):
         """Drop the pulls of a connection."""
         for pull in tuple(self._by_connection.get(connection, ())):
             self.release(pull)
+
+
+def _key_of(pull: HeldPull) -> tuple[bytes, QueueId]:
+    """Return the queue that a pull waits for, as the fold names it."""
+    topic, queue_id = pull.place
+    return topic.encode(), queue_id

@@ -20,8 +20,12 @@ LOCK_NAME = "lock"
 class StoreLock:
     """Holds `<store>/lock`. The file stays after release: removing it would race with another taker."""
 
-    def __init__(self, store_path: str | Path) -> None:
+    def __init__(self, store_path: str | Path, name: str = LOCK_NAME) -> None:
         """Take the lock at once; the store's folder is created when missing.
+
+        Args:
+            store_path: the folder.
+            name: of the file, where something else in the same folder may have a lock of its own.
 
         Raises:
             StoreLockedError: names the file and the process that holds it.
@@ -29,7 +33,7 @@ class StoreLock:
         """
         folder = Path(store_path).absolute()
         make_durable_folder(folder)
-        self.path = str(folder / LOCK_NAME)
+        self.path = str(folder / name)
         self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
         try:
             self._take()

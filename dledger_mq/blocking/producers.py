@@ -64,10 +64,12 @@ class Producer(Runner[producer.Producer]):
         """Hand one message over and return at once, or when there is room for it.
 
         Messages leave in the order of the calls. The future ends with the result, or with the error that
-        `send` would have raised; its callbacks run in the client's thread and must not block.
+        `send` would have raised; its callbacks run in the client's thread and must not block. One may call this
+        method: the future that ended has made room for one message. Where other threads took that, it raises.
 
         Raises:
             ClientClosedError: not open.
+            ClientUsageError: no room, and called in a future's callback, which cannot wait.
         """
         self.check_open()
         assert self._outbox is not None, "an open producer has one"

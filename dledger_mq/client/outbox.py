@@ -1,7 +1,8 @@
 """Messages on their way from other threads to a producer that runs in a loop of its own; one future each.
 
 They are handed over in the order of the calls, and so leave in that order: one that has to wait for its
-route holds up those after it. A caller that hands over more than the bound waits.
+route holds up those after it. A caller that hands over more than the bound waits, unless it is in the producer's own
+thread, as the callbacks of futures are: that one would wait for itself.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from contextlib import suppress
 import anyio
 
 from dledger_mq.client.arguments import check_seconds
-from dledger_mq.client.errors import ClientClosedError
+from dledger_mq.client.errors import ClientClosedError, ClientUsageError
 from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.messages import Message, SendResult
 from dledger_mq.client.producer import Producer
@@ -42,6 +43,8 @@ class Outbox:
         self._wake = wake
         self._letters: deque[tuple[Letter, Future[SendResult]]] = deque()
         self._room = threading.BoundedSemaphore(pending_max)
+        self._pending_max = pending_max
+        self._thread_id: int | None = None  # of the producer's loop, once it runs
         self._arrived = anyio.Event()
         self._unended = 0
         self._full_s = 0.0  # so long the producer had no room
@@ -53,8 +56,14 @@ class Outbox:
 
         Raises:
             ClientClosedError: the producer is being left.
+            ClientUsageError: in the producer's own thread, while too many have not ended.
         """
-        self._room.acquire()
+        is_own_thread = threading.get_ident() == self._thread_id
+        if not self._room.acquire(blocking=not is_own_thread):
+            raise ClientUsageError(
+                f"{self._pending_max} messages have not ended, and in a future's callback send_async cannot wait: they "
+                "end in the same thread. The message was not handed over; do it in another thread"
+            )
         future: Future[SendResult] = Future()
         future.add_done_callback(lambda _: self._room.release())
         self._letters.append(((message, choices, self._time()), future))
@@ -72,6 +81,7 @@ class Outbox:
 
     async def run(self) -> None:
         """Submit letters as they come until cancelled; those left then were not sent."""
+        self._thread_id = threading.get_ident()
         try:
             while True:
                 while self._letters:

@@ -6,6 +6,7 @@ time each of them has. It must not know what is asked, nor whom.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
@@ -13,6 +14,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from dledger_mq.client.errors import ClientClosedError, ClientError
+
+log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
@@ -23,7 +26,7 @@ class _Answer(Generic[_T]):
     def __init__(self) -> None:
         self.ended = anyio.Event()
         self.values: list[_T] = []
-        self.failure: ClientError = ClientClosedError("the client was left")
+        self.failure: Exception = ClientClosedError("the client was left")
 
 
 class SharedAnswers(Generic[_T]):
@@ -31,7 +34,7 @@ class SharedAnswers(Generic[_T]):
 
     Args:
         nursery: the questions run there; they end with it.
-        ask: takes a key; returns the answer, in a time that it bounds itself, or raises ClientError.
+        ask: takes a key; returns the answer, in a time that it bounds itself, or raises.
     """
 
     def __init__(self, nursery: TaskGroup, ask: Callable[[str], Awaitable[_T]]) -> None:
@@ -61,6 +64,10 @@ class SharedAnswers(Generic[_T]):
         try:
             answer.values.append(await self._ask(key))
         except ClientError as error:
+            answer.failure = error
+        except Exception as error:
+            # A mistake, here or in a hook. It ends what was asked for, perhaps by nobody any more, and not the client.
+            log.exception("the question %s ended with an error that none may end with", key)
             answer.failure = error
         finally:
             del self._under_way[key]

@@ -234,6 +234,7 @@ OF_THE_MACHINE = {"dledger.storage.lock", "dledger.storage.posix", "dledger.stor
 SHELL_OF_THE_SERVER = {
     "broker.server.deliveries.deliveries",
     "broker.server.handlers.client_exchange",
+    "broker.server.handlers.held_looks",
     "broker.server.handlers.members",
     "broker.server.handlers.pull_turns",
     "broker.server.links.link",

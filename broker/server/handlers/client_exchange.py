@@ -1,6 +1,8 @@
 """The exchange that gives all nodes of a group the same list of live clients (docs/formats/broker_link.md).
 
-Each node sends its own clients to the leader; the leader joins them and returns the union.
+Each node sends its own clients to the leader; the leader joins them and returns the union. What does not fit a frame is
+not exchanged, and that is logged: the clients of each node go on there, and those of other nodes are as they were last
+known.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from broker.server.requests.origin import ClientOrigin, Outputs, answer
 from broker.service.catalog import Creation
 from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
 from dledger import NO_INDEX, DLedgerError, LogServer, Role
-from dledger_mq.remoting.errors import BodyError
+from dledger_mq.remoting.errors import BodyError, FrameError
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request
 
 _log = logging.getLogger(__name__)
@@ -219,7 +221,11 @@ class ClientExchange:
         by_node = None
         if sync.union != version:
             by_node = {node: list(clients) for node, clients in self.union.by_node().items()}
-        answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
+        try:
+            answer(link, opaque, 0, body=_encode(SyncReply(is_known, version, by_node)))
+        except FrameError as error:
+            _log.warning("%s is not told of the clients of all nodes: %s", sync.node, error)
+            answer(link, opaque, 0, body=_encode(SyncReply(is_known, sync.union, None)))
 
     async def run(self) -> None:
         """Send this node's clients to the leader: at each change, and every second as a sign of life."""
@@ -252,7 +258,7 @@ class ClientExchange:
         """Report this node's clients to the leader, None: as they were; return the waiter for its answer.
 
         Returns:
-            None if there is no leader to ask, or too much waits for its answers.
+            None if there is no leader to ask, too much waits for its answers, or the clients do not fit a frame.
         """
         body = _encode(
             SyncRequest(
@@ -265,9 +271,13 @@ class ClientExchange:
             )
         )
         waiter = _SyncWaiter(self._local.changes)
-        asked = self._link.ask(
-            PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
-        )
+        try:
+            asked = self._link.ask(
+                PrivateCode.SYNC_CLIENTS, waiter, ext={}, body=body, timeout_ms=SYNC_TIMEOUT_MS
+            )
+        except FrameError as error:
+            _log.warning("the leader is not told of the clients that are connected here: %s", error)
+            return None
         return waiter if asked else None
 
     def _readable_position(self) -> int:

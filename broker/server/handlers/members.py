@@ -17,6 +17,7 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.server.requests.questions import Question
 from broker.server.requests.request import Handler, PendingRequest, Where
+from broker.server.requests.short_waits import ShortWaits
 from broker.service.catalog import NOTHING_NEW, Catalog, Creation, group_for_use, special_topic
 from broker.service.clients import (
     ConsumerClient,
@@ -87,8 +88,7 @@ class Members:
         self._beaten = beaten
         self.auto_create_groups = auto_create_groups
         self._judge = judge
-        self._tasks_max = tasks_max
-        self._tasks = 0
+        self._waiting = ShortWaits("with a heartbeat", tasks_max)
         self._turn = 0
         self._now_ms = now_ms
         self._origins: dict[int, ClientOrigin] = {}
@@ -148,6 +148,12 @@ class Members:
             if not isinstance(self._group(client.group), Refusal)
         ]
         producers = producers_of(beat, **who)  # type: ignore[arg-type]  # who mixes str and int
+        if not self.local.has_room(origin.number, consumers, producers):
+            remark = (
+                "[OVERLOAD]system busy: the clients of this connection, or of all, keep too much"
+            )
+            request.refuse(ResponseCode.SYSTEM_BUSY, f"{remark}; the heartbeat is not taken in")
+            return
         self._origins[origin.number] = origin
         self._beaten(origin, beat.client_id)
         changed = self.local.heartbeat(origin.number, consumers, producers, self._now_ms())
@@ -156,8 +162,7 @@ class Members:
         if self._commits.is_full:
             creation = NOTHING_NEW  # the next heartbeat creates them
         must_wait = creation or (changed and not self._log.is_serving)
-        if must_wait and self._tasks < self._tasks_max:
-            self._tasks += 1
+        if must_wait and self._waiting.enter(request):
             self._nursery.start_soon(self._finish_heartbeat, request, creation)
         else:
             request.answer(ResponseCode.SUCCESS)
@@ -175,7 +180,7 @@ class Members:
             at = request.origin.address
             _log.info("the groups of a client at %s are not created yet: %s", at, error)
         finally:
-            self._tasks -= 1
+            self._waiting.leave(request)
         request.answer(ResponseCode.SUCCESS)
         self._outputs.flush()
 

@@ -10,10 +10,11 @@ stands in docs/adding-a-code.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from broker.server.handlers.held_looks import HeldLooks
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_answers import PullAnswers
 from broker.server.handlers.pull_loads import PullLoads
@@ -32,7 +33,7 @@ from broker.service.wait_room import WaitRoom
 from broker.store.not_in_memory import NotInMemoryError
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
-from dledger_mq.message.numbers import QueueOffset
+from dledger_mq.message.numbers import QueueId, QueueOffset
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.requests import PULL_COMMIT_OFFSET, PULL_SUSPEND, PullFields, PullRequest
 
@@ -59,6 +60,7 @@ class Pulls:
         counts: of those that were answered.
         loads: those that wait for the disk.
         turns: those that wait for the next turn of the loop.
+        looks: at the queues of those that are held.
         moved_to: returns where a client has to go that does not follow its group's reset; None: nowhere.
     """
 
@@ -106,6 +108,7 @@ class Pulls:
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
         self.turns = PullTurns(self._begin)
+        self.looks = HeldLooks(self._held.queues, lambda: self._held.queue_count, self._look_at)
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
         self.long_polling = long_polling
@@ -113,8 +116,7 @@ class Pulls:
         self._commit_offset = commit_offset
         self._put_off: list[Pull] = []
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
-        self._is_ending = False
-        self._topics_version = state.topics.version
+        self._is_ending, self._topics_version = False, state.topics.version
         points.watch_answers(self._sent_away.forget)
 
     @property
@@ -330,39 +332,35 @@ class Pulls:
     def applied(self) -> None:
         """Answer the held pulls that now find something, since entries were applied."""
         self.turns.note_new()
-        held = self._held
-        if not held.count:
+        if not self._held.count:
             return
         if self._topics_version != self._state.topics.version:
             self._topics_version = self._state.topics.version
             self._look_at_deleted()
-        by_key = self._state.queues.by_key
-        for topic, queue_id in held.queues():
-            queue = by_key.get((topic.encode(), queue_id))
-            if queue is None:
-                continue
-            for pull in held.waiting_on(topic, queue_id):
-                if queue.max_offset > pull.next_offset:
-                    self._look_again(pull)
+        self.looks.look()
+
+    def _look_at(self, queues: Sequence[tuple[bytes, QueueId]]) -> None:
+        """Answer the pulls on some queues for which there is something."""
+        for pull in self._held.reached(queues, self._state.queues.by_key):
+            self._look_again(pull)
 
     def _look_at_deleted(self) -> None:
         """Begin the pulls anew that wait where nothing will come: their topic was deleted, perhaps made again.
 
         A new topic's queue begins at 0, below what they wait for.
         """
-        for topic, queue_id in self._held.queues():
+        for pull in self._held.all():
+            topic, queue_id = pull.place
             queue = self._state.queues.by_key.get((topic.encode(), queue_id))
             end = queue.max_offset if queue is not None else 0
-            for pull in self._held.waiting_on(topic, queue_id):
-                if pull.next_offset > end or topic not in self._state.topics:
-                    self._held.release(pull)
-                    self._check_anew(pull)
+            if pull.next_offset > end or topic not in self._state.topics:
+                self._held.release(pull)
+                self._check_anew(pull)
 
     def look_at_all(self) -> None:
         """Read all held pulls again: in its new role the node may judge them otherwise."""
-        for topic, queue_id in self._held.queues():
-            for pull in self._held.waiting_on(topic, queue_id):
-                self._look_again(pull)
+        for pull in self._held.all():
+            self._look_again(pull)
 
     def leave(self) -> bool:
         """Send readers of backlogs to the leader from now on; return True if some may be here."""
@@ -417,6 +415,8 @@ class Pulls:
 
     def _look_again(self, pull: Pull) -> None:
         """Answer a held pull that finds something now; drop one whose client is gone."""
+        if not pull.is_held:
+            return  # since what was done for another one
         if pull.is_closed:
             self._held.release(pull)
             return

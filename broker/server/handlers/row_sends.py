@@ -106,7 +106,9 @@ class RowSends:
         self._flying_count += len(fresh)
         self._new_topics.note(plan)
         self._commits.wait(
-            place, OnCommit(partial(self._committed, flight), partial(self._failed, flight))
+            place,
+            OnCommit(partial(self._committed, flight), partial(self._failed, flight)),
+            request.kept_bytes,
         )
 
     def _ahead_of(self, rows: Rows) -> _Flight | None:

@@ -24,6 +24,7 @@ from broker.server.requests.commits import Commits, RecordRun
 from broker.server.requests.origin import Origin
 from broker.server.requests.request import HOLD_MS, Command
 from broker.service.send import KEPT_FLAGS, SendRules
+from broker.service.wait_room import FREE_BYTES
 from broker.store.entry_bodies import QueueEnd, StagedMessage
 from broker.store.parse import KEY, PHYSICAL_OFFSET, QUEUE_OFFSET
 from broker.store.staging import StagedEntry
@@ -176,7 +177,8 @@ class SendLane:
     ) -> tuple[int, Command | None]:
         """Add plain sends to a burst, up to the first that is not; runs per message.
 
-        The checks are those of `SendRules.decide` that a plain send can fail, and that of `Commits.is_full`.
+        The checks are those of `SendRules.decide` that a plain send can fail, and that of `Commits.is_full`. What a
+        burst keeps beside its records is not counted, so a send with a long header goes the ordinary way.
         """
         rules, known, count = self._rules, self._known, len(frames)
         read, recent, ahead = rules.plain_properties, known.recent_keys, known.ahead
@@ -190,7 +192,7 @@ class SendLane:
             at_queue = fields.topic, fields.queue_id
             queue = queues.get(at_queue) or queues.setdefault(at_queue, self._queue(*at_queue))
             has_room = len(keys) < count_room and size_bytes < bytes_room
-            is_sized = 0 < len(body) <= body_bytes_max
+            is_sized = 0 < len(body) <= body_bytes_max and len(frames[at].header) <= FREE_BYTES
             if queue is None or not has_room or not is_sized or _asks_for_more(fields):
                 break
             try:

@@ -173,7 +173,7 @@ class Sends:
                 known.enter(send)
             if plan.creation is not NOTHING_NEW:
                 self._new_topics.note(plan)
-            self._commits.wait(place, send)
+            self._commits.wait(place, send, send.kept_bytes)
 
     def _single_out(self, burst: Burst, at: int) -> SendOperation:
         """Make of a send that was staged in a burst what `send` would have made of it."""

@@ -8,6 +8,7 @@ stored only while the last that was stored of it was given up, too: after a comm
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -131,11 +132,19 @@ class TransactionResumes:
                 request.refuse(ResponseCode.SYSTEM_ERROR, problem)
                 return
             case _CountAnew(queue_offset):
-                self._commits.stage_control(ResumeTransaction(queue_offset, self._now_ms()))
+                record = ResumeTransaction(queue_offset, self._now_ms())
+                self._answer_when_committed(request, self._commits.stage_control(record))
             case _StoreAgain(asked, is_on_its_way):
-                if not is_on_its_way:
-                    self._store_again(message, asked)
-        self._router.when_staged_committed(request, lambda: request.answer(ResponseCode.SUCCESS))
+                if is_on_its_way:
+                    answer = partial(request.answer, ResponseCode.SUCCESS)
+                    self._router.when_staged_committed(request, answer)
+                else:
+                    self._answer_when_committed(request, self._store_again(message, asked))
+
+    def _answer_when_committed(self, request: PendingRequest, place: int) -> None:
+        self._router.when_committed(
+            request, place, lambda _staged, _place: request.answer(ResponseCode.SUCCESS)
+        )
 
     def _decide(self, message: StoredMessage) -> _CountAnew | _StoreAgain | _Ended | None:
         """Decide how the checks of a message begin anew; None if there is nothing to check."""
@@ -182,8 +191,11 @@ class TransactionResumes:
                 return self._transactions().verdict(QueueOffset(record.queue_offset))
         return None
 
-    def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> None:
-        """Stage the half message anew; until that is decided, a second request for the same one stores nothing."""
+    def _store_again(self, message: StoredMessage, asked: RequestedMessage) -> int:
+        """Stage the half message anew, and return its place.
+
+        Until that is decided, a second request for the same one stores nothing.
+        """
         place = self._commits.staging.stage(
             _HALF,
             QueueId(0),
@@ -203,3 +215,4 @@ class TransactionResumes:
                 lambda _error: self._storing.discard(asked),
             ),
         )
+        return place

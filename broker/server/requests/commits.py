@@ -29,6 +29,7 @@ from typing import NamedTuple, Protocol
 
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
+from broker.service.wait_room import FREE_BYTES, ROOM_BYTES
 from broker.store.control import Command, DeleteGroup, DeleteTopic, PutGroup, PutTopic
 from broker.store.staging import StagedEntry, Staging
 from dledger import Committed, DLedgerError, Failed, LogServer, RefusedError
@@ -37,6 +38,9 @@ _log = logging.getLogger(__name__)
 
 INFLIGHT_MAX = 2
 """Entries on their way: 1 costs 20 % of throughput, more than 2 gains nothing (docs/adr/0005)."""
+
+KEPT_BYTES_MAX = ROOM_BYTES
+"""Bytes that large requests keep while they wait here, beside what was staged for them."""
 
 ENTRY_BYTES_MAX = 1024 * 1024
 """Bytes of an entry with more than one unit: what is sent, verified and read back in one piece (docs/adr/0183)."""
@@ -109,9 +113,10 @@ class _DeletionNote(NamedTuple):
         self.decided(self.name)
 
 
-_Waiting = tuple[int, Waiter, int, int]
-"""Place, waiter, and the end of the waiter's unit: count and bytes of all that was staged up to there. All three
-are counted from `Commits._taken_count` and `_taken_bytes` 0 on. A plain tuple, since one is made for each send."""
+_Waiting = tuple[int, Waiter, int, int, int]
+"""Place, waiter, the end of the waiter's unit (count and bytes of all that was staged up to there), and the bytes that
+its request keeps if these are many. The first ones are counted from `Commits._taken_count` and `_taken_bytes` 0 on. A
+plain tuple, since one is made for each send."""
 
 
 @dataclass(slots=True, eq=False)
@@ -174,6 +179,8 @@ class Commits:
         self._flying_bytes = 0
         self._taken_count = 0
         self._taken_bytes = 0
+        self._kept_bytes = 0
+        """Invariant: the sum of what those keep who wait."""
         self._has_late = False
         self._entry_bytes_max = entry_bytes_max
         self.staging = staging
@@ -189,6 +196,8 @@ class Commits:
     @property
     def room(self) -> tuple[int, int]:
         """The count and the bytes that may be staged until `is_full`; the last one may pass the bytes."""
+        if self._kept_bytes >= KEPT_BYTES_MAX:
+            return 0, 0
         staging = self.staging
         return (
             self._count_max - staging.staged_count - self._flying_count,
@@ -240,8 +249,16 @@ class Commits:
             self._creations.append((self._taken_count + place, creation))
         return place
 
-    def wait(self, place: int, waiter: Waiter) -> None:
-        """Notify `waiter` of the outcome of the record at `place`, and end the unit that it belongs to."""
+    def wait(self, place: int, waiter: Waiter, kept_bytes: int = 0) -> None:
+        """Notify `waiter` of the outcome of the record at `place`, and end the unit that it belongs to.
+
+        Args:
+            place: of the record, among those that are staged.
+            waiter: is notified once.
+            kept_bytes: what its request keeps until then; usual ones keep at most FREE_BYTES, which count as nothing.
+        """
+        kept_bytes = kept_bytes if kept_bytes > FREE_BYTES else 0
+        self._kept_bytes += kept_bytes
         staging = self.staging
         count = staging.staged_count
         assert 0 <= place < count, f"nothing is staged at place {place}, only {count} records are"
@@ -254,6 +271,7 @@ class Commits:
                 waiter,
                 self._taken_count + count,
                 self._taken_bytes + staging.staged_bytes,
+                kept_bytes,
             )
         )
         self.wanted()
@@ -267,7 +285,7 @@ class Commits:
             assert self._flights, (
                 "nothing is staged or in flight, so nobody would notify the waiter"
             )
-            self._flights[-1].waiters.append((self._flights[-1].first - 1, waiter, 0, 0))
+            self._flights[-1].waiters.append((self._flights[-1].first - 1, waiter, 0, 0, 0))
 
     def flush(self) -> None:
         """Propose what is staged, as one entry if it fits one, unless enough is in flight."""
@@ -316,7 +334,7 @@ class Commits:
         limit = self._taken_bytes + self._entry_bytes_max
         fitting = bisect_right(waiters, limit, key=lambda each: each[3])
         fitting += self._divide(fitting, limit)
-        _, _, end, end_bytes = waiters[max(fitting - 1, 0)]
+        _, _, end, end_bytes, _ = waiters[max(fitting - 1, 0)]
         count = end - self._taken_count
         assert 0 < count <= staging.staged_count, f"{count} of {staging.staged_count} are taken"
         if count == staging.staged_count:  # one unit, or nobody waits for the rest
@@ -337,7 +355,7 @@ class Commits:
         """
         if at == len(self._waiters) or not isinstance(run := self._waiters[at][1], RecordRun):
             return 0
-        place, _, end, end_bytes = self._waiters[at]
+        place, _, end, end_bytes, kept_bytes = self._waiters[at]
         size_bytes = run.ends[-1]
         fitting = bisect_right(run.ends, limit_bytes - (end_bytes - size_bytes))
         count = fitting or int(at == 0)
@@ -347,8 +365,8 @@ class Commits:
         rest = run.divide(count)
         assert rest.ends[-1] == end_bytes - middle_bytes, f"a run lost bytes: {rest.ends[-1]}"
         self._waiters[at : at + 1] = [
-            (place, run, middle, middle_bytes),
-            (middle, rest, end, end_bytes),
+            (place, run, middle, middle_bytes, 0),
+            (middle, rest, end, end_bytes, kept_bytes),
         ]
         return 1
 
@@ -401,7 +419,8 @@ class Commits:
             f"{self._flying_count} records of {self._flying_bytes} bytes are in flight"
         )
         if isinstance(outcome, Committed):
-            for place, waiter, _, _ in self._deletions_first(flight.waiters):
+            self._forget_kept(flight.waiters)
+            for place, waiter, *_ in self._deletions_first(flight.waiters):
                 waiter.committed(flight.staged, place - flight.first)
         else:
             self._fail(flight.waiters, outcome.error)
@@ -418,8 +437,15 @@ class Commits:
                 len(each[1].ends) if isinstance(each[1], RecordRun) else 1 for each in waiters
             )
             _log.info("%d requests were not confirmed: %s", count, error)
-        for _, waiter, _, _ in self._deletions_first(waiters):
+        self._forget_kept(waiters)
+        for _, waiter, *_ in self._deletions_first(waiters):
             waiter.failed(error)
+
+    def _forget_kept(self, waiters: list[_Waiting]) -> None:
+        """Count what requests kept no more, since they wait no longer."""
+        if self._kept_bytes:
+            self._kept_bytes -= sum(each[4] for each in waiters)
+            assert self._kept_bytes >= 0, f"requests that wait keep {self._kept_bytes} bytes"
 
     def _deletions_first(self, waiters: list[_Waiting]) -> list[_Waiting]:
         """Return these in their order, but that of deletions first: whoever goes on finds the tables as they are."""

@@ -1,4 +1,8 @@
-"""Linearizable reads: an act that runs when this node is confirmed as the leader and has applied enough."""
+"""Linearizable reads: an act that runs when this node is confirmed as the leader and has applied enough.
+
+How many may wait is for those who read to bound (router.py, read_points.py): they know what each keeps, and what
+becomes of one for which there is no room.
+"""
 
 from __future__ import annotations
 

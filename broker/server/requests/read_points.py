@@ -73,7 +73,7 @@ class ReadPoints:
         self._ahead: list[_Ahead] = []
         self._answer_watchers: list[Callable[[], None]] = []
         self._count = 0
-        """Invariant: 0 <= count <= waiting_max; the reads that wait at a node that does not lead."""
+        """Invariant: 0 <= count <= waiting_max; the reads that wait, whether this node leads or not."""
 
     def watch_answers(self, callback: Callable[[], None]) -> None:
         """Call back whenever a leader has said how far it is."""
@@ -86,13 +86,17 @@ class ReadPoints:
 
     def read(self, act: Callable[[], None], failed: Callable[[NotConfirmed], None]) -> None:
         """Run `act` once this node is confirmed to have applied enough; or `failed`, which must not come back here."""
-        if self._log.is_serving:
-            self._linear.read(act, lambda error: failed(NotConfirmed(str(error), has_leader=False)))
-        elif self._count >= self._waiting_max:
+        if self._count >= self._waiting_max:
             reason = f"{self._count} reads wait for the leader already"
             failed(NotConfirmed(reason, has_leader=True))
+            return
+        self._count += 1
+        if self._log.is_serving:
+            read = _Read(act, failed)
+            self._linear.read(
+                lambda: self._run([read]), lambda error: self._fail([read], str(error))
+            )
         else:
-            self._count += 1
             self._unasked.append(_Read(act, failed))
             self._ask()
 
@@ -145,9 +149,7 @@ class ReadPoints:
         ready = [each for each in self._ahead if each.index <= index]
         self._ahead = [each for each in self._ahead if each.index > index]
         for each in ready:
-            self._count -= len(each.reads)
-            for read in each.reads:
-                read.act()
+            self._run(each.reads)
 
     def expire(self, now_ms: int) -> None:
         """Fail the reads for which this node has not applied enough in time."""
@@ -156,6 +158,12 @@ class ReadPoints:
         for each in late:
             reason = f"{self._log.node_id} has yet to apply entry {each.index}"
             self._fail(each.reads, reason, has_leader=True)
+
+    def _run(self, reads: list[_Read]) -> None:
+        self._count -= len(reads)
+        assert self._count >= 0, f"{self._count} reads wait after {len(reads)} were confirmed"
+        for read in reads:
+            read.act()
 
     def _fail(self, reads: list[_Read], reason: str, *, has_leader: bool = False) -> None:
         self._count -= len(reads)

@@ -33,6 +33,7 @@ from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.disk_waits import DiskWaits
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.request import HOLD_MS, PendingRequest
+from broker.server.requests.short_waits import ShortWaits
 from broker.service.conclusions import AskNext, RequestKind, unanswered, unconfirmed
 from broker.service.refusal import Refusal
 from broker.service.wait_room import WaitRoom
@@ -83,7 +84,7 @@ class Router:
             link: to the leader, while that is another node.
             linear: confirms that this node still leads.
             commits: what was staged and is not committed.
-            waiting_max: requests that wait for a leader; more are refused as busy.
+            waiting_max: requests of each kind of wait; more are refused as busy.
             now_ms: a clock that never goes back.
         """
         self._log = log
@@ -94,6 +95,8 @@ class Router:
         self._now_ms = now_ms
         self._waiting: deque[PendingRequest] = deque()
         self._room = WaitRoom()  # for these
+        self._confirming = ShortWaits("to have it confirmed who leads", waiting_max)
+        self._behind_staged = ShortWaits("for what is on its way", waiting_max)
         self._delivered: list[str] = []
         self.passed_on_ms: int | None = None
         self.disk_waits = DiskWaits[PendingRequest](
@@ -156,11 +159,22 @@ class Router:
         self._fail(request, ResponseCode.SERVICE_NOT_AVAILABLE, text)
 
     def when_confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
-        """Run `act`, which answers, once it is confirmed that this node leads; else park for the next leader."""
-        self._linear.read(partial(self._confirmed, request, act), partial(self._park_for, request))
+        """Run `act`, which answers, once it is confirmed that this node leads; else park for the next leader.
+
+        Nothing may have been done for the request: it is refused as busy where too much waits.
+        """
+        if self._may_wait(request, self._confirming):
+            self._linear.read(
+                partial(self._confirmed, request, act), partial(self._not_confirmed, request)
+            )
+
+    def _not_confirmed(self, request: PendingRequest, error: DLedgerError) -> None:
+        self._confirming.leave(request)
+        self._park_for(request, error)
 
     def _confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act` unless nobody waits for it."""
+        self._confirming.leave(request)
         if not request.is_abandoned:
             self.attempt(request, act)
 
@@ -180,11 +194,11 @@ class Router:
             waiter = OnCommit(act, partial(self.unconfirmed, request))
         else:
             waiter = OnCommit(
-                partial(_committed, ended, act), partial(self._unconfirmed, ended, request)
+                partial(_committed, ended, act), partial(self._not_committed, ended, request)
             )
-        self._commits.wait(place, waiter)
+        self._commits.wait(place, waiter, request.kept_bytes)
 
-    def _unconfirmed(
+    def _not_committed(
         self,
         ended: Callable[[DLedgerError | None], None],
         request: PendingRequest,
@@ -195,16 +209,33 @@ class Router:
         self.unconfirmed(request, error)
 
     def when_staged_committed(self, request: PendingRequest, act: Callable[[], None]) -> None:
-        """Run `act` once all is applied that is staged or in flight now; there must be something."""
-        self._commits.wait_for_staged(
-            OnCommit(
-                lambda _staged, _place: self._again(request, act),
-                partial(self.unconfirmed, request),
+        """Run `act` once all is applied that is staged or in flight now; there must be something.
+
+        Nothing of that may be of this request: it is refused as busy where too much waits.
+        """
+        if self._may_wait(request, self._behind_staged):
+            self._commits.wait_for_staged(
+                OnCommit(
+                    lambda _staged, _place: self._again(request, act),
+                    partial(self._staged_failed, request),
+                )
             )
-        )
+
+    def _staged_failed(self, request: PendingRequest, error: DLedgerError) -> None:
+        self._behind_staged.leave(request)
+        self.unconfirmed(request, error)
+
+    def _may_wait(self, request: PendingRequest, waits: ShortWaits) -> bool:
+        """Let a request wait, or refuse it if too much does."""
+        if waits.enter(request):
+            return True
+        remark = f"[OVERLOAD]system busy: {waits.describe()}"
+        self._fail(request, ResponseCode.SYSTEM_BUSY, remark)
+        return False
 
     def _again(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act`; an entry that cannot be read now counts as one that is not confirmed."""
+        self._behind_staged.leave(request)
         try:
             act()
         except EntryDamagedError as error:  # nothing was done

@@ -80,6 +80,11 @@ def test_a_journal_that_cannot_be_used_is_told_of_in_a_sentence(tmp_path: Path) 
     (tmp_path / "0" / "kv.journal").touch()
     with pytest.raises(NameServerConfigError, match=r"journal .* cannot be used: cannot mmap an"):
         member(addresses, 0, tmp_path)
+    (tmp_path / "0" / "kv.journal").write_bytes(
+        bytes(2000)
+    )  # of which the library would begin anew
+    with pytest.raises(NameServerConfigError, match=r"kv.journal is damaged: it begins with b"):
+        member(addresses, 0, tmp_path)
     (tmp_path / "1").touch()
     with pytest.raises(NameServerConfigError, match=r"journal .* cannot be used: .*File exists"):
         member(addresses, 1, tmp_path)

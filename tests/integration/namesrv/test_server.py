@@ -16,6 +16,7 @@ import pytest
 import trio
 
 from broker.namesrv.config import NameServerConfig
+from broker.namesrv.errors import NameServerConfigError
 from broker.namesrv.kv import LocalKv
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.server import NameServer
@@ -237,6 +238,10 @@ async def test_configuration_values(tmp_path: Path) -> None:
         )
         assert (await client.register()).body == b'{"table":{"TopicA":"broker-a:4"}}'
         assert (await client.call(100, key)).code == 1
+        with pytest.raises(
+            NameServerConfigError, match=r"the store is in use by process \d+, another"
+        ):
+            await NameServer(config).run()
     async with server_and_clients(config=config) as (client,):
         assert (await client.call(101, key)).ext == {"value": "broker-a:4"}
         assert (await client.call(102, key)).code == 0

@@ -107,6 +107,32 @@ async def test_futures_keep_the_order_of_the_calls_and_end_as_sends_do(group: Fa
     assert len(group.messages("T")) == 50
 
 
+async def test_a_callback_hands_over_the_next_message_and_never_waits_for_itself(
+    group: FakeGroup,
+) -> None:
+    """It once waited for room that only its own thread makes, and with it everything else of the client."""
+    told: queues.Queue[object] = queues.Queue()
+
+    def work() -> None:
+        with Producer(group.namesrv, "g", pending_max=2) as producer:
+
+            def go_on(_ended: object) -> None:
+                for number in range(3):
+                    try:
+                        told.put(producer.send_async(Message("T", b"%d" % number)))
+                    except ClientUsageError as error:
+                        told.put(error)
+
+            producer.send_async(Message("T", b"first")).add_done_callback(go_on)
+            ended = [told.get(timeout=30) for _ in range(3)]
+            assert [isinstance(one, ClientUsageError) for one in ended] == [False, False, True]
+            assert "2 messages have not ended" in str(ended[2])
+            producer.flush()
+
+    await trio.to_thread.run_sync(work)
+    assert sorted(each.body for each in group.messages("T")) == [b"0", b"1", b"first"]
+
+
 async def test_calls_are_let_in_when_there_is_an_outbox_for_them(
     group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -288,3 +288,19 @@ async def test_a_route_that_comes_while_a_template_is_asked_for_is_kept(
     assert await world.client.publish_queues("T") == (MessageQueue("T", "b", 0),)
     world.now += TEMPLATE_REFRESH_S + 1
     assert await world.client.publish_queues("T") == (MessageQueue("T", "b", 0),)
+
+
+async def test_a_mistake_in_what_a_change_calls_ends_the_question_and_not_the_client(
+    world: ScriptedNameServer,
+) -> None:
+    world.routes["T"] = route(A)
+    mistakes = [ZeroDivisionError("a mistake of ours")]
+
+    def on_change(_topic: str) -> None:
+        if mistakes:
+            raise mistakes.pop()
+
+    world.client.on_change = on_change
+    with pytest.raises(ZeroDivisionError):
+        await world.client.refresh("T")
+    assert await world.client.refresh("T") == route(A)

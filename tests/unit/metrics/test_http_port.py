@@ -224,6 +224,30 @@ async def test_who_takes_no_answer_holds_a_connection_for_a_bounded_time(
         await wait_until(lambda: port.open_count == 0)
 
 
+async def test_who_reads_a_page_slowly_makes_room_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(http_port, "CONNECTIONS_MAX", 2)
+    monkeypatch.setattr(http_port, "UNHURRIED_S", PATIENCE_S)
+
+    async def large() -> Page:
+        return Page(bytes(16 << 20), "application/octet-stream")
+
+    pages = {"/large": large, "/hello": _hello}
+    async with serving(pages) as (port, address), AsyncExitStack() as stack:
+        for _ in range(2):
+            slow = await stack.enter_async_context(await dial(address))
+            slow.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            await slow.send_all(request("/large", more=""))
+        await wait_until(lambda: len(port._reading) == 2)
+        async with await dial(address) as one_more:
+            assert await one_more.receive_some() == b"", "they may be no slower than others"
+        monkeypatch.setattr(http_port, "UNHURRIED_S", 0.0)
+        for _ in range(3):
+            assert (await exchange(address, request("/hello"))).endswith(b"hello\n")
+        assert port.refused_count == 1
+
+
 # The pages of a server.
 
 

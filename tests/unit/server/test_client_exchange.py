@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,8 +15,9 @@ from broker.server.links.private_codes import NOT_CARRIED_OUT
 from broker.service.catalog import NOTHING_NEW
 from broker.service.clients import NODE_EXPIRY_MS, ConsumerClient, LocalClients
 from dledger import Role
-from dledger_mq.remoting.frame import FrameDecoder
-from dledger_mq.remoting.header import decode_command, make_request
+from dledger_mq.remoting.frame import FRAME_BYTES_MAX, FrameDecoder
+from dledger_mq.remoting.header import decode_command, encode_command, make_request
+from dledger_mq.remoting.heartbeat import Subscription
 
 
 class FakeLog:
@@ -23,11 +25,16 @@ class FakeLog:
     is_serving = True
     role = Role.LEADER
     term = 1
+    reader = SimpleNamespace(applied_index=1, commit_index=1, applied_position=1)
 
 
 class FakeLink:
-    def watch(self, **_: Any) -> None:
-        """Nothing happens to it."""
+    def watch(self, *, begun: Callable[[], None]) -> None:
+        self.begun = begun
+
+    def ask(self, code: int, _waiter: object, *, body: bytes, **_: object) -> bool:
+        self.asked = encode_command(make_request(code, 1, body=body))
+        return True
 
     def register(self, *_: Any) -> None:
         """Nothing comes over it."""
@@ -53,15 +60,16 @@ class FakeOrigin:
 
 
 class Bench:
-    def __init__(self) -> None:
+    def __init__(self, local: LocalClients | None = None) -> None:
         self.now_ms = 0
+        self.link = FakeLink()
         self.node = FakeOrigin()
         self.followers = Followers({"n0": 1, "n1": 2, "n2": 3}.get, lambda: self.now_ms)
         self.log = FakeLog()
         self.exchange = ClientExchange(
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
-            FakeLink(),  # type: ignore[arg-type]  # the part of a link that is used here
-            LocalClients(),
+            self.link,  # type: ignore[arg-type]  # the part of a link that is used here
+            local or LocalClients(),
             followers=self.followers,
             outputs=None,  # type: ignore[arg-type]  # nothing is created, so nothing is flushed
             nursery=None,  # type: ignore[arg-type]  # no task is started
@@ -167,3 +175,34 @@ def test_a_node_says_how_far_it_has_applied_and_nothing_while_it_is_behind_or_st
     reader.applied_index = 12
     bench.exchange.is_leaving = True
     assert bench.exchange._readable_position() == 0
+
+
+def with_conditions() -> list[ConsumerClient]:
+    """Two consumers that fit a frame each, and not together."""
+    text = "a" * (FRAME_BYTES_MAX // 2)
+    return [ConsumerClient("g", name, subscriptions=(Subscription("T", text),)) for name in "ab"]
+
+
+def test_what_does_not_fit_a_frame_is_not_told_and_all_else_goes_on(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert bench.sync([ConsumerClient("g", "c1")])
+    for node, client in zip(("n2", "n3"), with_conditions(), strict=True):
+        bench.exchange.union.put(node, [client], bench.now_ms)
+    assert bench.sync(None), "its own clients are known"
+    assert bench.node.reply is not None
+    assert (bench.node.reply.union, bench.node.reply.by_node) == (("", 0), None), "as it was"
+    assert "n1 is not told of the clients of all nodes" in caplog.text
+    bench.exchange.union.put("n3", [], bench.now_ms)
+    bench.sync(None)
+    assert bench.node.reply.by_node is not None
+
+
+def test_a_report_that_does_not_fit_a_frame_is_not_made(caplog: pytest.LogCaptureFixture) -> None:
+    local = LocalClients()
+    bench = Bench(local)
+    for number, client in enumerate(with_conditions()):
+        local.heartbeat(number, [client], [], 0)
+        bench.link.begun()
+    assert len(bench.link.asked) < FRAME_BYTES_MAX, "it was that of the first one"
+    assert "the leader is not told of the clients that are connected here" in caplog.text

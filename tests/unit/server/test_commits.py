@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from broker.server.requests.commits import INFLIGHT_MAX, Commits, RecordRun
+from broker.server.requests.commits import INFLIGHT_MAX, KEPT_BYTES_MAX, Commits, RecordRun
 from broker.server.requests.origin import Outputs
 from broker.service.catalog import Catalog, Creation
+from broker.service.wait_room import FREE_BYTES
 from broker.store.control import DeleteGroup, DeleteTopic
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.staging import StagedEntry, Staging
@@ -120,9 +121,9 @@ class Bench:
             now_ms=lambda: 1,
         )
 
-    def stage(self, waiter: Told, body: bytes = b"x") -> None:
+    def stage(self, waiter: Told, body: bytes = b"x", kept_bytes: int = 0) -> None:
         place = self.commits.staging.stage(b"T", 0, body, b"", born_timestamp_ms=1, born_host=HOST)
-        self.commits.wait(place, waiter)
+        self.commits.wait(place, waiter, kept_bytes)
 
 
 @pytest.fixture
@@ -283,6 +284,39 @@ def test_the_bound_counts_what_is_on_its_way() -> None:
     bench.commits.flush()
     assert bench.commits.is_full
     bench.log.decide(0)
+    assert not bench.commits.is_full
+
+
+@pytest.mark.parametrize("error", [None, LeadershipLostError("gone"), NotLeaderError("n1", 2)])
+def test_what_large_requests_keep_meanwhile_counts(
+    bench: Bench, error: DLedgerError | None
+) -> None:
+    """Their records may be small; usual requests keep as little as nothing."""
+    told = Told()
+    for kept_bytes in (KEPT_BYTES_MAX - FREE_BYTES - 1, FREE_BYTES, FREE_BYTES + 1):
+        assert bench.commits.room[1] > 0
+        bench.stage(told, kept_bytes=kept_bytes)
+    assert (bench.commits.is_full, bench.commits.room) == (True, (0, 0))
+    bench.commits.flush()
+    assert bench.commits.is_full
+    bench.log.decide(0, error)
+    assert not bench.commits.is_full
+    assert len(told.places) + len(told.errors) == 3
+
+
+def test_what_a_divided_run_keeps_counts_until_all_of_it_is_decided(bench: Bench) -> None:
+    staging, ends = bench.commits.staging, list[int]()
+    for _ in range(3):
+        staging.stage(b"T", 0, bytes(600), b"", born_timestamp_ms=1, born_host=HOST)
+        ends.append(staging.staged_bytes)
+    bench.commits.wait(0, ToldRun(ends, []), KEPT_BYTES_MAX)
+    bench.commits.flush()
+    assert len(bench.log.proposed) == 2
+    bench.log.decide(0)
+    bench.commits.flush()
+    bench.log.decide(1)
+    assert bench.commits.is_full
+    bench.log.decide(2)
     assert not bench.commits.is_full
 
 

@@ -11,10 +11,11 @@ from broker.server.handlers.followers import Followers
 from broker.server.handlers.members import NOTICE_MS, Members
 from broker.server.requests.origin import ClientOrigin, Outputs
 from broker.service.catalog import Catalog
+from broker.service.clients import CONNECTION_BYTES_MAX
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import TopicConfig
 from dledger_mq.net.connection import Connection
-from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.header import RemotingCommand, decode_command
 from tests.unit.server.pending import pending
@@ -33,14 +34,17 @@ class FakeConnection:
     def send_many(self, frames: list[bytes]) -> None:
         self.sent += frames
 
-    def notices(self) -> list[str]:
-        """The groups that its client was notified of."""
+    def commands(self) -> list[RemotingCommand]:
+        """What its client got."""
         decoder = FrameDecoder()
         decoder.feed(b"".join(self.sent))
-        commands = [decode_command(frame) for frame in decoder.frames()]
+        return [decode_command(frame) for frame in decoder.frames()]
+
+    def notices(self) -> list[str]:
+        """The groups that its client was notified of."""
         return [
             command.ext["consumerGroup"]
-            for command in commands
+            for command in self.commands()
             if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and not command.is_response
         ]
 
@@ -73,14 +77,14 @@ class Bench:
             now_ms=lambda: self.now_ms,
         )
 
-    def joins(self, client_id: str, group: str = "g") -> FakeConnection:
+    def joins(self, client_id: str, group: str = "g", condition: str = "*") -> FakeConnection:
         connection = FakeConnection(len(client_id))
         origin = ClientOrigin(cast("Connection", connection), self.outputs)
         consumer = {
             "groupName": group,
             "consumeType": "CONSUME_PASSIVELY",
             "messageModel": "CLUSTERING",
-            "subscriptionDataSet": [{"topic": "T", "subString": "*", "subVersion": 1}],
+            "subscriptionDataSet": [{"topic": "T", "subString": condition, "subVersion": 1}],
         }
         body = json.dumps({"clientID": client_id, "consumerDataSet": [consumer]}).encode()
         command = RemotingCommand(code=34, opaque=1, ext={}, body=body, version=409)
@@ -128,3 +132,13 @@ def test_a_group_that_wants_no_notices_gets_none(bench: Bench) -> None:
     alone = bench.joins("c", "quiet")
     bench.tick(NOTICE_MS)
     assert alone.notices() == []
+
+
+def test_a_heartbeat_of_a_client_that_keeps_too_much_is_refused(bench: Bench) -> None:
+    (answer,) = bench.joins("c", condition="a" * CONNECTION_BYTES_MAX).commands()
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    assert "the heartbeat is not taken in" in (answer.remark or "")
+    assert bench.members.members("g") == {}
+    (answer,) = bench.joins("c").commands()
+    assert answer.code == ResponseCode.SUCCESS
+    assert list(bench.members.members("g")) == ["c"]

@@ -168,6 +168,20 @@ def test_no_more_wait_than_may() -> None:
     assert len(bench.failed) == 1
 
 
+def test_reads_that_wait_at_the_leader_itself_are_bounded_as_well() -> None:
+    bench = Bench(waiting_max=2)
+    bench.log.is_serving = True
+    for number in (1, 2, 3):
+        bench.read(number)
+    assert (len(bench.linear.waiting), bench.had_leader) == (2, [True])
+    (act, _), (_, failed) = bench.linear.waiting
+    act()
+    failed(NotLeaderError("n2", 3))
+    for number in (4, 5):
+        bench.read(number)
+    assert (len(bench.linear.waiting), len(bench.failed), bench.done) == (4, 2, [1])
+
+
 def test_a_node_that_leads_confirms_itself(bench: Bench) -> None:
     bench.log.is_serving = True
     bench.read(1)

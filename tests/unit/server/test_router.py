@@ -116,7 +116,7 @@ class FakeOrigin:
 
 
 class Bench:
-    def __init__(self, waiting_max: int = 10) -> None:
+    def __init__(self, waiting_max: int = 10, commits: object = None) -> None:
         self.now_ms = 0
         self.log, self.link = FakeLog(), FakeLink()
         self.served: list[PendingRequest] = []
@@ -125,7 +125,7 @@ class Bench:
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             self.link,  # type: ignore[arg-type]  # the part of a link that is used here
             cast("LinearReads", SimpleNamespace(read=lambda *how: self.confirming.append(how))),
-            cast("Any", None),
+            cast("Any", commits),
             waiting_max=waiting_max,
             now_ms=lambda: self.now_ms,
         )
@@ -214,6 +214,48 @@ def test_what_waits_for_a_leader_is_bounded_in_bytes(bench: Bench) -> None:
         assert bench.router.waiting_count == 5
         if not is_late:
             bench.router.expire(HOLD_MS)
+
+
+def confirm(bench: Bench, *requests: PendingRequest) -> None:
+    for request in requests:
+        bench.router.when_confirmed(request, partial(bench.served.append, request))
+
+
+@pytest.mark.parametrize("is_confirmed", [True, False])
+def test_what_waits_for_the_leaders_confirmation_is_bounded(is_confirmed: bool) -> None:
+    bench = Bench(waiting_max=7)
+    large = [bench.request(body=bytes(ROOM_BYTES // 6)) for _ in range(6)]
+    small = [bench.request() for _ in range(3)]
+    confirm(bench, *large, *small)
+    assert (
+        len(bench.confirming) == 7
+    )  # five large ones in bytes, and of the small ones as many as there may be
+    for refused in (large[5], small[2]):
+        answer = answer_of(refused)
+        assert answer.code == ResponseCode.SYSTEM_BUSY
+        assert "requests wait to have it confirmed who leads" in (answer.remark or "")
+    for act, failed in bench.confirming:
+        act() if is_confirmed else failed(NotLeaderError("n1", 2))
+    assert bench.served == ([*large[:5], *small[:2]] if is_confirmed else [])
+    bench.confirming.clear()
+    confirm(bench, *(bench.request(body=bytes(ROOM_BYTES // 6)) for _ in range(5)))
+    assert len(bench.confirming) == 5
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+def test_what_waits_for_what_is_on_its_way_is_bounded(is_committed: bool) -> None:
+    waiters: list[Any] = []
+    bench = Bench(waiting_max=2, commits=SimpleNamespace(wait_for_staged=waiters.append))
+    requests = [bench.request() for _ in range(3)]
+    for request in requests:
+        bench.router.when_staged_committed(request, partial(bench.served.append, request))
+    assert len(waiters) == 2
+    assert answer_of(requests[2]).code == ResponseCode.SYSTEM_BUSY
+    for waiter in waiters:
+        waiter.committed(None, -1) if is_committed else waiter.failed(LeadershipLostError("lost"))
+    assert bench.served == (requests[:2] if is_committed else [])
+    bench.router.when_staged_committed(bench.request(), lambda: None)
+    assert len(waiters) == 3
 
 
 def test_the_leader_serves(bench: Bench) -> None:
@@ -578,11 +620,9 @@ def test_what_the_way_to_the_leader_has_no_room_for_is_refused(may_be_done: bool
 
 @pytest.mark.parametrize("error", [None, NotLeaderError("n1", 2)])
 def test_who_keeps_what_is_on_its_way_is_told_first(error: DLedgerError | None) -> None:
-    bench = Bench()
     waiters: list[Any] = []
-    bench.router._commits = cast(
-        "Any", SimpleNamespace(wait=lambda _place, one: waiters.append(one))
-    )
+    commits = SimpleNamespace(wait=lambda _place, one, _kept_bytes: waiters.append(one))
+    bench = Bench(commits=commits)
     told: list[object] = []
     request = bench.request()
     act = partial(told.append, "answered")

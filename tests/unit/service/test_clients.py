@@ -8,7 +8,9 @@ import pytest
 
 from broker.service.clients import (
     CLIENT_EXPIRY_MS,
+    CONNECTION_BYTES_MAX,
     NODE_EXPIRY_MS,
+    USUAL_BYTES,
     ClientUnion,
     ConsumerClient,
     LocalClients,
@@ -16,6 +18,7 @@ from broker.service.clients import (
     consumers_of,
     producers_of,
 )
+from broker.service.wait_room import ROOM_BYTES
 from dledger_mq.remoting.frame import FrameDecoder
 from dledger_mq.remoting.heartbeat import MessageModel, Subscription, decode_heartbeat
 
@@ -182,3 +185,48 @@ def test_the_version_moves_with_the_content() -> None:
     assert union.version == version
     union.put("n0", [consumer("c9")], 2)
     assert union.version > version
+
+
+def with_text(client_id: str, size_bytes: int) -> ConsumerClient:
+    """A consumer that keeps as many bytes, most of them in one expression."""
+    empty = ConsumerClient("g", client_id, subscriptions=(Subscription("T", ""),))
+    text = "a" * (size_bytes - empty.kept_bytes)
+    return ConsumerClient("g", client_id, subscriptions=(Subscription("T", text),))
+
+
+def test_what_the_clients_of_one_connection_keep_is_bounded() -> None:
+    local = LocalClients()
+    largest = with_text("c", CONNECTION_BYTES_MAX)
+    assert largest.kept_bytes == CONNECTION_BYTES_MAX
+    assert not local.has_room(1, [with_text("c", CONNECTION_BYTES_MAX + 1)], [])
+    assert local.has_room(1, [largest], [])
+    local.heartbeat(1, [largest], [], 0)
+    assert not local.has_room(1, [], [ProducerClient("p", "c")]), "under another name it is more"
+    assert not local.has_room(1, [consumer("c2")], [])
+    assert local.has_room(1, [largest], []), "the next heartbeat says the same"
+    assert local.has_room(1, [with_text("c", 5000)], [ProducerClient("p", "c")])
+    assert local.has_room(2, [consumer("c2")], [ProducerClient("p", "c2")])
+
+
+@pytest.mark.parametrize("how", ["leaves", "is silent", "unregisters", "moves", "shrinks"])
+def test_connections_that_keep_much_share_a_room(how: str) -> None:
+    local = LocalClients()
+    for number in range(ROOM_BYTES // CONNECTION_BYTES_MAX):
+        large = with_text(f"c{number}", CONNECTION_BYTES_MAX)
+        assert local.has_room(number, [large], [])
+        local.heartbeat(number, [large], [], 0)
+    late = with_text("late", CONNECTION_BYTES_MAX)
+    assert not local.has_room(100, [late], [])
+    assert local.has_room(100, [with_text("usual", USUAL_BYTES)], []), "usual ones need none"
+    match how:
+        case "leaves":
+            local.connection_closed(0)
+        case "is silent":
+            local.expire(CLIENT_EXPIRY_MS + 1)
+        case "unregisters":
+            local.unregister("c0", consumer_group="g", producer_group="")
+        case "moves":
+            local.heartbeat(7, [with_text("c0", USUAL_BYTES)], [], 0)
+        case "shrinks":
+            local.heartbeat(0, [with_text("c0", USUAL_BYTES)], [], 0)
+    assert local.has_room(100, [late], [])

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from broker.service.holds import HOLD_MS_MAX, SHORT_POLL_MS, HeldPulls, hold_ms
 from broker.service.wait_room import WaitRoom
-from dledger_mq.message.numbers import QueueId
+from dledger_mq.message.numbers import QueueId, QueueOffset
 
 
 @dataclass(eq=False)
@@ -17,6 +18,7 @@ class Pull:
     place: tuple[str, QueueId]
     held_until_ms: int
     connection: int
+    next_offset: QueueOffset = QueueOffset(0)
     is_held: bool = False
     kept_bytes: int = 0
     shared: tuple[object, int] | None = None
@@ -45,12 +47,22 @@ def test_f3_by_queue() -> None:
     first, second, other = pull(), pull(), pull(queue=1)
     for item in (first, second, other):
         assert holds.hold(item)
-    assert holds.waiting_on("T", 0) == (first, second)
-    assert holds.queues() == [("T", 0), ("T", 1)]
+    queues = holds.queues()
+    assert (queues, holds.queue_count) == ([(b"T", 0), (b"T", 1)], 2)
+    assert holds.all() == [first, second, other]
+    second.next_offset = QueueOffset(7)
+    ends = {(b"T", 0): SimpleNamespace(max_offset=7), (b"T", 1): SimpleNamespace(max_offset=1)}
+    assert holds.reached(queues, ends) == [first, other]
+    assert holds.reached(queues[1:], ends) == [other]
+    assert holds.reached(queues, {}) == []
+    ends[b"T", 0].max_offset = 8
+    assert holds.reached(queues[:1], ends) == [first, second]
     holds.release(first)
     holds.release(first)
-    assert holds.waiting_on("T", 0) == (second,)
-    assert holds.count == 2
+    assert holds.reached(queues, ends) == [second, other]
+    holds.release(other)
+    assert holds.reached(queues, ends) == [second]
+    assert (holds.count, holds.queue_count) == (1, 1)
 
 
 def test_f8_by_deadline() -> None:
