@@ -25,7 +25,7 @@ _STORES: Final = {
     GS: re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
     HDFS: re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"),
 }
-"""What stands behind the slashes: a bucket; or a name node with its port, or a name service."""
+"""Names of stores by scheme: a bucket; or a name node with its port, or a name service."""
 
 _CREDENTIALS: Final = {
     S3: "the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role",

@@ -28,7 +28,7 @@ _OF_LIBRARIES: Final = (
 """Base classes of what the libraries raise beside Python's own errors."""
 
 _OF_HADOOP: Final = re.compile(r'(?:Fatal)?RPCError\("(?:\w+\.)*(\w+)", "(.*)"\)', re.DOTALL)
-"""What hdfs-native makes of a name node's answer: a Java class, and its message, often with a stack behind it."""
+"""A name node's answer as hdfs-native tells it: a Java class, and its message, often with a stack behind it."""
 
 _OF_CODES: Final = {
     401: PermissionError,
