@@ -30,9 +30,11 @@ class HdfsObjects:
         """Return what is in a folder, relative to it."""
         prefix = _path(place).removesuffix("/") + "/"
         try:
-            found = list(_client(place).list_status(_path(place), recursive))
+            _client(place).get_file_info(_path(place))
         except FileNotFoundError:
             return []
+        # What vanishes while it is listed is an error: half a list looks like a whole one.
+        found = _client(place).list_status(_path(place), recursive)
         return [each.path.removeprefix(prefix) for each in found if not recursive or not each.isdir]
 
     def size_bytes(self, place: ObjectPath) -> int:

@@ -79,9 +79,9 @@ class NameNode:
 
     def get_file_info(self, path: str) -> Status:
         with self.lock:
-            if path not in self.names:
+            if path.rstrip("/") not in self.names:
                 raise FileNotFoundError(path)
-            content = self.names[path]
+            content = self.names[path.rstrip("/")]
         return Status(path, content is None, len(content or b""))
 
     def read(self, path: str) -> io.BytesIO:

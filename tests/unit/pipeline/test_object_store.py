@@ -20,7 +20,7 @@ from pipeline.objects import gs, hdfs, s3
 from pipeline.objects.errors import shown
 from pipeline.written_once import written_once
 from tests.unit.pipeline.google_store import google_store
-from tests.unit.pipeline.name_node import name_node
+from tests.unit.pipeline.name_node import Status, name_node
 from tests.unit.pipeline.object_stores import (
     ACCESS_KEY,
     SECRET_KEY,
@@ -131,6 +131,7 @@ def test_a_large_file_is_written_and_read_in_parts(
     assert sorted(folder.names("")) == ["a", "b", "d", "z"]
     assert sorted(folder.files("")) == ["a/x", "a/y", "b/x", "d/e/f", "z"]
     assert folder.files("d") == ["d/e/f"]
+    assert "large" in ObjectFolder(store).names("")
 
 
 def test_who_comes_second_gets_what_the_first_one_wrote(store: ObjectPath) -> None:
@@ -215,6 +216,19 @@ def test_in_hdfs_a_name_that_was_created_is_whole_wherever_its_writer_ends(
     node.lost_renames = 1
     hdfs_folder.create("y", b"3")
     assert (hdfs_folder.read("x"), hdfs_folder.read("y"), node.lost_renames) == (b"2", b"3", 0)
+
+
+def test_a_list_of_hdfs_is_whole_or_an_error(
+    hdfs_folder: ObjectFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def vanish(path: str, _: bool) -> Iterator[Status]:
+        yield Status(f"{path}/x", isdir=False, length=1)
+        raise FileNotFoundError(f"{path}/y")
+
+    hdfs_folder.create("x", b"1")
+    monkeypatch.setattr(hdfs._client(hdfs_folder.place), "list_status", vanish)
+    with pytest.raises(FileNotFoundError, match=r"hdfs://namenode:8020/a: /a/y"):
+        hdfs_folder.files("")
 
 
 def test_a_refusal_of_the_name_node_is_one_sentence_that_names_the_place(
