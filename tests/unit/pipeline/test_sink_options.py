@@ -43,7 +43,7 @@ def test_what_is_not_said_is_safe() -> None:
         ({"sendTimeoutMs": "soon"}, "not a whole number"),
         ({"sendBatchBytes": "99999999"}, "it must be 1 to 4194304"),
         ({"reties": "3"}, "did you mean retries?"),
-        ({"metadataPath": "hdfs://nn/m"}, "a folder that the driver sees"),
+        ({"metadataPath": "viewfs://nn/m"}, "a folder that the driver sees"),
     ],
 )
 def test_options_that_cannot_be_meant(more: dict[str, str], why: str) -> None:
