@@ -1,4 +1,4 @@
-"""Where files may be kept, as text says it: a path on this machine, or a place in an object store that speaks S3.
+"""Where files may be kept, as text says it: a path on this machine, or a place in an object store or in HDFS.
 
 This is about names alone, so it needs no library and asks nobody; `pipeline.folders` reads and writes. Credentials are
 no part of a location: options and command lines stand in plans, logs and lists of processes.
@@ -13,11 +13,25 @@ from typing import Final, TypeAlias
 
 from pipeline.errors import PipelineUsageError
 
-S3_SCHEMES: Final = ("s3", "s3a", "s3n")
+S3: Final = "s3"
+GS: Final = "gs"
+HDFS: Final = "hdfs"
+S3_SCHEMES: Final = (S3, "s3a", "s3n")
 """Spark says s3a, everybody else s3, old jobs s3n; all mean the same objects."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_BUCKET: Final = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
+_STORES: Final = {
+    S3: re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
+    GS: re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
+    HDFS: re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(:[0-9]{1,5})?"),
+}
+"""Names of stores by scheme: a bucket; or a name node with its port, or a name service."""
+
+_CREDENTIALS: Final = {
+    S3: "the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role",
+    GS: "the environment (GOOGLE_APPLICATION_CREDENTIALS), gcloud or the machine's service account",
+    HDFS: "the environment (HADOOP_USER_NAME) or a Kerberos ticket",
+}
 
 
 class LocationError(PipelineUsageError):
@@ -26,16 +40,23 @@ class LocationError(PipelineUsageError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectPath:
-    """A place in a bucket; `key` has no slash at either end and is empty for the whole bucket."""
+    """A place outside of this machine; `key` has no slash at either end and is empty for all of the store.
+
+    Attributes:
+        bucket: of the store; in HDFS the name node as HOST:PORT, or a name service.
+        scheme: the kind of store: S3, GS or HDFS.
+    """
 
     bucket: str
     key: str
+    scheme: str = S3
 
     def __truediv__(self, name: str) -> ObjectPath:
-        return ObjectPath(self.bucket, f"{self.key}/{name}" if self.key else name)
+        key = f"{self.key}/{name}" if self.key else name
+        return ObjectPath(self.bucket, key, self.scheme)
 
     def __str__(self) -> str:
-        return f"s3://{self.path}"
+        return f"{self.scheme}://{self.path}"
 
     @property
     def name(self) -> str:
@@ -45,7 +66,7 @@ class ObjectPath:
     @property
     def parent(self) -> ObjectPath:
         """The folder around it."""
-        return ObjectPath(self.bucket, self.key.rpartition("/")[0])
+        return ObjectPath(self.bucket, self.key.rpartition("/")[0], self.scheme)
 
     @property
     def path(self) -> str:
@@ -70,19 +91,23 @@ def location(text: str) -> Location:
         path = rest.removeprefix("//")
         if path.startswith("/"):
             return Path(path)
-    bucket, _, key = rest.removeprefix("//").partition("/")
+    kind = S3 if scheme in S3_SCHEMES else scheme
     if set(rest) & set("@?"):  # a secret may have a slash, so it is looked for everywhere
         raise LocationError(
             f"a place in {scheme}:// with a user, a secret or a query in it would show them in plans and logs: "
-            "credentials come from the environment (AWS_ACCESS_KEY_ID, ...), a profile or the machine's role"
+            f"credentials come from {_CREDENTIALS.get(kind, 'the environment')}"
         )
-    if scheme in S3_SCHEMES and rest.startswith("//"):
+    if kind in _STORES and rest.startswith("//"):
+        bucket, _, key = rest.removeprefix("//").partition("/")
         names = [name for name in key.split("/") if name]
-        is_plain = "." not in names and ".." not in names and "#" not in key
-        if _BUCKET.fullmatch(bucket) and is_plain:
-            return ObjectPath(bucket, "/".join(names))
+        # The name node takes no colon in a name.
+        unfit = "#:" if kind == HDFS else "#"
+        is_plain = not {".", ".."} & set(names) and not set(key) & set(unfit)
+        if _STORES[kind].fullmatch(bucket) and is_plain:
+            return ObjectPath(bucket, "/".join(names), kind)
     raise LocationError(
-        f"{text[:200]!r} is neither a folder that the driver sees nor s3://BUCKET/FOLDER (or s3a://)"
+        f"{text[:200]!r} is neither a folder that the driver sees nor s3://BUCKET/FOLDER (or s3a://), "
+        "gs://BUCKET/FOLDER or hdfs://NAMENODE:PORT/FOLDER"
     )
 
 

@@ -1,39 +1,30 @@
-"""Files in an object store that speaks S3: pyarrow reads and writes them, s3fs does what pyarrow lacks.
+"""Folders in an object store or in HDFS, and what the pipeline builds on there, whichever it is.
 
-What the pipeline builds on is this (adr/0244): a content appears whole or not at all, what was written is listed and
-read at once, and `create` gives a name to one content, whoever else tries it at the same time. Nothing is renamed, and
-nothing is written over. Credentials, region and endpoint come from where the AWS SDKs look (AWS_ACCESS_KEY_ID,
-AWS_PROFILE, AWS_REGION, AWS_ENDPOINT_URL, a machine's role); no error repeats a secret.
+It is this (adr/0244, adr/0268): a content appears whole or not at all under a name that `create` gave it, what was
+written is listed and read at once, and `create` gives a name to one content, whoever else tries it at the same time.
+Nothing is written over. Errors are plain ones that name the place; none repeats a secret.
 """
 
 from __future__ import annotations
 
-import logging
-import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import Final
 from uuid import uuid4
 
 import pyarrow as pa
 
-from pipeline.errors import InconclusiveError
-from pipeline.locations import ObjectPath
+from pipeline.locations import GS, HDFS, S3, ObjectPath
+from pipeline.objects.api import Objects
+from pipeline.objects.errors import plain_errors
+from pipeline.objects.gs import GsObjects
+from pipeline.objects.hdfs import HdfsObjects
+from pipeline.objects.s3 import S3Objects
 
-if TYPE_CHECKING:
-    from pyarrow.fs import S3FileSystem
-
-PART_BYTES: Final = 8 * 1024 * 1024
-"""Sent at a time of a large file, of which a store takes 10 000 parts."""
-
-_SECRETS: Final = ("AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_ACCESS_KEY_ID")
-_HIDDEN: Final = "(hidden)"
+KINDS: Final[dict[str, Objects]] = {S3: S3Objects(), GS: GsObjects(), HDFS: HdfsObjects()}
+"""By the scheme of a place."""
 
 
 class ObjectFolder:
-    """A folder in a bucket; paths are relative to it. A folder is there as long as something is in it.
+    """A folder in a store; paths are relative to it. A folder is there as long as something is in it.
 
     Args:
         place: where it is.
@@ -41,6 +32,7 @@ class ObjectFolder:
 
     def __init__(self, place: ObjectPath) -> None:
         self.place = place
+        self._objects = KINDS[place.scheme]
         self._takes_conditions = False
 
     def __str__(self) -> str:
@@ -48,11 +40,11 @@ class ObjectFolder:
 
     def full(self, path: str) -> str:
         """Return a file's name for people and for `source_of`."""
-        return f"s3://{self._at(path)}"
+        return str(self._at(path))
 
-    def _at(self, path: str) -> str:
-        """Return bucket and key of what is in the folder; of the folder itself for an empty path."""
-        return (self.place / path).path if path else self.place.path
+    def _at(self, path: str) -> ObjectPath:
+        """Return where something in the folder is; the folder itself for an empty path."""
+        return self.place / path if path else self.place
 
     def names(self, below: str) -> list[str]:
         """Return the names of what is directly in a folder; nothing when there is no such folder.
@@ -60,8 +52,8 @@ class ObjectFolder:
         Raises:
             OSError: the store does not answer, or refuses.
         """
-        prefix = self._at(below)
-        return [path.removeprefix(f"{prefix}/") for path in self._listed(prefix, recursive=False)]
+        with plain_errors(self.full(below)):
+            return self._objects.listed(self._at(below), recursive=False)
 
     def files(self, below: str) -> list[str]:
         """Return the paths of all files in a folder and those below it.
@@ -69,16 +61,9 @@ class ObjectFolder:
         Raises:
             OSError: the store does not answer, or refuses.
         """
-        here = f"{self.place.path}/"
-        return [path.removeprefix(here) for path in self._listed(self._at(below), recursive=True)]
-
-    def _listed(self, prefix: str, *, recursive: bool) -> list[str]:
-        from pyarrow.fs import FileSelector, FileType
-
-        selector = FileSelector(prefix, allow_not_found=True, recursive=recursive)
-        with _without_secrets():
-            found = _arrow_fs().get_file_info(selector)
-        return [each.path for each in found if not recursive or each.type is FileType.File]
+        with plain_errors(self.full(below)):
+            found = self._objects.listed(self._at(below), recursive=True)
+        return [f"{below}/{path}" if below else path for path in found]
 
     def size_bytes(self, path: str) -> int:
         """Return the size of a file.
@@ -87,13 +72,8 @@ class ObjectFolder:
             FileNotFoundError: there is none.
             OSError: the store does not answer, or refuses.
         """
-        from pyarrow.fs import FileType
-
-        with _without_secrets():
-            info = _arrow_fs().get_file_info(self._at(path))
-        if info.type is not FileType.File:
-            raise FileNotFoundError(f"there is no {self.full(path)}")
-        return int(info.size)
+        with plain_errors(self.full(path)):
+            return self._objects.size_bytes(self._at(path))
 
     def read(self, path: str) -> bytes:
         """Return the content of a file.
@@ -102,7 +82,7 @@ class ObjectFolder:
             FileNotFoundError: there is none.
             OSError: the store does not answer, or refuses.
         """
-        with self.source(path) as file, _without_secrets():
+        with self.source(path) as file, plain_errors(self.full(path)):
             return bytes(file.read())
 
     def source(self, path: str) -> pa.NativeFile:
@@ -112,20 +92,20 @@ class ObjectFolder:
             FileNotFoundError: there is none.
             OSError: the store does not answer, or refuses.
         """
-        with _without_secrets():
-            return _arrow_fs().open_input_file(self._at(path))
+        with plain_errors(self.full(path)):
+            return self._objects.source(self._at(path))
 
     def sink(self, path: str) -> pa.NativeFile:
-        """Open a new file for writing, whose name nobody else has; it is there, and durable, once it is closed.
+        """Open a new file for writing, whose name nobody else has; it is there, and kept, once it is closed.
 
         Raises:
             OSError: the store does not answer, or refuses.
         """
-        with _without_secrets():
-            return _arrow_fs().open_output_stream(self._at(path), buffer_size=PART_BYTES)
+        with plain_errors(self.full(path)):
+            return self._objects.sink(self._at(path))
 
     def create(self, path: str, content: bytes) -> None:
-        """Give a name to a content, durably, unless it has one already.
+        """Give a name to a content, for good, unless it has one already.
 
         Raises:
             FileExistsError: another content has it; this one is nowhere.
@@ -147,8 +127,8 @@ class ObjectFolder:
             return False
 
     def _put_new(self, path: str, content: bytes) -> None:
-        with _without_secrets():
-            _fsspec_fs().pipe_file(self._at(path), content, mode="create")
+        with plain_errors(self.full(path)):
+            self._objects.put_new(self._at(path), content)
 
     def _check_conditions(self) -> None:
         """Try once whether the store keeps a first content: some take the condition and do not look at it."""
@@ -164,8 +144,8 @@ class ObjectFolder:
             self.remove(probe)
         if not self._takes_conditions:
             raise OSError(
-                f"the store of {self} lets a second writer write over the first one (it ignores If-None-Match): two "
-                "runs could destroy each other's work"
+                f"the store of {self} lets a second writer write over the first one (it ignores "
+                f"{self._objects.condition}): two runs could destroy each other's work"
             )
 
     def remove(self, path: str) -> None:
@@ -174,76 +154,5 @@ class ObjectFolder:
         Raises:
             OSError: the store does not answer, or refuses.
         """
-        with _without_secrets(), suppress(FileNotFoundError):
-            _fsspec_fs().rm_file(self._at(path))
-
-
-def _environment() -> tuple[int, str | None, str | None]:
-    """Return what a client is made for: a process, an endpoint, a region. A forked process must not go on with one."""
-    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
-    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
-    return os.getpid(), endpoint, region
-
-
-def _arrow_fs() -> S3FileSystem:
-    return _arrow_fs_for(*_environment())
-
-
-@lru_cache(maxsize=1)
-def _arrow_fs_for(_pid: int, endpoint: str | None, region: str | None) -> S3FileSystem:
-    from pyarrow.fs import S3FileSystem
-
-    return S3FileSystem(endpoint_override=endpoint, region=region)
-
-
-def _fsspec_fs() -> Any:
-    return _fsspec_fs_for(*_environment())
-
-
-@lru_cache(maxsize=1)
-def _fsspec_fs_for(_pid: int, _endpoint: str | None, _region: str | None) -> Any:
-    try:
-        import s3fs
-    except ImportError as error:
-        raise InconclusiveError(
-            f"writing to s3:// needs s3fs, which is not installed (extra `s3`): {error}"
-        ) from error
-    # At DEBUG it logs what it signs, and a session's token is among that.
-    signing = logging.getLogger("botocore")
-    if signing.level == logging.NOTSET:
-        signing.setLevel(logging.INFO)
-    return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
-
-
-@contextmanager
-def _without_secrets() -> Iterator[None]:
-    """Let errors of the libraries out as OSError, with no secret in their text and none in what they came from."""
-    try:
-        yield
-    except _library_errors() as error:
-        raise _plain_kind(error)(shown(str(error) or type(error).__name__)) from None
-
-
-def _library_errors() -> tuple[type[BaseException], ...]:
-    """Return what pyarrow raises, and below s3fs botocore and aiohttp, where those are in use."""
-    found: list[type[BaseException]] = [OSError, ValueError, RuntimeError]
-    for module, name in (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError")):
-        if module in sys.modules:
-            found.append(getattr(sys.modules[module], name))
-    return tuple(found)
-
-
-def _plain_kind(error: BaseException) -> type[OSError]:
-    for kind in (FileNotFoundError, FileExistsError, PermissionError):
-        if isinstance(error, kind):
-            return kind
-    return OSError
-
-
-def shown(text: str) -> str:
-    """Return a text of a library without the credentials of this process's environment."""
-    for name in _SECRETS:
-        secret = os.environ.get(name)
-        if secret:
-            text = text.replace(secret, _HIDDEN)
-    return text
+        with plain_errors(self.full(path)):
+            self._objects.remove(self._at(path))

@@ -37,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options for store, archive and age of expiry."""
     parser.add_argument("store", help="folder of a node's store")
     parser.add_argument(
-        "archive", help="folder of the archive, created when missing; or s3://BUCKET/FOLDER"
+        "archive",
+        help="folder of the archive, created when missing; or one in s3://, gs:// or hdfs://",
     )
     add_bound_arguments(parser)
     parser.add_argument(

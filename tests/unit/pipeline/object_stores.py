@@ -1,22 +1,31 @@
-"""An object store on the loopback interface, for tests: moto's S3, in this process, with everything in memory.
+"""Stores for tests: of each kind one that speaks for itself, and a place in it.
 
-It is moto's answers that are believed here, conditional writes among them. What it is not: several machines.
+S3 is moto's, in this process, with everything in memory; it is moto's answers that are believed there, conditional
+writes among them. Google's store and HDFS are ours (`google_store`, `name_node`), unless DLEDGER_GS or DLEDGER_HDFS
+name a place of a real one, or of somebody else's emulator. What none of them is: several machines.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
 import pytest
 
-from pipeline.locations import ObjectPath
+from pipeline.locations import GS, HDFS, S3, ObjectPath, location
+from pipeline.objects import hdfs
+from tests.unit.pipeline.google_store import google_store
+from tests.unit.pipeline.name_node import name_node
 
 ACCESS_KEY = "AKIDACCESSOFTESTS"
 SECRET_KEY = "secret-of-tests/that+nobody/may/print"
 TOKEN = "token-of-tests/that+nobody/may/print"
+
+REAL = {GS: "DLEDGER_GS", HDFS: "DLEDGER_HDFS"}
+"""Variables that name a place of a real store."""
 
 
 def environment_of(endpoint: str) -> dict[str, str]:
@@ -33,7 +42,7 @@ def environment_of(endpoint: str) -> dict[str, str]:
 
 @contextmanager
 def object_store() -> Iterator[ObjectPath]:
-    """Run a store, say in the environment where it is, and give an empty bucket of it."""
+    """Run a store that speaks S3, say in the environment where it is, and give an empty bucket of it."""
     pytest.importorskip("s3fs", reason="s3fs is not installed (extra `s3`)")
     server = pytest.importorskip("moto.server", reason="moto[server] is not installed")
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
@@ -51,3 +60,36 @@ def object_store() -> Iterator[ObjectPath]:
             yield ObjectPath(bucket, "")
         finally:
             running.stop()
+
+
+@contextmanager
+def google_bucket() -> Iterator[ObjectPath]:
+    """Run a store for Google's client, say in the environment where it is, and give a bucket of it."""
+    pytest.importorskip(
+        "google.cloud.storage", reason="google-cloud-storage is not installed (extra `gs`)"
+    )
+    with pytest.MonkeyPatch.context() as patch, google_store() as (address, _):
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        yield ObjectPath(f"archives-{uuid4().hex}", "", GS)
+
+
+@contextmanager
+def cluster() -> Iterator[ObjectPath]:
+    """Give a folder of HDFS, in which clients of this process find our name node."""
+    hdfs._client_for.cache_clear()
+    with name_node():
+        yield ObjectPath("namenode:8020", "", HDFS)
+    hdfs._client_for.cache_clear()
+
+
+@contextmanager
+def store_of(kind: str) -> Iterator[ObjectPath]:
+    """Give an empty folder in a store of a kind."""
+    real = os.environ.get(REAL.get(kind, ""))
+    if real is not None:
+        place = location(real)
+        assert isinstance(place, ObjectPath)
+        yield place / uuid4().hex
+        return
+    with {S3: object_store, GS: google_bucket, HDFS: cluster}[kind]() as place:
+        yield place

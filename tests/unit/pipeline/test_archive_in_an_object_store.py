@@ -1,6 +1,7 @@
 """An archive in an object store: whole stretches only, whoever writes at the same time and wherever a run ends.
 
-Spark is not needed for that: parts are written one after the other in this process.
+Spark is not needed for that: parts are written one after the other in this process. What is the same in every kind of
+store is tried in the quickest one, a name node in this process.
 """
 
 from __future__ import annotations
@@ -37,11 +38,11 @@ from pipeline.archive.writing import ObjectArchive, OpenArchive, open_archive
 from pipeline.cli import main
 from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.folders import source_of
-from pipeline.locations import ObjectPath
+from pipeline.locations import GS, HDFS, S3, ObjectPath
 from pipeline.object_store import ObjectFolder
 from pipeline.scan.plan import CommittedBound
 from pipeline.scan.stores import Store
-from tests.unit.pipeline.object_stores import object_store
+from tests.unit.pipeline.object_stores import store_of
 from tests.unit.pipeline.stores import orders, write_store
 
 pytestmark = pytest.mark.slow
@@ -70,10 +71,13 @@ class Log(NamedTuple):
     entries: list[Entry]
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[ObjectPath]:
-    with object_store() as place:
+@pytest.fixture(scope="module", params=[HDFS])
+def bucket(request: pytest.FixtureRequest) -> Iterator[ObjectPath]:
+    with store_of(request.param) as place:
         yield place
+
+
+in_every_kind = pytest.mark.parametrize("bucket", [S3, GS, HDFS], indirect=True)
 
 
 @pytest.fixture
@@ -128,6 +132,7 @@ def listed_in(place: ObjectPath) -> set[str]:
     return {file.path for each in load_manifests(place) for file in each.files}
 
 
+@in_every_kind
 def test_a_log_is_archived_read_searched_and_may_be_deleted(
     place: ObjectPath, log: Log, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -201,6 +206,7 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
     assert rows_in(place) == listed_in(place), "what was left over is removed"
 
 
+@in_every_kind
 def test_of_two_runs_at_once_one_archives_a_stretch_and_the_other_loses_nothing(
     place: ObjectPath, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

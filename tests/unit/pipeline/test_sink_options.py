@@ -8,6 +8,7 @@ import pytest
 
 from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, PipelineUsageError
+from pipeline.locations import ObjectPath
 from pipeline.sink import queues as sink_queues
 from pipeline.sink.columns import check_columns
 from pipeline.sink.options import SinkOptions, read_options
@@ -42,7 +43,7 @@ def test_what_is_not_said_is_safe() -> None:
         ({"sendTimeoutMs": "soon"}, "not a whole number"),
         ({"sendBatchBytes": "99999999"}, "it must be 1 to 4194304"),
         ({"reties": "3"}, "did you mean retries?"),
-        ({"metadataPath": "hdfs://nn/m"}, "a folder that the driver sees"),
+        ({"metadataPath": "viewfs://nn/m"}, "a folder that the driver sees"),
     ],
 )
 def test_options_that_cannot_be_meant(more: dict[str, str], why: str) -> None:
@@ -65,11 +66,12 @@ def test_an_exactly_once_batch_needs_a_name() -> None:
         ("file:///tmp/c%20p", Path("/tmp/c%20p/rocketmq-sink")),  # Hadoop's paths are not decoded
         ("file:/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
         ("/tmp/c:p#1", Path("/tmp/c:p#1/rocketmq-sink")),
-        ("hdfs://nn/cp", None),
+        ("hdfs://nn/cp", ObjectPath("nn", "cp/rocketmq-sink", "hdfs")),
+        ("viewfs://nn/cp", None),
     ],
 )
-def test_the_queue_list_lies_below_a_checkpoint_on_this_machine(
-    checkpoint: str, folder: Path | None
+def test_the_queue_list_lies_below_a_checkpoint(
+    checkpoint: str, folder: Path | ObjectPath | None
 ) -> None:
     assert options(checkpointLocation=checkpoint).metadata_folder == folder
     both = options(checkpointLocation=checkpoint, metadataPath="/tmp/m")

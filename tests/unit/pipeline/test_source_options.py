@@ -88,7 +88,7 @@ def test_timestamps_come_before_offsets() -> None:
         ("batch", {"subExpression": "||"}, "option subExpression is '||'"),
         ("batch", {"propertiesAs": "xml"}, "propertiesAs is 'xml', it must be json or map"),
         ("stream", {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon', not a duration"),
-        ("stream", {"metadataPath": "gs://b/x"}, "metadataPath names no folder: 'gs://b/x' is"),
+        ("stream", {"metadataPath": "abfs://b/x"}, "metadataPath names no folder: 'abfs://b/x' is"),
     ],
 )
 def test_what_makes_no_sense_is_refused_with_its_name(

@@ -1,0 +1,186 @@
+"""A store on the loopback interface that answers Google's own client, for tests: what of its JSON API is used here.
+
+What it believes is Google's description: an upload is visible once it is done, `ifGenerationMatch` is judged in the
+same step, lists come in pages. What it is not: Google's, several machines, or anybody who asks for credentials.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from uuid import uuid4
+
+from crc32c import crc32c
+
+PAGE = 2
+"""Names in a page of a list: few, so that there are several."""
+
+
+class Bucket:
+    """All objects, by name: generation and content. `lock` makes each request one step.
+
+    Attributes:
+        is_careless: conditions are not looked at.
+        lost_answers: so many of the next uploads are done, and not answered.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[str, tuple[int, bytes]] = {}
+        self.uploads: dict[str, tuple[str, int | None, bytearray]] = {}
+        self.lock = threading.Lock()
+        self.generation = 0
+        self.is_careless = False
+        self.lost_answers = 0
+
+    def put(self, name: str, condition: int | None, content: bytes) -> bool:
+        """Put an object, if its generation is as the condition says; returns whether it is."""
+        with self.lock:
+            if not self.is_careless and condition not in (
+                None,
+                self.objects.get(name, (0, b""))[0],
+            ):
+                return False
+            self.generation += 1
+            self.objects[name] = self.generation, content
+            return True
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    bucket: Bucket
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+    def do_GET(self) -> None:
+        name, query = self._asked()
+        with self.bucket.lock:
+            objects = dict(self.bucket.objects)
+        if name is None:
+            self._answer(200, _page(objects, query))
+        elif (
+            name not in objects
+            or int(query.get("generation", objects[name][0])) != objects[name][0]
+        ):
+            self._fail(404, f"No such object: {name}")
+        elif query.get("alt") == "media":
+            self._send(objects[name][1])
+        else:
+            self._answer(200, _described(name, *objects[name]))
+
+    def do_DELETE(self) -> None:
+        name, _ = self._asked()
+        with self.bucket.lock:
+            was_there = self.bucket.objects.pop(str(name), None) is not None
+        self._answer(204, None) if was_there else self._fail(404, f"No such object: {name}")
+
+    def do_POST(self) -> None:
+        _, query = self._asked()
+        body = self._body()
+        condition = int(query["ifGenerationMatch"]) if "ifGenerationMatch" in query else None
+        if query["uploadType"] == "multipart":
+            boundary = self.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
+            _, described, content, _ = body.split(b"--" + boundary)
+            name = json.loads(described.partition(b"\r\n\r\n")[2])["name"]
+            self._put(name, condition, content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n"))
+            return
+        upload, name = uuid4().hex, json.loads(body)["name"]
+        self.bucket.uploads[upload] = name, condition, bytearray()
+        where = f"http://{self.headers['Host']}/upload/more?upload_id={upload}"
+        self._answer(200, {}, Location=where)
+
+    def do_PUT(self) -> None:
+        _, query = self._asked()
+        name, condition, content = self.bucket.uploads[query["upload_id"]]
+        content += self._body()
+        if self.headers["Content-Range"].endswith("/*"):
+            self._answer(308, None, Range=f"bytes=0-{len(content) - 1}")
+        else:
+            self._put(name, condition, bytes(content))
+
+    def _put(self, name: str, condition: int | None, content: bytes) -> None:
+        if not self.bucket.put(name, condition, content):
+            self._fail(412, "At least one of the pre-conditions you specified did not hold.")
+        elif self.bucket.lost_answers:
+            self.bucket.lost_answers -= 1
+            self.close_connection = True
+        else:
+            self._answer(200, _described(name, *self.bucket.objects[name]))
+
+    def _asked(self) -> tuple[str | None, dict[str, str]]:
+        """Return the object's name, None for all of the bucket, and what stands behind the question mark."""
+        parts = urlsplit(self.path)
+        name = parts.path.partition("/o/")[2]
+        return unquote(name) or None, {key: each[0] for key, each in parse_qs(parts.query).items()}
+
+    def _body(self) -> bytes:
+        return self.rfile.read(int(self.headers.get("Content-Length", 0)))
+
+    def _send(self, content: bytes) -> None:
+        first, _, last = self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")
+        part = content[int(first) : int(last) + 1 if last else None]
+        if int(first) >= len(content) > 0:
+            self._fail(416, "The requested range cannot be satisfied.")
+            return
+        end = int(first) + len(part) - 1
+        headers = {"Content-Range": f"bytes {first}-{end}/{len(content)}"} if content else {}
+        self._write(206 if content else 200, part, headers)
+
+    def _fail(self, code: int, message: str) -> None:
+        self._answer(code, {"error": {"code": code, "message": message}})
+
+    def _answer(self, code: int, value: object, **headers: str) -> None:
+        content = b"" if value is None else json.dumps(value).encode()
+        self._write(code, content, {"Content-Type": "application/json", **headers})
+
+    def _write(self, code: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(code)
+        for key, text in headers.items():
+            self.send_header(key, text)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+def _described(name: str, generation: int, content: bytes) -> dict[str, Any]:
+    checksum = b64encode(crc32c(content).to_bytes(4, "big")).decode()
+    size = str(len(content))
+    return {"name": name, "generation": str(generation), "size": size, "crc32c": checksum}
+
+
+def _page(objects: dict[str, tuple[int, bytes]], query: dict[str, str]) -> dict[str, Any]:
+    prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
+    found: dict[str, bool] = {}
+    for name in sorted(objects):
+        if name.startswith(prefix):
+            rest = name.removeprefix(prefix)
+            folder, slash, _ = rest.partition("/") if delimiter else (rest, "", "")
+            found[prefix + folder + slash] = bool(slash)
+    start = int(query.get("pageToken", 0))
+    names = list(found)[start : start + PAGE]
+    page = {
+        "items": [_described(each, *objects[each]) for each in names if not found[each]],
+        "prefixes": [each for each in names if found[each]],
+    }
+    return page | ({"nextPageToken": str(start + PAGE)} if len(found) > start + PAGE else {})
+
+
+@contextmanager
+def google_store() -> Iterator[tuple[str, Bucket]]:
+    """Run the store; gives its address, and what it holds. Every name of a bucket is of the same one."""
+    bucket = Bucket()
+    handler = type("Handler", (_Handler,), {"bucket": bucket})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", bucket
+        finally:
+            server.shutdown()
+            thread.join()
