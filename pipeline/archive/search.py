@@ -8,7 +8,7 @@ not know who asks, or how a message is shown.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -112,7 +112,7 @@ def _looked_at(wanted: Wanted) -> list[str]:
 def _places(rows: pa.Table, wanted: Wanted) -> pa.Array:
     """Return the numbers of the rows that are meant."""
     times_ms = pc.divide(rows["storeTimestamp"].cast(pa.int64()), 1000)
-    tests = [
+    tests: list[tuple[int | str | None, pa.ChunkedArray, Callable[..., pa.ChunkedArray]]] = [
         (wanted.queue_id, rows["queueId"], pc.equal),
         (wanted.first_offset, rows["queueOffset"], pc.greater_equal),
         (wanted.last_offset, rows["queueOffset"], pc.less_equal),

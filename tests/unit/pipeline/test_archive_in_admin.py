@@ -111,7 +111,8 @@ def test_what_is_found_is_what_pyarrow_alone_finds(
 
 
 def _ms(row: dict[str, Any]) -> int:
-    return round(row["storeTimestamp"].timestamp() * 1000)
+    ms: int = round(row["storeTimestamp"].timestamp() * 1000)
+    return ms
 
 
 def test_pages_join_to_all_of_it_in_the_order_of_the_log(
