@@ -27,6 +27,7 @@ from broker.admin.exit_codes import (
     EXIT_USAGE,
 )
 from broker.admin.failures import NotThereError, UnchangedError
+from broker.admin.find import FIND
 from broker.admin.groups import GROUPS
 from broker.admin.import_store import IMPORT
 from broker.admin.lag import LAG
@@ -60,6 +61,7 @@ COMMANDS: Final[tuple[Row, ...]] = (
     GROUPS,
     OFFSETS,
     MESSAGES,
+    FIND,
     WHY,
     AT,
     CONNECTIONS,

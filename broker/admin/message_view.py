@@ -42,7 +42,7 @@ def message_json(found: FoundMessage, form: BodyForm) -> dict[str, object]:
     body, encoding = _encoded(message.body, form)
     return {
         "topic": record.topic,
-        "broker": found.broker,
+        "broker": found.broker or None,
         "queue": record.queue_id,
         "offset": record.queue_offset,
         "physical_offset": record.physical_offset,
@@ -70,7 +70,7 @@ def message_json(found: FoundMessage, form: BodyForm) -> dict[str, object]:
 def message_lines(found: FoundMessage, form: BodyForm) -> Iterator[str]:
     """Yield a message line by line, its body last."""
     record, message = found.record, received(found.record, found.broker)
-    yield f"{shown(record.topic)}, {shown(found.broker)} queue {record.queue_id}, offset {record.queue_offset}"
+    yield f"{shown(record.topic)}, {shown(found.broker or NONE)} queue {record.queue_id}, offset {record.queue_offset}"
     yield f"  message id   {message.message_id}"
     yield f"  unique key   {shown(record_text(record, b'UNIQ_KEY') or NONE)}"
     yield f"  keys, tags   {shown(' '.join(message.keys) or NONE)}, {shown(message.tags or NONE)}"

@@ -16,23 +16,21 @@ from broker.admin.cluster import Cluster, open_cluster
 from broker.admin.command import Command, CommandGroup
 from broker.admin.exit_codes import EXIT_OK
 from broker.admin.failures import NotThereError
+from broker.admin.message_options import (
+    add_body_form,
+    add_key_kind,
+    add_limit,
+    add_span,
+    offset_id,
+)
 from broker.admin.message_search import FoundMessage, MessageSearch, ReadingBudget
 from broker.admin.message_trace import TRACE
-from broker.admin.message_view import (
-    BODY_BYTES,
-    BODY_BYTES_MAX,
-    BodyForm,
-    message_json,
-    message_lines,
-    record_text,
-)
-from broker.admin.moments import FORMS
-from broker.admin.options import add_broker_names, add_json, add_namesrv, add_topic, count, moment
+from broker.admin.message_view import BodyForm, message_json, message_lines, record_text
+from broker.admin.options import add_broker_names, add_json, add_namesrv, add_topic, count
 from broker.admin.printing import number, print_json, print_line, print_text
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.inspector import FOREVER_MS, MATCHES_MAX, SearchedMember
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.numbers import QueueId
 
@@ -66,32 +64,9 @@ Search = Callable[[Cluster, argparse.Namespace], Awaitable[SearchResult]]
 
 def _add_view_options(command: argparse.ArgumentParser) -> None:
     """Add how messages are shown."""
-    command.add_argument(
-        "--body",
-        choices=("text", "hex", "base64", "none"),
-        default="text",
-        help="how bodies are shown; text: what is no text in hex (default)",
-    )
-    command.add_argument(
-        "--body-bytes",
-        type=count(0, BODY_BYTES_MAX),
-        default=BODY_BYTES,
-        metavar="N",
-        help="at most so many bytes of each body (%(default)s)",
-    )
+    add_body_form(command)
     add_broker_names(command)
     add_json(command)
-
-
-def _add_limit(command: argparse.ArgumentParser, default: int, most: int) -> None:
-    command.add_argument(
-        "-c",
-        "--limit",
-        type=count(1, most),
-        default=default,
-        metavar="N",
-        help="at most so many messages (%(default)s)",
-    )
 
 
 def _add_member(command: argparse.ArgumentParser) -> None:
@@ -101,13 +76,6 @@ def _add_member(command: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="ask only the member with this id in routes: 0 leads, others follow and know what they have applied",
     )
-
-
-def _add_span(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "-b", "--begin", type=moment, metavar="TIME", help=f"stored then or later: {FORMS}"
-    )
-    command.add_argument("-e", "--end", type=moment, metavar="TIME", help="stored then or earlier")
 
 
 def _run_with(search: Search, options: argparse.Namespace) -> int:
@@ -163,23 +131,10 @@ def _search(search: Search) -> Callable[[argparse.Namespace], int]:
 def _add_id_options(command: argparse.ArgumentParser) -> None:
     add_namesrv(command, required=True)
     command.add_argument(
-        "-i", "--id", type=_offset_id, required=True, metavar="ID", help="32 or 56 hex digits"
+        "-i", "--id", type=offset_id, required=True, metavar="ID", help="32 or 56 hex digits"
     )
     _add_member(command)
     _add_view_options(command)
-
-
-def _offset_id(text: str) -> str:
-    """Read an offset message id.
-
-    Raises:
-        argparse.ArgumentTypeError: it is none.
-    """
-    try:
-        parse_offset_msg_id(text)
-    except MessageIdError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-    return text.upper()
 
 
 async def _by_id(cluster: Cluster, options: argparse.Namespace) -> SearchResult:
@@ -225,15 +180,9 @@ def _add_key_options(command: argparse.ArgumentParser) -> None:
     add_namesrv(command, required=True)
     add_topic(command)
     command.add_argument("-k", "--key", required=True, metavar="KEY", help="one of its KEYS")
-    _add_span(command)
-    command.add_argument(
-        "-kt",
-        "--kind",
-        choices=("any", "keys", "unique"),
-        default="any",
-        help="among which keys: one of KEYS, the UNIQ_KEY, or any (default)",
-    )
-    _add_limit(command, MATCHES_MAX, KEY_COUNT_MAX)
+    add_span(command)
+    add_key_kind(command)
+    add_limit(command, MATCHES_MAX, KEY_COUNT_MAX)
     _add_member(command)
     _add_view_options(command)
 
@@ -292,7 +241,7 @@ def _add_offset_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="in the queue",
     )
-    _add_limit(command, 1, COUNT_MAX)
+    add_limit(command, 1, COUNT_MAX)
     _add_view_options(command)
 
 
@@ -329,9 +278,9 @@ async def _by_offset(cluster: Cluster, options: argparse.Namespace) -> SearchRes
 def _add_range_options(command: argparse.ArgumentParser) -> None:
     add_namesrv(command, required=True)
     add_topic(command)
-    _add_span(command)
+    add_span(command)
     command.add_argument("--newest", action="store_true", help="the newest of them, not the oldest")
-    _add_limit(command, COUNT_DEFAULT, COUNT_MAX)
+    add_limit(command, COUNT_DEFAULT, COUNT_MAX)
     _add_view_options(command)
 
 

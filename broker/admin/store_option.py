@@ -21,13 +21,13 @@ node, whose log may grow meanwhile: what is read then is the log of that node, w
 committed."""
 
 
-def add_store(command: argparse.ArgumentParser) -> None:
+def add_store(command: argparse._ActionsContainer, *, required: bool = True) -> None:
     """Add the folder of a store."""
     command.add_argument(
         "-s",
         "--store",
         type=Path,
-        required=True,
+        required=required,
         metavar="STORE",
         help="folder of a node's store, or a copy of it",
     )

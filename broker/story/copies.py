@@ -170,6 +170,14 @@ class FoundCopies:
     problem: str = ""
     is_cut: bool = False
 
+    def add(self, index: Index, term: int, message: StoredMessage) -> bool:
+        """Add a record of the message, the next one in the log; return False if there is no room for more."""
+        if len(self.copies) == COPIES_MAX:
+            self.is_cut = True
+            return False
+        self.copies.append(Copy(index, term, _without_body(message), _role(message.topic)))
+        return True
+
 
 def records_of(entry: Entry) -> Iterator[StoredMessage]:
     """Yield the records of an entry.
@@ -200,7 +208,7 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
         CorruptionError: the log is damaged.
         OSError: the disk failed.
     """
-    wanted = _Wanted(places, message_id)
+    wanted = MessageMarks(message_id, _message_at(places, message_id))
     found = FoundCopies(message_id, places.log.before, places.log.before)
     claimed = {int(each.meta.index) for each in places.snapshots}
     found.snapshot_crcs[found.begin.index] = found.begin.chain_crc
@@ -225,7 +233,7 @@ def find_copies(places: StorePlaces, message_id: str, progress: Progress) -> Fou
     return found
 
 
-def _look(entry: Entry, wanted: _Wanted, found: FoundCopies) -> None:
+def _look(entry: Entry, wanted: MessageMarks, found: FoundCopies) -> None:
     """Add the records of the message in an entry, and what the entry says of what is committed."""
     if _DIGESTS in entry.body:
         found.proven_index = max(found.proven_index, _marked_index(entry))
@@ -234,11 +242,8 @@ def _look(entry: Entry, wanted: _Wanted, found: FoundCopies) -> None:
     for message in records_of(entry):
         if not wanted.is_one(message):
             continue
-        if len(found.copies) == COPIES_MAX:
-            found.is_cut = True
+        if not found.add(entry.index, entry.term, message):
             return
-        bare = _without_body(message)
-        found.copies.append(Copy(entry.index, entry.term, bare, _role(message.topic)))
         wanted.follow(message)
 
 
@@ -274,23 +279,35 @@ def _without_body(message: StoredMessage) -> StoredMessage:
     return StoredMessage(**(fields | {"body": b""}))
 
 
-class _Wanted:
-    """The marks that the records of a message have in common; more becomes known as they are found."""
+class MessageMarks:
+    """The marks that the records of a message have in common; more becomes known as they are found.
 
-    def __init__(self, places: StorePlaces, message_id: str) -> None:
-        self._keys: set[bytes] = set()
-        self._origins: set[bytes] = set()
-        self._places: set[int] = set()
-        self._halves: set[bytes] = set()
-        asked = _message_at(places, message_id)
+    Attributes:
+        keys: unique keys.
+        origins: offset message ids that others name as where they first stood.
+        places: physical offsets.
+        halves: physical offsets of half messages, which the message of the transaction names.
+    """
+
+    def __init__(self, message_id: str, asked: StoredMessage | None) -> None:
+        """Begin with what was asked for.
+
+        Args:
+            message_id: an offset message id, or a unique key.
+            asked: the record whose offset message id it is; None: there is none, or it is a unique key.
+        """
+        self.keys: set[bytes] = set()
+        self.origins: set[bytes] = set()
+        self.places: set[int] = set()
+        self.halves: set[int] = set()
         if asked is None:
-            self._keys.add(message_id.encode())
+            self.keys.add(message_id.encode())
             return
-        self._places.add(asked.physical_offset)
+        self.places.add(asked.physical_offset)
         self.follow(asked)
         origin = asked.find(ORIGIN_MESSAGE_ID)
         if origin:
-            self._origins.add(origin)
+            self.origins.add(origin)
             self._add_place(origin)
 
     def _add_place(self, message_id: bytes) -> None:
@@ -298,37 +315,37 @@ class _Wanted:
             _, _, place = parse_offset_msg_id(message_id.decode(errors="replace"))
         except MessageIdError:
             return  # a client may have put anything there
-        self._places.add(place)
+        self.places.add(place)
 
     def follow(self, message: StoredMessage) -> None:
         """Look for what comes of a record, too."""
         place = message.physical_offset
-        self._origins.add(offset_msg_id(message.store_host, message.physical_offset).encode())
+        self.origins.add(offset_msg_id(message.store_host, message.physical_offset).encode())
         key = message.find(UNIQ_KEY)
         if key:
-            self._keys.add(key)
+            self.keys.add(key)
         if message.topic == names.HALF_TOPIC:
-            self._halves.add(_LONG.pack(place))
+            self.halves.add(place)
 
     def may_be_in(self, entry: Entry) -> bool:
         """Return False if no record of the message is in an entry."""
         body = entry.body
-        if any(
-            text in body for texts in (self._keys, self._origins, self._halves) for text in texts
-        ):
+        if any(text in body for texts in (self.keys, self.origins) for text in texts):
+            return True
+        if any(_LONG.pack(place) in body for place in self.halves):
             return True
         start = entry.position + ENTRY_HEADER_BYTES
-        return any(start <= place < start + len(body) for place in self._places)
+        return any(start <= place < start + len(body) for place in self.places)
 
     def is_one(self, message: StoredMessage) -> bool:
         """Return whether a record is one of the message."""
         if names.is_control_topic(message.topic):
             return False
         return (
-            message.physical_offset in self._places
-            or message.find(UNIQ_KEY) in self._keys
-            or message.find(ORIGIN_MESSAGE_ID) in self._origins
-            or _LONG.pack(message.prepared_transaction_offset) in self._halves
+            message.physical_offset in self.places
+            or message.find(UNIQ_KEY) in self.keys
+            or message.find(ORIGIN_MESSAGE_ID) in self.origins
+            or message.prepared_transaction_offset in self.halves
         )
 
 

@@ -17,6 +17,7 @@ from broker.story.steps import StoryStep
 from broker.story.verdict import CopyStanding, standing_of
 from broker.story.watch import Watch
 from dledger.raft.entry import Entry
+from dledger.raft.ids import Index
 from dledger.storage.scan import ChainEnd
 from dledger.storage.snapshots import SnapshotFile
 from dledger.storage.snapshots_beside import end_of
@@ -31,9 +32,10 @@ class MessageStory:
     Attributes:
         found: its records, and how far the log goes.
         steps: what happened, in the order of the log.
-        standings: of each record, at the end; empty if the state there is not known.
+        standings: of each record, at the end; empty if the state there is not known and nothing else tells.
         state_from: the entry after which the state is known; None: of none.
         is_cut: there are more records or steps.
+        unknown: what stands in place of a state that can never be known, in words; empty: a store's log.
     """
 
     found: FoundCopies
@@ -41,6 +43,7 @@ class MessageStory:
     standings: list[CopyStanding] = field(default_factory=list)
     state_from: int | None = None
     is_cut: bool = False
+    unknown: str = ""
 
     @property
     def is_visible(self) -> bool | None:
@@ -53,9 +56,16 @@ class MessageStory:
     def verdict(self) -> str:
         """The state of things in a sentence."""
         begin, end = self.found.begin.index + 1, self.found.end.index
+        if self.unknown and not self.found.copies:
+            return f"no record of it stands in what was read of the entries {begin} to {end}"
         if not self.found.copies:
             rest = f"; what stood before entry {begin} is deleted" if begin > 1 else ""
             return f"no record of it stands in the entries {begin} to {end}{rest}"
+        if self.unknown:
+            known = [each for each in self.standings if each.is_visible is None]
+            reasons = known or [each for each in self.standings if not each.is_ended]
+            text = ", and ".join(each.reason for each in (reasons or self.standings[-1:]))
+            return f"{text}, up to entry {end}; {self.unknown}"
         if self.state_from is None:
             return f"not known: the log has lost what stood before entry {begin}, and no snapshot reaches it"
         visible = [each for each in self.standings if each.is_visible]
@@ -107,7 +117,7 @@ def _follow(
             if not places.restore(later, state):
                 raise StoryError(f"snapshot {later.path} is damaged, or gone meanwhile: ask again")
             is_known, story.state_from, later = True, later.meta.index, None
-            watch.begin_with(state, entry.index - 1, entry.term, state.last_store_ms)
+            watch.begin_with(state, Index(entry.index - 1), entry.term, state.last_store_ms)
         if not watch.may_matter(entry):
             if is_known:
                 batch.append(entry)

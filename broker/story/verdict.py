@@ -1,7 +1,7 @@
 """Whether a message can be consumed at the end of what was read, where, who has passed it; and if not, why not.
 
-It is asked of the folded state alone. What the log does not hold cannot be said: filters of subscriptions, clients that
-do not ask, permissions in a member's own file.
+It is asked of the folded state alone, and without one of what was told. What the log does not hold cannot be said:
+filters of subscriptions, clients that do not ask, permissions in a member's own file.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Final
 
 from broker.store.state import BrokerState
 from broker.store.transactions import TransactionVerdict
-from broker.story.copies import Copy, CopyRole
+from broker.story.copies import WAITING, Copy, CopyRole
 from broker.story.orders import in_flight_of
 from broker.story.steps import StepKind, StoryStep
 from broker.times import time_text
@@ -68,14 +68,14 @@ class CopyStanding:
     """One record at the end.
 
     Attributes:
-        is_visible: consumers can get it.
+        is_visible: consumers can get it; None: that is not known.
         reason: why not; what it waits for; if it is visible, where.
         is_ended: something else came of it, or nothing ever will.
         groups: those that have an offset in its topic's queue, if it is visible.
     """
 
     copy: Copy
-    is_visible: bool
+    is_visible: bool | None
     reason: str
     is_ended: bool = False
     groups: list[GroupStand] = field(default_factory=list)
@@ -108,13 +108,9 @@ def standing_of(copy: Copy, steps: list[StoryStep], state: BrokerState) -> CopyS
         steps: of the whole message.
         state: after the last entry that was read.
     """
-    events = {step.event for step in steps if step.place == copy.place}
-    for event, reason in _ENDS.items():
-        if event in events:
-            return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
-    if copy.is_hidden:
-        reason = "it is a half message of an old broker, which no queue shows"
-        return CopyStanding(copy, is_visible=False, reason=reason)
+    ended = _ended(copy, steps)
+    if ended is not None:
+        return ended
     match copy.role:
         case CopyRole.HALF:
             return _half(copy, state)
@@ -124,6 +120,48 @@ def standing_of(copy: Copy, steps: list[StoryStep], state: BrokerState) -> CopyS
             return _timed(copy, state, is_delivered=_is_followed(copy, steps))
         case _:
             return _in_queue(copy, state)
+
+
+def standing_by_steps(copy: Copy, steps: list[StoryStep]) -> CopyStanding:
+    """Return how one record stands as far as steps tell, where no state is known.
+
+    Args:
+        copy: the record.
+        steps: of the whole message, up to the last entry that was read.
+    """
+    ended = _ended(copy, steps)
+    if ended is not None:
+        return ended
+    events = {step.event for step in steps if step.place == copy.place}
+    if copy.role is CopyRole.HALF and StepKind.COMMITTED in events:
+        reason = "its transaction was committed: the message stands elsewhere"
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
+    if copy.role is CopyRole.HALF:
+        reason = "half: no end of its transaction was found"
+        return CopyStanding(copy, is_visible=False, reason=reason)
+    if copy.role in WAITING and _is_followed(copy, steps):
+        reason = "it was delivered: the message stands elsewhere"
+        return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
+    if copy.role in WAITING:
+        reason = "it waits: no delivery of it was found"
+        return CopyStanding(copy, is_visible=False, reason=reason)
+    message = copy.message
+    reason = (
+        f"stored in queue {message.queue_id} of {message.topic} at offset {message.queue_offset}"
+    )
+    return CopyStanding(copy, is_visible=None, reason=reason)
+
+
+def _ended(copy: Copy, steps: list[StoryStep]) -> CopyStanding | None:
+    """Return how a record stands that has come to an end, or that no queue shows; None: it is another one."""
+    events = {step.event for step in steps if step.place == copy.place}
+    for event, reason in _ENDS.items():
+        if event in events:
+            return CopyStanding(copy, is_visible=False, reason=reason, is_ended=True)
+    if copy.is_hidden:
+        reason = "it is a half message of an old broker, which no queue shows"
+        return CopyStanding(copy, is_visible=False, reason=reason)
+    return None
 
 
 def _half(copy: Copy, state: BrokerState) -> CopyStanding:

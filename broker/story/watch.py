@@ -31,7 +31,7 @@ from broker.story.orders import (
 from broker.story.steps import STEPS_MAX, StepKind, StoryStep
 from broker.times import time_text
 from dledger.raft.entry import Entry, EntryKind
-from dledger.raft.ids import Index, Position, Term
+from dledger.raft.ids import Index
 from dledger_mq.message import names
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import StoredMessage
@@ -57,7 +57,8 @@ assert all(each.startswith(names.CONTROL_PREFIX) for each in CONTROL_TOPICS), (
 class _Look:
     """The state of things before an entry is folded, for a comparison behind it."""
 
-    entry: Entry
+    index: Index
+    term: int
     at_ms: int
     orders: list[ControlOrder] = field(default_factory=list)
     ops: list[StoredMessage] = field(default_factory=list)
@@ -103,10 +104,23 @@ class Watch:
         Raises:
             StoryError: its body is no records, or a command is of a newer version.
         """
-        records = list(records_of(entry))
-        look = _Look(entry, records[0].store_timestamp_ms if records else 0)
+        return self.before_records(entry.index, entry.term, list(records_of(entry)), state)
+
+    def before_records(
+        self,
+        index: Index,
+        term: int,
+        records: Sequence[StoredMessage],
+        state: BrokerState | None,
+    ) -> _Look:
+        """Look at an entry's records, or at those of them that are control or op records.
+
+        Raises:
+            StoryError: a command is of a newer version.
+        """
+        look = _Look(index, term, records[0].store_timestamp_ms if records else 0)
         look.is_sure = state is not None
-        look.new = self._by_entry.get(entry.index, [])
+        look.new = self._by_entry.get(index, [])
         for message in records:
             if message.topic == names.OP_HALF_TOPIC:
                 look.ops.append(message)
@@ -135,9 +149,9 @@ class Watch:
             self._carried_out(look, order, state)
         self._offsets_moved(look, state)
 
-    def begin_with(self, state: BrokerState, index: int, term: int, at_ms: int) -> None:
+    def begin_with(self, state: BrokerState, index: Index, term: int, at_ms: int) -> None:
         """Go on with a state that a snapshot gave: what had happened before it, unseen, is told now."""
-        look = _Look(_no_entry(index, term), at_ms)
+        look = _Look(index, term, at_ms)
         for copy in self._in_queues():
             topic, queue_id = copy.message.topic, copy.message.queue_id
             for group in state.offsets.groups_of(topic):
@@ -378,7 +392,8 @@ class Watch:
         offset = copy.message.queue_offset
         was_passed, is_passed = (each is not None and each > offset for each in (before, after))
         facts: dict[str, object] = {"from": before, "to": after, "by": by}
-        old = "no offset" if before is None else f"offset {before}"
+        unknown = "no offset" if look.is_sure else "an offset that is not known"
+        old = unknown if before is None else f"offset {before}"
         where = f"in queue {copy.message.queue_id} of {copy.message.topic}"
         if is_passed and not was_passed:
             text = f"{group} went from {old} to offset {after} {where}: {by}"
@@ -449,12 +464,11 @@ class Watch:
         if len(self.steps) == STEPS_MAX:
             self.is_cut = True
             return
-        entry = look.entry
         self.steps.append(
             StoryStep(
                 event,
-                entry.index,
-                entry.term,
+                look.index,
+                look.term,
                 look.at_ms if at_ms is None else at_ms,
                 copy.place,
                 text,
@@ -478,8 +492,3 @@ def _in_flight(state: BrokerState, copy: Copy, group: str) -> bool:
     """Return whether a group has a message in flight."""
     key = (group, copy.message.topic, QueueId(copy.message.queue_id))
     return in_flight_of(state, key, copy.message.queue_offset) is not None
-
-
-def _no_entry(index: int, term: int) -> Entry:
-    """Return what stands for the entry with which a snapshot ends."""
-    return Entry(Index(index), Term(term), Position(0), EntryKind.NOOP, b"")

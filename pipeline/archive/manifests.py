@@ -298,13 +298,25 @@ def listed_files(archive: Where, topics: frozenset[str] | None = None) -> list[s
     Raises:
         ArchiveError: a manifest is damaged, or a file is missing or has another size.
     """
+    return listed_paths(
+        archive,
+        (
+            each
+            for manifest in load_manifests(archive)
+            for each in manifest.files
+            if topics is None or topic_of(each.path) in topics
+        ),
+    )
+
+
+def listed_paths(archive: Where, files: Iterable[ArchivedFile]) -> list[str]:
+    """Return the full names of files that manifests list.
+
+    Raises:
+        ArchiveError: one is missing or has another size.
+    """
     folder = open_folder(archive)
-    return [
-        _checked(folder, each)
-        for manifest in load_manifests(archive)
-        for each in manifest.files
-        if topics is None or topic_of(each.path) in topics
-    ]
+    return [_checked(folder, each) for each in files]
 
 
 def topic_of(path: str) -> str:

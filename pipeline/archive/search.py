@@ -1,36 +1,30 @@
 """Messages of an archive that are meant by a key, an id, a place or a time; read with pyarrow alone, without Spark.
 
-Only files that manifests list are read, of these only the folders of the topic and of the days that are meant, and of
-each row group the bodies only where a message is found. It must not know who asks, or how a message is shown.
+Only files that manifests list are read, of these only the folders of the topic and of the days that are meant, of an id
+only the stretch of the log that has its place, and of each row group the bodies only where a message is found. It must
+not know who asks, or how a message is shown.
 """
 
 from __future__ import annotations
 
-import datetime
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from dledger_mq.message.ids import parse_offset_msg_id
-from pipeline.archive.manifests import ArchiveError, listed_files, topic_of
-from pipeline.folders import Where, open_folder, source_of
+from pipeline.archive.manifests import Manifest, load_manifests
+from pipeline.archive.parts import ARCHIVE_COLUMNS
+from pipeline.archive.runs import RowGroup, Within, runs
+from pipeline.folders import Where
 
-_LOOKED_AT: Final = (
-    "queueId",
-    "queueOffset",
-    "storeTimestamp",
-    "physicalOffset",
-    "msgId",
-    "keys",
-    "properties",
-)
-_DAY_MS: Final = 86_400_000
+ROW_COLUMNS: Final = tuple(name for name in ARCHIVE_COLUMNS.names if name != "topic")
+
+_GIVEN_OUT_AT_ONCE: Final = 256
+_PLACE: Final = "physicalOffset"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,98 +36,122 @@ class Wanted:
         message_id: its offset message id, in capitals.
         unique_key: its UNIQ_KEY.
         key: one of its KEYS.
+        any_key: one of its KEYS, or its UNIQ_KEY.
         queue_id: of its queue.
         first_offset, last_offset: bounds of its queue offset, both included.
         begin_ms, end_ms: bounds of the time at which it was stored, both included; ms since 1970.
+        after_place: it stands in the log behind this physical offset.
     """
 
     topic: str | None
     message_id: str | None = None
     unique_key: str | None = None
     key: str | None = None
+    any_key: str | None = None
     queue_id: int | None = None
     first_offset: int | None = None
     last_offset: int | None = None
     begin_ms: int | None = None
     end_ms: int | None = None
+    after_place: int | None = None
 
 
-def find_archived(archive: Where, wanted: Wanted) -> Iterator[dict[str, object]]:
-    """Yield the messages of an archive that are meant, in the order of its files; each is a row with `topic`.
+def find_archived(
+    archive: Where, wanted: Wanted, manifests: list[Manifest] | None = None
+) -> Iterator[dict[str, object]]:
+    """Yield the messages of an archive that are meant, in the order of the log; each is a row with `topic`.
+
+    Args:
+        archive: the folder.
+        wanted: what is meant.
+        manifests: all of the archive, if they are known.
 
     Raises:
         ArchiveError: a manifest is damaged, a listed file is missing, has another size, or cannot be read.
     """
-    topics = None if wanted.topic is None else frozenset({wanted.topic})
-    before = open_folder(archive).full("")
-    for path in listed_files(archive, topics):
-        relative = PurePath(path.removeprefix(before).removeprefix("/"))
-        if _may_hold(relative, wanted):
-            try:
-                with source_of(path) as source, pq.ParquetFile(source) as file:
-                    for row in _in_file(file, wanted):
-                        yield {"topic": topic_of(str(relative)), **row}
-            except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
-                raise ArchiveError(f"{path} cannot be read: {error}") from error
+    known = load_manifests(archive) if manifests is None else manifests
+    for run in runs(archive, known, _within(wanted)):
+        found = [rows for group in run if len(rows := _found(group, wanted))]
+        if found:
+            ordered = pa.concat_tables(found).sort_by(_PLACE)
+            for batch in ordered.to_batches(max_chunksize=_GIVEN_OUT_AT_ONCE):
+                yield from batch.to_pylist()
 
 
-def _may_hold(path: PurePath, wanted: Wanted) -> bool:
-    """Return whether a file's day may have what is meant."""
-    day = path.parent.name.removeprefix("date=")
-    try:
-        midnight = datetime.datetime.fromisoformat(day).replace(tzinfo=datetime.UTC)
-    except ValueError:
-        return True
-    begin_ms = int(midnight.timestamp() * 1000)
-    return (wanted.end_ms is None or begin_ms <= wanted.end_ms) and (
-        wanted.begin_ms is None or begin_ms + _DAY_MS > wanted.begin_ms
-    )
+def _within(wanted: Wanted) -> Within:
+    """Return the bounds of what has to be looked at."""
+    topic = wanted.topic
+    first = 0 if wanted.after_place is None else wanted.after_place + 1
+    bounds: dict[str, Any] = {"begin_ms": wanted.begin_ms, "end_ms": wanted.end_ms}
+    if wanted.message_id is not None:
+        place = int(parse_offset_msg_id(wanted.message_id)[2])
+        first, bounds["last_place"] = max(first, place), place
+    return Within(lambda name: topic in {None, name}, first, **bounds)
 
 
-def _in_file(file: pq.ParquetFile, wanted: Wanted) -> Iterator[dict[str, object]]:
-    """Yield the rows of a file that are meant, one row group at a time."""
-    for number in range(file.num_row_groups):
-        places = _places(file.read_row_group(number, columns=list(_LOOKED_AT)), wanted)
-        if len(places):
-            yield from file.read_row_group(number).take(places).to_pylist()
+def _found(group: RowGroup, wanted: Wanted) -> pa.Table:
+    """Return the rows of a row group that are meant."""
+    places = _places(group.read(_looked_at(wanted)), wanted)
+    if not len(places):
+        return pa.table({})
+    rows = group.read(ROW_COLUMNS).take(places)
+    return rows.add_column(0, "topic", pa.repeat(pa.scalar(group.topic, pa.string()), len(rows)))
+
+
+def _looked_at(wanted: Wanted) -> list[str]:
+    """Return the columns that say which rows are meant; properties, the widest, only where a unique key is."""
+    keys = (wanted.key, wanted.any_key)
+    return [
+        *("queueId", "queueOffset", "storeTimestamp", _PLACE),
+        *(["msgId"] if wanted.message_id is not None else []),
+        *(["keys"] if any(each is not None for each in keys) else []),
+        *(["properties"] if wanted.unique_key is not None or wanted.any_key is not None else []),
+    ]
 
 
 def _places(rows: pa.Table, wanted: Wanted) -> pa.Array:
     """Return the numbers of the rows that are meant."""
     times_ms = pc.divide(rows["storeTimestamp"].cast(pa.int64()), 1000)
-    tests = [
+    tests: list[tuple[int | str | None, pa.ChunkedArray, Callable[..., pa.ChunkedArray]]] = [
         (wanted.queue_id, rows["queueId"], pc.equal),
         (wanted.first_offset, rows["queueOffset"], pc.greater_equal),
         (wanted.last_offset, rows["queueOffset"], pc.less_equal),
         (wanted.begin_ms, times_ms, pc.greater_equal),
         (wanted.end_ms, times_ms, pc.less_equal),
-        (wanted.message_id, rows["msgId"], pc.equal),
+        (wanted.after_place, rows[_PLACE], pc.greater),
     ]
     if wanted.message_id is not None:
-        place = parse_offset_msg_id(wanted.message_id)[2]
-        tests.append((place, rows["physicalOffset"], pc.equal))
+        tests.append((wanted.message_id, rows["msgId"], pc.equal))
+        tests.append((parse_offset_msg_id(wanted.message_id)[2], rows[_PLACE], pc.equal))
     chosen = pa.array([True] * len(rows))
     for value, column, compare in tests:
         if value is not None:
             chosen = pc.and_(chosen, pc.fill_null(compare(column, value), False))
-    for text, column in ((wanted.key, "keys"), (wanted.unique_key, "properties")):
-        if text is not None:
-            found = pc.fill_null(pc.match_substring(rows[column], _spelled(text, column)), False)
-            chosen = pc.and_(chosen, found)
+    if wanted.key is not None:
+        chosen = pc.and_(chosen, _holds(rows["keys"], wanted.key))
+    if wanted.unique_key is not None:
+        chosen = pc.and_(chosen, _holds(rows["properties"], in_json(wanted.unique_key)))
+    if wanted.any_key is not None:
+        in_either = pc.or_(
+            _holds(rows["keys"], wanted.any_key),
+            _holds(rows["properties"], in_json(wanted.any_key)),
+        )
+        chosen = pc.and_(chosen, in_either)
     numbers = pc.indices_nonzero(chosen)
-    if wanted.key is None and wanted.unique_key is None:
+    if {wanted.key, wanted.unique_key, wanted.any_key} == {None}:
         return numbers
-    keys, properties = rows["keys"].take(numbers), rows["properties"].take(numbers)
-    exact = [
-        _has(wanted, key or "", text or "{}")
-        for key, text in zip(keys.to_pylist(), properties.to_pylist(), strict=True)
-    ]
+    exact = [_has(wanted, *each) for each in _keys_of(rows, numbers)]
     return numbers.filter(pa.array(exact, pa.bool_()))
 
 
-def _spelled(text: str, column: str) -> str:
-    """Return what a column must hold for a text: in JSON, as properties are, other characters may be escaped."""
-    if column == "keys" or (text.isascii() and text.isalnum()):
+def _holds(column: pa.ChunkedArray, text: str) -> pa.ChunkedArray:
+    """Return where a text stands somewhere in a column."""
+    return pc.fill_null(pc.match_substring(column, text), False)
+
+
+def in_json(text: str) -> str:
+    """Return what JSON, as properties are, must hold for a text: other characters may be escaped there."""
+    if text.isascii() and text.isalnum():
         return text
     return max(
         "".join(c if c.isascii() and c.isalnum() else " " for c in text).split(),
@@ -142,8 +160,24 @@ def _spelled(text: str, column: str) -> str:
     )
 
 
+def _keys_of(rows: pa.Table, numbers: pa.Array) -> Iterator[tuple[str, str]]:
+    """Yield KEYS and properties of some rows; empty: they are not looked at, or there are none."""
+    columns = [
+        rows[name].take(numbers).to_pylist() if name in rows.column_names else [""] * len(numbers)
+        for name in ("keys", "properties")
+    ]
+    for keys, properties in zip(*columns, strict=True):
+        yield keys or "", properties or ""
+
+
 def _has(wanted: Wanted, keys: str, properties: str) -> bool:
     """Return whether a message has exactly the keys that are meant; what was found has them somewhere."""
-    if wanted.key is not None and wanted.key not in keys.split(" "):
+    each_key = keys.split(" ")
+    if wanted.key is not None and wanted.key not in each_key:
         return False
-    return wanted.unique_key is None or json.loads(properties).get("UNIQ_KEY") == wanted.unique_key
+    if wanted.unique_key is None and wanted.any_key is None:
+        return True
+    unique_key = json.loads(properties or "{}").get("UNIQ_KEY")
+    if wanted.any_key is not None and wanted.any_key not in {*each_key, unique_key}:
+        return False
+    return wanted.unique_key is None or unique_key == wanted.unique_key

@@ -93,13 +93,13 @@ def _wanted(options: argparse.Namespace) -> Wanted:
     return Wanted(
         options.topic,
         None if message_id is None else message_id.upper(),
-        options.unique_key,
-        options.key,
-        options.queue,
-        options.offset,
-        options.last_offset,
-        options.begin,
-        options.end,
+        unique_key=options.unique_key,
+        key=options.key,
+        queue_id=options.queue,
+        first_offset=options.offset,
+        last_offset=options.last_offset,
+        begin_ms=options.begin,
+        end_ms=options.end,
     )
 
 

@@ -10,6 +10,7 @@ from graphlib import CycleError, TopologicalSorter
 import pytest
 
 import dledger_mq
+from broker.admin.archives import READER
 from tests.architecture.sources import (
     ROOT,
     imports_of,
@@ -426,8 +427,10 @@ def test_the_extra_of_the_console_is_imported_there_only() -> None:
     assert wrong == []
 
 
-def test_the_command_of_the_admin_starts_without_the_console() -> None:
-    script = f"import sys, broker.admin.cli\nprint(sorted({CONSOLE_ONLY!r} & set(sys.modules)))"
+def test_the_command_of_the_admin_starts_without_the_console_and_what_reads_archives() -> None:
+    assert (ROOT / READER.replace(".", "/")).with_suffix(".py").is_file()
+    optional = CONSOLE_ONLY | {"pipeline", "pyarrow"}
+    script = f"import sys, broker.admin.cli\nprint(sorted({optional!r} & set(sys.modules)))"
     seen = subprocess.run(
         [sys.executable, "-c", script],
         check=True,

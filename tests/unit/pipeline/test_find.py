@@ -9,15 +9,10 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
 
-from dledger.raft.ids import Index, Position
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.record import StoredMessage, decode_records
-from pipeline.archive.manifests import ArchivedFile, Manifest, write_manifest
-from pipeline.archive.parts import Part, stage_part
 from pipeline.cli import main
-from pipeline.scan.plan import CommittedBound, plan_scan
-from pipeline.scan.stores import Store
-from tests.unit.pipeline.stores import write_store
+from tests.unit.pipeline.archives import write_archive
 from tests.unit.store.lone_broker import START_MS, LoneBroker
 
 DAY_MS = 86_400_000
@@ -40,38 +35,9 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Stored
         if number % 5 == 4:
             broker.commit()
     entries = broker.log.entries
-    write_store(folder / "store", entries, 2000)
-    (folder / "staging").mkdir()
-    store = Store(folder / "store")
-    bound = CommittedBound(entries[-1].index, "test")
-    plan = plan_scan(store, bound, split_bytes=1000)
-    staged = stage_part(Part(plan.ranges, "broker-a", str(folder / "staging")))
-    assert staged.difference is None
-    files = []
-    for number, each in enumerate(staged.files):
-        path = Path(each.folder) / f"part-{number}.zstd.parquet"
-        target = folder / "archive" / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        Path(each.path).rename(target)
-        files.append(ArchivedFile(str(path), each.bytes, each.rows, each.crc32c))
-    write_manifest(
-        folder / "archive",
-        Manifest(
-            broker_name="broker-a",
-            first_index=Index(1),
-            last_index=entries[-1].index,
-            first_position=Position(0),
-            end_position=broker.log.end_position,
-            first_chain_crc=0,
-            last_chain_crc=0,
-            known_by="test",
-            rows=sum(each.rows for each in files),
-            queues=staged.queues,
-            files=tuple(files),
-        ),
-    )
+    written = write_archive(folder, entries, ends=(6,))
     records = [record for entry in entries if entry.body for record in decode_records(entry.body)]
-    return folder / "archive", records
+    return written, records
 
 
 def found(
