@@ -1,0 +1,47 @@
+"""Brokers that ask how a transaction ended: passed on to a producer of its topic, which answers by EndTransaction.
+
+A broker asks again about what nobody has answered.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from broker.proxy.clients import Clients
+from broker.proxy.handles import OpenTransaction
+from broker.proxy.incoming import incoming
+from broker.proxy.protocol import TelemetryCommand
+from dledger_mq.client.link import Link
+from dledger_mq.client.messages import received
+from dledger_mq.message.errors import RecordError
+from dledger_mq.message.record import decode_record
+from dledger_mq.remoting.header import RemotingCommand
+
+_log = logging.getLogger(__name__)
+
+
+class Checking:
+    """Passes on the questions of brokers (CHECK_TRANSACTION_STATE)."""
+
+    def __init__(self, clients: Clients) -> None:
+        self._clients = clients
+
+    def on_check(self, link: Link, command: RemotingCommand) -> None:
+        """Pass on one question; one that cannot be read is logged."""
+        said = command.ext
+        broker_name = said.get("bname", "")
+        offset, position = said.get("tranStateTableOffset", ""), said.get("commitLogOffset", "")
+        try:
+            message = received(decode_record(command.body), broker_name)
+            place = OpenTransaction(message.unique_key, broker_name, int(offset), int(position))
+        except (RecordError, ValueError) as error:
+            _log.warning(
+                "%s asks about a transaction, and it cannot be read: %s", link.address, error
+            )
+            return
+        ask = TelemetryCommand()
+        found = ask.recover_orphaned_transaction_command
+        found.transaction_id = place.encode()
+        found.message.CopyFrom(incoming(message))
+        if not self._clients.tell_producer(message.topic, ask):
+            _log.info("no producer of %s can be asked about %s", message.topic, message.unique_key)

@@ -1,0 +1,189 @@
+"""Who is connected: each client's settings, when it was last heard of, and the stream that leads to it.
+
+Brokers know the proxy as one client, which is in the groups of all of its own. A client that has been silent for a
+while is forgotten, and what the proxy keeps for it with it.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+
+from broker.proxy.protocol.numbers import ClientType, Code, FilterType
+from broker.proxy.refusals import RefusedError
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.subscriptions import BySql, TopicSubscription, subscribe
+from dledger_mq.remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerEntry,
+    ConsumeType,
+    Heartbeat,
+    MessageModel,
+)
+
+SILENT_S: Final = 60.0
+"""Clients send a heartbeat every 10 s."""
+
+CLIENTS_MAX: Final = 10_000
+TOPICS_MAX: Final = 256
+"""Of one client; bounds what it can make the proxy and brokers remember."""
+
+COMMANDS_MAX: Final = 64
+"""That wait for a client which does not read them; more are dropped, brokers ask again."""
+
+
+@dataclass(slots=True)
+class Client:
+    """One client.
+
+    Attributes:
+        topics: to which a producer sends.
+        group: of a consumer; empty: a producer.
+        subscriptions: of a consumer, by topic.
+        commands: to be sent to it, by the call that reads them.
+        heard_at: seconds of the loop's clock.
+    """
+
+    client_id: str
+    kind: ClientType
+    topics: frozenset[str] = frozenset()
+    group: str = ""
+    subscriptions: dict[str, TopicSubscription] = field(default_factory=dict)
+    commands: MemoryObjectSendStream[Any] | None = None
+    heard_at: float = 0.0
+
+
+class Clients:
+    """All clients of the proxy.
+
+    Attributes:
+        on_change: called when groups or topics come or go, so that brokers are told.
+        on_gone: called with the id of a client that is forgotten.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._clients: dict[str, Client] = {}
+        self.on_change: Callable[[], None] = lambda: None
+        self.on_gone: Callable[[str], None] = lambda client_id: None
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def register(self, client: Client) -> None:
+        """Take in a client, or what has changed of one; its stream stays.
+
+        Raises:
+            RefusedError: there are too many.
+        """
+        known = self._clients.get(client.client_id)
+        if known is None and len(self._clients) >= CLIENTS_MAX:
+            raise RefusedError(
+                Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected already"
+            )
+        if known is not None:
+            client.commands = known.commands
+        client.heard_at = self._now()
+        self._clients[client.client_id] = client
+        self.on_change()
+
+    def heard(self, client_id: str) -> Client:
+        """Note that a client was heard of; return it.
+
+        Raises:
+            RefusedError: its settings are not known.
+        """
+        client = self._clients.get(client_id)
+        if client is None:
+            text = f"the settings of client {client_id!r} are not known: they are told by Telemetry"
+            raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
+        client.heard_at = self._now()
+        return client
+
+    def open_stream(self, client_id: str) -> MemoryObjectReceiveStream[Any]:
+        """Return what is sent to a client from now on; an earlier stream of it ends."""
+        client = self._clients[client_id]
+        if client.commands is not None:
+            client.commands.close()
+        client.commands, received = anyio.create_memory_object_stream[Any](COMMANDS_MAX)
+        return received
+
+    def forget(self, client_id: str) -> None:
+        """Forget a client that has left."""
+        client = self._clients.pop(client_id, None)
+        if client is None:
+            return
+        if client.commands is not None:
+            client.commands.close()
+        self.on_gone(client_id)
+        self.on_change()
+
+    def forget_silent(self) -> None:
+        """Forget those that have not been heard of for SILENT_S."""
+        limit = self._now() - SILENT_S
+        for client_id in [one.client_id for one in self._clients.values() if one.heard_at < limit]:
+            self.forget(client_id)
+
+    def tell_producer(self, topic: str, command: Any) -> bool:
+        """Send a command to one of the producers of a topic; return whether one could be told."""
+        found = [one for one in self._clients.values() if topic in one.topics and one.commands]
+        random.shuffle(found)
+        for client in found:
+            assert client.commands is not None, "the list above holds those with a stream"
+            try:
+                client.commands.send_nowait(command)
+            except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
+                continue
+            return True
+        return False
+
+    def groups(self) -> set[str]:
+        """Return the consumer groups of all clients."""
+        return {one.group for one in self._clients.values() if one.group}
+
+    def topics(self) -> set[str]:
+        """Return all topics to which or from which clients send and receive."""
+        return {
+            topic
+            for one in self._clients.values()
+            for topic in (one.subscriptions if one.group else one.topics)
+        }
+
+    def heartbeat(self, proxy_id: str) -> Heartbeat | None:
+        """Return what brokers are told: the groups of all clients as the proxy's; None: there are none."""
+        if not self._clients:
+            return None
+        producers = {topic for one in self._clients.values() for topic in one.topics}
+        return Heartbeat(proxy_id, tuple(sorted(producers)), tuple(self._consumers()))
+
+    def _consumers(self) -> Iterator[ConsumerEntry]:
+        by_group: dict[str, dict[str, TopicSubscription]] = {}
+        for client in self._clients.values():
+            if client.group:
+                by_group.setdefault(client.group, {}).update(client.subscriptions)
+        for group, subscriptions in sorted(by_group.items()):
+            yield ConsumerEntry(
+                group,
+                ConsumeType.CONSUME_ACTIVELY,
+                MessageModel.CLUSTERING,
+                ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+                tuple(one.reported() for one in subscriptions.values()),
+            )
+
+
+def subscription_of(topic: str, expression: Any, version: int) -> TopicSubscription:
+    """Read a `FilterExpression`.
+
+    Raises:
+        RefusedError: it is none; says where.
+    """
+    text = str(expression.expression) or "*"
+    try:
+        return subscribe(topic, BySql(text) if expression.type == FilterType.SQL else text, version)
+    except ClientUsageError as error:
+        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

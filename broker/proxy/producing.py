@@ -1,0 +1,226 @@
+"""Sends, ends of transactions, and recalls.
+
+A message without a group goes to the queue that its id chooses, so a client that sends it again comes to the same
+queue, where the broker recognises it. With a group it goes to the queue that Apache's proxy would choose.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import anyio
+
+from broker.proxy import checks
+from broker.proxy.handles import OpenTransaction
+from broker.proxy.outgoing import Outgoing, outgoing
+from broker.proxy.protocol import (
+    EndTransactionResponse,
+    RecallMessageResponse,
+    SendMessageResponse,
+    SendResultEntry,
+)
+from broker.proxy.protocol.numbers import SOURCE_SERVER_CHECK, Code, TransactionResolution
+from broker.proxy.refusals import RefusedError, joined, refusal_of, refused_with, status
+from dledger_mq.client.errors import ClientError
+from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.session import Session
+from dledger_mq.client.transaction_producer import TransactionState
+from dledger_mq.message.errors import MessageIdError
+from dledger_mq.message.hashes import java_hash
+from dledger_mq.message.ids import parse_offset_msg_id
+from dledger_mq.message.recall_handle import HandleError, RecallHandle
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
+from dledger_mq.remoting.header import RemotingCommand
+
+SEND_TIMEOUT_S: Final = 10.0
+"""Outlives a failover; a client that has given up before sends the same message again."""
+
+MESSAGES_MAX: Final = 128
+"""Of one call."""
+
+_STATUS_CODES: Final = {
+    int(ResponseCode.FLUSH_DISK_TIMEOUT): Code.MASTER_PERSISTENCE_TIMEOUT,
+    int(ResponseCode.FLUSH_SLAVE_TIMEOUT): Code.SLAVE_PERSISTENCE_TIMEOUT,
+    int(ResponseCode.SLAVE_NOT_AVAILABLE): Code.HA_NOT_AVAILABLE,
+}
+_ENDS: Final = {
+    int(TransactionResolution.COMMIT): TransactionState.COMMIT,
+    int(TransactionResolution.ROLLBACK): TransactionState.ROLLBACK,
+}
+
+
+class Producing:
+    """Carries out what producers ask for."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    async def send(self, request: Any, client_host: str) -> Any:
+        """Answer SendMessage: each message has its own result.
+
+        Raises:
+            RefusedError: none was sent.
+        """
+        if not 0 < len(request.messages) <= MESSAGES_MAX:
+            text = f"the call has {len(request.messages)} messages, not 1 to {MESSAGES_MAX}"
+            raise RefusedError(Code.MESSAGE_CORRUPTED, text)
+        now_ms = time.time_ns() // 1_000_000
+        found = [outgoing(one, client_host=client_host, now_ms=now_ms) for one in request.messages]
+        if len({one.topic for one in found}) > 1:
+            raise RefusedError(Code.MESSAGE_CORRUPTED, "the messages of one call are of one topic")
+        entries: list[Any] = [None] * len(found)
+        async with anyio.create_task_group() as tasks:
+            for place, message in enumerate(found):
+                tasks.start_soon(self._send_into, entries, place, message)
+        return SendMessageResponse(status=joined(one.status for one in entries), entries=entries)
+
+    async def _send_into(self, entries: list[Any], place: int, message: Outgoing) -> None:
+        try:
+            entries[place] = await self._send(message)
+        except ClientError as error:
+            refusal = refusal_of(error)
+            entries[place] = SendResultEntry(status=status(refusal.code, str(refusal)))
+        except RefusedError as error:
+            entries[place] = SendResultEntry(status=status(error.code, str(error)))
+
+    async def _send(self, message: Outgoing) -> Any:
+        """Return the result of one message.
+
+        Raises:
+            RefusedError, ClientError: it is not stored, or nobody knows.
+        """
+        queues = await self._session.routes.publish_queues(message.topic)
+        queue = queues[_place(message, len(queues))]
+        ext = {
+            "a": message.topic,
+            "b": message.topic,
+            "c": "TBW102",
+            "d": str(self._session.routes.default_queues),
+            "e": str(queue.queue_id),
+            "f": str(message.sys_flag),
+            "g": str(message.born_ms),
+            "h": "0",
+            "i": message.properties.decode(),
+            "j": "0",
+            "k": "false",
+            "m": "false",
+        }
+        answer, doubt = await self._session.call_group_in_doubt(
+            queue.broker_name,
+            RequestCode.SEND_MESSAGE_V2,
+            ext,
+            message.body,
+            timeout_s=SEND_TIMEOUT_S,
+            try_timeout_s=SEND_TIMEOUT_S,
+        )
+        if answer.code == ResponseCode.SUCCESS:
+            return _sent(message, queue, answer)
+        if answer.code in _STATUS_CODES:
+            raise RefusedError(
+                _STATUS_CODES[answer.code], answer.remark or "stored, with less certainty"
+            )
+        if doubt is not None:
+            raise refusal_of(doubt)
+        raise refused_with(answer.code, answer.remark or "")
+
+    async def end(self, request: Any) -> Any:
+        """Answer EndTransaction.
+
+        Raises:
+            RefusedError, ClientError: it has ended otherwise, or nobody knows.
+        """
+        topic = checks.topic_of(request.topic)
+        found = OpenTransaction.decode(request.transaction_id)
+        state = _ENDS.get(request.resolution, TransactionState.UNKNOWN)
+        await self._known(topic, found.broker_name)
+        ext = {
+            "topic": topic,
+            "producerGroup": topic,
+            "tranStateTableOffset": str(found.queue_offset),
+            "commitLogOffset": str(found.physical_offset),
+            "msgId": found.unique_key,
+            "transactionId": found.unique_key,
+            "commitOrRollback": str(state.value),
+            "fromTransactionCheck": str(request.source == SOURCE_SERVER_CHECK).lower(),
+        }
+        answer = await self._session.call_group(
+            found.broker_name, RequestCode.END_TRANSACTION, ext, timeout_s=SEND_TIMEOUT_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_with(answer.code, answer.remark or "")
+        return EndTransactionResponse(status=status(Code.OK))
+
+    async def recall(self, request: Any) -> Any:
+        """Answer RecallMessage.
+
+        Raises:
+            RefusedError, ClientError: it is too late, or nobody knows.
+        """
+        topic = checks.topic_of(request.topic)
+        try:
+            meant = RecallHandle.decode(request.recall_handle)
+        except HandleError as error:
+            text = f"{request.recall_handle[:80]!r} is no recall handle: {error}"
+            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, text) from error
+        if meant.topic != topic:
+            text = f"the recall handle is of topic {meant.topic}, not {topic}"
+            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, text)
+        await self._known(topic, meant.broker_name)
+        ext = {"producerGroup": topic, "topic": topic, "recallHandle": request.recall_handle}
+        answer = await self._session.call_group(
+            meant.broker_name, RequestCode.RECALL_MESSAGE, ext, timeout_s=SEND_TIMEOUT_S
+        )
+        if answer.code != ResponseCode.SUCCESS:
+            raise refused_with(answer.code, answer.remark or "")
+        return RecallMessageResponse(status=status(Code.OK), message_id=meant.unique_key)
+
+    async def _known(self, topic: str, broker_name: str) -> None:
+        """Let the addresses of a topic's broker groups be known, if this one's are not."""
+        if not self._session.routes.knows(broker_name):
+            await self._session.routes.refresh(topic)
+
+
+def _sent(message: Outgoing, queue: MessageQueue, answer: RemotingCommand) -> Any:
+    """Return the result of a message that is stored.
+
+    Raises:
+        RefusedError: the answer says not where; it is stored all the same.
+    """
+    said = answer.ext
+    try:
+        offset = int(said["queueOffset"])
+        physical_offset = parse_offset_msg_id(said["msgId"])[2]
+    except (KeyError, ValueError, MessageIdError) as error:
+        text = f"it may have been done: {queue} answered without its place: {error}"
+        raise RefusedError(Code.PROXY_TIMEOUT, text) from error
+    entry = SendResultEntry(
+        status=status(Code.OK),
+        message_id=message.unique_key,
+        offset=offset,
+        recall_handle=said.get("recallHandle", ""),
+    )
+    if message.is_half:
+        place = OpenTransaction(message.unique_key, queue.broker_name, offset, physical_offset)
+        entry.transaction_id = place.encode()
+    return entry
+
+
+def _place(message: Outgoing, count: int) -> int:
+    """Return the place of a message's queue among `count`."""
+    return consistent_hash(java_hash(message.group or message.unique_key), count)
+
+
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return a bucket for a signed number, as Guava's `Hashing.consistentHash(long, int)` does (Lamping, Veach 2014).
+
+    When a bucket is added, only what belongs into that one goes to another.
+    """
+    assert buckets > 0, f"{buckets} buckets have no place"
+    state, candidate = value, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & (2**64 - 1)
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following

@@ -1,0 +1,101 @@
+"""Routes and assignments. All queues are reached through the proxy, at the endpoints by which its client has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from broker.proxy import checks
+from broker.proxy.facts import Facts
+from broker.proxy.protocol import (
+    Assignment,
+    MessageQueue,
+    QueryAssignmentResponse,
+    QueryRouteResponse,
+)
+from broker.proxy.protocol.numbers import Code, MessageType, Permission
+from broker.proxy.refusals import RefusedError, status
+from dledger_mq.client.routes import PERM_READ, PERM_WRITE
+from dledger_mq.client.session import Session
+from dledger_mq.remoting.route import QueueData, TopicRoute
+
+
+class Routing:
+    """Answers questions for routes from those of the name servers."""
+
+    def __init__(self, session: Session, facts: Facts) -> None:
+        self._session = session
+        self._facts = facts
+
+    async def route(self, request: Any) -> Any:
+        """Answer QueryRoute: every queue, with what it is for.
+
+        Raises:
+            RefusedError, ClientError: there is no such topic, or nobody could be asked.
+        """
+        topic = checks.topic_of(request.topic)
+        found = await self._route_of(topic)
+        answer = QueryRouteResponse(status=status(Code.OK))
+        for queues in found.queues:
+            kinds = await self._facts.kinds(topic, queues.broker_name)
+            answer.message_queues.extend(_message_queues(request, queues, kinds))
+        return answer
+
+    async def assignment(self, request: Any) -> Any:
+        """Answer QueryAssignment: in order each queue by itself, else each broker group once. All consumers get all.
+
+        Raises:
+            RefusedError, ClientError: as `route`; nothing of the topic can be read.
+        """
+        topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+        answer = QueryAssignmentResponse(status=status(Code.OK))
+        for queues in (await self._route_of(topic)).queues:
+            if not queues.perm & PERM_READ or not queues.read_queue_nums:
+                continue
+            is_ordered = (await self._facts.group(group, queues.broker_name)).is_ordered
+            for queue_id in range(queues.read_queue_nums) if is_ordered else (-1,):
+                queue = _message_queue(request, queues.broker_name, queue_id)
+                queue.permission = _permission(queues.perm)
+                answer.assignments.append(Assignment(message_queue=queue))
+        if not answer.assignments:
+            raise RefusedError(Code.FORBIDDEN, f"no queue of topic {topic} can be read")
+        return answer
+
+    async def _route_of(self, topic: str) -> TopicRoute:
+        """Return a route that is asked for now: clients ask seldom, and a queue that is new is wanted at once."""
+        return await self._session.routes.refresh(topic)
+
+
+def _message_queues(
+    request: Any, queues: QueueData, kinds: tuple[MessageType, ...]
+) -> Iterator[Any]:
+    """Yield the queues of a broker group; where it has more for one use than for the other, some have only that."""
+    readable = queues.read_queue_nums if queues.perm & PERM_READ else 0
+    writable = queues.write_queue_nums if queues.perm & PERM_WRITE else 0
+    for queue_id in range(max(readable, writable)):
+        queue = _message_queue(request, queues.broker_name, queue_id)
+        queue.permission = _permission(
+            (PERM_READ if queue_id < readable else 0) | (PERM_WRITE if queue_id < writable else 0)
+        )
+        queue.accept_message_types.extend(kinds)
+        yield queue
+
+
+def _message_queue(request: Any, broker_name: str, queue_id: int) -> Any:
+    queue = MessageQueue(id=queue_id)
+    queue.topic.CopyFrom(request.topic)
+    queue.broker.name = broker_name
+    queue.broker.endpoints.CopyFrom(request.endpoints)
+    return queue
+
+
+def _permission(perm: int) -> Permission:
+    match bool(perm & PERM_READ), bool(perm & PERM_WRITE):
+        case True, True:
+            return Permission.READ_WRITE
+        case True, False:
+            return Permission.READ
+        case False, True:
+            return Permission.WRITE
+        case _:
+            return Permission.NONE
