@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from broker.proxy.clients import Clients
+from broker.proxy.clients import ProxyClients
 from broker.proxy.handles import OpenTransaction
 from broker.proxy.incoming import incoming
 from broker.proxy.protocol import TelemetryCommand
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 class Checking:
     """Passes on the questions of brokers (CHECK_TRANSACTION_STATE)."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: ProxyClients) -> None:
         self._clients = clients
 
     def on_check(self, link: Link, command: RemotingCommand) -> None:
@@ -43,5 +43,5 @@ class Checking:
         found = ask.recover_orphaned_transaction_command
         found.transaction_id = place.encode()
         found.message.CopyFrom(incoming(message))
-        if not self._clients.tell_producer(message.topic, ask):
+        if not self._clients.send_to_producer(message.topic, ask):
             _log.info("no producer of %s can be asked about %s", message.topic, message.unique_key)

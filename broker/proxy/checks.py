@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from broker.proxy.protocol.numbers import Code
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.message.names import (
     group_problem,
     is_dlq_topic,
@@ -47,14 +47,14 @@ def topic_of(resource: Any) -> str:
     """Return the name of a topic that clients may use.
 
     Raises:
-        RefusedError: it is none.
+        CallRefusedError: it is none.
     """
     name = _name(resource)
     problem = topic_problem(name) or send_problem(name)
     if problem is None and (is_system_topic(name) or is_retry_topic(name) or is_dlq_topic(name)):
         problem = f"topic {name} is the system's"
     if problem is not None:
-        raise RefusedError(Code.ILLEGAL_TOPIC, problem)
+        raise CallRefusedError(Code.ILLEGAL_TOPIC, problem)
     return name
 
 
@@ -62,14 +62,14 @@ def group_of(resource: Any) -> str:
     """Return the name of a consumer group that clients may use.
 
     Raises:
-        RefusedError: it is none.
+        CallRefusedError: it is none.
     """
     name = _name(resource)
     problem = group_problem(name)
     if problem is None and is_system_group(name):
         problem = f"group {name} is the system's"
     if problem is not None:
-        raise RefusedError(Code.ILLEGAL_CONSUMER_GROUP, problem)
+        raise CallRefusedError(Code.ILLEGAL_CONSUMER_GROUP, problem)
     return name
 
 
@@ -83,12 +83,12 @@ def check_text(text: str, what: str, code: Code) -> str:
     """Return a text that labels a message.
 
     Raises:
-        RefusedError: it is blank, or holds a control character: these separate properties.
+        CallRefusedError: it is blank, or holds a control character: these separate properties.
     """
     if text.isspace():
-        raise RefusedError(code, f"{what} is blank")
+        raise CallRefusedError(code, f"{what} is blank")
     if has_control_character(text):
-        raise RefusedError(code, f"{what} {text[:80]!r} holds a control character")
+        raise CallRefusedError(code, f"{what} {text[:80]!r} holds a control character")
     return text
 
 
@@ -101,10 +101,10 @@ def check_tag(tag: str) -> str:
     """Return a tag; empty is none.
 
     Raises:
-        RefusedError: it cannot be subscribed to.
+        CallRefusedError: it cannot be subscribed to.
     """
     if "|" in tag:
-        raise RefusedError(Code.ILLEGAL_MESSAGE_TAG, f"the tag {tag[:80]!r} holds a |")
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_TAG, f"the tag {tag[:80]!r} holds a |")
     return check_text(tag, "the tag", Code.ILLEGAL_MESSAGE_TAG)
 
 
@@ -112,10 +112,12 @@ def check_key(key: str) -> str:
     """Return a key under which a message can be found.
 
     Raises:
-        RefusedError: it is none; a blank in it would make it two.
+        CallRefusedError: it is none; a blank in it would make it two.
     """
     if not key or any(char.isspace() for char in key):
-        raise RefusedError(Code.ILLEGAL_MESSAGE_KEY, f"the key {key[:80]!r} is empty or has blanks")
+        raise CallRefusedError(
+            Code.ILLEGAL_MESSAGE_KEY, f"the key {key[:80]!r} is empty or has blanks"
+        )
     return check_text(key, "the key", Code.ILLEGAL_MESSAGE_KEY)
 
 
@@ -123,13 +125,13 @@ def check_message_group(group: str) -> str:
     """Return the group within which messages keep their order.
 
     Raises:
-        RefusedError: it is too long, or blank.
+        CallRefusedError: it is too long, or blank.
     """
     if len(group.encode()) > MESSAGE_GROUP_BYTES_MAX:
         text = (
             f"the message group has {len(group.encode())} bytes, at most {MESSAGE_GROUP_BYTES_MAX}"
         )
-        raise RefusedError(Code.ILLEGAL_MESSAGE_GROUP, text)
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_GROUP, text)
     return check_text(group, "the message group", Code.ILLEGAL_MESSAGE_GROUP)
 
 
@@ -137,18 +139,18 @@ def check_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the application's properties.
 
     Raises:
-        RefusedError: there are too many, or one has a name of the system's, is empty, or holds a control character.
+        CallRefusedError: there are too many, or one has a name of the system's, is empty, or holds a control character.
     """
     code = Code.ILLEGAL_MESSAGE_PROPERTY_KEY
     if len(properties) > PROPERTIES_MAX:
         text = f"the message has {len(properties)} properties, at most {PROPERTIES_MAX}"
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     for name, value in properties.items():
         if name in SYSTEM_PROPERTIES:
-            raise RefusedError(code, f"property {name} is the system's")
+            raise CallRefusedError(code, f"property {name} is the system's")
         if not name or not value:
-            raise RefusedError(code, f"property {name!r} has an empty name or value")
+            raise CallRefusedError(code, f"property {name!r} has an empty name or value")
         check_text(name, "the name of a property", code)
         if has_control_character(value):
-            raise RefusedError(code, f"the value of property {name} holds a control character")
+            raise CallRefusedError(code, f"the value of property {name} holds a control character")
     return dict(properties)

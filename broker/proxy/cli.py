@@ -30,11 +30,15 @@ from broker.command_line import (
     why_unreadable,
 )
 from dledger.errors import ConfigError
+from dledger.version import __version__
+from dledger_mq.client.errors import ClientUsageError
+from dledger_mq.client.name_servers import parse_name_servers
 
 PROGRAM: Final = "dledger-proxy"
 PORT: Final = 8081
 """Apache's proxy has the same."""
 
+_STRANGERS: Final = "whoever reaches this address may do all that the proxy's own account may, since it does not ask who they are"
 _EPILOG: Final = f"""{SERVER_EXIT_CODES}
 example:
   dledger-proxy --namesrv 127.0.0.1:9876
@@ -50,27 +54,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    """Return the command line."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description="The door for RocketMQ 5's gRPC clients, in front of broker groups.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
+    add = parser.add_argument
+    add("--version", action="version", version=f"%(prog)s {__version__}")
+    add(
         "-n",
         "--namesrv",
         required=True,
         metavar="HOST:PORT",
         help='name servers, several joined with ";"',
     )
-    parser.add_argument(
+    add(
         "--listen", default=f"127.0.0.1:{PORT}", metavar="HOST:PORT",
         help="where clients connect (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--cert", metavar="FILE", help="encrypt clients' connections with this certificate, PEM"
-    )
-    parser.add_argument("--key", metavar="FILE", help="its key, PEM (default: in --cert)")
+    add("--cert", metavar="FILE", help="encrypt clients' connections with this certificate, PEM")
+    add("--key", metavar="FILE", help="its key, PEM (default: in --cert)")
     add_tls_options(parser)
     add_credentials_option(parser)
     return parser
@@ -80,57 +85,49 @@ def _run(console: Console, options: argparse.Namespace) -> int:
     """Serve until a signal comes.
 
     Raises:
-        ConfigError: an option or a file that it names is wrong.
+        ConfigError: an option or a file that it names is wrong, or grpcio is not installed.
     """
     try:
         from broker.proxy.server import PortTakenError, ProxyConfig, open_proxy
     except ImportError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise
-        raise ConfigError(
-            f"{error.name} is not installed: pip install 'dledger[grpc]' brings what {PROGRAM} needs"
-        ) from error
-    from dledger_mq.client.errors import ClientUsageError
-    from dledger_mq.client.name_servers import parse_name_servers
-
-    try:
-        name_servers = parse_name_servers(options.namesrv)
-    except ClientUsageError as error:
-        raise ConfigError(str(error)) from error
-    if not _is_loopback(options.listen):
-        print_line(
-            console,
-            f"[yellow]{PROGRAM}:[/yellow] {options.listen}: whoever reaches this address may do all that the proxy's "
-            "own account may, since it does not ask who they are",
-        )
+        text = f"it needs {error.name}, which comes with the extra `grpc` (docs/installing.md)"
+        raise ConfigError(text) from error
     config = ProxyConfig(
         options.listen,
-        name_servers,
+        _name_servers(options.namesrv),
         _certificate(options),
         tls_of(options),
         credentials_of(options),
     )
+    if not _is_loopback(options.listen):
+        print_line(console, f"[yellow]{PROGRAM}:[/yellow] {options.listen}: {_STRANGERS}")
 
     async def serve() -> None:
         with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
             async with open_proxy(config) as port:
-                host = options.listen.rpartition(":")[0]
-                said = f"[green]proxy ready[/green] on {host}:{port} (Ctrl-C stops it)"
+                address = f"{options.listen.rpartition(':')[0]}:{port}"
+                said = f"[green]proxy ready[/green] on {address} (Ctrl-C stops it)"
                 print_line(Console(soft_wrap=True, highlight=False), said)
                 async for _ in signals:
                     return
 
     try:
         anyio.run(serve, backend="asyncio")
-    except BaseExceptionGroup as group:
-        if not isinstance(innermost(group), PortTakenError):
+    except (PortTakenError, BaseExceptionGroup) as error:
+        if not isinstance(innermost(error), PortTakenError):
             raise
-        print_error(console, PROGRAM, str(innermost(group)))
-        return EXIT_FAILED
-    except PortTakenError as error:
-        print_error(console, PROGRAM, str(error))
+        print_error(console, PROGRAM, str(innermost(error)))
         return EXIT_FAILED
     return EXIT_OK
+
+
+def _name_servers(text: str) -> tuple[str, ...]:
+    try:
+        return parse_name_servers(text)
+    except ClientUsageError as error:
+        raise ConfigError(str(error)) from error
 
 
 def _certificate(options: argparse.Namespace) -> tuple[bytes, bytes] | None:

@@ -15,7 +15,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from broker.proxy.protocol.numbers import ClientType, Code, FilterType
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.subscriptions import BySql, TopicSubscription, subscribe
 from dledger_mq.remoting.heartbeat import (
@@ -27,7 +27,7 @@ from dledger_mq.remoting.heartbeat import (
 )
 
 SILENT_S: Final = 60.0
-"""Clients send a heartbeat every 10 s."""
+"""ProxyClients send a heartbeat every 10 s."""
 
 CLIENTS_MAX: Final = 10_000
 TOPICS_MAX: Final = 256
@@ -38,7 +38,7 @@ COMMANDS_MAX: Final = 64
 
 
 @dataclass(slots=True)
-class Client:
+class ProxyClient:
     """One client.
 
     Attributes:
@@ -46,7 +46,7 @@ class Client:
         group: of a consumer; empty: a producer.
         subscriptions: of a consumer, by topic.
         commands: to be sent to it, by the call that reads them.
-        heard_at: seconds of the loop's clock.
+        seen_at: seconds of the loop's clock.
     """
 
     client_id: str
@@ -55,10 +55,10 @@ class Client:
     group: str = ""
     subscriptions: dict[str, TopicSubscription] = field(default_factory=dict)
     commands: MemoryObjectSendStream[Any] | None = None
-    heard_at: float = 0.0
+    seen_at: float = 0.0
 
 
-class Clients:
+class ProxyClients:
     """All clients of the proxy.
 
     Attributes:
@@ -68,41 +68,41 @@ class Clients:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._clients: dict[str, Client] = {}
+        self._clients: dict[str, ProxyClient] = {}
         self.on_change: Callable[[], None] = lambda: None
         self.on_gone: Callable[[str], None] = lambda client_id: None
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def register(self, client: Client) -> None:
+    def register(self, client: ProxyClient) -> None:
         """Take in a client, or what has changed of one; its stream stays.
 
         Raises:
-            RefusedError: there are too many.
+            CallRefusedError: there are too many.
         """
         known = self._clients.get(client.client_id)
         if known is None and len(self._clients) >= CLIENTS_MAX:
-            raise RefusedError(
+            raise CallRefusedError(
                 Code.TOO_MANY_REQUESTS, f"{CLIENTS_MAX} clients are connected already"
             )
         if known is not None:
             client.commands = known.commands
-        client.heard_at = self._now()
+        client.seen_at = self._now()
         self._clients[client.client_id] = client
         self.on_change()
 
-    def heard(self, client_id: str) -> Client:
+    def seen(self, client_id: str) -> ProxyClient:
         """Note that a client was heard of; return it.
 
         Raises:
-            RefusedError: its settings are not known.
+            CallRefusedError: its settings are not known.
         """
         client = self._clients.get(client_id)
         if client is None:
             text = f"the settings of client {client_id!r} are not known: they are told by Telemetry"
-            raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
-        client.heard_at = self._now()
+            raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
+        client.seen_at = self._now()
         return client
 
     def open_stream(self, client_id: str) -> MemoryObjectReceiveStream[Any]:
@@ -126,10 +126,10 @@ class Clients:
     def forget_silent(self) -> None:
         """Forget those that have not been heard of for SILENT_S."""
         limit = self._now() - SILENT_S
-        for client_id in [one.client_id for one in self._clients.values() if one.heard_at < limit]:
+        for client_id in [one.client_id for one in self._clients.values() if one.seen_at < limit]:
             self.forget(client_id)
 
-    def tell_producer(self, topic: str, command: Any) -> bool:
+    def send_to_producer(self, topic: str, command: Any) -> bool:
         """Send a command to one of the producers of a topic; return whether one could be told."""
         found = [one for one in self._clients.values() if topic in one.topics and one.commands]
         random.shuffle(found)
@@ -162,6 +162,7 @@ class Clients:
         return Heartbeat(proxy_id, tuple(sorted(producers)), tuple(self._consumers()))
 
     def _consumers(self) -> Iterator[ConsumerEntry]:
+        """Yield the consumer groups, each with the topics of all of its clients."""
         by_group: dict[str, dict[str, TopicSubscription]] = {}
         for client in self._clients.values():
             if client.group:
@@ -180,10 +181,10 @@ def subscription_of(topic: str, expression: Any, version: int) -> TopicSubscript
     """Read a `FilterExpression`.
 
     Raises:
-        RefusedError: it is none; says where.
+        CallRefusedError: it is none; says where.
     """
     text = str(expression.expression) or "*"
     try:
         return subscribe(topic, BySql(text) if expression.type == FilterType.SQL else text, version)
     except ClientUsageError as error:
-        raise RefusedError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeVar
 
 from broker.proxy import checks
-from broker.proxy.clients import Client, subscription_of
+from broker.proxy.clients import ProxyClient, subscription_of
 from broker.proxy.facts import Facts
 from broker.proxy.handles import message_of, receipt_of
 from broker.proxy.incoming import incoming, set_time
@@ -18,7 +18,7 @@ from broker.proxy.protocol import (
     message_class,
 )
 from broker.proxy.protocol.numbers import ClientType, Code
-from broker.proxy.refusals import RefusedError, joined, refused_with, status
+from broker.proxy.refusals import CallRefusedError, joined, refused_with, status
 from broker.proxy.renewals import INVISIBLE_MS, Renewals
 from dledger_mq.client.ack_errors import AckError
 from dledger_mq.client.acknowledging import Acknowledging
@@ -74,7 +74,7 @@ class Consuming:
             group: found for group, found in self._acknowledging.items() if group in groups
         }
 
-    async def receive(self, client: Client, request: Any, left_s: float, write: Write) -> None:
+    async def receive(self, client: ProxyClient, request: Any, left_s: float, write: Write) -> None:
         """Answer ReceiveMessage: a status, the messages, and when they left; a status alone where there is none.
 
         Args:
@@ -84,7 +84,7 @@ class Consuming:
             write: takes each part of the answer.
 
         Raises:
-            RefusedError, ClientError: a request is refused, or nobody could be asked; nothing was written.
+            CallRefusedError, ClientError: a request is refused, or nobody could be asked; nothing was written.
         """
         topic, group = checks.topic_of(request.message_queue.topic), checks.group_of(request.group)
         is_kept = request.auto_renew and client.kind is ClientType.PUSH_CONSUMER
@@ -92,7 +92,9 @@ class Consuming:
         _check_invisible(invisible_ms)
         wanted = subscription_of(topic, request.filter_expression, time.time_ns() // 1_000_000)
         if is_kept and self.renewals.is_full:
-            raise RefusedError(Code.TOO_MANY_REQUESTS, "too many messages are kept for consumers")
+            raise CallRefusedError(
+                Code.TOO_MANY_REQUESTS, "too many messages are kept for consumers"
+            )
         receiver = await self._receiver(group, wanted)
         batch = min(max(request.batch_size, 1), POP_MAX)
         messages = list(await receiver.receive(batch, invisible_ms, _wait_s(request, left_s)))
@@ -118,13 +120,15 @@ class Consuming:
         """Return what receives a group's messages of a topic, and of its own retries, in order or not."""
         queues = await self._session.routes.read_queues(wanted.topic)
         if not queues:
-            raise RefusedError(Code.FORBIDDEN, f"no queue of topic {wanted.topic} can be read")
+            raise CallRefusedError(Code.FORBIDDEN, f"no queue of topic {wanted.topic} can be read")
         is_ordered = (await self._facts.group(group, queues[0].broker_name)).is_ordered
         key = (group, is_ordered, wanted.topic, wanted.expression_type, wanted.expression)
         receiver = self._receivers.get(key)
         if receiver is None:
             if len(self._receivers) >= RECEIVERS_MAX:
-                raise RefusedError(Code.TOO_MANY_REQUESTS, "too many subscriptions are served here")
+                raise CallRefusedError(
+                    Code.TOO_MANY_REQUESTS, "too many subscriptions are served here"
+                )
             requests, watch = self._pops_of(group, is_ordered=is_ordered)
             receiver = Receiver(
                 self._session,
@@ -160,13 +164,13 @@ class Consuming:
         """Answer AckMessage: each receipt has its own result.
 
         Raises:
-            RefusedError: nothing was done.
+            CallRefusedError: nothing was done.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         entries = request.entries
         if not 0 < len(entries) <= ENTRIES_MAX:
             text = f"the call has {len(entries)} receipts, not 1 to {ENTRIES_MAX}"
-            raise RefusedError(Code.BAD_REQUEST, text)
+            raise CallRefusedError(Code.BAD_REQUEST, text)
         messages = [await self._held(group, topic, entry.receipt_handle) for entry in entries]
         ends: dict[str, Any] = {}
         undone: Sequence[PoppedMessage] = ()
@@ -191,7 +195,7 @@ class Consuming:
         """Answer ChangeInvisibleDuration; the answer has the new receipt.
 
         Raises:
-            RefusedError, ClientError: it was not changed, or nobody knows.
+            CallRefusedError, ClientError: it was not changed, or nobody knows.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         invisible_ms = _milliseconds(request.invisible_duration)
@@ -208,7 +212,7 @@ class Consuming:
         """Answer ForwardMessageToDeadLetterQueue: sent back as one without further tries, and then acknowledged.
 
         Raises:
-            RefusedError, ClientError: it was not forwarded, or nobody knows; a message may become two dead letters.
+            CallRefusedError, ClientError: it was not forwarded, or nobody knows; a message may become two dead letters.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         message = await self._held(group, topic, request.receipt_handle)
@@ -235,13 +239,13 @@ class Consuming:
         """Return the message of a receipt, with its present handle where the proxy keeps it.
 
         Raises:
-            RefusedError: it is none, or of another topic.
+            CallRefusedError: it is none, or of another topic.
         """
         message = message_of(receipt, topic)
         stands_in = message.queue.topic
         if stands_in != topic and not stands_in.startswith(retry_topic(group)):
             text = f"the receipt is of topic {stands_in}, not {topic}"
-            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, text)
+            raise CallRefusedError(Code.INVALID_RECEIPT_HANDLE, text)
         if not self._session.routes.knows(message.queue.broker_name):
             await self._session.routes.refresh(topic)
         return await self.renewals.hold(group, receipt) or message
@@ -257,7 +261,7 @@ class Consuming:
         """Await a request that ends what a receipt stands for; its failure becomes the refusal that is meant.
 
         Raises:
-            RefusedError: says what became of the message.
+            CallRefusedError: says what became of the message.
         """
         is_done = True
         try:
@@ -265,7 +269,7 @@ class Consuming:
         except AckError as error:
             is_done = not error.undone
             found = next(iter(_ends(error).values()))
-            raise RefusedError(Code(found.code), found.message) from error
+            raise CallRefusedError(Code(found.code), found.message) from error
         finally:
             self._end_hold(group, receipt, is_done=is_done)
 
@@ -293,7 +297,7 @@ def _milliseconds(duration: Any) -> int:
 def _check_invisible(invisible_ms: int) -> None:
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         text = f"the invisible time is {invisible_ms} ms, not 1 to {INVISIBLE_MS_MAX}"
-        raise RefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
+        raise CallRefusedError(Code.ILLEGAL_INVISIBLE_TIME, text)
 
 
 def _wait_s(request: Any, left_s: float) -> float:

@@ -42,11 +42,13 @@ class Facts:
         """Return the kinds of messages that a topic takes: of its attribute `message.type`, or all where it has none.
 
         Raises:
-            RefusedError: a broker refuses the question.
+            CallRefusedError: a broker refuses the question.
             ClientError: nobody could be asked.
         """
         code, field = RequestCode.GET_TOPIC_CONFIG, "topic"
-        found = await self._ask(code, field, topic, broker_name, ResponseCode.TOPIC_NOT_EXIST)
+        found = await self._ask(
+            code, field, topic, broker_name=broker_name, absent=ResponseCode.TOPIC_NOT_EXIST
+        )
         said = str((found.get("attributes") or {}).get(_KIND_ATTRIBUTE, ""))
         return (MessageType[said],) if said in MessageType.__members__ else _ALL_KINDS
 
@@ -54,7 +56,7 @@ class Facts:
         """Return the settings of a consumer group. Raises as `kinds` does."""
         code, field = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, "group"
         absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        found = await self._ask(code, field, group, broker_name, absent)
+        found = await self._ask(code, field, group, broker_name=broker_name, absent=absent)
         usual = GroupFacts()
         return GroupFacts(
             bool(found.get("consumeMessageOrderly", usual.is_ordered)),
@@ -62,7 +64,7 @@ class Facts:
         )
 
     async def _ask(
-        self, code: RequestCode, field: str, name: str, broker_name: str, absent: ResponseCode
+        self, code: RequestCode, field: str, name: str, *, broker_name: str, absent: ResponseCode
     ) -> dict[str, Any]:
         """Return an object that a broker group tells of a name; empty where it knows none."""
         now: Callable[[], float] = self._session.loop.now

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from broker.proxy.protocol.numbers import Code
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.popped_messages import PoppedMessage
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
@@ -30,12 +30,12 @@ def message_of(receipt: str, topic: str) -> PoppedMessage:
     """Return the message of a receipt, as far as that tells of it: place, position and handle.
 
     Raises:
-        RefusedError: it is no receipt.
+        CallRefusedError: it is no receipt.
     """
     parts = receipt.split(" ") if len(receipt) <= TEXT_CHARS_MAX else []
     numbers = [part for part in parts[:4] + parts[6:9] if part.isascii() and part.isdigit()]
     if len(parts) != _RECEIPT_PARTS or len(numbers) != 7 or any(len(one) > 18 for one in numbers):
-        raise RefusedError(
+        raise CallRefusedError(
             Code.INVALID_RECEIPT_HANDLE, f"{receipt[:80]!r} is no receipt of a message"
         )
     return PoppedMessage(
@@ -79,11 +79,13 @@ class OpenTransaction(NamedTuple):
         """Read an id.
 
         Raises:
-            RefusedError: it is none.
+            CallRefusedError: it is none.
         """
         parts = text.split(" ") if len(text) <= TEXT_CHARS_MAX else []
         numbers = [part for part in parts[2:] if part.isascii() and part.isdigit()]
         is_whole = len(parts) == _TRANSACTION_PARTS and all(parts) and len(numbers) == 2
         if not is_whole or any(len(one) > 18 for one in numbers):
-            raise RefusedError(Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is no transaction id")
+            raise CallRefusedError(
+                Code.INVALID_TRANSACTION_ID, f"{text[:80]!r} is no transaction id"
+            )
         return OpenTransaction(parts[0], parts[1], int(parts[2]), int(parts[3]))

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from broker.proxy import checks
 from broker.proxy.protocol.numbers import Code, Encoding, MessageType
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.messages import BODY_BYTES_MAX, pack_body
 from dledger_mq.message import sys_flags
 from dledger_mq.message.errors import PropertyError
@@ -23,7 +23,7 @@ _GZIP_OR_ZLIB: Final = 47
 """A window of 32 KiB, and the container found out (zlib's manual, inflateInit2)."""
 
 
-class Outgoing(NamedTuple):
+class MessageToSend(NamedTuple):
     """A message to be sent.
 
     Attributes:
@@ -45,7 +45,7 @@ class Outgoing(NamedTuple):
     is_half: bool
 
 
-def outgoing(message: Any, *, client_host: str, now_ms: int) -> Outgoing:
+def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
     """Read a message.
 
     Args:
@@ -54,13 +54,13 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> Outgoing:
         now_ms: the proxy's time, by which a due time is judged.
 
     Raises:
-        RefusedError: says what is wrong with it.
+        CallRefusedError: says what is wrong with it.
     """
     topic = checks.topic_of(message.topic)
     system = message.system_properties
     unique_key = checks.check_text(system.message_id, "the message id", Code.ILLEGAL_MESSAGE_ID)
     if not unique_key or " " in unique_key:
-        raise RefusedError(
+        raise CallRefusedError(
             Code.ILLEGAL_MESSAGE_ID, f"message id {unique_key!r} is empty or has blanks"
         )
     pairs = {"UNIQ_KEY": unique_key, **_labels(message)}
@@ -77,13 +77,13 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> Outgoing:
     try:
         properties = encode_properties({name: text for name, text in pairs.items() if text})
     except PropertyError as error:
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, str(error)) from error
     body, sys_flag = pack_body(_body(message))
     if is_half:
         sys_flag |= sys_flags.TRANSACTION_PREPARED
     born = system.born_timestamp
     born_ms = born.seconds * 1000 + born.nanos // 1_000_000 if born.seconds > 0 else now_ms
-    return Outgoing(
+    return MessageToSend(
         topic, unique_key, system.message_group, body, properties, sys_flag, born_ms, is_half
     )
 
@@ -99,7 +99,7 @@ def _labels(message: Any) -> dict[str, str]:
     size = sum(len(text.encode()) for pair in pairs.items() for text in pair)
     if size > checks.PROPERTIES_BYTES_MAX:
         text = f"properties, tag and keys have {size} bytes, at most {checks.PROPERTIES_BYTES_MAX}"
-        raise RefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_PROPERTIES_TOO_LARGE, text)
     return pairs
 
 
@@ -107,12 +107,12 @@ def _half_properties(system: Any, topic: str) -> dict[str, str]:
     """Return what makes a message a half message; the producers of a topic answer for each other (Apache's proxy)."""
     if system.HasField("delivery_timestamp") or system.message_group:
         text = "a message of a transaction has neither a delivery time nor a message group"
-        raise RefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
+        raise CallRefusedError(Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE, text)
     pairs = {"TRAN_MSG": "true", "PGROUP": topic}
     if system.HasField("orphaned_transaction_recovery_duration"):
         seconds = system.orphaned_transaction_recovery_duration.seconds
         if seconds < 0:
-            raise RefusedError(Code.BAD_REQUEST, f"a check after {seconds} s cannot be")
+            raise CallRefusedError(Code.BAD_REQUEST, f"a check after {seconds} s cannot be")
         pairs["CHECK_IMMUNITY_TIME_IN_SECONDS"] = str(seconds)
     return pairs
 
@@ -122,7 +122,7 @@ def _due_ms(system: Any, now_ms: int) -> int:
     due_ms = int(due.seconds) * 1000 + int(due.nanos) // 1_000_000
     if due_ms <= 0 or due_ms - now_ms > DELAY_MS_MAX:
         text = f"delivery time {due_ms} is {due_ms - now_ms} ms ahead, at most {DELAY_MS_MAX}"
-        raise RefusedError(Code.ILLEGAL_DELIVERY_TIME, text)
+        raise CallRefusedError(Code.ILLEGAL_DELIVERY_TIME, text)
     return due_ms
 
 
@@ -131,10 +131,10 @@ def _body(message: Any) -> bytes:
     if message.system_properties.body_encoding == Encoding.GZIP:
         body = _unpacked(body)
     if not body:
-        raise RefusedError(Code.MESSAGE_BODY_EMPTY, "the body is empty")
+        raise CallRefusedError(Code.MESSAGE_BODY_EMPTY, "the body is empty")
     if len(body) > BODY_BYTES_MAX:
         text = f"the body has {len(body)} bytes, at most {BODY_BYTES_MAX}"
-        raise RefusedError(Code.MESSAGE_BODY_TOO_LARGE, text)
+        raise CallRefusedError(Code.MESSAGE_BODY_TOO_LARGE, text)
     return body
 
 
@@ -145,7 +145,7 @@ def _unpacked(body: bytes) -> bytes:
         found = unpacker.decompress(body, BODY_BYTES_MAX + 1)
     except zlib.error as error:
         text = f"the body is said to be packed with gzip, and is not: {error}"
-        raise RefusedError(Code.MESSAGE_CORRUPTED, text) from error
+        raise CallRefusedError(Code.MESSAGE_CORRUPTED, text) from error
     if not unpacker.eof and len(found) <= BODY_BYTES_MAX:
-        raise RefusedError(Code.MESSAGE_CORRUPTED, "the packed body has no end")
+        raise CallRefusedError(Code.MESSAGE_CORRUPTED, "the packed body has no end")
     return found

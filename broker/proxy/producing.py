@@ -13,7 +13,7 @@ import anyio
 
 from broker.proxy import checks
 from broker.proxy.handles import OpenTransaction
-from broker.proxy.outgoing import Outgoing, outgoing
+from broker.proxy.outgoing import MessageToSend, outgoing
 from broker.proxy.protocol import (
     EndTransactionResponse,
     RecallMessageResponse,
@@ -21,7 +21,7 @@ from broker.proxy.protocol import (
     SendResultEntry,
 )
 from broker.proxy.protocol.numbers import SOURCE_SERVER_CHECK, Code, TransactionResolution
-from broker.proxy.refusals import RefusedError, joined, refusal_of, refused_with, status
+from broker.proxy.refusals import CallRefusedError, joined, refusal_of, refused_with, status
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import Session
@@ -60,35 +60,37 @@ class Producing:
         """Answer SendMessage: each message has its own result.
 
         Raises:
-            RefusedError: none was sent.
+            CallRefusedError: none was sent.
         """
         if not 0 < len(request.messages) <= MESSAGES_MAX:
             text = f"the call has {len(request.messages)} messages, not 1 to {MESSAGES_MAX}"
-            raise RefusedError(Code.MESSAGE_CORRUPTED, text)
+            raise CallRefusedError(Code.MESSAGE_CORRUPTED, text)
         now_ms = time.time_ns() // 1_000_000
         found = [outgoing(one, client_host=client_host, now_ms=now_ms) for one in request.messages]
         if len({one.topic for one in found}) > 1:
-            raise RefusedError(Code.MESSAGE_CORRUPTED, "the messages of one call are of one topic")
+            raise CallRefusedError(
+                Code.MESSAGE_CORRUPTED, "the messages of one call are of one topic"
+            )
         entries: list[Any] = [None] * len(found)
         async with anyio.create_task_group() as tasks:
             for place, message in enumerate(found):
                 tasks.start_soon(self._send_into, entries, place, message)
         return SendMessageResponse(status=joined(one.status for one in entries), entries=entries)
 
-    async def _send_into(self, entries: list[Any], place: int, message: Outgoing) -> None:
+    async def _send_into(self, entries: list[Any], place: int, message: MessageToSend) -> None:
         try:
             entries[place] = await self._send(message)
         except ClientError as error:
             refusal = refusal_of(error)
             entries[place] = SendResultEntry(status=status(refusal.code, str(refusal)))
-        except RefusedError as error:
+        except CallRefusedError as error:
             entries[place] = SendResultEntry(status=status(error.code, str(error)))
 
-    async def _send(self, message: Outgoing) -> Any:
+    async def _send(self, message: MessageToSend) -> Any:
         """Return the result of one message.
 
         Raises:
-            RefusedError, ClientError: it is not stored, or nobody knows.
+            CallRefusedError, ClientError: it is not stored, or nobody knows.
         """
         queues = await self._session.routes.publish_queues(message.topic)
         queue = queues[_place(message, len(queues))]
@@ -117,7 +119,7 @@ class Producing:
         if answer.code == ResponseCode.SUCCESS:
             return _sent(message, queue, answer)
         if answer.code in _STATUS_CODES:
-            raise RefusedError(
+            raise CallRefusedError(
                 _STATUS_CODES[answer.code], answer.remark or "stored, with less certainty"
             )
         if doubt is not None:
@@ -128,7 +130,7 @@ class Producing:
         """Answer EndTransaction.
 
         Raises:
-            RefusedError, ClientError: it has ended otherwise, or nobody knows.
+            CallRefusedError, ClientError: it has ended otherwise, or nobody knows.
         """
         topic = checks.topic_of(request.topic)
         found = OpenTransaction.decode(request.transaction_id)
@@ -155,17 +157,17 @@ class Producing:
         """Answer RecallMessage.
 
         Raises:
-            RefusedError, ClientError: it is too late, or nobody knows.
+            CallRefusedError, ClientError: it is too late, or nobody knows.
         """
         topic = checks.topic_of(request.topic)
         try:
             meant = RecallHandle.decode(request.recall_handle)
         except HandleError as error:
             text = f"{request.recall_handle[:80]!r} is no recall handle: {error}"
-            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, text) from error
+            raise CallRefusedError(Code.INVALID_RECEIPT_HANDLE, text) from error
         if meant.topic != topic:
             text = f"the recall handle is of topic {meant.topic}, not {topic}"
-            raise RefusedError(Code.INVALID_RECEIPT_HANDLE, text)
+            raise CallRefusedError(Code.INVALID_RECEIPT_HANDLE, text)
         await self._known(topic, meant.broker_name)
         ext = {"producerGroup": topic, "topic": topic, "recallHandle": request.recall_handle}
         answer = await self._session.call_group(
@@ -181,11 +183,11 @@ class Producing:
             await self._session.routes.refresh(topic)
 
 
-def _sent(message: Outgoing, queue: MessageQueue, answer: RemotingCommand) -> Any:
+def _sent(message: MessageToSend, queue: MessageQueue, answer: RemotingCommand) -> Any:
     """Return the result of a message that is stored.
 
     Raises:
-        RefusedError: the answer says not where; it is stored all the same.
+        CallRefusedError: the answer says not where; it is stored all the same.
     """
     said = answer.ext
     try:
@@ -193,7 +195,7 @@ def _sent(message: Outgoing, queue: MessageQueue, answer: RemotingCommand) -> An
         physical_offset = parse_offset_msg_id(said["msgId"])[2]
     except (KeyError, ValueError, MessageIdError) as error:
         text = f"it may have been done: {queue} answered without its place: {error}"
-        raise RefusedError(Code.PROXY_TIMEOUT, text) from error
+        raise CallRefusedError(Code.PROXY_TIMEOUT, text) from error
     entry = SendResultEntry(
         status=status(Code.OK),
         message_id=message.unique_key,
@@ -206,7 +208,7 @@ def _sent(message: Outgoing, queue: MessageQueue, answer: RemotingCommand) -> An
     return entry
 
 
-def _place(message: Outgoing, count: int) -> int:
+def _place(message: MessageToSend, count: int) -> int:
     """Return the place of a message's queue among `count`."""
     return consistent_hash(java_hash(message.group or message.unique_key), count)
 

@@ -27,7 +27,7 @@ _CODES: Final[Mapping[int, Code]] = {
 }
 
 
-class RefusedError(Exception):
+class CallRefusedError(Exception):
     """A call that is not carried out, or of which nobody knows."""
 
     def __init__(self, code: Code, text: str) -> None:
@@ -40,19 +40,19 @@ def status(code: Code, text: str = "") -> Any:
     return Status(code=code, message=text or code.name)
 
 
-def refusal_of(error: ClientError) -> RefusedError:
+def refusal_of(error: ClientError) -> CallRefusedError:
     """Return what a failed request to brokers means to who has asked for it."""
     if not error.definite:
-        return RefusedError(Code.PROXY_TIMEOUT, f"it may have been done: {error}")
+        return CallRefusedError(Code.PROXY_TIMEOUT, f"it may have been done: {error}")
     if isinstance(error, RequestFailedError):
         return refused_with(error.code, str(error))
     code = Code.TOPIC_NOT_FOUND if isinstance(error, NoRouteError) else Code.HA_NOT_AVAILABLE
-    return RefusedError(code, f"nothing was done: {error}")
+    return CallRefusedError(code, f"nothing was done: {error}")
 
 
-def refused_with(code: int, remark: str) -> RefusedError:
+def refused_with(code: int, remark: str) -> CallRefusedError:
     """Return what a broker's answer with a code means; SYSTEM_ERROR says in its remark what may be concluded."""
-    return RefusedError(_CODES.get(code, Code.INTERNAL_SERVER_ERROR), remark or f"code {code}")
+    return CallRefusedError(_CODES.get(code, Code.INTERNAL_SERVER_ERROR), remark or f"code {code}")
 
 
 def joined(statuses: Iterable[Any]) -> Any:

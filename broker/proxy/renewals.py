@@ -66,7 +66,7 @@ class Renewals:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing more can be kept."""
+        """True if nothing more can be kept."""
         return len(self._kept) >= KEPT_MAX
 
     def keep(self, client_id: str, group: str, receipt: str, message: PoppedMessage) -> None:
@@ -118,6 +118,7 @@ class Renewals:
     async def _renew(
         self, key: tuple[str, str], kept: _Kept, limiter: anyio.CapacityLimiter
     ) -> None:
+        """Prolong one message; what its broker refuses is kept no longer, and what nobody answers is tried again."""
         renewed = kept.renewed
         assert renewed is not None, f"{key} is said to be prolonged by nobody"
         try:

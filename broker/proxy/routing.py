@@ -13,8 +13,8 @@ from broker.proxy.protocol import (
     QueryAssignmentResponse,
     QueryRouteResponse,
 )
-from broker.proxy.protocol.numbers import Code, MessageType, Permission
-from broker.proxy.refusals import RefusedError, status
+from broker.proxy.protocol.numbers import Code, MessageType, QueuePermission
+from broker.proxy.refusals import CallRefusedError, status
 from dledger_mq.client.routes import PERM_READ, PERM_WRITE
 from dledger_mq.client.session import Session
 from dledger_mq.remoting.route import QueueData, TopicRoute
@@ -31,7 +31,7 @@ class Routing:
         """Answer QueryRoute: every queue, with what it is for.
 
         Raises:
-            RefusedError, ClientError: there is no such topic, or nobody could be asked.
+            CallRefusedError, ClientError: there is no such topic, or nobody could be asked.
         """
         topic = checks.topic_of(request.topic)
         found = await self._route_of(topic)
@@ -45,7 +45,7 @@ class Routing:
         """Answer QueryAssignment: in order each queue by itself, else each broker group once. All consumers get all.
 
         Raises:
-            RefusedError, ClientError: as `route`; nothing of the topic can be read.
+            CallRefusedError, ClientError: as `route`; nothing of the topic can be read.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
         answer = QueryAssignmentResponse(status=status(Code.OK))
@@ -58,7 +58,7 @@ class Routing:
                 queue.permission = _permission(queues.perm)
                 answer.assignments.append(Assignment(message_queue=queue))
         if not answer.assignments:
-            raise RefusedError(Code.FORBIDDEN, f"no queue of topic {topic} can be read")
+            raise CallRefusedError(Code.FORBIDDEN, f"no queue of topic {topic} can be read")
         return answer
 
     async def _route_of(self, topic: str) -> TopicRoute:
@@ -89,13 +89,13 @@ def _message_queue(request: Any, broker_name: str, queue_id: int) -> Any:
     return queue
 
 
-def _permission(perm: int) -> Permission:
+def _permission(perm: int) -> QueuePermission:
     match bool(perm & PERM_READ), bool(perm & PERM_WRITE):
         case True, True:
-            return Permission.READ_WRITE
+            return QueuePermission.READ_WRITE
         case True, False:
-            return Permission.READ
+            return QueuePermission.READ
         case False, True:
-            return Permission.WRITE
+            return QueuePermission.WRITE
         case _:
-            return Permission.NONE
+            return QueuePermission.NONE

@@ -15,10 +15,10 @@ import anyio
 import grpc
 from google.protobuf import message_factory
 
-from broker.proxy.clients import Clients
+from broker.proxy.clients import ProxyClients
 from broker.proxy.protocol import SERVICE
 from broker.proxy.protocol.numbers import Code
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from broker.proxy.service import Context, Service, guarded
 from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.service import open_service_nursery
@@ -35,7 +35,7 @@ STOP_S: Final = 1.0
 
 @dataclass(frozen=True, slots=True)
 class ProxyConfig:
-    """What the proxy is told at its start.
+    """The settings of the proxy.
 
     Attributes:
         listen: host and port.
@@ -64,7 +64,7 @@ async def open_proxy(config: ProxyConfig) -> AsyncIterator[int]:
         PortTakenError: somebody else has it, or there is no such address.
     """
     async with open_service_nursery() as nursery:
-        clients: Clients
+        clients: ProxyClients
         session = Session(
             config.name_servers,
             nursery,
@@ -72,7 +72,7 @@ async def open_proxy(config: ProxyConfig) -> AsyncIterator[int]:
             tls=config.tls,
             credentials=config.credentials,
         )
-        clients = Clients(session.loop.now)
+        clients = ProxyClients(session.loop.now)
         session.start()
         service = Service(session, clients)
         server = grpc.aio.server(
@@ -115,6 +115,7 @@ def _handlers(service: Service) -> grpc.GenericRpcHandler:
 
 
 def _handler(service: Service, method: Any) -> grpc.RpcMethodHandler:
+    """Return one call; what is not served says so."""
     coders = {
         "request_deserializer": message_factory.GetMessageClass(method.input_type).FromString,
         "response_serializer": message_factory.GetMessageClass(
@@ -133,7 +134,7 @@ def _handler(service: Service, method: Any) -> grpc.RpcMethodHandler:
 
 def _not_served(name: str) -> Callable[[Any, Context], Awaitable[Any]]:
     async def refuse(_request: Any, _context: Context) -> Any:
-        raise RefusedError(Code.NOT_IMPLEMENTED, f"{name} is not served here (docs/proxy.md)")
+        raise CallRefusedError(Code.NOT_IMPLEMENTED, f"{name} is not served here (docs/proxy.md)")
 
     return refuse
 

@@ -12,15 +12,15 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from broker.proxy.checking import Checking
-from broker.proxy.clients import Client, Clients
+from broker.proxy.clients import ProxyClient, ProxyClients
 from broker.proxy.consuming import Consuming, Write
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.producing import Producing
 from broker.proxy.protocol import SERVICE, ReceiveMessageResponse, TelemetryCommand, message_class
 from broker.proxy.protocol.numbers import Code
-from broker.proxy.refusals import RefusedError, refusal_of, status
+from broker.proxy.refusals import CallRefusedError, refusal_of, status
 from broker.proxy.routing import Routing
-from broker.proxy.settings import read_settings, told_consumer, told_producer
+from broker.proxy.settings import consumer_settings, producer_settings, read_settings
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.session import Session
 from dledger_mq.remoting.codes import RequestCode
@@ -30,19 +30,19 @@ CLIENT_ID_CHARS_MAX: Final = 255
 _log = logging.getLogger(__name__)
 
 Context = Any
-"""What grpcio tells of a call (grpc.aio.ServicerContext)."""
+"""A call, as grpcio describes it (grpc.aio.ServicerContext)."""
 
 
 def client_id_of(context: Context) -> str:
     """Return who calls.
 
     Raises:
-        RefusedError: it does not say so.
+        CallRefusedError: it does not say so.
     """
     found = dict(context.invocation_metadata() or ()).get("x-mq-client-id", "")
     if not isinstance(found, str) or not 0 < len(found) <= CLIENT_ID_CHARS_MAX:
         text = f"x-mq-client-id is missing, or has more than {CLIENT_ID_CHARS_MAX} characters"
-        raise RefusedError(Code.CLIENT_ID_REQUIRED, text)
+        raise CallRefusedError(Code.CLIENT_ID_REQUIRED, text)
     return found
 
 
@@ -58,7 +58,7 @@ class Service:
         session: carries requests to brokers; its heartbeats tell them of `clients`.
     """
 
-    def __init__(self, session: Session, clients: Clients) -> None:
+    def __init__(self, session: Session, clients: ProxyClients) -> None:
         self._session = session
         self._clients = clients
         self._facts = Facts(session)
@@ -80,7 +80,7 @@ class Service:
                 self._consuming.forget_groups(self._clients.groups())
 
     def _changed(self) -> None:
-        """Tell brokers of what has changed; changes that come together are told at once."""
+        """Send brokers what has changed; changes that come together are sent at once."""
         if not self._is_beating:
             self._is_beating = True
             self._session.nursery.start_soon(self._beat)
@@ -117,7 +117,7 @@ class Service:
         return await self._consuming.forward_to_dead_letters(request)
 
     async def Heartbeat(self, _request: Any, context: Context) -> Any:
-        self._clients.heard(client_id_of(context))
+        self._clients.seen(client_id_of(context))
         return message_class("HeartbeatResponse")(status=status(Code.OK))
 
     async def NotifyClientTermination(self, _request: Any, context: Context) -> Any:
@@ -127,12 +127,12 @@ class Service:
     async def ReceiveMessage(self, request: Any, context: Context) -> None:
         """Answer in parts, which are written as they come."""
         try:
-            client = self._clients.heard(client_id_of(context))
+            client = self._clients.seen(client_id_of(context))
             left_s = context.time_remaining()
             left_s = math.inf if left_s is None else left_s
             await self._consuming.receive(client, request, left_s, context.write)
-        except (RefusedError, ClientError) as error:
-            refusal = error if isinstance(error, RefusedError) else refusal_of(error)
+        except (CallRefusedError, ClientError) as error:
+            refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
             await context.write(ReceiveMessageResponse(status=status(refusal.code, str(refusal))))
 
     async def Telemetry(self, commands: AsyncIterator[Any], context: Context) -> None:
@@ -144,13 +144,13 @@ class Service:
                     continue  # results of requests that this proxy does not make
                 try:
                     client_id = client_id_of(context)
-                    told = await self._registered(client_id, command.settings)
-                except (RefusedError, ClientError) as error:
-                    refusal = error if isinstance(error, RefusedError) else refusal_of(error)
+                    answer = await self._registered(client_id, command.settings)
+                except (CallRefusedError, ClientError) as error:
+                    refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
                     refused = TelemetryCommand(status=status(refusal.code, str(refusal)))
                     await context.write(refused)
                     continue
-                await context.write(told)
+                await context.write(answer)
                 if not is_open:
                     is_open = True
                     tasks.start_soon(_pass_on, self._clients.open_stream(client_id), context.write)
@@ -160,19 +160,19 @@ class Service:
         """Register a client with its settings; return the command that tells it ours.
 
         Raises:
-            RefusedError, ClientError: they cannot be served.
+            CallRefusedError, ClientError: they cannot be served.
         """
         client = read_settings(client_id, settings, version=time.time_ns() // 1_000_000)
-        told = told_producer(settings)
+        answer = producer_settings(settings)
         if client.group:
             facts = await self._group_facts(client)
-            told = told_consumer(
+            answer = consumer_settings(
                 settings, is_ordered=facts.is_ordered, retries_max=facts.retries_max
             )
         self._clients.register(client)
-        return TelemetryCommand(status=status(Code.OK), settings=told)
+        return TelemetryCommand(status=status(Code.OK), settings=answer)
 
-    async def _group_facts(self, client: Client) -> GroupFacts:
+    async def _group_facts(self, client: ProxyClient) -> GroupFacts:
         """Return the settings of a client's group, at a broker group of one of its topics."""
         for topic in client.subscriptions:
             for queue in await self._session.routes.read_queues(topic):
@@ -195,10 +195,10 @@ def guarded(
     async def answered(request: Any, context: Context) -> Any:
         try:
             return await call(request, context)
-        except (RefusedError, ClientError) as error:
-            refusal = error if isinstance(error, RefusedError) else refusal_of(error)
+        except (CallRefusedError, ClientError) as error:
+            refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
             return answer_class(status=status(refusal.code, str(refusal)))
-        except Exception:  # noqa: BLE001 - a call must not be left without an answer
+        except Exception:  # a call must not be left without an answer
             _log.exception("%s failed, which is a defect", name)
             text = f"{name} failed for a reason that is in the proxy's log; it may have been done"
             return answer_class(status=status(Code.INTERNAL_SERVER_ERROR, text))

@@ -1,4 +1,4 @@
-"""What a client tells of itself in its `Settings`, and what it is told in return. Pure.
+"""Settings: those that a client has, and those that it gets in return. Pure.
 
 A group's own number of retries and its order are the brokers'; waits between retries are theirs too, so consumers are
 told the steps of RocketMQ's delay levels, from 10 s on.
@@ -9,10 +9,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.proxy import checks
-from broker.proxy.clients import TOPICS_MAX, Client, subscription_of
+from broker.proxy.clients import TOPICS_MAX, ProxyClient, subscription_of
 from broker.proxy.protocol import Settings
 from broker.proxy.protocol.numbers import ClientType, Code
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.messages import BODY_BYTES_MAX
 
 PRODUCER_ATTEMPTS_MAX: Final = 3
@@ -26,25 +26,25 @@ RETRY_STEPS_S: Final = (
 _KINDS: Final = frozenset({ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER})
 
 
-def read_settings(client_id: str, settings: Any, *, version: int) -> Client:
+def read_settings(client_id: str, settings: Any, *, version: int) -> ProxyClient:
     """Return the client that has these settings; `version` is the time of its subscriptions, ms.
 
     Raises:
-        RefusedError: of a kind that is not served, or a name in them is none.
+        CallRefusedError: of a kind that is not served, or a name in them is none.
     """
     if settings.HasField("publishing"):
         topics = settings.publishing.topics
         _check_count(len(topics))
-        return Client(client_id, ClientType.PRODUCER, frozenset(map(checks.topic_of, topics)))
+        return ProxyClient(client_id, ClientType.PRODUCER, frozenset(map(checks.topic_of, topics)))
     if not settings.HasField("subscription") or settings.client_type not in _KINDS:
         text = (
             "settings of producers, push consumers and simple consumers are known here, not these"
         )
-        raise RefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
+        raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
     entries = settings.subscription.subscriptions
     _check_count(len(entries))
     names = [checks.topic_of(entry.topic) for entry in entries]
-    return Client(
+    return ProxyClient(
         client_id,
         ClientType(settings.client_type),
         group=checks.group_of(settings.subscription.group),
@@ -57,44 +57,44 @@ def read_settings(client_id: str, settings: Any, *, version: int) -> Client:
 
 def _check_count(count: int) -> None:
     if count > TOPICS_MAX:
-        raise RefusedError(
+        raise CallRefusedError(
             Code.BAD_REQUEST, f"the client names {count} topics, at most {TOPICS_MAX}"
         )
 
 
-def told_producer(settings: Any) -> Any:
+def producer_settings(settings: Any) -> Any:
     """Return a producer's settings with what is ours to say."""
-    told = Settings()
-    told.CopyFrom(settings)
-    policy = told.backoff_policy
+    found = Settings()
+    found.CopyFrom(settings)
+    policy = found.backoff_policy
     policy.max_attempts = PRODUCER_ATTEMPTS_MAX
     policy.exponential_backoff.initial.nanos = 10_000_000
     policy.exponential_backoff.max.seconds = 1
     policy.exponential_backoff.multiplier = 2.0
-    told.publishing.max_body_size = BODY_BYTES_MAX
-    told.publishing.validate_message_type = True
-    _common(told)
-    return told
+    found.publishing.max_body_size = BODY_BYTES_MAX
+    found.publishing.validate_message_type = True
+    _common(found)
+    return found
 
 
-def told_consumer(settings: Any, *, is_ordered: bool, retries_max: int) -> Any:
+def consumer_settings(settings: Any, *, is_ordered: bool, retries_max: int) -> Any:
     """Return a consumer's settings with what is ours to say."""
-    told = Settings()
-    told.CopyFrom(settings)
-    subscription = told.subscription
+    found = Settings()
+    found.CopyFrom(settings)
+    subscription = found.subscription
     subscription.fifo = is_ordered
     subscription.receive_batch_size = RECEIVE_BATCH
     subscription.long_polling_timeout.seconds = LONG_POLLING_S
-    told.backoff_policy.Clear()
-    told.backoff_policy.max_attempts = retries_max + 1
+    found.backoff_policy.Clear()
+    found.backoff_policy.max_attempts = retries_max + 1
     for step_s in RETRY_STEPS_S:
-        told.backoff_policy.customized_backoff.next.add().seconds = step_s
-    _common(told)
-    return told
+        found.backoff_policy.customized_backoff.next.add().seconds = step_s
+    _common(found)
+    return found
 
 
-def _common(told: Any) -> None:
-    if not told.HasField("request_timeout"):
-        told.request_timeout.seconds = REQUEST_TIMEOUT_S
-    told.metric.Clear()
-    told.metric.on = False
+def _common(found: Any) -> None:
+    if not found.HasField("request_timeout"):
+        found.request_timeout.seconds = REQUEST_TIMEOUT_S
+    found.metric.Clear()
+    found.metric.on = False

@@ -154,6 +154,8 @@ LAYERS = {
         "survey",
         "trace_view",
     },
+    "broker.proxy": {"admin", "command_line"},
+    "broker.proxy.protocol": set(),
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
     "broker.server.links": set(),

@@ -33,7 +33,11 @@ OWNERS = packages_distributions()
 ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/clients/cpp_worker.py"}
 """Programs that foreign clients run in; scripts/setup-interop makes these environments."""
 
-EXTRAS_OF = {"broker": ("web",), "pipeline": ("spark", "s3", "java"), "bench": ("dev", "spark")}
+EXTRAS_OF = {
+    "broker": ("web", "grpc"),
+    "pipeline": ("spark", "s3", "java"),
+    "bench": ("dev", "spark"),
+}
 """Where more may be imported than every installation has."""
 
 

@@ -69,7 +69,7 @@ class FilterType(IntEnum):
     SQL = 2
 
 
-class Permission(IntEnum):
+class QueuePermission(IntEnum):
     """The uses of a queue."""
 
     NONE = 1

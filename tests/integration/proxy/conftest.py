@@ -13,10 +13,12 @@ from jepsen.ports import free_ports
 from jepsen.processes import Group, Process, poll, program
 from tests.interop.conftest import WAIT_S, RunningGroup, request
 
-grpc = pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
+pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
-from broker.proxy.protocol import SERVICE, message_class  # noqa: E402 - needs protobuf
-from broker.proxy.protocol.numbers import Code, MessageType  # noqa: E402
+import grpc
+
+from broker.proxy.protocol import SERVICE, message_class
+from broker.proxy.protocol.numbers import Code, MessageType
 
 
 class Caller:

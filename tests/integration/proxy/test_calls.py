@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
+
+from broker.proxy.protocol.numbers import Code, MessageType
 from jepsen.processes import poll
-from tests.integration.proxy.conftest import Caller, Code, MessageType, RunningProxy
+from tests.integration.proxy.conftest import Caller, RunningProxy
 from tests.interop.conftest import WAIT_S, kill_and_restart, stored
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]

@@ -8,7 +8,7 @@ pytest.importorskip("google.protobuf")
 
 from broker.proxy.handles import OpenTransaction, message_of, receipt_of
 from broker.proxy.protocol.numbers import Code
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 
 RECEIPT = "5 1750000000000 60000 0 1 broker-a 3 17 4096 %RETRY%billing_Orders"
 
@@ -38,7 +38,7 @@ def test_a_receipt_says_all_that_is_needed() -> None:
     ],
 )
 def test_what_is_no_receipt_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         message_of(text, "Orders")
     assert refused.value.code is Code.INVALID_RECEIPT_HANDLE
 
@@ -52,6 +52,6 @@ def test_a_transaction_id_names_its_half_message() -> None:
     "text", ["", "a b 1", "a b 1 x", "a b 1 2 3", "a  1 2", f"a b 1 {'2' * 19}"]
 )
 def test_what_is_no_transaction_id_is_refused(text: str) -> None:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         OpenTransaction.decode(text)
     assert refused.value.code is Code.INVALID_TRANSACTION_ID

@@ -12,10 +12,10 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from broker.proxy.incoming import incoming
-from broker.proxy.outgoing import Outgoing, outgoing
+from broker.proxy.outgoing import MessageToSend, outgoing
 from broker.proxy.protocol import Message
 from broker.proxy.protocol.numbers import Code, Encoding, MessageType
-from broker.proxy.refusals import RefusedError
+from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.messages import BODY_BYTES_MAX, ReceivedMessage
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message import sys_flags
@@ -37,17 +37,17 @@ def message(body: bytes = b"order 1", **system: Any) -> Any:
     return found
 
 
-def sent(given: Any) -> Outgoing:
+def sent(given: Any) -> MessageToSend:
     return outgoing(given, client_host="10.0.0.7:4711", now_ms=NOW_MS)
 
 
 def refusal(given: Any) -> tuple[Code, str]:
-    with pytest.raises(RefusedError) as refused:
+    with pytest.raises(CallRefusedError) as refused:
         sent(given)
     return refused.value.code, str(refused.value)
 
 
-def received(found: Outgoing, properties: dict[str, str] | None = None) -> ReceivedMessage:
+def received(found: MessageToSend, properties: dict[str, str] | None = None) -> ReceivedMessage:
     pairs = decode_properties(found.properties) if properties is None else properties
     return ReceivedMessage(
         topic=found.topic,

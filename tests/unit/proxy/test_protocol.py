@@ -24,12 +24,13 @@ FOLDER = Path(protocol.__file__).parent
         numbers.Encoding,
         numbers.FilterType,
         numbers.MessageType,
-        numbers.Permission,
+        numbers.QueuePermission,
         numbers.TransactionResolution,
     ],
 )
 def test_numbers_are_those_of_the_wire(kind: type[IntEnum]) -> None:
-    found = protocol.POOL.FindEnumTypeByName(f"{protocol.PACKAGE}.{kind.__name__}")
+    name = kind.__name__.removeprefix("Queue")
+    found = protocol.POOL.FindEnumTypeByName(f"{protocol.PACKAGE}.{name}")
     assert {one.name: one.value for one in kind} == {
         one.name: found.values_by_name[one.name].number for one in kind
     }
