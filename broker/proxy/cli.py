@@ -38,7 +38,7 @@ PROGRAM: Final = "dledger-proxy"
 PORT: Final = 8081
 """Apache's proxy has the same."""
 
-_STRANGERS: Final = "whoever reaches this address may do all that the proxy's own account may, since it does not ask who they are"
+_STRANGERS: Final = "whoever reaches this address may do all that the proxy's account may: it does not ask who they are"
 _EPILOG: Final = f"""{SERVER_EXIT_CODES}
 example:
   dledger-proxy --namesrv 127.0.0.1:9876

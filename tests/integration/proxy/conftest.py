@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import uuid
 from collections.abc import Iterator
@@ -132,6 +133,11 @@ class RunningProxy(RunningGroup):
 
     def caller(self) -> Caller:
         return Caller(self.proxy.address)
+
+    def create_ordered_group(self, name: str) -> None:
+        """Create a consumer group whose messages are handed out in order."""
+        body = json.dumps({"groupName": name, "consumeMessageOrderly": True}).encode()
+        assert request(self.wait_leader().address, 200, {}, body)[0]["code"] == 0
 
     def topic(self, kind: str = "") -> str:
         """Create a topic for one kind of messages, or for all."""
