@@ -28,7 +28,7 @@ from dledger_mq.client.pop_watch import PopWatch
 from dledger_mq.client.popped_messages import PoppedMessage
 from dledger_mq.client.receiving import Receiver
 from dledger_mq.client.session import Session
-from dledger_mq.client.subscriptions import TopicSubscription
+from dledger_mq.client.subscriptions import EVERYTHING, TopicSubscription, subscribe
 from dledger_mq.message.names import retry_topic
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 
@@ -135,7 +135,8 @@ class Consuming:
                 requests,
                 watch,
                 self.acknowledging(group),
-                subscriptions=(wanted,),
+                # What nobody has received for a minute goes to the group's retry topic, of whatever topic it is.
+                subscriptions=(wanted, subscribe(retry_topic(group), EVERYTHING, wanted.version)),
                 timeout_s=TIMEOUT_S,
             )
             self._receivers[key] = receiver

@@ -218,3 +218,23 @@ def test_calls_that_cannot_be_are_refused_by_their_true_cause(
     assert (
         Caller(proxied.proxy.address, "").call("Heartbeat").status.code == Code.CLIENT_ID_REQUIRED
     )
+
+
+def test_what_nobody_received_for_a_minute_is_received_from_the_retry_topic(
+    proxied: RunningProxy, name: str
+) -> None:
+    """The group's retry topic has it then, as it would after a pull that was given back."""
+    caller, topic = proxied.caller(), proxied.topic()
+    caller.subscribe(name, topic)
+    caller.send(topic, b"one")
+    (message,) = until(caller, name, topic, 1, invisible_duration={"seconds": 1})
+
+    def is_moved() -> bool:
+        assert caller.call("Heartbeat").status.code == Code.OK
+        return len(stored(proxied.namesrv, f"%RETRY%{name}")) == 1
+
+    assert poll(is_moved, WAIT_S)
+    (again,) = until(caller, name, topic, 1)
+    assert (again.body, again.topic.name) == (b"one", topic)
+    assert caller.ack(name, topic, message) == [Code.INVALID_RECEIPT_HANDLE]
+    assert caller.ack(name, topic, again) == [Code.OK]
