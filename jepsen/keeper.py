@@ -61,6 +61,11 @@ def marked() -> dict[str, str]:
     return {MARK: _keepers[-1].mark}
 
 
+def keeper_pids() -> frozenset[int]:
+    """Return the keeper of this process: whoever kills its children before it ends must leave that one alone."""
+    return frozenset(each.process.pid for each in _keepers if each.owner == os.getpid())
+
+
 def _start() -> _Keeper:
     """Start the keeper of this process, with a mark that no other harness has."""
     mark = f"{os.getpid()}-{secrets.token_hex(8)}"
@@ -132,10 +137,9 @@ def _kill_if_marked(pid: int, wanted: bytes) -> bool:
 
 def main() -> None:
     """Wait for the end of the harness, and end what it left."""
+    # Whoever ends the harness so does not end its keeper.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # whoever ends the harness so is not the end of its keeper
+        signal.signal(number, signal.SIG_IGN)
     while os.read(sys.stdin.fileno(), 4096):
         pass
     sweep(sys.argv[1])

@@ -21,6 +21,8 @@ from typing import Any
 
 import pytest
 
+from jepsen.keeper import keeper_pids
+
 LOOK_S = 0.5
 
 
@@ -46,9 +48,10 @@ def _end(name: str, limit_s: float, stderr: int) -> None:
         _stacks_path(run_id, os.environ["PYTEST_XDIST_WORKER"]).write_text(text)
     for children in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):  # the thread has ended meanwhile
-            for pid in children.read_text().split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
+            for pid in map(int, children.read_text().split()):
+                if pid not in keeper_pids():  # it ends what the children leave
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
 
 
 class Watch:

@@ -45,6 +45,7 @@ from broker.admin.upgrade_check import UPGRADE_CHECK
 from broker.admin.verify_command import VERIFY
 from broker.admin.web.command import WEB
 from broker.admin.why import WHY
+from broker.command_line import innermost
 from dledger import ConfigError, DLedgerError, UsageError
 from dledger.version import __version__
 from dledger_mq.client.credentials import credentials_for_all
@@ -104,12 +105,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _drop_output()
         code = EXIT_OK
     except* OSError as group:  # the output's disk is full, a folder may not be read
-        print_error(_first(group))
+        print_error(str(innermost(group)))
         _flush_or_drop_output()
         code = EXIT_UNKNOWN
-    except* (
-        UnicodeEncodeError
-    ):  # bytes of the command line come as half characters, which nobody can send
+    except* UnicodeEncodeError:
+        # Bytes of the command line come as half characters, which nobody can send.
         print_error("an argument is no text in UTF-8")
         code = EXIT_USAGE
     return code
@@ -132,15 +132,6 @@ def _flush_or_drop_output() -> None:
 def _drop_output() -> None:
     """Let Python not complain at exit of an output that takes no more."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def _first(group: BaseExceptionGroup[OSError]) -> Exception:
-    """Return the first error of a group, which may have groups in it."""
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    assert isinstance(error, Exception), "an OSError is one"
-    return error
 
 
 def _carry_out(options: argparse.Namespace) -> int:

@@ -120,13 +120,12 @@ class ReplicatedKv:
         group.check()
         _check_free(group.listen)
         self._values = _Values()
+        self._coming: list[tuple[str, str, str]] = []
         try:
             group.folder.mkdir(parents=True, exist_ok=True)
             self._log = _open_log(group, self._values)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # the library's own: an empty journal cannot be mapped, for one
+        except (OSError, ValueError) as error:
+            # The library's own: an empty journal cannot be mapped, for one.
             raise NameServerConfigError(
                 f"--store {group.folder}: the journal between name servers cannot be used: {error}"
             ) from error
@@ -157,10 +156,15 @@ class ReplicatedKv:
             KvLimitError: over a bound.
             KvUnavailableError: no majority within COMMIT_TIMEOUT_S.
         """
-        # list() as in `namespace`.
+        # list() as in `namespace`. Those on their way count, too: many could come before the first is applied.
         kept = [(*at, text) for at, text in list(self._values.table.items())]
-        check_limits(namespace, key, value, kept)
-        await self._commit(self._values.put, (namespace, key, value))
+        check_limits(namespace, key, value, [*kept, *self._coming])
+        change = (namespace, key, value)
+        self._coming.append(change)
+        try:
+            await self._commit(self._values.put, change)
+        finally:
+            self._coming.remove(change)
 
     async def delete(self, namespace: str, key: str) -> None:
         """Delete a value; a majority has it when this returns.

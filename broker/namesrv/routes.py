@@ -293,12 +293,15 @@ class RouteTable:
     def _check_topics(
         self, entry: _BrokerName | None, topics: Collection[str], *, share: int
     ) -> None:
-        """Raise what is over a bound of topics; see `_check_addresses`."""
+        """Raise what is over a bound of topics; see `_check_addresses`.
+
+        Who brings none that is new is refused nothing, though proven ones have filled more than a foreign one may.
+        """
         _check_lengths(topics)
         topics_max, places_max = TOPICS_MAX // share, PLACES_MAX // share
         if len(self._topics) + len(topics) > topics_max:
             new = sum(1 for name in topics if name not in self._topics)
-            if len(self._topics) + new > topics_max:
+            if new and len(self._topics) + new > topics_max:
                 raise RefusedRegistrationError(
                     f"{len(self._topics)} topics are registered, and {new} more would be more than {topics_max}; "
                     "nothing has changed"
@@ -306,7 +309,7 @@ class RouteTable:
         if self._place_count + len(topics) > places_max:
             known = entry.topics if entry is not None else {}
             new = sum(1 for name in topics if name not in known)
-            if self._place_count + new > places_max:
+            if new and self._place_count + new > places_max:
                 raise RefusedRegistrationError(
                     f"topics are registered at {self._place_count} places, and {new} more would be more than "
                     f"{places_max}; nothing has changed"

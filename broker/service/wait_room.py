@@ -2,7 +2,7 @@
 
 Nearly every request is small, and how many may wait bounds those. A client may also send ones of 16 MiB, or with
 subscriptions that take more once they are read than they did on the wire. Those share the room of their kind of wait;
-the small ones need none, so that nobody keeps them out by large ones.
+the small ones, with what they share, need none, so that nobody keeps them out by large ones.
 
 It must not know what a request asks for, nor what becomes of one for which there is no room.
 """
@@ -93,6 +93,8 @@ class WaitRoom:
     def _needs(self, each: MemoryKeeper) -> tuple[int, _Shared | None]:
         """Return the bytes that one needs for itself, and what it shares."""
         own_bytes, shared = each.kept_bytes, each.shared
+        if own_bytes + (shared[1] if shared is not None else 0) <= FREE_BYTES:
+            return 0, None
         found = None
         if shared is not None:
             found = self._shared.get(id(shared[0])) or _Shared(*shared)

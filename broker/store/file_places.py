@@ -58,7 +58,7 @@ class OpenFiles:
     """
 
     def __init__(self, folder: Path) -> None:
-        """Begin with none open; the spare descriptor is one of the folder, which is there."""
+        """Begin with none open; the spare descriptor is one of the folder, which is there and keeps its name."""
         self._open: OrderedDict[Path, int] = OrderedDict()
         self._spare = SpareDescriptors(folder, 1)
 
@@ -102,7 +102,7 @@ class FolderPlace:
         self._root = root
         shutil.rmtree(root, ignore_errors=True)
         root.mkdir(parents=True)
-        self._files = OpenFiles(root)
+        self._files = OpenFiles(root.parent)  # `root` gets another name
 
     def take_place_of(self, other: Self) -> None:
         """Change names with another one; see `PartPlace`."""

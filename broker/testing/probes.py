@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from broker.testing.client import Answered, Prefers
 from broker.testing.producers import SimProducer
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -21,6 +24,30 @@ class Probe(SimProducer):
 
     must_succeed = True
     is_done = False
+    _was_refused = False
+
+    def ask(
+        self,
+        code: int,
+        ext: Mapping[str, str],
+        answered: Answered,
+        *,
+        body: bytes = b"",
+        prefers: Prefers = Prefers.LEADER,
+    ) -> None:
+        """Ask whom it likes, and after a refusal none but the leader.
+
+        A node that is no member holds each pull for seconds before it refuses it; a probe that stays there
+        would be out of time, though everybody else is served.
+        """
+
+        def noted(answer: RemotingCommand | None) -> None:
+            if answer is None or answer.code != ResponseCode.SUCCESS:
+                self._was_refused = True
+            answered(answer)
+
+        prefers = Prefers.NEWEST if self._was_refused else prefers
+        super().ask(code, ext, noted, body=body, prefers=prefers)
 
     def go_on(self) -> None:
         """Send the probe's message."""

@@ -32,7 +32,7 @@ class Setter(SimClient):
     ) -> None:
         super().__init__(cluster, settings, name, counts)
         self._acknowledged = ""
-        self._unknown: set[str] = set()
+        self._unknown: Counter[str] = Counter()
 
     def go_on(self) -> None:
         """Change the setting."""
@@ -40,12 +40,14 @@ class Setter(SimClient):
             return
         value = "" if self.chance(END_PERMILLE) else str(self.rng.randint(*BYTES))
         # Whatever is answered, or not: from here on it may be so.
-        self._unknown.add(value)
+        self._unknown[value] += 1
 
         def answered(answer: RemotingCommand | None) -> None:
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._acknowledged = value
-                self._unknown.discard(value)
+                self._unknown[value] -= (
+                    1  # one that asked for the same before may yet be carried out
+                )
                 self.counts["set"] += 1
             self.pause(self.go_on, least_ms=REST_MS)
 
@@ -64,7 +66,7 @@ class Setter(SimClient):
             Violation: it has another one.
         """
         value = kept.values().get(KEY, "")
-        if value != self._acknowledged and value not in self._unknown:
+        if value != self._acknowledged and not self._unknown[value]:
             raise Violation(
                 f"{KEY} is {value or 'not set'}, acknowledged was {self._acknowledged or 'that it is not'}"
             )

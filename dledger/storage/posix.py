@@ -120,7 +120,7 @@ class SpareDescriptors:
     """Descriptors that are held for nothing, until the process or the machine has no other one left.
 
     A vote, or a segment that cannot be begun, ends a node; a read waits. So what writes may take these, and reads
-    may not. Any thread may ask.
+    may not, but for those of a fold, which cannot wait. Any thread may ask.
     """
 
     def __init__(self, folder: Path, count: int) -> None:

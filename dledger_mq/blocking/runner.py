@@ -102,12 +102,11 @@ class Runner(Generic[_Client_co]):
 
     async def _keep_open(self) -> None:
         async with self._client:
-            self._token = trio.lowlevel.current_trio_token()
-            self._stop = trio.Event()
-            await self._work(self._stop)
+            await self._work(trio.Event())
 
     async def _work(self, stop: trio.Event) -> None:
-        """Keep the client open; end soon after `stop`."""
+        """Let calls in, and keep the client open; end soon after `stop`."""
+        self._token, self._stop = trio.lowlevel.current_trio_token(), stop
         self._opened.set()
         await stop.wait()
 
@@ -126,10 +125,20 @@ class Runner(Generic[_Client_co]):
 
     def check_open(self) -> None:
         """Raise ClientClosedError unless the client is open here."""
+        self._live_token()
+
+    def _live_token(self) -> trio.lowlevel.TrioToken:
+        """Return the token of the client's loop, read once: another thread may close it meanwhile.
+
+        Raises:
+            ClientClosedError: the client is not open here.
+        """
+        token = self._token
         if self._is_inherited:
             raise ClientClosedError(f"{self._whose()}; make another one in this process")
-        if not self.is_open:
+        if token is None or self._thread is None:
             raise ClientClosedError("not open; use it in a `with` block")
+        return token
 
     def call(
         self, function: Callable[_P, Awaitable[_R]], *args: _P.args, **kwargs: _P.kwargs
@@ -141,13 +150,13 @@ class Runner(Generic[_Client_co]):
             ClosedMeanwhileError: it ended during the call.
             What the function raises.
         """
-        self.check_open()
+        token = self._live_token()
 
         async def run() -> _R:
             return await function(*args, **kwargs)
 
         try:
-            return trio.from_thread.run(run, trio_token=self._token)
+            return trio.from_thread.run(run, trio_token=token)
         except trio.RunFinishedError as error:
             raise ClientClosedError("the client has ended") from error
         except trio.Cancelled as error:

@@ -59,12 +59,14 @@ class HandlerThreads:
         """Call the handler in a thread, and return what it does; cancelling alone does not end the wait.
 
         Raises:
-            UnfinishedError: the call was left behind.
+            UnfinishedError: the call was left behind, or its turn came when the end had begun.
             What the handler raises.
         """
         # In a list: a lambda may make a coroutine, which trio does not let out of a thread.
         results: list[Result | Awaitable[Result]] = []
         async with self._turns:
+            if self._ends_at < math.inf:
+                raise UnfinishedError  # not begun: it is the next owner's
             with anyio.CancelScope(deadline=self._ends_at, shield=True) as scope:
                 self._scopes.add(scope)
                 try:

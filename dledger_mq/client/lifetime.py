@@ -130,4 +130,10 @@ class _Holder:
 
     async def close(self) -> None:
         self._stop.set()
-        await self._task
+        try:
+            await self._task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is None or caller.cancelling() or not self._task.cancelled():
+                raise
+            # Not the caller was cancelled, but a start that was still under way: it has left nothing open.

@@ -107,7 +107,10 @@ class PopWatch:
         if notice.has_messages:
             self._wake(place)
             return None
-        return PAUSE_S if notice.is_full else quick.pause_s(self._session.loop.now() - asked_at)
+        if notice.is_full:
+            return PAUSE_S
+        await anyio.sleep(quick.pause_s(self._session.loop.now() - asked_at))
+        return 0.0  # the node has answered: no failure, for which name servers would be asked
 
     def _wake(self, place: PopPlace) -> None:
         for waiter in self._waiters:

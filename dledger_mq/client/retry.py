@@ -59,9 +59,9 @@ def judge(code: int, attempts: int = 1, remark: str = "") -> SendVerdict:
     return SendVerdict.AGAIN_HERE
 
 
-def backoff_s(tries: int) -> float:
-    """Return the pause before the next try, after `tries` (1, 2, ...) that failed in a row."""
-    return min(BACKOFF_FIRST_S * (1 << min(tries - 1, 10)), BACKOFF_MAX_S)
+def backoff_s(tries: int, max_s: float = BACKOFF_MAX_S) -> float:
+    """Return the pause before the next try, after `tries` (1, 2, ...) that failed in a row: `max_s` at most."""
+    return min(BACKOFF_FIRST_S * (1 << min(tries - 1, 10)), max_s)
 
 
 class QuickAnswers:
@@ -86,4 +86,4 @@ class QuickAnswers:
             self._count = 0
             return 0.0
         self._count += 1
-        return min(BACKOFF_FIRST_S * (1 << min(self._count - 1, 10)), QUICK_PAUSE_MAX_S)
+        return backoff_s(self._count, QUICK_PAUSE_MAX_S)

@@ -18,6 +18,8 @@ from dledger_mq.remoting.header import RemotingCommand, decode_command
 
 CONNECT_TIMEOUT_S: Final = 2.0
 LAST_WORDS_S: Final = 0.5
+CORKED_S: Final = 0.15
+"""Linux holds corked bytes back for 0.2 s at most (tcp(7))."""
 _READ_BYTES: Final = 65536
 
 
@@ -48,12 +50,18 @@ class RawConnection:
             return False
         return True
 
-    async def write_and_hang_up(self, frames: bytes) -> None:
-        """Write whole frames and close: corked, so that they leave with the end and no answer comes before it."""
+    async def write_and_hang_up(self, frames: bytes) -> bool:
+        """Write whole frames and close: corked, so that they leave with the end and no answer comes before it.
+
+        Returns:
+            False: this process stood still meanwhile, so they may have left before the end, and been answered.
+        """
+        began = trio.current_time()
         with suppress(OSError):  # it is gone already
             self._plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
             await self.write(frames)
         self._plain.socket.close()
+        return trio.current_time() - began < CORKED_S
 
     async def wait_for(self, opaques: Collection[int], timeout_s: float) -> bool:
         """Wait for the answers to these requests; return False when time is up or the connection is gone."""

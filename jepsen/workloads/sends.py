@@ -314,6 +314,8 @@ class PlanSender:
         for attempt in range(TRIES):
             for _, visit in groupby(left, key=lambda place: frames[place]["visit"]):
                 found = await self._visit(frames, list(visit), attempt)
+                if found is None:  # it may have been answered: what is made again may stand twice
+                    return ends
                 for place, end in found.items():
                     if end["end"] == "info":
                         perhaps_done.add(place)
@@ -325,8 +327,8 @@ class PlanSender:
 
     async def _visit(
         self, frames: Sequence[PlannedFrame], places: list[int], attempt: int
-    ) -> dict[int, FrameEnd]:
-        """Send these frames on one connection; return how each of them ended."""
+    ) -> dict[int, FrameEnd] | None:
+        """Send these frames on one connection; return how each of them ended, None if it was hung up too late."""
         nodes = self._addresses[group_of(frames[places[0]]["queue"])]
         node = (frames[places[0]]["node"] + attempt) % len(nodes)
         await trio.sleep(frames[places[0]].get("after_s", 0.0))
@@ -344,8 +346,8 @@ class PlanSender:
                 opaques[place] = next(self._opaques)
                 unsent += self._encode(frames[place], opaques[place], born_ms)
             if frames[places[0]].get("hung_up"):
-                await connection.write_and_hang_up(unsent)
-                return {place: {"end": "info"} for place in opaques}
+                is_unheard = await connection.write_and_hang_up(unsent)
+                return {place: {"end": "info"} for place in opaques} if is_unheard else None
             await connection.write(unsent)
             if not await connection.wait_for(opaques.values(), ANSWER_S):
                 await connection.give_up()

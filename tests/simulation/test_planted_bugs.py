@@ -360,8 +360,3 @@ def test_a_failed_sync_that_is_forgotten_is_found(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(SimFile, "sync", sync_quietly)
     problems = (run_seed(seed).problem for seed in seeds_of(Purpose.DISKS, 90))
     assert any("had confirmed" in problem for problem in problems)
-
-
-@pytest.mark.slow
-def test_the_engine_as_it_is_passes_the_same_seeds() -> None:
-    assert first_finding(Engine, range(1, 60)) == ""

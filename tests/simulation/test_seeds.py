@@ -16,8 +16,7 @@ from dledger.testing.simulation import SimResult, SimVerdict, run_seed
 from tests.conftest import SEEDS
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
-SWEEP_FIRST, SWEEP_COUNT = 1000, 60
-FRESH_SECONDS = 30
+FRESH_SECONDS = 20
 """Of a core that is shared with tests beside it."""
 FAILURES = Path(__file__).parents[2] / FAILURES_FILE
 """Outlives the run, whatever became of its output."""
@@ -41,18 +40,6 @@ def test_a_seed_that_once_failed_is_fine(name: str, seed: int) -> None:
     kind, _, draws = name.partition("-")
     simulator = SIMULATORS[kind]
     check(run_one(simulator, seed, draws=int(draws)), simulator, f" --draws {draws}")
-
-
-@pytest.mark.slow
-def test_a_short_sweep_is_fine_and_gets_something_done() -> None:
-    results = [run_seed(seed) for seed in range(SWEEP_FIRST, SWEEP_FIRST + SWEEP_COUNT)]
-    for result in results:
-        check(result)
-    assert sum(result.calls.acknowledged for result in results) > 5 * SWEEP_COUNT
-    assert sum(result.calls.reads for result in results) > 5 * SWEEP_COUNT
-    assert sum(result.fault_count for result in results) > 5 * SWEEP_COUNT
-    assert sum(result.leader_count for result in results) > 2 * SWEEP_COUNT
-    assert all(result.committed_count > 0 for result in results)
 
 
 @pytest.mark.slow

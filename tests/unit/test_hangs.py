@@ -44,6 +44,24 @@ def stuck():
 def test_stuck(stuck):
     raise AssertionError
 """
+HANGING_WITH_A_SUPERVISOR = """
+import sys, threading
+from pathlib import Path
+from jepsen.processes import Process, poll
+
+SUPERVISOR = '''
+import subprocess, time
+print(subprocess.Popen(["sleep", "600"], start_new_session=True).pid, flush=True)
+time.sleep(600)
+'''
+
+def test_stuck():
+    process = Process("node", [sys.executable, "-c", SUPERVISOR], log=Path("node.log"), port=1)
+    process.start()
+    poll(lambda: process.log_tail(1).isdecimal(), 60)
+    Path("child").write_text(process.log_tail(1))
+    threading.Event().wait()
+"""
 LOOKED_AT = """
 import time
 
@@ -79,9 +97,11 @@ def test_a_test_that_hangs_ends_by_name(tmp_path: Path, workers: int) -> None:
         assert "1 failed, 2 passed" in said
 
 
-def _run(tmp_path: Path, code: str, typed: str = "") -> subprocess.CompletedProcess[str]:
+def _run(
+    tmp_path: Path, code: str, typed: str = "", *, timeout_s: int = 2
+) -> subprocess.CompletedProcess[str]:
     (tmp_path / "test_one.py").write_text(code)
-    (tmp_path / "pytest.ini").write_text("[pytest]\ntimeout = 2\n")
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\ntimeout = {timeout_s}\n")
     return subprocess.run(
         [
             *(sys.executable, "-m", "pytest"),
@@ -101,6 +121,14 @@ def test_a_test_that_has_failed_is_watched_while_its_fixtures_end(tmp_path: Path
     ended = _run(tmp_path, HANGING_AS_IT_IS_CLOSED)
     assert ended.returncode == 1
     assert "test_one.py::test_stuck did not end within 2 s" in ended.stderr
+
+
+def test_what_a_supervisor_has_started_ends_with_a_test_that_hangs(tmp_path: Path) -> None:
+    ended = _run(tmp_path, HANGING_WITH_A_SUPERVISOR, timeout_s=10)
+    assert ended.returncode == 1
+    assert "test_one.py::test_stuck did not end within 10 s" in ended.stderr
+    of_child = Path("/proc", (tmp_path / "child").read_text(), "cmdline")
+    assert poll(lambda: not of_child.exists() or not of_child.read_bytes(), 60)
 
 
 def test_a_test_that_is_looked_at_with_a_debugger_is_left_alone(tmp_path: Path) -> None:

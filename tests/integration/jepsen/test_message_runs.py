@@ -27,13 +27,13 @@ from tests.integration.jepsen.breaking import PATIENCE_S, TIME_LIMIT_S
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 RUNS = [
-    ("queue", "kill:leader"),
-    ("queue", "partition:leader"),
-    ("queue", "disk-full:leader"),
-    ("transactions", "pause:leader"),
-    ("transactions", "fsync-fail:leader"),
-    ("ordered", "kill:leader"),
-    ("pop", "kill:leader"),
+    ("queue", "kill:leader", 2),
+    ("queue", "partition:leader", 1),
+    ("queue", "disk-full:leader", 1),
+    ("transactions", "pause:leader", 1),
+    ("transactions", "fsync-fail:leader", 1),
+    ("ordered", "kill:leader", 1),
+    ("pop", "kill:leader", 1),
 ]
 
 
@@ -45,16 +45,16 @@ def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
     return ended.returncode, json.loads(ended.stdout or "{}"), ended.stderr
 
 
-@pytest.mark.parametrize(("workload", "nemesis"), RUNS)
-def test_no_promise_is_broken(workload: str, nemesis: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("workload", "nemesis", "rounds"), RUNS)
+def test_no_promise_is_broken(workload: str, nemesis: str, rounds: int, tmp_path: Path) -> None:
     network = network_for(make_faults(nemesis), None)
     settings = RunSettings(workload, nemesis, TIME_LIMIT_S, rate=100.0, network=network)
-    result = execute(settings, tmp_path / "run", break_it=in_rounds(2))
+    result = execute(settings, tmp_path / "run", break_it=in_rounds(rounds))
     if result.skipped:
         pytest.skip(result.skipped)
     assert [one for check in result.checks for one in check.anomalies] == []
     assert result.problems == ()
-    assert result.faults[nemesis] == 2
+    assert result.faults[nemesis] == rounds
     availability = next(check for check in result.checks if check.name == "availability")
     done = availability.counts["txn" if workload == "transactions" else "send"]
     assert isinstance(done, dict)

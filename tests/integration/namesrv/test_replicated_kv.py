@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from broker.namesrv import replicated_kv
 from broker.namesrv.errors import KvLimitError, KvUnavailableError, NameServerConfigError
@@ -46,6 +47,30 @@ def member(addresses: list[Address], number: int, folder: Path) -> ReplicatedKv:
     own = addresses[number]
     peers = tuple(address for address in addresses if address != own)
     return ReplicatedKv(KvGroup(own, peers, PASSWORD, folder / str(number)))
+
+
+async def test_values_on_their_way_count_against_the_bounds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody else is there, so nothing is applied meanwhile."""
+    monkeypatch.setattr(replicated_kv, "COMMIT_TIMEOUT_S", 0.5)
+    monkeypatch.setattr("broker.namesrv.kv.NAMESPACE_CHARS_MAX", 10)
+    values = member(free_addresses(3), 0, tmp_path)
+
+    async def put_in_vain() -> None:
+        with pytest.raises(KvUnavailableError):
+            await values.put("n", "a", "12345")
+
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(put_in_vain)
+            await trio.testing.wait_all_tasks_blocked()
+            with pytest.raises(KvLimitError, match="would have 14 characters"):
+                await values.put("n", "b", "12345")
+        with pytest.raises(KvUnavailableError):  # that one is not on its way any more
+            await values.put("n", "b", "12345")
+    finally:
+        await values.close()
 
 
 def test_a_journal_that_cannot_be_used_is_told_of_in_a_sentence(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -42,6 +43,7 @@ from dledger_mq.blocking import (
     SimpleConsumer,
     TransactionProducer,
 )
+from dledger_mq.client.outbox import Outbox
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, FakeGroup, open_fake_group
 
@@ -103,6 +105,27 @@ async def test_futures_keep_the_order_of_the_calls_and_end_as_sends_do(group: Fa
 
     await trio.to_thread.run_sync(work)
     assert len(group.messages("T")) == 50
+
+
+async def test_calls_are_let_in_when_there_is_an_outbox_for_them(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = Producer(group.namesrv, "g")
+    was_open: list[bool] = []
+
+    def make(*args: Any) -> Outbox:
+        was_open.append(producer.is_open)
+        return Outbox(*args)
+
+    monkeypatch.setattr("dledger_mq.blocking.producers.Outbox", make)
+
+    def work() -> None:
+        for _ in range(2):
+            with producer:
+                producer.send_async(Message("T", b"x")).result(timeout=60)
+
+    await trio.to_thread.run_sync(work)
+    assert was_open == [False, False]
 
 
 async def test_all_threads_that_flush_go_on(group: FakeGroup) -> None:

@@ -106,6 +106,25 @@ async def test_a_queue_that_a_thread_still_works_on_stays_locked(
     assert [topic for _, topic, _ in group.locks] == ["T"]
 
 
+@both_loops
+async def test_what_waits_for_a_thread_is_left_to_the_next_owner(
+    handler: Stuck, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_fake_group(queues=2) as group:
+        group.create_topic("T")
+        for queue_id in range(2):
+            group.put("T", queue_id, b"x")
+        with anyio.fail_after(30):
+            async with consumer(group, handler, ordered=True, concurrency=1) as one:
+                await until(
+                    lambda: len(one.statistics().next_offsets) == 3
+                )  # the retry topic's too
+                await until(lambda: sum(one.statistics().next_offsets.values()) == 2)
+                await until(handler.began.is_set)
+        assert len(group.locks) == 1, "nobody works on the other queue"
+    assert len([one for one in caplog.records if one.levelname == "ERROR"]) == 1
+
+
 async def test_a_blocking_consumer_is_closed_although_its_handler_never_returns(
     group: FakeGroup, handler: Stuck
 ) -> None:

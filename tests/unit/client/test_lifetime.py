@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
@@ -17,6 +18,7 @@ from dledger_mq import (
     Producer,
     PushConsumer,
 )
+from dledger_mq.client.lifetime import Lifetime
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import until
 
@@ -113,6 +115,27 @@ async def test_a_start_that_is_cancelled_leaves_nothing_open(group: FakeGroup, t
         await consumer.stop()
         await consumer.start()
         await consumer.stop()
+
+
+@pytest.mark.parametrize("anyio_backend", ["asyncio"])
+async def test_who_stops_is_not_cancelled_with_who_starts() -> None:
+    class Slow(Lifetime):
+        @asynccontextmanager
+        async def _run(self) -> AsyncIterator[None]:
+            await anyio.sleep_forever()
+            yield
+
+    client = Slow()
+    starting = asyncio.create_task(client.start())
+    await anyio.wait_all_tasks_blocked()
+    stopping = asyncio.create_task(client.stop())
+    await anyio.wait_all_tasks_blocked()
+    starting.cancel()
+    with anyio.fail_after(30):
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        await stopping
+    assert not stopping.cancelled()
 
 
 @pytest.mark.parametrize("anyio_backend", ["asyncio"])

@@ -377,5 +377,8 @@ async def test_a_broker_that_holds_no_notice_is_not_asked_in_a_circle(
         connection.send_nowait(encode_command(group.pops.answer(request)))
 
     monkeypatch.setattr(group, "_hold_notice", answer_at_once)
+    assert await consumer.receive(wait_s=0) == ()
+    routes_before = len(group.topics_asked_for)
     assert await consumer.receive(wait_s=0.5) == ()
     assert group.requests.count(RequestCode.NOTIFICATION) <= 20, "two topics are asked for"
+    assert len(group.topics_asked_for) <= routes_before + 1, "name servers are asked after failures"

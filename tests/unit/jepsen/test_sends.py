@@ -1,6 +1,7 @@
 """The plans of the workload `sends`, and who carries them out, against a node that answers by a script."""
 
 import random
+import time
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +11,7 @@ from dledger_mq import MessageQueue
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import decode_command, encode_command, make_response
 from dledger_mq.remoting.requests import SendRequest, decode_request
-from jepsen.clients.raw import RawConnection, raw_connection
+from jepsen.clients.raw import CORKED_S, RawConnection, raw_connection
 from jepsen.workloads.sends import PLANS, Planner, PlanSender, _may_come_again
 
 QUEUES = {f"T/b/{number}": MessageQueue("T", "b", number) for number in range(4)}
@@ -182,3 +183,27 @@ async def test_last_words_are_heard() -> None:
             await connection.give_up()
             assert list(connection.answers) == [9]
         nursery.cancel_scope.cancel()
+
+
+async def test_what_was_hung_up_too_late_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen once: the harness stood still between its bytes and the end of its connection, and was answered."""
+    write = RawConnection.write
+
+    def stand_still() -> None:
+        time.sleep(2 * CORKED_S)
+
+    async def written_slowly(self: RawConnection, frames: bytes) -> bool:
+        is_written = await write(self, frames)
+        stand_still()
+        return is_written
+
+    monkeypatch.setattr(RawConnection, "write", written_slowly)
+    node = Node(lambda _frame: None)
+    async with trio.open_nursery() as nursery:
+        await node.listen(nursery)
+        told = await PlanSender({"b": [node.address] * 3}, QUEUES).carry_out(
+            PLANS["elsewhere"](planner())
+        )
+        nursery.cancel_scope.cancel()
+    assert told == [{"end": "info"}, {"end": "info"}]
+    assert node.connections <= 1

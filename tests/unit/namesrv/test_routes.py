@@ -327,6 +327,19 @@ def test_all_names_together_have_a_bound_of_brokers_and_of_places_of_topics(
     table.register(A, name="x")
 
 
+@pytest.mark.parametrize("bound", ["TOPICS_MAX", "PLACES_MAX"])
+def test_a_foreign_broker_stays_though_proven_ones_fill_more_than_its_half(
+    table: Table, monkeypatch: pytest.MonkeyPatch, bound: str
+) -> None:
+    monkeypatch.setattr(f"broker.namesrv.routes.{bound}", 6)
+    table.register(A, name="x")
+    table.register(B, topics=("V", "W", "X"), is_proven=True)
+    table.register(A, name="x", version=2)
+    table.register(C, 1, name="x", topics=())
+    with pytest.raises(RefusedRegistrationError, match="and 1 more would be more than 3"):
+        table.register(A, name="x", topics=("T", "U", "new"), version=3)
+
+
 @pytest.mark.parametrize("what", ["name", "cluster", "addr", "topics"])
 def test_names_and_addresses_have_a_bound(table: Table, what: str) -> None:
     long = "x" * (NAME_CHARS_MAX + 1)

@@ -40,8 +40,9 @@ def test_small_ones_need_none() -> None:
 
 
 def test_what_is_shared_counts_once_and_as_long_as_one_keeps_it() -> None:
-    room, thing, other = WaitRoom(1_000), "thing", "other"
-    first, second, third = One(0, (thing, 600)), One(0, (thing, 600)), One(0, (other, 600))
+    room, thing, other = WaitRoom(100_000), "thing", "other"
+    first, second = One(0, (thing, 60_000)), One(0, (thing, 60_000))
+    third = One(0, (other, 60_000))
     assert room.enter(first)
     assert room.enter(second)
     assert not room.enter(third)
@@ -49,7 +50,18 @@ def test_what_is_shared_counts_once_and_as_long_as_one_keeps_it() -> None:
     assert not room.enter(third)
     room.leave(second)
     assert room.enter(third)
-    assert room.used_bytes == 600
+    assert room.used_bytes == 60_000
+
+
+def test_what_is_small_with_what_it_shares_is_kept_out_by_nothing_large() -> None:
+    """A full room of others must not end the waits of a group that only chooses by a few tags."""
+    room = WaitRoom(FREE_BYTES + 1)
+    assert room.enter(One(FREE_BYTES + 1))
+    small, beyond = One(4096, ("tags", FREE_BYTES - 4096)), One(4096, ("more", FREE_BYTES - 4095))
+    assert room.enter(small)
+    assert not room.enter(beyond)
+    room.leave(small)
+    assert room.used_bytes == FREE_BYTES + 1
 
 
 def test_one_waits_once() -> None:
@@ -77,6 +89,11 @@ def test_what_is_used_is_what_those_inside_keep(steps: list[tuple[int, int, int]
             assert room.enter(one) == has_room
             if has_room:
                 inside[number] = one
-        own = sum(one.kept_bytes for one in inside.values() if one.kept_bytes > FREE_BYTES)
-        shared = sum(size for _, size in {one.shared for one in inside.values() if one.shared})
+        large = [
+            one
+            for one in inside.values()
+            if one.kept_bytes + (one.shared[1] if one.shared else 0) > FREE_BYTES
+        ]
+        own = sum(one.kept_bytes for one in large if one.kept_bytes > FREE_BYTES)
+        shared = sum(size for _, size in {one.shared for one in large if one.shared})
         assert room.used_bytes == own + shared <= 50_000
