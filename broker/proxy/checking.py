@@ -6,6 +6,7 @@ A broker asks again about what nobody has answered.
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 from broker.proxy.clients import ProxyClients
 from broker.proxy.handles import OpenTransaction
@@ -39,9 +40,13 @@ class Checking:
                 "%s asks about a transaction, and it cannot be read: %s", link.address, error
             )
             return
-        ask = TelemetryCommand()
-        found = ask.recover_orphaned_transaction_command
-        found.transaction_id = place.encode()
-        found.message.CopyFrom(incoming(message))
-        if not self._clients.send_to_producer(message.topic, ask):
+
+        def question(namespace: str) -> Any:
+            ask = TelemetryCommand()
+            found = ask.recover_orphaned_transaction_command
+            found.transaction_id = place.encode()
+            found.message.CopyFrom(incoming(message, namespace=namespace))
+            return ask
+
+        if not self._clients.send_to_producer(message.topic, question):
             _log.info("no producer of %s can be asked about %s", message.topic, message.unique_key)

@@ -79,6 +79,13 @@ def _name(resource: Any) -> str:
     return f"{resource.resource_namespace}%{name}" if resource.resource_namespace else name
 
 
+def name_topic(resource: Any, topic: str, namespace: str) -> None:
+    """Write a topic's name into a resource, as a client that has this namespace names it."""
+    if namespace and topic.startswith(f"{namespace}%"):
+        resource.resource_namespace = namespace
+    resource.name = topic.removeprefix(f"{namespace}%") if namespace else topic
+
+
 def check_text(text: str, what: str, code: Code) -> str:
     """Return a text that labels a message.
 

@@ -17,6 +17,7 @@ from typing import Final
 import anyio
 from rich.console import Console
 
+from broker.access.errors import AccessRulesError
 from broker.admin.credentials_option import add_credentials_option, credentials_of
 from broker.admin.tls_options import add_tls_options, tls_of
 from broker.command_line import (
@@ -74,6 +75,10 @@ def _parser() -> argparse.ArgumentParser:
         "--listen", default=f"127.0.0.1:{PORT}", metavar="HOST:PORT",
         help="where clients connect (default: %(default)s)",
     )  # fmt: skip
+    add(
+        "--acl", metavar="FILE",
+        help="let in only accounts of this plain_acl.yml, with the rights that it gives them (default: everybody)",
+    )  # fmt: skip
     add("--cert", metavar="FILE", help="encrypt clients' connections with this certificate, PEM")
     add("--key", metavar="FILE", help="its key, PEM (default: in --cert)")
     add_tls_options(parser)
@@ -95,13 +100,14 @@ def _run(console: Console, options: argparse.Namespace) -> int:
         text = f"it needs {error.name}, which comes with the extra `grpc` (docs/installing.md)"
         raise ConfigError(text) from error
     config = ProxyConfig(
-        options.listen,
+        _address(options.listen),
         _name_servers(options.namesrv),
         _certificate(options),
         tls_of(options),
         credentials_of(options),
+        None if options.acl is None else Path(options.acl),
     )
-    if not _is_loopback(options.listen):
+    if options.acl is None and not _is_loopback(options.listen):
         print_line(console, f"[yellow]{PROGRAM}:[/yellow] {options.listen}: {_STRANGERS}")
 
     async def serve() -> None:
@@ -115,12 +121,26 @@ def _run(console: Console, options: argparse.Namespace) -> int:
 
     try:
         anyio.run(serve, backend="asyncio")
+    except AccessRulesError as error:
+        raise ConfigError(f"--acl: {error}") from error
     except (PortTakenError, BaseExceptionGroup) as error:
         if not isinstance(innermost(error), PortTakenError):
             raise
         print_error(console, PROGRAM, str(innermost(error)))
         return EXIT_FAILED
     return EXIT_OK
+
+
+def _address(listen: str) -> str:
+    """Return host:port as it was given.
+
+    Raises:
+        ConfigError: it is none; grpcio would take a port of its own choice.
+    """
+    host, _, port = listen.rpartition(":")
+    if not host or not (port.isascii() and port.isdigit()) or int(port) > 65535:
+        raise ConfigError(f"--listen {listen!r} is not HOST:PORT")
+    return listen
 
 
 def _name_servers(text: str) -> tuple[str, ...]:

@@ -14,6 +14,8 @@ from typing import Any, Final
 import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
+from broker.access.rules import Needs
+from broker.proxy.accounts import ANYBODY, Sender, to_consume, to_send
 from broker.proxy.protocol.numbers import ClientType, Code, FilterType
 from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.errors import ClientUsageError
@@ -29,9 +31,13 @@ from dledger_mq.remoting.heartbeat import (
 SILENT_S: Final = 60.0
 """ProxyClients send a heartbeat every 10 s."""
 
-CLIENTS_MAX: Final = 10_000
+CLIENTS_MAX: Final = 2_500
+"""Each has a stream, and waits in some calls (server.CALLS_MAX)."""
+
 TOPICS_MAX: Final = 256
 """Of one client; bounds what it can make the proxy and brokers remember."""
+
+EXPRESSION_CHARS_MAX: Final = 16_384
 
 COMMANDS_MAX: Final = 64
 """That wait for a client which does not read them; more are dropped, brokers ask again."""
@@ -42,6 +48,8 @@ class ProxyClient:
     """One client.
 
     Attributes:
+        sender: who has registered it.
+        namespace: in which it names topics; empty: none.
         topics: to which a producer sends.
         group: of a consumer; empty: a producer.
         subscriptions: of a consumer, by topic.
@@ -51,11 +59,20 @@ class ProxyClient:
 
     client_id: str
     kind: ClientType
+    sender: Sender = ANYBODY
+    namespace: str = ""
     topics: frozenset[str] = frozenset()
     group: str = ""
     subscriptions: dict[str, TopicSubscription] = field(default_factory=dict)
     commands: MemoryObjectSendStream[Any] | None = None
     seen_at: float = 0.0
+
+    @property
+    def needs(self) -> Needs:
+        """The rights that it has to have."""
+        if self.group:
+            return to_consume(self.group, self.subscriptions)
+        return to_send(self.topics)
 
 
 class ProxyClients:
@@ -92,8 +109,8 @@ class ProxyClients:
         self._clients[client.client_id] = client
         self.on_change()
 
-    def seen(self, client_id: str) -> ProxyClient:
-        """Note that a client was heard of; return it.
+    def seen(self, client_id: str) -> None:
+        """Note that a client was heard of.
 
         Raises:
             CallRefusedError: its settings are not known.
@@ -103,10 +120,32 @@ class ProxyClients:
             text = f"the settings of client {client_id!r} are not known: they are told by Telemetry"
             raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
         client.seen_at = self._now()
-        return client
+
+    def receives(self, client: ProxyClient) -> ProxyClient:
+        """Note that a consumer has asked for messages, as `client` describes it; return it as it is known.
+
+        One whose settings went to another proxy, or to this one before a restart, is taken in by its request.
+
+        Raises:
+            CallRefusedError: it has said that it is of another group; or there are too many clients, or topics of it.
+        """
+        known = self._clients.get(client.client_id)
+        if known is None:
+            self.register(client)
+            return client
+        if known.group != client.group:
+            text = f"client {client.client_id} is of group {known.group!r}, not {client.group}"
+            raise CallRefusedError(Code.FORBIDDEN, text)
+        known.seen_at = self._now()
+        for topic, wanted in client.subscriptions.items():
+            if topic not in known.subscriptions:
+                check_count(len(known.subscriptions) + 1)
+                known.subscriptions[topic] = wanted
+                self.on_change()
+        return known
 
     def open_stream(self, client_id: str) -> MemoryObjectReceiveStream[Any]:
-        """Return what is sent to a client from now on; an earlier stream of it ends."""
+        """Return what is sent to a client from now on; it ends when the client is forgotten, or opens another."""
         client = self._clients[client_id]
         if client.commands is not None:
             client.commands.close()
@@ -123,20 +162,33 @@ class ProxyClients:
         self.on_gone(client_id)
         self.on_change()
 
+    def knows(self, client_id: str) -> bool:
+        """Return whether a client is registered."""
+        return client_id in self._clients
+
+    def forget_where(self, is_unwanted: Callable[[ProxyClient], bool]) -> None:
+        """Forget clients."""
+        for client_id in [one.client_id for one in self._clients.values() if is_unwanted(one)]:
+            self.forget(client_id)
+
     def forget_silent(self) -> None:
         """Forget those that have not been heard of for SILENT_S."""
         limit = self._now() - SILENT_S
-        for client_id in [one.client_id for one in self._clients.values() if one.seen_at < limit]:
-            self.forget(client_id)
+        self.forget_where(lambda one: one.seen_at < limit)
 
-    def send_to_producer(self, topic: str, command: Any) -> bool:
-        """Send a command to one of the producers of a topic; return whether one could be told."""
+    def send_to_producer(self, topic: str, make: Callable[[str], Any]) -> bool:
+        """Send a command to one of the producers of a topic; return whether one could be told.
+
+        Args:
+            topic: the topic.
+            make: makes the command for a producer that names topics in a namespace.
+        """
         found = [one for one in self._clients.values() if topic in one.topics and one.commands]
         random.shuffle(found)
         for client in found:
             assert client.commands is not None, "the list above holds those with a stream"
             try:
-                client.commands.send_nowait(command)
+                client.commands.send_nowait(make(client.namespace))
             except (anyio.WouldBlock, anyio.ClosedResourceError, anyio.BrokenResourceError):
                 continue
             return True
@@ -177,13 +229,28 @@ class ProxyClients:
             )
 
 
+def check_count(count: int) -> None:
+    """Refuse a client that names more topics than TOPICS_MAX.
+
+    Raises:
+        CallRefusedError: it does.
+    """
+    if count > TOPICS_MAX:
+        raise CallRefusedError(
+            Code.BAD_REQUEST, f"the client names {count} topics, at most {TOPICS_MAX}"
+        )
+
+
 def subscription_of(topic: str, expression: Any, version: int) -> TopicSubscription:
     """Read a `FilterExpression`.
 
     Raises:
-        CallRefusedError: it is none; says where.
+        CallRefusedError: it is none, and says where; or it is too long.
     """
     text = str(expression.expression) or "*"
+    if len(text) > EXPRESSION_CHARS_MAX:
+        problem = f"the filter has {len(text)} characters, at most {EXPRESSION_CHARS_MAX}"
+        raise CallRefusedError(Code.ILLEGAL_FILTER_EXPRESSION, problem)
     try:
         return subscribe(topic, BySql(text) if expression.type == FilterType.SQL else text, version)
     except ClientUsageError as error:

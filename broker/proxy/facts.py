@@ -1,19 +1,27 @@
-"""What brokers say of topics and groups: kinds of messages, order, retries. Remembered for a moment."""
+"""What brokers say of topics and groups: kinds of messages, order, retries. Remembered for a moment.
+
+All broker groups are made the same, so the first one that answers tells: one without a leader keeps nobody from the
+queues of the others.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from broker.proxy.protocol.numbers import MessageType
-from broker.proxy.refusals import refused_with
-from dledger_mq.client.session import Session
+from broker.proxy.protocol.numbers import Code, MessageType
+from broker.proxy.refusals import CallRefusedError, refused_with
+from dledger_mq.client.errors import ClientError, NoRouteError
+from dledger_mq.client.session import REQUEST_TIMEOUT_S, Session
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 
 KEPT_S: Final = 10.0
 KEPT_MAX: Final = 4096
+
+FIRST_TIMEOUT_S: Final = 1.0
+"""For a broker group when there are others to ask."""
 
 _ALL_KINDS: Final = (
     MessageType.NORMAL,
@@ -22,6 +30,7 @@ _ALL_KINDS: Final = (
     MessageType.TRANSACTION,
 )
 _KIND_ATTRIBUTE: Final = "message.type"
+_Object = dict[str, Any]
 
 
 class GroupFacts(NamedTuple):
@@ -32,56 +41,80 @@ class GroupFacts(NamedTuple):
 
 
 class Facts:
-    """Asks brokers, and remembers for KEPT_S."""
+    """Asks brokers, and remembers for KEPT_S; longer, while none of them answers."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._kept: dict[tuple[str, str], tuple[float, Any]] = {}
+        self._kept: dict[tuple[str, str], tuple[float, _Object]] = {}
 
-    async def kinds(self, topic: str, broker_name: str) -> tuple[MessageType, ...]:
+    async def kinds(self, topic: str, broker_names: Sequence[str]) -> tuple[MessageType, ...]:
         """Return the kinds of messages that a topic takes: of its attribute `message.type`, or all where it has none.
 
         Raises:
             CallRefusedError: a broker refuses the question.
             ClientError: nobody could be asked.
         """
-        code, field = RequestCode.GET_TOPIC_CONFIG, "topic"
-        found = await self._ask(
-            code, field, topic, broker_name=broker_name, absent=ResponseCode.TOPIC_NOT_EXIST
-        )
+        code, absent = RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST
+        found = await self._find(code, "topic", topic, broker_names, absent)
         said = str((found.get("attributes") or {}).get(_KIND_ATTRIBUTE, ""))
         return (MessageType[said],) if said in MessageType.__members__ else _ALL_KINDS
 
-    async def group(self, group: str, broker_name: str) -> GroupFacts:
+    async def group(self, group: str, broker_names: Sequence[str]) -> GroupFacts:
         """Return the settings of a consumer group. Raises as `kinds` does."""
-        code, field = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, "group"
+        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
         absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        found = await self._ask(code, field, group, broker_name=broker_name, absent=absent)
+        found = await self._find(code, "group", group, broker_names, absent)
         usual = GroupFacts()
         return GroupFacts(
             bool(found.get("consumeMessageOrderly", usual.is_ordered)),
             int(found.get("retryMaxTimes", usual.retries_max)),
         )
 
-    async def _ask(
-        self, code: RequestCode, field: str, name: str, *, broker_name: str, absent: ResponseCode
-    ) -> dict[str, Any]:
-        """Return an object that a broker group tells of a name; empty where it knows none."""
-        now: Callable[[], float] = self._session.loop.now
-        key = (field, f"{broker_name} {name}")
-        at, kept = self._kept.get(key, (-KEPT_S, None))
-        if kept is not None and now() - at < KEPT_S:
-            return dict(kept)
-        answer = await self._session.call_group(broker_name, code, {field: name})
-        if answer.code not in (ResponseCode.SUCCESS, absent):
-            raise refused_with(answer.code, answer.remark or "")
-        found: dict[str, Any] = {}
-        if answer.code == ResponseCode.SUCCESS:
+    async def _find(
+        self,
+        code: RequestCode,
+        field: str,
+        name: str,
+        broker_names: Sequence[str],
+        absent: ResponseCode,
+    ) -> _Object:
+        """Return an object that a broker group tells of a name, in their order; empty where none knows it."""
+        now = self._session.loop.now
+        kept = self._kept.get((field, name))
+        if kept is not None and now() - kept[0] < KEPT_S:
+            return kept[1]
+        found: _Object | None = None
+        failure: ClientError = NoRouteError(name, "no broker group is known")
+        for place, broker_name in enumerate(broker_names, start=1):
+            is_last = place == len(broker_names) and found is None and kept is None
+            timeout_s = REQUEST_TIMEOUT_S if is_last else FIRST_TIMEOUT_S
             try:
-                found = msgspec.json.decode(answer.body, type=dict[str, Any])
-            except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-                raise refused_with(ResponseCode.SYSTEM_ERROR, f"{broker_name}: {error}") from error
+                answer = await self._session.call_group(
+                    broker_name, code, {field: name}, timeout_s=timeout_s
+                )
+            except ClientError as error:
+                failure = error
+                continue
+            if answer.code == absent:
+                found = found or {}
+                continue
+            if answer.code != ResponseCode.SUCCESS:
+                raise refused_with(answer.code, answer.remark or "")
+            found = _decoded(answer.body, broker_name)
+            break
+        if found is None:
+            if kept is None:
+                raise failure
+            found = kept[1]
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[key] = (now(), found)
+        self._kept[field, name] = (now(), found)
         return found
+
+
+def _decoded(body: bytes, broker_name: str) -> _Object:
+    try:
+        return msgspec.json.decode(body, type=_Object)
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        text = f"{broker_name} answered with what cannot be read: {error}"
+        raise CallRefusedError(Code.INTERNAL_SERVER_ERROR, text) from error

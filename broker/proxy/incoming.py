@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any, Final
 
-from broker.proxy.checks import SYSTEM_PROPERTIES
+from broker.proxy import checks
 from broker.proxy.protocol import Message
 from broker.proxy.protocol.numbers import DigestType, Encoding, MessageType
 from dledger_mq.client.messages import ReceivedMessage
@@ -14,13 +14,18 @@ from dledger_mq.message.ids import parse_offset_msg_id
 _DELAYS: Final = ("DELAY", "TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_OUT_MS")
 
 
-def incoming(message: ReceivedMessage, *, handle: str = "", invisible_ms: int = 0) -> Any:
-    """Return a message; with a handle it is one that is to be acknowledged."""
+def incoming(
+    message: ReceivedMessage, *, handle: str = "", invisible_ms: int = 0, namespace: str = ""
+) -> Any:
+    """Return a message; with a handle it is one that is to be acknowledged.
+
+    `namespace` is that in which its receiver names topics: its topic is named so again.
+    """
     properties = message.properties
     found = Message(body=message.body)
-    found.topic.name = message.topic
+    checks.name_topic(found.topic, message.topic, namespace)
     found.user_properties.update(
-        (name, text) for name, text in properties.items() if name not in SYSTEM_PROPERTIES
+        (name, text) for name, text in properties.items() if name not in checks.SYSTEM_PROPERTIES
     )
     system = found.system_properties
     if message.tags:

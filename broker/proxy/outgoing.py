@@ -19,6 +19,10 @@ from dledger_mq.message.properties import encode_properties
 DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
 """The brokers' timerMaxDelaySec, unless set otherwise."""
 
+MESSAGE_ID_CHARS_MAX: Final = 255
+TIMESTAMP_S_END: Final = 253_402_300_800
+"""The year 10000, where protobuf's timestamps end."""
+
 _GZIP_OR_ZLIB: Final = 47
 """A window of 32 KiB, and the container found out (zlib's manual, inflateInit2)."""
 
@@ -27,6 +31,7 @@ class MessageToSend(NamedTuple):
     """A message to be sent.
 
     Attributes:
+        kind: of which it is, by what it has.
         unique_key: the client's id of it.
         group: within which it keeps its order; empty: none.
         body: as it travels, packed where that is shorter.
@@ -36,13 +41,18 @@ class MessageToSend(NamedTuple):
     """
 
     topic: str
+    kind: MessageType
     unique_key: str
     group: str
     body: bytes
     properties: bytes
     sys_flag: int
     born_ms: int
-    is_half: bool
+
+    @property
+    def is_half(self) -> bool:
+        """True for a half message."""
+        return self.kind is MessageType.TRANSACTION
 
 
 def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
@@ -59,10 +69,9 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
     topic = checks.topic_of(message.topic)
     system = message.system_properties
     unique_key = checks.check_text(system.message_id, "the message id", Code.ILLEGAL_MESSAGE_ID)
-    if not unique_key or " " in unique_key:
-        raise CallRefusedError(
-            Code.ILLEGAL_MESSAGE_ID, f"message id {unique_key!r} is empty or has blanks"
-        )
+    if not unique_key or " " in unique_key or len(unique_key) > MESSAGE_ID_CHARS_MAX:
+        text = f"message id {unique_key[:80]!r} is empty, has blanks or more than {MESSAGE_ID_CHARS_MAX} characters"
+        raise CallRefusedError(Code.ILLEGAL_MESSAGE_ID, text)
     pairs = {"UNIQ_KEY": unique_key, **_labels(message)}
     is_half = system.message_type == MessageType.TRANSACTION
     if is_half:
@@ -82,10 +91,20 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
     if is_half:
         sys_flag |= sys_flags.TRANSACTION_PREPARED
     born = system.born_timestamp
-    born_ms = born.seconds * 1000 + born.nanos // 1_000_000 if born.seconds > 0 else now_ms
+    is_born = 0 < born.seconds < TIMESTAMP_S_END
+    born_ms = born.seconds * 1000 + born.nanos // 1_000_000 if is_born else now_ms
     return MessageToSend(
-        topic, unique_key, system.message_group, body, properties, sys_flag, born_ms, is_half
+        topic, _kind(system), unique_key, system.message_group, body, properties, sys_flag, born_ms
     )
+
+
+def _kind(system: Any) -> MessageType:
+    """Return the kind of a message by what it has, as Apache's proxy finds it out."""
+    if system.message_type == MessageType.TRANSACTION:
+        return MessageType.TRANSACTION
+    if system.HasField("delivery_timestamp"):
+        return MessageType.DELAY
+    return MessageType.FIFO if system.message_group else MessageType.NORMAL
 
 
 def _labels(message: Any) -> dict[str, str]:

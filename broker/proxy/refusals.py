@@ -1,6 +1,6 @@
 """A call that is refused: the wire's code, and the true cause; and what brokers' refusals and silences become. Pure.
 
-A client that reads `PROXY_TIMEOUT` knows that what it asked for may have been done; with any other code it was not.
+A client that reads `PROXY_TIMEOUT` knows that what it asked for may have been done.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any, Final
 from broker.proxy.protocol import Status
 from broker.proxy.protocol.numbers import Code
 from dledger_mq.client.errors import ClientError, NoRouteError, RequestFailedError
-from dledger_mq.remoting.codes import ResponseCode
+from dledger_mq.remoting.codes import ResponseCode, is_definite
 
 _CODES: Final[Mapping[int, Code]] = {
     ResponseCode.SYSTEM_BUSY: Code.TOO_MANY_REQUESTS,
@@ -51,8 +51,11 @@ def refusal_of(error: ClientError) -> CallRefusedError:
 
 
 def refused_with(code: int, remark: str) -> CallRefusedError:
-    """Return what a broker's answer with a code means; SYSTEM_ERROR says in its remark what may be concluded."""
-    return CallRefusedError(_CODES.get(code, Code.INTERNAL_SERVER_ERROR), remark or f"code {code}")
+    """Return what a broker's answer with a code means; after some codes nobody knows whether it was done."""
+    text = remark or f"code {code}"
+    if not is_definite(code):
+        return CallRefusedError(Code.PROXY_TIMEOUT, f"it may have been done: {text}")
+    return CallRefusedError(_CODES.get(code, Code.INTERNAL_SERVER_ERROR), text)
 
 
 def joined(statuses: Iterable[Any]) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Final
 
 from broker.proxy import checks
 from broker.proxy.facts import Facts
@@ -18,6 +18,8 @@ from broker.proxy.refusals import CallRefusedError, status
 from dledger_mq.client.routes import PERM_READ, PERM_WRITE
 from dledger_mq.client.session import Session
 from dledger_mq.remoting.route import QueueData, TopicRoute
+
+ENDPOINTS_BYTES_MAX: Final = 2048
 
 
 class Routing:
@@ -34,10 +36,11 @@ class Routing:
             CallRefusedError, ClientError: there is no such topic, or nobody could be asked.
         """
         topic = checks.topic_of(request.topic)
+        _check_endpoints(request.endpoints)
         found = await self._route_of(topic)
+        kinds = await self._facts.kinds(topic, _broker_names(found))
         answer = QueryRouteResponse(status=status(Code.OK))
         for queues in found.queues:
-            kinds = await self._facts.kinds(topic, queues.broker_name)
             answer.message_queues.extend(_message_queues(request, queues, kinds))
         return answer
 
@@ -48,11 +51,13 @@ class Routing:
             CallRefusedError, ClientError: as `route`; nothing of the topic can be read.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+        _check_endpoints(request.endpoints)
+        found = await self._route_of(topic)
+        is_ordered = (await self._facts.group(group, _broker_names(found))).is_ordered
         answer = QueryAssignmentResponse(status=status(Code.OK))
-        for queues in (await self._route_of(topic)).queues:
+        for queues in found.queues:
             if not queues.perm & PERM_READ or not queues.read_queue_nums:
                 continue
-            is_ordered = (await self._facts.group(group, queues.broker_name)).is_ordered
             for queue_id in range(queues.read_queue_nums) if is_ordered else (-1,):
                 queue = _message_queue(request, queues.broker_name, queue_id)
                 queue.permission = _permission(queues.perm)
@@ -64,6 +69,17 @@ class Routing:
     async def _route_of(self, topic: str) -> TopicRoute:
         """Return a route that is asked for now: clients ask seldom, and a queue that is new is wanted at once."""
         return await self._session.routes.refresh(topic)
+
+
+def _broker_names(route: TopicRoute) -> list[str]:
+    return sorted({queues.broker_name for queues in route.queues})
+
+
+def _check_endpoints(endpoints: Any) -> None:
+    """Refuse endpoints that are no few addresses: each queue of the answer has them."""
+    if endpoints.ByteSize() > ENDPOINTS_BYTES_MAX:
+        text = f"the endpoints have {endpoints.ByteSize()} bytes, at most {ENDPOINTS_BYTES_MAX}"
+        raise CallRefusedError(Code.BAD_REQUEST, text)
 
 
 def _message_queues(
@@ -83,7 +99,8 @@ def _message_queues(
 
 def _message_queue(request: Any, broker_name: str, queue_id: int) -> Any:
     queue = MessageQueue(id=queue_id)
-    queue.topic.CopyFrom(request.topic)
+    queue.topic.resource_namespace = request.topic.resource_namespace
+    queue.topic.name = request.topic.name
     queue.broker.name = broker_name
     queue.broker.endpoints.CopyFrom(request.endpoints)
     return queue

@@ -9,17 +9,20 @@ import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import anyio
 import grpc
 from google.protobuf import message_factory
 
+from broker.access.rule_files import RuleFiles
+from broker.proxy.accounts import Accounts
 from broker.proxy.clients import ProxyClients
 from broker.proxy.protocol import SERVICE
 from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError
-from broker.proxy.service import Context, Service, guarded
+from broker.proxy.service import Context, Service, guarded, guarded_stream
 from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session
@@ -29,6 +32,12 @@ MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
 
 CALLS_MAX: Final = 10_000
 """At the same time; each consumer waits in one for each of its topics and broker groups."""
+
+CONNECTION_CALLS_MAX: Final = 1_000
+"""Of one connection at the same time; more wait at the client."""
+
+KEEPALIVE_MS: Final = 20_000
+"""After so long without a sign of life a connection is asked for one, and ended so much later."""
 
 STOP_S: Final = 1.0
 
@@ -43,6 +52,7 @@ class ProxyConfig:
         certificate, key: PEM, of the port; None: it takes plain text.
         tls: encrypts connections to brokers and name servers.
         credentials: the account by which it asks them.
+        acl_file: plain_acl.yml of those that may call; None: everybody may.
     """
 
     listen: str
@@ -50,6 +60,7 @@ class ProxyConfig:
     certificate: tuple[bytes, bytes] | None = None
     tls: ssl.SSLContext | None = None
     credentials: Credentials | None = None
+    acl_file: Path | None = None
 
 
 class PortTakenError(Exception):
@@ -62,7 +73,10 @@ async def open_proxy(config: ProxyConfig) -> AsyncIterator[int]:
 
     Raises:
         PortTakenError: somebody else has it, or there is no such address.
+        AccessRulesError: the accounts cannot be read.
     """
+    files = None if config.acl_file is None else RuleFiles(config.acl_file)
+    accounts = Accounts(None if files is None else files.read())
     async with open_service_nursery() as nursery:
         clients: ProxyClients
         session = Session(
@@ -74,12 +88,17 @@ async def open_proxy(config: ProxyConfig) -> AsyncIterator[int]:
         )
         clients = ProxyClients(session.loop.now)
         session.start()
-        service = Service(session, clients)
+        service = Service(session, clients, accounts)
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
                 ("grpc.so_reuseport", 0),
+                ("grpc.max_concurrent_streams", CONNECTION_CALLS_MAX),
+                # Java's client looks after its connection every 30 s, and more than that would be ended.
+                ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+                ("grpc.keepalive_time_ms", KEEPALIVE_MS),
+                ("grpc.keepalive_timeout_ms", KEEPALIVE_MS),
             ],
             maximum_concurrent_rpcs=CALLS_MAX,
         )
@@ -89,6 +108,8 @@ async def open_proxy(config: ProxyConfig) -> AsyncIterator[int]:
         try:
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(service.run)
+                if files is not None:
+                    tasks.start_soon(files.watch, service.rules_changed)
                 yield port
                 tasks.cancel_scope.cancel()
         finally:
@@ -125,7 +146,8 @@ def _handler(service: Service, method: Any) -> grpc.RpcMethodHandler:
     if method.name == "Telemetry":
         return grpc.stream_stream_rpc_method_handler(service.Telemetry, **coders)
     if method.name == "ReceiveMessage":
-        return grpc.unary_stream_rpc_method_handler(service.ReceiveMessage, **coders)
+        receive = guarded_stream(method.name, service.ReceiveMessage)
+        return grpc.unary_stream_rpc_method_handler(receive, **coders)
     if method.server_streaming:
         return grpc.unary_stream_rpc_method_handler(_not_served_stream(method), **coders)
     call = getattr(service, method.name, None) or _not_served(method.name)

@@ -5,27 +5,39 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final
+from urllib.parse import unquote
 
 import anyio
+import grpc
 from anyio.streams.memory import MemoryObjectReceiveStream
 
+from broker.access.rules import AccessRules, Needs
+from broker.proxy import checks
+from broker.proxy.accounts import Accounts, Sender, to_consume, to_send
 from broker.proxy.checking import Checking
 from broker.proxy.clients import ProxyClient, ProxyClients
 from broker.proxy.consuming import Consuming, Write
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.producing import Producing
-from broker.proxy.protocol import SERVICE, ReceiveMessageResponse, TelemetryCommand, message_class
+from broker.proxy.protocol import SERVICE, TelemetryCommand, message_class
 from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError, refusal_of, status
 from broker.proxy.routing import Routing
-from broker.proxy.settings import consumer_settings, producer_settings, read_settings
+from broker.proxy.settings import (
+    consumer_settings,
+    producer_settings,
+    read_receiver,
+    read_settings,
+)
 from dledger_mq.client.errors import ClientError
 from dledger_mq.client.session import Session
 from dledger_mq.remoting.codes import RequestCode
 
 CLIENT_ID_CHARS_MAX: Final = 255
+BEAT_PAUSE_S: Final = 0.05
+"""In which changes come together that brokers are told of."""
 
 _log = logging.getLogger(__name__)
 
@@ -33,22 +45,27 @@ Context = Any
 """A call, as grpcio describes it (grpc.aio.ServicerContext)."""
 
 
-def client_id_of(context: Context) -> str:
-    """Return who calls.
+def client_id_of(sender: Sender, context: Context) -> str:
+    """Return how the proxy knows who calls: by its account and its id, so that no account speaks for another's clients.
 
     Raises:
         CallRefusedError: it does not say so.
     """
-    found = dict(context.invocation_metadata() or ()).get("x-mq-client-id", "")
+    found = metadata_of(context).get("x-mq-client-id", "")
     if not isinstance(found, str) or not 0 < len(found) <= CLIENT_ID_CHARS_MAX:
         text = f"x-mq-client-id is missing, or has more than {CLIENT_ID_CHARS_MAX} characters"
         raise CallRefusedError(Code.CLIENT_ID_REQUIRED, text)
-    return found
+    return f"{sender.account}:{found}" if sender.account else found
 
 
-def host_of(context: Context) -> str:
-    """Return the caller's address, of what grpcio calls it: `ipv4:127.0.0.1:40312`."""
-    return str(context.peer()).partition(":")[2]
+def metadata_of(context: Context) -> dict[str, str | bytes]:
+    """Return what a call says of itself beside its request."""
+    return dict(context.invocation_metadata() or ())
+
+
+def address_of(context: Context) -> str:
+    """Return the caller's host:port, of what grpcio calls it: `ipv4:127.0.0.1:40312`, `ipv6:%5B::1%5D:40312`."""
+    return unquote(str(context.peer()).partition(":")[2])
 
 
 class Service:
@@ -56,19 +73,21 @@ class Service:
 
     Args:
         session: carries requests to brokers; its heartbeats tell them of `clients`.
+        accounts: decide who may call.
     """
 
-    def __init__(self, session: Session, clients: ProxyClients) -> None:
+    def __init__(self, session: Session, clients: ProxyClients, accounts: Accounts) -> None:
         self._session = session
         self._clients = clients
+        self._accounts = accounts
         self._facts = Facts(session)
         self._routing = Routing(session, self._facts)
-        self._producing = Producing(session)
+        self._producing = Producing(session, self._facts)
         self._consuming = Consuming(session, self._facts)
         clients.on_gone = self._consuming.renewals.drop_client
         clients.on_change = self._changed
         session.handle(RequestCode.CHECK_TRANSACTION_STATE, Checking(clients).on_check)
-        self._is_beating = False
+        self._is_changed = self._is_beating = False
 
     async def run(self) -> None:
         """Look after clients and what is kept for them, for ever."""
@@ -79,72 +98,119 @@ class Service:
                 self._clients.forget_silent()
                 self._consuming.forget_groups(self._clients.groups())
 
+    def rules_changed(self, rules: AccessRules) -> None:
+        """Go by other rules; clients that may not be there any more are forgotten."""
+        self._accounts.rules = rules
+        why_not = self._accounts.why_not
+        self._clients.forget_where(lambda one: why_not(one.sender, one.needs) is not None)
+
     def _changed(self) -> None:
         """Send brokers what has changed; changes that come together are sent at once."""
+        self._is_changed = True
         if not self._is_beating:
             self._is_beating = True
             self._session.nursery.start_soon(self._beat)
 
     async def _beat(self) -> None:
-        await anyio.lowlevel.checkpoint()
-        self._is_beating = False
-        await self._session.beat()
+        try:
+            while self._is_changed:
+                await anyio.sleep(BEAT_PAUSE_S)
+                self._is_changed = False
+                await self._session.beat()
+        finally:
+            self._is_beating = False
+
+    def _sender(self, call: str, context: Context) -> Sender:
+        """Return who makes a call; raises CallRefusedError if that is not proved."""
+        return self._accounts.sender(call, metadata_of(context), address_of(context))
+
+    def _check(self, call: str, context: Context, needs: Needs) -> Sender:
+        """Return who makes a call that it may make; raises CallRefusedError if it may not."""
+        sender = self._sender(call, context)
+        self._accounts.check(call, sender, needs)
+        return sender
+
+    def _check_consumer(self, call: str, context: Context, request: Any) -> None:
+        topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
+        self._check(call, context, to_consume(group, [topic]))
+
+    def _check_producer(self, call: str, context: Context, topics: Iterable[Any]) -> None:
+        self._check(call, context, to_send(map(checks.topic_of, topics)))
 
     # Calls, by their names. Each returns its answer, or raises what its status says.
 
-    async def QueryRoute(self, request: Any, _context: Context) -> Any:
+    async def QueryRoute(self, request: Any, context: Context) -> Any:
+        self._sender("QueryRoute", context)
         return await self._routing.route(request)
 
-    async def QueryAssignment(self, request: Any, _context: Context) -> Any:
+    async def QueryAssignment(self, request: Any, context: Context) -> Any:
+        self._check_consumer("QueryAssignment", context, request)
         return await self._routing.assignment(request)
 
     async def SendMessage(self, request: Any, context: Context) -> Any:
-        return await self._producing.send(request, host_of(context))
+        self._check_producer("SendMessage", context, (one.topic for one in request.messages))
+        return await self._producing.send(request, address_of(context))
 
-    async def EndTransaction(self, request: Any, _context: Context) -> Any:
+    async def EndTransaction(self, request: Any, context: Context) -> Any:
+        self._check_producer("EndTransaction", context, [request.topic])
         return await self._producing.end(request)
 
-    async def RecallMessage(self, request: Any, _context: Context) -> Any:
+    async def RecallMessage(self, request: Any, context: Context) -> Any:
+        self._check_producer("RecallMessage", context, [request.topic])
         return await self._producing.recall(request)
 
-    async def AckMessage(self, request: Any, _context: Context) -> Any:
+    async def AckMessage(self, request: Any, context: Context) -> Any:
+        self._check_consumer("AckMessage", context, request)
         return await self._consuming.acknowledge(request)
 
-    async def ChangeInvisibleDuration(self, request: Any, _context: Context) -> Any:
+    async def ChangeInvisibleDuration(self, request: Any, context: Context) -> Any:
+        self._check_consumer("ChangeInvisibleDuration", context, request)
         return await self._consuming.change(request)
 
-    async def ForwardMessageToDeadLetterQueue(self, request: Any, _context: Context) -> Any:
+    async def ForwardMessageToDeadLetterQueue(self, request: Any, context: Context) -> Any:
+        self._check_consumer("ForwardMessageToDeadLetterQueue", context, request)
         return await self._consuming.forward_to_dead_letters(request)
 
     async def Heartbeat(self, _request: Any, context: Context) -> Any:
-        self._clients.seen(client_id_of(context))
+        self._clients.seen(client_id_of(self._sender("Heartbeat", context), context))
         return message_class("HeartbeatResponse")(status=status(Code.OK))
 
     async def NotifyClientTermination(self, _request: Any, context: Context) -> Any:
-        self._clients.forget(client_id_of(context))
+        sender = self._sender("NotifyClientTermination", context)
+        self._clients.forget(client_id_of(sender, context))
         return message_class("NotifyClientTerminationResponse")(status=status(Code.OK))
 
     async def ReceiveMessage(self, request: Any, context: Context) -> None:
         """Answer in parts, which are written as they come."""
-        try:
-            client = self._clients.seen(client_id_of(context))
-            left_s = context.time_remaining()
-            left_s = math.inf if left_s is None else left_s
-            await self._consuming.receive(client, request, left_s, context.write)
-        except (CallRefusedError, ClientError) as error:
-            refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
-            await context.write(ReceiveMessageResponse(status=status(refusal.code, str(refusal))))
+        call = "ReceiveMessage"
+        sender = self._sender(call, context)
+        told, wanted = read_receiver(
+            client_id_of(sender, context), sender, request, version=time.time_ns() // 1_000_000
+        )
+        self._accounts.check(call, sender, told.needs)
+        client = self._clients.receives(told)
+        left_s = context.time_remaining()
+        left_s = math.inf if left_s is None else left_s
+        await self._consuming.receive(client, wanted, request, left_s, context.write)
 
     async def Telemetry(self, commands: AsyncIterator[Any], context: Context) -> None:
-        """Take a client's settings, answer with ours, and send it what brokers ask, until it ends the stream."""
+        """Take a client's settings, answer with ours, and send it what brokers ask, until it ends the stream.
+
+        A client that is forgotten is told so by the end of its stream: it opens another one, and tells its settings.
+        """
+        try:
+            sender = self._sender("Telemetry", context)
+            client_id = client_id_of(sender, context)
+        except CallRefusedError as error:
+            await context.write(TelemetryCommand(status=status(error.code, str(error))))
+            return
         async with anyio.create_task_group() as tasks:
             is_open = False
             async for command in commands:
                 if command.WhichOneof("command") != "settings":
                     continue  # results of requests that this proxy does not make
                 try:
-                    client_id = client_id_of(context)
-                    answer = await self._registered(client_id, command.settings)
+                    answer = await self._registered(client_id, sender, command.settings)
                 except (CallRefusedError, ClientError) as error:
                     refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
                     refused = TelemetryCommand(status=status(refusal.code, str(refusal)))
@@ -153,16 +219,38 @@ class Service:
                 await context.write(answer)
                 if not is_open:
                     is_open = True
-                    tasks.start_soon(_pass_on, self._clients.open_stream(client_id), context.write)
+                    stream = self._clients.open_stream(client_id)
+                    tasks.start_soon(
+                        self._pass_on, client_id, stream, context.write, tasks.cancel_scope
+                    )
             tasks.cancel_scope.cancel()
+            return
+        await context.abort(
+            grpc.StatusCode.UNAVAILABLE, f"client {client_id} was not heard of, and is forgotten"
+        )
 
-    async def _registered(self, client_id: str, settings: Any) -> Any:
+    async def _pass_on(
+        self,
+        client_id: str,
+        stream: MemoryObjectReceiveStream[Any],
+        write: Write,
+        scope: anyio.CancelScope,
+    ) -> None:
+        async with stream:
+            async for command in stream:
+                await write(command)
+        if not self._clients.knows(client_id):
+            scope.cancel()
+
+    async def _registered(self, client_id: str, sender: Sender, settings: Any) -> Any:
         """Register a client with its settings; return the command that tells it ours.
 
         Raises:
             CallRefusedError, ClientError: they cannot be served.
         """
-        client = read_settings(client_id, settings, version=time.time_ns() // 1_000_000)
+        version = time.time_ns() // 1_000_000
+        client = read_settings(client_id, sender, settings, version=version)
+        self._accounts.check("Telemetry", sender, client.needs)
         answer = producer_settings(settings)
         if client.group:
             facts = await self._group_facts(client)
@@ -173,17 +261,13 @@ class Service:
         return TelemetryCommand(status=status(Code.OK), settings=answer)
 
     async def _group_facts(self, client: ProxyClient) -> GroupFacts:
-        """Return the settings of a client's group, at a broker group of one of its topics."""
+        """Return the settings of a client's group, at the broker groups of one of its topics."""
         for topic in client.subscriptions:
-            for queue in await self._session.routes.read_queues(topic):
-                return await self._facts.group(client.group, queue.broker_name)
+            queues = await self._session.routes.read_queues(topic)
+            if queues:
+                brokers = sorted({queue.broker_name for queue in queues})
+                return await self._facts.group(client.group, brokers)
         return GroupFacts()
-
-
-async def _pass_on(stream: MemoryObjectReceiveStream[Any], write: Write) -> None:
-    async with stream:
-        async for command in stream:
-            await write(command)
 
 
 def guarded(
@@ -195,15 +279,37 @@ def guarded(
     async def answered(request: Any, context: Context) -> Any:
         try:
             return await call(request, context)
-        except (CallRefusedError, ClientError) as error:
-            refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
-            return answer_class(status=status(refusal.code, str(refusal)))
-        except Exception:  # a call must not be left without an answer
-            _log.exception("%s failed, which is a defect", name)
-            text = f"{name} failed for a reason that is in the proxy's log; it may have been done"
-            return answer_class(status=status(Code.INTERNAL_SERVER_ERROR, text))
+        except Exception as error:  # a call must not be left without an answer
+            return answer_class(status=_status_of(name, error))
 
     return answered
+
+
+def guarded_stream(
+    name: str, call: Callable[[Any, Context], Awaitable[None]]
+) -> Callable[..., Awaitable[None]]:
+    """Return a call with an answer in parts whose last part is a status when it fails."""
+    answer_class = message_class(_output_of(name))
+
+    async def answered(request: Any, context: Context) -> None:
+        try:
+            await call(request, context)
+        except Exception as error:  # as above
+            if context.done():
+                return  # nobody reads any more, and a write that fails for it is no defect
+            await context.write(answer_class(status=_status_of(name, error)))
+
+    return answered
+
+
+def _status_of(name: str, error: Exception) -> Any:
+    if isinstance(error, ClientError):
+        error = refusal_of(error)
+    if isinstance(error, CallRefusedError):
+        return status(error.code, str(error))
+    _log.error("%s failed, which is a defect", name, exc_info=error)
+    text = f"{name} failed for a reason that is in the proxy's log; it may have been done"
+    return status(Code.INTERNAL_SERVER_ERROR, text)
 
 
 def _output_of(name: str) -> str:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.proxy import checks
-from broker.proxy.clients import TOPICS_MAX, ProxyClient, subscription_of
+from broker.proxy.accounts import Sender
+from broker.proxy.clients import ProxyClient, check_count, subscription_of
 from broker.proxy.protocol import Settings
 from broker.proxy.protocol.numbers import ClientType, Code
 from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.messages import BODY_BYTES_MAX
+from dledger_mq.client.subscriptions import TopicSubscription
 
 PRODUCER_ATTEMPTS_MAX: Final = 3
 REQUEST_TIMEOUT_S: Final = 3
@@ -26,7 +28,7 @@ RETRY_STEPS_S: Final = (
 _KINDS: Final = frozenset({ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER})
 
 
-def read_settings(client_id: str, settings: Any, *, version: int) -> ProxyClient:
+def read_settings(client_id: str, sender: Sender, settings: Any, *, version: int) -> ProxyClient:
     """Return the client that has these settings; `version` is the time of its subscriptions, ms.
 
     Raises:
@@ -34,19 +36,27 @@ def read_settings(client_id: str, settings: Any, *, version: int) -> ProxyClient
     """
     if settings.HasField("publishing"):
         topics = settings.publishing.topics
-        _check_count(len(topics))
-        return ProxyClient(client_id, ClientType.PRODUCER, frozenset(map(checks.topic_of, topics)))
+        check_count(len(topics))
+        return ProxyClient(
+            client_id,
+            ClientType.PRODUCER,
+            sender,
+            next((one.resource_namespace for one in topics), ""),
+            topics=frozenset(map(checks.topic_of, topics)),
+        )
     if not settings.HasField("subscription") or settings.client_type not in _KINDS:
         text = (
             "settings of producers, push consumers and simple consumers are known here, not these"
         )
         raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
     entries = settings.subscription.subscriptions
-    _check_count(len(entries))
+    check_count(len(entries))
     names = [checks.topic_of(entry.topic) for entry in entries]
     return ProxyClient(
         client_id,
         ClientType(settings.client_type),
+        sender,
+        settings.subscription.group.resource_namespace,
         group=checks.group_of(settings.subscription.group),
         subscriptions={
             name: subscription_of(name, entry.expression, version)
@@ -55,11 +65,25 @@ def read_settings(client_id: str, settings: Any, *, version: int) -> ProxyClient
     )
 
 
-def _check_count(count: int) -> None:
-    if count > TOPICS_MAX:
-        raise CallRefusedError(
-            Code.BAD_REQUEST, f"the client names {count} topics, at most {TOPICS_MAX}"
-        )
+def read_receiver(
+    client_id: str, sender: Sender, request: Any, *, version: int
+) -> tuple[ProxyClient, TopicSubscription]:
+    """Return the consumer that a `ReceiveMessageRequest` tells of, and what it wants.
+
+    Raises:
+        CallRefusedError: a name in it is none, or its filter.
+    """
+    topic = checks.topic_of(request.message_queue.topic)
+    wanted = subscription_of(topic, request.filter_expression, version)
+    client = ProxyClient(
+        client_id,
+        ClientType.PUSH_CONSUMER if request.auto_renew else ClientType.SIMPLE_CONSUMER,
+        sender,
+        request.group.resource_namespace,
+        group=checks.group_of(request.group),
+        subscriptions={topic: wanted},
+    )
+    return client, wanted
 
 
 def producer_settings(settings: Any) -> Any:

@@ -154,7 +154,7 @@ LAYERS = {
         "survey",
         "trace_view",
     },
-    "broker.proxy": {"admin", "command_line"},
+    "broker.proxy": {"access", "admin", "command_line"},
     "broker.proxy.protocol": set(),
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
