@@ -166,7 +166,7 @@ class Producing:
         brokers = sorted({queue.broker_name for queue in queues})
         try:
             kinds = await self._facts.kinds(message.topic, brokers)
-        except ClientError:
+        except (CallRefusedError, ClientError):
             return
         if message.kind not in kinds:
             text = f"topic {message.topic} takes {', '.join(one.name for one in kinds)}, not {message.kind.name}"
