@@ -35,8 +35,8 @@ _DATE_FORM: Final = "%Y%m%dT%H%M%SZ"
 _WHY_CHARS_MAX: Final = 300
 
 
-class Sender(NamedTuple):
-    """Who calls.
+class CallSender(NamedTuple):
+    """The one who makes a call.
 
     Attributes:
         account: its access key; empty for those that need none.
@@ -47,7 +47,7 @@ class Sender(NamedTuple):
     address: str
 
 
-ANYBODY: Final = Sender("", "")
+ANYBODY: Final = CallSender("", "")
 
 
 class Accounts:
@@ -64,7 +64,7 @@ class Accounts:
         self._now = now or (lambda: datetime.now(UTC))
         self._lines = LimitedLog()
 
-    def sender(self, call: str, metadata: Mapping[str, str | bytes], address: str) -> Sender:
+    def sender(self, call: str, metadata: Mapping[str, str | bytes], address: str) -> CallSender:
         """Return who makes a call.
 
         Raises:
@@ -72,14 +72,14 @@ class Accounts:
         """
         rules, host = self.rules, host_of(address)
         if rules is None or matches_any(rules.white_addresses, host):
-            return Sender("", address)
+            return CallSender("", address)
         account, problem = _account_of(rules, host, metadata, self._now())
         if account is None or problem:
             self._note(call, host, problem)
             raise CallRefusedError(Code.UNAUTHORIZED, problem)
-        return Sender(account.access_key, address)
+        return CallSender(account.access_key, address)
 
-    def check(self, call: str, sender: Sender, needs: Needs) -> None:
+    def check(self, call: str, sender: CallSender, needs: Needs) -> None:
         """Let a call pass for which its sender has the rights.
 
         Raises:
@@ -90,7 +90,7 @@ class Accounts:
             self._note(call, host_of(sender.address), problem)
             raise CallRefusedError(Code.FORBIDDEN, problem)
 
-    def why_not(self, sender: Sender, needs: Needs) -> str | None:
+    def why_not(self, sender: CallSender, needs: Needs) -> str | None:
         """Return why a sender may not do something, by the rules of now; None: it may."""
         rules, host = self.rules, host_of(sender.address)
         if rules is None or matches_any(rules.white_addresses, host):

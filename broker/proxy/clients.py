@@ -15,7 +15,7 @@ import anyio
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 
 from broker.access.rules import Needs
-from broker.proxy.accounts import ANYBODY, Sender, to_consume, to_send
+from broker.proxy.accounts import ANYBODY, CallSender, to_consume, to_send
 from broker.proxy.protocol.numbers import ClientType, Code, FilterType
 from broker.proxy.refusals import CallRefusedError
 from dledger_mq.client.errors import ClientUsageError
@@ -59,7 +59,7 @@ class ProxyClient:
 
     client_id: str
     kind: ClientType
-    sender: Sender = ANYBODY
+    sender: CallSender = ANYBODY
     namespace: str = ""
     topics: frozenset[str] = frozenset()
     group: str = ""

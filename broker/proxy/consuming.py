@@ -91,6 +91,7 @@ class Consuming:
         client: ProxyClient,
         wanted: TopicSubscription,
         request: Any,
+        *,
         left_s: float,
         write: Write,
     ) -> None:
@@ -115,31 +116,21 @@ class Consuming:
                 Code.TOO_MANY_REQUESTS, "too many messages are kept for consumers"
             )
         receiver = await self._receiver(group, wanted)
+
+        def part_of(message: PoppedMessage) -> Any:
+            receipt = receipt_of(message)
+            if is_kept:
+                self.renewals.keep(client.client_id, group, receipt, message)
+            given = incoming(
+                message, handle=receipt, invisible_ms=invisible_ms, namespace=namespace
+            )
+            return ReceiveMessageResponse(message=given)
+
         batch = min(max(request.batch_size, 1), POP_MAX)
         messages = list(await receiver.receive(batch, invisible_ms, _wait_s(request, left_s)))
         try:
             with anyio.move_on_after(WRITE_S):
-                await write(
-                    ReceiveMessageResponse(
-                        status=status(Code.OK if messages else Code.MESSAGE_NOT_FOUND)
-                    )
-                )
-                while messages:
-                    message = messages[0]
-                    receipt = receipt_of(message)
-                    if is_kept:
-                        self.renewals.keep(client.client_id, group, receipt, message)
-                    given = incoming(
-                        message,
-                        handle=receipt,
-                        invisible_ms=invisible_ms,
-                        namespace=namespace,
-                    )
-                    await write(ReceiveMessageResponse(message=given))
-                    messages.pop(0)
-                last = ReceiveMessageResponse()
-                set_time(last.delivery_timestamp, time.time_ns() // 1_000_000)
-                await write(last)
+                await _write_parts(messages, part_of, write)
         finally:
             if messages:  # the client is gone, or does not read: they need not wait for their time
                 self._give_back(group, messages)
@@ -170,6 +161,7 @@ class Consuming:
         return receiver
 
     def _pops_of(self, group: str, *, is_ordered: bool) -> tuple[GroupPops, PopWatch]:
+        """Return what pops in the name of a group, and what waits for messages with it."""
         found = self._pops.get((group, is_ordered))
         if found is None:
             requests = _KeptPops(
@@ -210,6 +202,7 @@ class Consuming:
         return await self._finishing.run(partial(self._acknowledge, group, topic, entries))
 
     async def _acknowledge(self, group: str, topic: str, entries: Sequence[Any]) -> Any:
+        """Return the answer, in which each receipt has its own end."""
         held: dict[str, PoppedMessage] = {}
         ends: dict[str, Any] = {}
         error: AckError | None = None
@@ -289,6 +282,7 @@ class Consuming:
     async def _send_to_dead_letters(
         self, group: str, topic: str, message_id: str, message: PoppedMessage
     ) -> None:
+        """Send a message back as one without further tries; raises CallRefusedError or ClientError."""
         ext = {
             "group": group,
             "offset": str(message.physical_offset),
@@ -360,6 +354,20 @@ class Consuming:
             raise
         self.renewals.drop(group, receipt)
         return done
+
+
+async def _write_parts(
+    messages: list[PoppedMessage], part_of: Callable[[PoppedMessage], Any], write: Write
+) -> None:
+    """Write the parts of an answer; those messages that were written leave the list."""
+    code = Code.OK if messages else Code.MESSAGE_NOT_FOUND
+    await write(ReceiveMessageResponse(status=status(code)))
+    while messages:
+        await write(part_of(messages[0]))
+        messages.pop(0)
+    last = ReceiveMessageResponse()
+    set_time(last.delivery_timestamp, time.time_ns() // 1_000_000)
+    await write(last)
 
 
 class _KeptPops(GroupPops):

@@ -33,6 +33,20 @@ _KIND_ATTRIBUTE: Final = "message.type"
 _Object = dict[str, Any]
 
 
+class _Kind(NamedTuple):
+    """A question, the field with the name that it is about, and the answer where there is none of that name."""
+
+    code: RequestCode
+    field: str
+    absent: ResponseCode
+
+
+_TOPICS: Final = _Kind(RequestCode.GET_TOPIC_CONFIG, "topic", ResponseCode.TOPIC_NOT_EXIST)
+_GROUPS: Final = _Kind(
+    RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG, "group", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+)
+
+
 class GroupFacts(NamedTuple):
     """The settings of a consumer group; these hold for one that is not there yet."""
 
@@ -54,33 +68,23 @@ class Facts:
             CallRefusedError: a broker refuses the question.
             ClientError: nobody could be asked.
         """
-        code, absent = RequestCode.GET_TOPIC_CONFIG, ResponseCode.TOPIC_NOT_EXIST
-        found = await self._find(code, "topic", topic, broker_names, absent)
+        found = await self._find(_TOPICS, topic, broker_names)
         said = str((found.get("attributes") or {}).get(_KIND_ATTRIBUTE, ""))
         return (MessageType[said],) if said in MessageType.__members__ else _ALL_KINDS
 
     async def group(self, group: str, broker_names: Sequence[str]) -> GroupFacts:
         """Return the settings of a consumer group. Raises as `kinds` does."""
-        code = RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG
-        absent = ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
-        found = await self._find(code, "group", group, broker_names, absent)
+        found = await self._find(_GROUPS, group, broker_names)
         usual = GroupFacts()
         return GroupFacts(
             bool(found.get("consumeMessageOrderly", usual.is_ordered)),
             int(found.get("retryMaxTimes", usual.retries_max)),
         )
 
-    async def _find(
-        self,
-        code: RequestCode,
-        field: str,
-        name: str,
-        broker_names: Sequence[str],
-        absent: ResponseCode,
-    ) -> _Object:
+    async def _find(self, kind: _Kind, name: str, broker_names: Sequence[str]) -> _Object:
         """Return an object that a broker group tells of a name, in their order; empty where none knows it."""
         now = self._session.loop.now
-        kept = self._kept.get((field, name))
+        kept = self._kept.get((kind.field, name))
         if kept is not None and now() - kept[0] < KEPT_S:
             return kept[1]
         found: _Object | None = None
@@ -90,12 +94,12 @@ class Facts:
             timeout_s = REQUEST_TIMEOUT_S if is_last else FIRST_TIMEOUT_S
             try:
                 answer = await self._session.call_group(
-                    broker_name, code, {field: name}, timeout_s=timeout_s
+                    broker_name, kind.code, {kind.field: name}, timeout_s=timeout_s
                 )
             except ClientError as error:
                 failure = error
                 continue
-            if answer.code == absent:
+            if answer.code == kind.absent:
                 found = found or {}
                 continue
             if answer.code != ResponseCode.SUCCESS:
@@ -108,7 +112,7 @@ class Facts:
             found = kept[1]
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
-        self._kept[field, name] = (now(), found)
+        self._kept[kind.field, name] = (now(), found)
         return found
 
 

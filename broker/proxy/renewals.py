@@ -174,6 +174,7 @@ class Renewals:
             kept.is_waiting = False
 
     async def _renew_now(self, key: _Key, kept: _Kept) -> None:
+        """Prolong one message, for which nobody else uses its handle meanwhile."""
         kept.renewed = anyio.Event()
         try:
             change = self._acknowledging(kept.group).change

@@ -15,7 +15,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream
 
 from broker.access.rules import AccessRules, Needs
 from broker.proxy import checks
-from broker.proxy.accounts import Accounts, Sender, to_consume, to_send
+from broker.proxy.accounts import Accounts, CallSender, to_consume, to_send
 from broker.proxy.checking import Checking
 from broker.proxy.clients import ProxyClient, ProxyClients
 from broker.proxy.consuming import Consuming, Write
@@ -45,7 +45,7 @@ Context = Any
 """A call, as grpcio describes it (grpc.aio.ServicerContext)."""
 
 
-def client_id_of(sender: Sender, context: Context) -> str:
+def client_id_of(sender: CallSender, context: Context) -> str:
     """Return how the proxy knows who calls: by its account and its id, so that no account speaks for another's clients.
 
     Raises:
@@ -120,11 +120,11 @@ class Service:
         finally:
             self._is_beating = False
 
-    def _sender(self, call: str, context: Context) -> Sender:
+    def _sender(self, call: str, context: Context) -> CallSender:
         """Return who makes a call; raises CallRefusedError if that is not proved."""
         return self._accounts.sender(call, metadata_of(context), address_of(context))
 
-    def _check(self, call: str, context: Context, needs: Needs) -> Sender:
+    def _check(self, call: str, context: Context, needs: Needs) -> CallSender:
         """Return who makes a call that it may make; raises CallRefusedError if it may not."""
         sender = self._sender(call, context)
         self._accounts.check(call, sender, needs)
@@ -191,7 +191,7 @@ class Service:
         client = self._clients.receives(told)
         left_s = context.time_remaining()
         left_s = math.inf if left_s is None else left_s
-        await self._consuming.receive(client, wanted, request, left_s, context.write)
+        await self._consuming.receive(client, wanted, request, left_s=left_s, write=context.write)
 
     async def Telemetry(self, commands: AsyncIterator[Any], context: Context) -> None:
         """Take a client's settings, answer with ours, and send it what brokers ask, until it ends the stream.
@@ -242,7 +242,7 @@ class Service:
         if not self._clients.knows(client_id):
             scope.cancel()
 
-    async def _registered(self, client_id: str, sender: Sender, settings: Any) -> Any:
+    async def _registered(self, client_id: str, sender: CallSender, settings: Any) -> Any:
         """Register a client with its settings; return the command that tells it ours.
 
         Raises:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.proxy import checks
-from broker.proxy.accounts import Sender
+from broker.proxy.accounts import CallSender
 from broker.proxy.clients import ProxyClient, check_count, subscription_of
 from broker.proxy.protocol import Settings
 from broker.proxy.protocol.numbers import ClientType, Code
@@ -28,7 +28,9 @@ RETRY_STEPS_S: Final = (
 _KINDS: Final = frozenset({ClientType.PUSH_CONSUMER, ClientType.SIMPLE_CONSUMER})
 
 
-def read_settings(client_id: str, sender: Sender, settings: Any, *, version: int) -> ProxyClient:
+def read_settings(
+    client_id: str, sender: CallSender, settings: Any, *, version: int
+) -> ProxyClient:
     """Return the client that has these settings; `version` is the time of its subscriptions, ms.
 
     Raises:
@@ -66,7 +68,7 @@ def read_settings(client_id: str, sender: Sender, settings: Any, *, version: int
 
 
 def read_receiver(
-    client_id: str, sender: Sender, request: Any, *, version: int
+    client_id: str, sender: CallSender, request: Any, *, version: int
 ) -> tuple[ProxyClient, TopicSubscription]:
     """Return the consumer that a `ReceiveMessageRequest` tells of, and what it wants.
 

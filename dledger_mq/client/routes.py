@@ -245,7 +245,9 @@ class Routes:
                 {"topic": topic, "acceptStandardJsonOnly": "true"},
             )
         finally:
-            if topic in self._routes:  # of what is not there nothing is remembered: anybody may ask a proxy for it
+            if (
+                topic in self._routes
+            ):  # of what is not there nothing is remembered: anybody may ask a proxy for it
                 self._asked_at[topic] = self._clock()
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRouteError(topic, answer.remark or "")

@@ -12,7 +12,7 @@ pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 from broker.proxy.protocol.numbers import Code, MessageType
 from jepsen.processes import poll
 from tests.integration.proxy.conftest import Caller, RunningProxy
-from tests.interop.conftest import WAIT_S, kill_and_restart, stored
+from tests.interop.conftest import WAIT_S, kill_and_restart, request, stored
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -41,6 +41,10 @@ def test_a_route_leads_through_the_proxy_and_says_what_a_topic_takes(proxied: Ru
     assert list(found.message_queues[0].accept_message_types) == [1, 2, 3, 4]
     found = caller.call("QueryRoute", topic={"name": ordered}, endpoints=endpoints)
     assert list(found.message_queues[0].accept_message_types) == [MessageType.FIFO]
+    refused = caller.send(ordered, b"in no order").status.code
+    assert refused == Code.MESSAGE_PROPERTY_CONFLICT_WITH_TYPE
+    fifo = {"message_type": MessageType.FIFO, "message_group": "g"}
+    assert caller.send(ordered, b"in order", **fifo).status.code == Code.OK
     missing = caller.call("QueryRoute", topic={"name": "Missing"}, endpoints=endpoints)
     assert missing.status.code == Code.TOPIC_NOT_FOUND
     illegal = caller.call("QueryRoute", topic={"name": "rmq_sys_x"}, endpoints=endpoints)
@@ -107,6 +111,8 @@ def test_a_dead_letter_is_in_its_topic_and_does_not_come_again(
     }
     answer = caller.call("ForwardMessageToDeadLetterQueue", **given)
     assert answer.status.code == Code.OK, answer
+    again = caller.call("ForwardMessageToDeadLetterQueue", **given)
+    assert again.status.code == Code.INVALID_RECEIPT_HANDLE
     assert poll(lambda: len(stored(proxied.namesrv, f"%DLQ%{name}")) == 1, WAIT_S)
     assert caller.ack(name, topic, message) == [Code.INVALID_RECEIPT_HANDLE]
 
@@ -198,11 +204,13 @@ def test_calls_that_cannot_be_are_refused_by_their_true_cause(
 ) -> None:
     caller, topic = proxied.caller(), proxied.topic()
     stranger = {"group": {"name": name}, "message_queue": {"topic": {"name": topic}}}
-    (answer,) = caller.call("ReceiveMessage", **stranger)
-    assert answer.status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+    assert caller.call("Heartbeat").status.code == Code.UNRECOGNIZED_CLIENT_TYPE
     caller.subscribe(name, topic)
     (answer,) = caller.call("ReceiveMessage", **stranger)
     assert answer.status.code == Code.ILLEGAL_INVISIBLE_TIME
+    other = {**stranger, "group": {"name": "other"}, "invisible_duration": {"seconds": 9}}
+    (answer,) = caller.call("ReceiveMessage", **other)
+    assert answer.status.code == Code.FORBIDDEN, "it has said that it is of another group"
     sql = {"type": 2, "expression": "a >"}
     given = {**stranger, "invisible_duration": {"seconds": 9}, "filter_expression": sql}
     (answer,) = caller.call("ReceiveMessage", **given)
@@ -220,21 +228,19 @@ def test_calls_that_cannot_be_are_refused_by_their_true_cause(
     )
 
 
-def test_what_nobody_received_for_a_minute_is_received_from_the_retry_topic(
-    proxied: RunningProxy, name: str
-) -> None:
-    """The group's retry topic has it then, as it would after a pull that was given back."""
+def test_what_stands_in_the_retry_topic_is_received_too(proxied: RunningProxy, name: str) -> None:
+    """A pull that was given back stands there, and what nobody has received for a minute (tests/unit/server)."""
     caller, topic = proxied.caller(), proxied.topic()
     caller.subscribe(name, topic)
     caller.send(topic, b"one")
-    (message,) = until(caller, name, topic, 1, invisible_duration={"seconds": 1})
-
-    def is_moved() -> bool:
-        assert caller.call("Heartbeat").status.code == Code.OK
-        return len(stored(proxied.namesrv, f"%RETRY%{name}")) == 1
-
-    assert poll(is_moved, WAIT_S)
+    (message,) = until(caller, name, topic, 1)
+    position = message.system_properties.receipt_handle.split(" ")[-2]
+    ext = {
+        "group": name, "offset": position, "delayLevel": "1", "originMsgId": "", "originTopic": topic,
+        "unitMode": "false", "maxReconsumeTimes": "16",
+    }  # fmt: skip
+    assert request(proxied.wait_leader().address, 36, ext)[0]["code"] == 0
     (again,) = until(caller, name, topic, 1)
     assert (again.body, again.topic.name) == (b"one", topic)
-    assert caller.ack(name, topic, message) == [Code.INVALID_RECEIPT_HANDLE]
-    assert caller.ack(name, topic, again) == [Code.OK]
+    assert again.system_properties.receipt_handle.endswith(f" %RETRY%{name}")
+    assert caller.ack(name, topic, message, again) == [Code.OK, Code.OK]

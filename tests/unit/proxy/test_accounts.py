@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("google.protobuf")
 
 from broker.access.rule_files import RuleFiles
-from broker.proxy.accounts import SKEW_S, Accounts, Sender, to_consume, to_send
+from broker.proxy.accounts import SKEW_S, Accounts, CallSender, to_consume, to_send
 from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError
 
@@ -57,7 +57,7 @@ def refusal(accounts: Accounts, metadata: dict[str, str | bytes], address: str =
 
 
 def test_an_account_is_who_signs_with_its_key(accounts: Accounts) -> None:
-    wanted = Sender("shop-orders", STRANGER)
+    wanted = CallSender("shop-orders", STRANGER)
     assert accounts.sender("x", signed(), STRANGER) == wanted
     assert accounts.sender("x", signed("shop-orders/region/service"), STRANGER) == wanted
     head, _, hexadecimal = str(signed()["authorization"]).rpartition("=")
@@ -87,8 +87,8 @@ def test_a_date_of_another_day_is_not_believed(accounts: Accounts, seconds: int)
 
 def test_rights_are_those_of_the_brokers(accounts: Accounts) -> None:
     sender = accounts.sender("x", signed(), STRANGER)
-    accounts.check("x", sender, to_send(["orders"]))
-    accounts.check("x", sender, to_consume("billing", ["payments"]))
+    assert accounts.why_not(sender, to_send(["orders"])) is None
+    assert accounts.why_not(sender, to_consume("billing", ["payments"])) is None
     for needs, text in (
         (to_send(["orders", "payments"]), "topic:payments"),
         (to_send(["other"]), "topic:other"),
@@ -102,9 +102,9 @@ def test_rights_are_those_of_the_brokers(accounts: Accounts) -> None:
 
 def test_addresses_that_need_no_signature(accounts: Accounts) -> None:
     anybody = accounts.sender("x", {}, "10.9.0.3:1")
-    accounts.check("x", anybody, to_send(["other"]))
+    assert accounts.why_not(anybody, to_send(["other"])) is None
     inside = accounts.sender("x", signed("insider", "wrong-secret"), "10.8.0.1:1")
-    accounts.check("x", inside, to_send(["other"]))
+    assert accounts.why_not(inside, to_send(["other"])) is None
     assert "failed" in refusal(accounts, signed("insider", "wrong-secret"), "10.8.0.2:1")
 
 
@@ -118,4 +118,5 @@ def test_an_account_that_is_gone_may_nothing(accounts: Accounts, tmp_path: Path)
 
 def test_without_rules_everybody_may() -> None:
     accounts = Accounts(None)
-    accounts.check("x", accounts.sender("x", {}, STRANGER), to_send(["T"]))
+    sender = accounts.sender("x", {}, STRANGER)
+    assert accounts.why_not(sender, to_send(["T"])) is None

@@ -10,6 +10,8 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
+import anyio.lowlevel
+
 from broker.proxy import consuming, renewals
 from broker.proxy.accounts import ANYBODY
 from broker.proxy.consuming import Consuming
@@ -44,9 +46,7 @@ class Served:
         self.group = group
         self.consuming = Consuming(session, NoFacts())  # type: ignore[arg-type]
 
-    async def receive(
-        self, left_s: float = 10.0, write: Any = None, **fields: Any
-    ) -> list[Any]:
+    async def receive(self, left_s: float = 10.0, write: Any = None, **fields: Any) -> list[Any]:
         given = {
             "group": GROUP,
             "message_queue": {"topic": TOPIC},
@@ -61,7 +61,7 @@ class Served:
         async def collect(part: Any) -> None:
             parts.append(part)
 
-        await self.consuming.receive(client, wanted, request, left_s, write or collect)
+        await self.consuming.receive(client, wanted, request, left_s=left_s, write=write or collect)
         return [part.message for part in parts if part.HasField("message")]
 
     async def ack(self, *receipts: str) -> list[int]:
@@ -148,7 +148,7 @@ async def test_an_acknowledgement_goes_on_when_its_call_is_broken_off(served: Se
             await served.ack(receipt)
 
         tasks.start_soon(acknowledge)
-        await anyio.sleep(0)
+        await anyio.lowlevel.checkpoint()
         tasks.cancel_scope.cancel()
     await until(lambda: served.in_flight() == 0)
     await until(lambda: len(served.consuming.renewals) == 0)

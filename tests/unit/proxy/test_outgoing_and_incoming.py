@@ -109,6 +109,25 @@ def test_kinds_are_kept_by_their_properties() -> None:
     )
 
 
+def test_topics_are_named_to_each_client_as_it_names_them() -> None:
+    given = message()
+    given.topic.resource_namespace = "shop"
+    found = sent(given)
+    assert found.topic == "shop%Orders"
+    back = incoming(received(found), namespace="shop").topic
+    assert (back.resource_namespace, back.name) == ("shop", "Orders")
+    back = incoming(received(found), namespace="other").topic
+    assert (back.resource_namespace, back.name) == ("", "shop%Orders")
+    assert incoming(received(found)).topic.name == "shop%Orders"
+
+
+@pytest.mark.parametrize("seconds", [-1, 0, 2**62, 253_402_300_800])
+def test_a_birth_that_is_no_time_is_now(seconds: int) -> None:
+    given = message()
+    given.system_properties.born_timestamp.seconds = seconds
+    assert sent(given).born_ms == NOW_MS
+
+
 @pytest.mark.parametrize("pack", [gzip.compress, zlib.compress])
 def test_a_packed_body_is_unpacked(pack: Any) -> None:
     body = bytes(range(256)) * 8
@@ -130,6 +149,7 @@ def test_a_body_that_is_packed_wrongly_or_grows_too_large_is_refused() -> None:
     ("system", "code"),
     [
         ({"message_id": ""}, Code.ILLEGAL_MESSAGE_ID),
+        ({"message_id": "a" * 256}, Code.ILLEGAL_MESSAGE_ID),
         ({"message_id": "a b"}, Code.ILLEGAL_MESSAGE_ID),
         ({"message_id": "a\x01b"}, Code.ILLEGAL_MESSAGE_ID),
         ({"tag": "a||b"}, Code.ILLEGAL_MESSAGE_TAG),
