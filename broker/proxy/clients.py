@@ -55,6 +55,7 @@ class ProxyClient:
         subscriptions: of a consumer, by topic.
         commands: to be sent to it, by the call that reads them.
         seen_at: seconds of the loop's clock.
+        is_gone: it was forgotten, perhaps while a call of it waits.
     """
 
     client_id: str
@@ -66,6 +67,7 @@ class ProxyClient:
     subscriptions: dict[str, TopicSubscription] = field(default_factory=dict)
     commands: MemoryObjectSendStream[Any] | None = None
     seen_at: float = 0.0
+    is_gone: bool = False
 
     @property
     def needs(self) -> Needs:
@@ -157,6 +159,7 @@ class ProxyClients:
         client = self._clients.pop(client_id, None)
         if client is None:
             return
+        client.is_gone = True
         if client.commands is not None:
             client.commands.close()
         self.on_gone(client_id)

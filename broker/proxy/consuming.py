@@ -129,6 +129,9 @@ class Consuming:
         batch = min(max(request.batch_size, 1), POP_MAX)
         messages = list(await receiver.receive(batch, invisible_ms, _wait_s(request, left_s)))
         try:
+            if client.is_gone:  # nobody would drop what is kept for it
+                text = f"client {client.client_id} has left meanwhile"
+                raise CallRefusedError(Code.UNRECOGNIZED_CLIENT_TYPE, text)
             with anyio.move_on_after(WRITE_S):
                 await _write_parts(messages, part_of, write)
         finally:
@@ -206,10 +209,11 @@ class Consuming:
         held: dict[str, PoppedMessage] = {}
         ends: dict[str, Any] = {}
         error: AckError | None = None
+        asked: set[str] = set()
         try:
             for receipt in dict.fromkeys(entry.receipt_handle for entry in entries):
                 try:
-                    held[receipt] = await self._held(group, topic, receipt)
+                    held[receipt] = await self._held(group, topic, receipt, asked)
                 except CallRefusedError as refusal:
                     ends[receipt] = status(refusal.code, str(refusal))
             await self.acknowledging(group).acknowledge(held.values())
@@ -298,22 +302,29 @@ class Consuming:
         if answer.code != ResponseCode.SUCCESS:
             raise refused_with(answer.code, answer.remark or "")
 
-    async def _held(self, group: str, topic: str, receipt: str) -> PoppedMessage:
+    async def _held(self, group: str, topic: str, receipt: str, asked: set[str]) -> PoppedMessage:
         """Return the message of a receipt, with its present handle where the proxy keeps it; `_end_hold` has to follow.
 
+        In `asked` are the topics whose routes this call has asked for, once each: receipts are what clients make them.
+
         Raises:
-            CallRefusedError: it is none, or of another topic.
+            CallRefusedError: it is none, or of another topic; or nobody knows its broker group.
         """
         message = message_of(receipt, topic)
         stands_in = message.queue.topic
         if stands_in not in (topic, retry_topic(group)):
             text = f"the receipt is of topic {stands_in}, not {topic}"
             raise CallRefusedError(Code.INVALID_RECEIPT_HANDLE, text)
-        if not self._session.routes.knows(message.queue.broker_name):
+        broker_name, routes = message.queue.broker_name, self._session.routes
+        if not routes.knows(broker_name) and topic not in asked:
+            asked.add(topic)
             try:
-                await self._session.routes.refresh(topic)
+                await routes.refresh(topic)
             except ClientError as error:
                 raise refusal_of(error) from error
+        if not routes.knows(broker_name):
+            text = f"nothing was done: no node of {broker_name} is known"
+            raise CallRefusedError(Code.HA_NOT_AVAILABLE, text)
         return await self.renewals.hold(group, receipt) or message
 
     def _end_hold(
@@ -339,7 +350,7 @@ class Consuming:
         Raises:
             CallRefusedError: says what became of the message.
         """
-        message = await self._held(group, topic, receipt)
+        message = await self._held(group, topic, receipt, set())
         try:
             done = await carry_out(message)
         except HandleExpiredError as error:

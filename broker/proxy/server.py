@@ -22,7 +22,7 @@ from broker.proxy.clients import ProxyClients
 from broker.proxy.protocol import SERVICE
 from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError
-from broker.proxy.service import Context, Service, guarded, guarded_stream
+from broker.proxy.service import Context, Service, ended_quietly, guarded, guarded_stream
 from dledger_mq.client.credentials import Credentials
 from dledger_mq.client.service import open_service_nursery
 from dledger_mq.client.session import Session
@@ -144,7 +144,7 @@ def _handler(service: Service, method: Any) -> grpc.RpcMethodHandler:
         ).SerializeToString,
     }
     if method.name == "Telemetry":
-        return grpc.stream_stream_rpc_method_handler(service.Telemetry, **coders)
+        return grpc.stream_stream_rpc_method_handler(ended_quietly(service.Telemetry), **coders)
     if method.name == "ReceiveMessage":
         receive = guarded_stream(method.name, service.ReceiveMessage)
         return grpc.unary_stream_rpc_method_handler(receive, **coders)

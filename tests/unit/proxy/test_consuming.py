@@ -44,6 +44,7 @@ class Served:
 
     def __init__(self, group: FakeGroup, session: Session) -> None:
         self.group = group
+        self.client_is_gone = False
         self.consuming = Consuming(session, NoFacts())  # type: ignore[arg-type]
 
     async def receive(self, left_s: float = 10.0, write: Any = None, **fields: Any) -> list[Any]:
@@ -56,6 +57,7 @@ class Served:
         }
         request = message_class("ReceiveMessageRequest")(**given)
         client, wanted = read_receiver("c", ANYBODY, request, version=1)
+        client.is_gone = self.client_is_gone
         parts: list[Any] = []
 
         async def collect(part: Any) -> None:
@@ -105,6 +107,24 @@ async def test_each_receipt_of_a_call_has_its_own_end(served: Served) -> None:
     assert await served.ack(first, third) == [Code.INVALID_RECEIPT_HANDLE, Code.OK]
     assert served.in_flight() == 0
     assert len(served.consuming.renewals) == 0
+
+
+async def test_receipts_of_brokers_that_nobody_knows_cost_one_question(served: Served) -> None:
+    made_up = [f"0 1 60000 0 0 b{n} 0 0 4096 T" for n in range(20)]
+    assert await served.ack(*made_up) == 20 * [Code.HA_NOT_AVAILABLE]
+    assert served.group.topics_asked_for == ["T"]
+
+
+async def test_nothing_is_kept_for_a_client_that_has_left_while_it_waited(served: Served) -> None:
+    served.group.put("T", 0, b"x")
+    served.client_is_gone = True
+    with pytest.raises(CallRefusedError):
+        await served.receive(auto_renew=True)
+    assert len(served.consuming.renewals) == 0
+    served.client_is_gone = False
+    await until(lambda: RequestCode.CHANGE_MESSAGE_INVISIBLETIME in served.group.requests)
+    served.group.advance(2)
+    assert len(await served.receive()) == 1
 
 
 async def test_a_refused_acknowledgement_leaves_a_message_kept(

@@ -28,12 +28,6 @@ pytestmark = pytest.mark.anyio
 GROUP, TOPIC = {"name": "billing"}, {"name": "payments"}
 
 
-@pytest.fixture
-def anyio_backend() -> str:
-    """Return the one that grpcio has."""
-    return "asyncio"
-
-
 class Caller:
     """A client of a proxy in this process."""
 
