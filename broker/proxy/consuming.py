@@ -112,9 +112,8 @@ class Consuming:
         invisible_ms = INVISIBLE_MS if is_kept else _milliseconds(request.invisible_duration)
         _check_invisible(invisible_ms)
         if is_kept and self.renewals.is_full_for(client.client_id):
-            raise CallRefusedError(
-                Code.TOO_MANY_REQUESTS, "too many messages are kept for consumers"
-            )
+            text = "too many messages are kept for consumers"
+            raise CallRefusedError(Code.TOO_MANY_REQUESTS, text)
         receiver = await self._receiver(group, wanted)
 
         def part_of(message: PoppedMessage) -> Any:
@@ -278,9 +277,10 @@ class Consuming:
                 text = f"the dead letter is stored, but the message may come again: {error}"
                 raise CallRefusedError(Code.PROXY_TIMEOUT, text) from error
 
-        await self._finishing.run(
-            partial(self._ending, group, topic, request.receipt_handle, forward)
-        )
+        async def carry_out() -> None:
+            await self._ending(group, topic, request.receipt_handle, forward)
+
+        await self._finishing.run(carry_out)
         return _ForwardAnswer(status=status(Code.OK))
 
     async def _send_to_dead_letters(

@@ -45,7 +45,8 @@ class Served:
     def __init__(self, group: FakeGroup, session: Session) -> None:
         self.group = group
         self.client_is_gone = False
-        self.consuming = Consuming(session, NoFacts())  # type: ignore[arg-type]
+        facts: Any = NoFacts()
+        self.consuming = Consuming(session, facts)
 
     async def receive(self, left_s: float = 10.0, write: Any = None, **fields: Any) -> list[Any]:
         given = {

@@ -29,7 +29,8 @@ class Brokers:
         self.now = 0.0
         self.loop = SimpleNamespace(now=lambda: self.now)
         self.asked: list[tuple[str, float]] = []
-        self.facts = Facts(self)  # type: ignore[arg-type]
+        session: Any = self
+        self.facts = Facts(session)
 
     async def call_group(
         self, name: str, _code: int, _ext: dict[str, str], *, timeout_s: float

@@ -41,7 +41,8 @@ class Served:
 
     def __init__(self, group: FakeGroup, session: Session) -> None:
         self.group, self.kinds = group, Kinds()
-        self.producing = Producing(session, self.kinds)  # type: ignore[arg-type]
+        facts: Any = self.kinds
+        self.producing = Producing(session, facts)
 
     async def send(self, *groups: str, body: bytes = b"x") -> list[int]:
         messages = [

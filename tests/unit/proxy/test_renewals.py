@@ -32,7 +32,8 @@ class Kept:
         self.now = 1000.0
         self.says: Exception | None = None
         self.asked = 0
-        self.renewals = Renewals(lambda _group: self, lambda: self.now)  # type: ignore[arg-type,return-value]
+        acknowledging: Any = self
+        self.renewals = Renewals(lambda _group: acknowledging, lambda: self.now)
         self.renewals.keep("c", "g", RECEIPT, message_of(RECEIPT, "T"))
 
     async def change(self, message: PoppedMessage, _invisible_ms: int) -> PoppedMessage:

@@ -126,8 +126,9 @@ async def test_accounts_are_let_in_with_their_rights(group: FakeGroup, tmp_path:
     config = ProxyConfig("127.0.0.1:0", (group.namesrv,), acl_file=rules)
     async with open_proxy(config) as port:
         stranger, shop = Caller(port), Caller(port, signed(at=datetime.now(UTC)))
-        send = {"messages": [{"topic": {"name": "orders"}, "body": b"x"}]}
-        send["messages"][0]["system_properties"] = {"message_id": "01A2", "message_type": 1}  # type: ignore[index]
+        message: dict[str, Any] = {"topic": {"name": "orders"}, "body": b"x"}
+        message["system_properties"] = {"message_id": "01A2", "message_type": 1}
+        send: dict[str, Any] = {"messages": [message]}
         assert (await stranger.call("SendMessage", **send)).status.code == Code.UNAUTHORIZED
         assert (await stranger.receive())[0].status.code == Code.UNAUTHORIZED
         stream = await stranger.open_stream()
@@ -135,7 +136,7 @@ async def test_accounts_are_let_in_with_their_rights(group: FakeGroup, tmp_path:
         assert await stream.read() is grpc.aio.EOF, "a stranger keeps no stream open"
         assert (await shop.call("SendMessage", **send)).status.code == Code.OK
         assert len(group.messages("orders")) == 1
-        send["messages"][0]["topic"] = {"name": "payments"}  # type: ignore[index]
+        message["topic"] = {"name": "payments"}
         assert (await shop.call("SendMessage", **send)).status.code == Code.FORBIDDEN
         group.put("payments", 0, b"paid")
         (receipt,) = [
