@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -38,6 +39,9 @@ TOPICS_MAX: Final = 256
 """Of one client; bounds what it can make the proxy and brokers remember."""
 
 EXPRESSION_CHARS_MAX: Final = 16_384
+
+FORGOTTEN: Final = "forgotten"
+"""The end of the stream of a client that has not left by itself."""
 
 COMMANDS_MAX: Final = 64
 """That wait for a client which does not read them; more are dropped, brokers ask again."""
@@ -154,13 +158,16 @@ class ProxyClients:
         client.commands, received = anyio.create_memory_object_stream[Any](COMMANDS_MAX)
         return received
 
-    def forget(self, client_id: str) -> None:
-        """Forget a client that has left."""
+    def forget(self, client_id: str, last: object = None) -> None:
+        """Forget a client that has left; `last` is what its stream ends with, if anything."""
         client = self._clients.pop(client_id, None)
         if client is None:
             return
         client.is_gone = True
         if client.commands is not None:
+            if last is not None:
+                with suppress(anyio.WouldBlock, anyio.BrokenResourceError):
+                    client.commands.send_nowait(last)
             client.commands.close()
         self.on_gone(client_id)
         self.on_change()
@@ -170,9 +177,9 @@ class ProxyClients:
         return client_id in self._clients
 
     def forget_where(self, is_unwanted: Callable[[ProxyClient], bool]) -> None:
-        """Forget clients."""
+        """Forget clients that do not know it: their streams end with FORGOTTEN."""
         for client_id in [one.client_id for one in self._clients.values() if is_unwanted(one)]:
-            self.forget(client_id)
+            self.forget(client_id, FORGOTTEN)
 
     def forget_silent(self) -> None:
         """Forget those that have not been heard of for SILENT_S."""

@@ -17,8 +17,8 @@ from broker.access.rules import AccessRules, Needs
 from broker.proxy import checks
 from broker.proxy.accounts import Accounts, CallSender, to_consume, to_send
 from broker.proxy.checking import Checking
-from broker.proxy.clients import ProxyClient, ProxyClients
-from broker.proxy.consuming import Consuming, Write
+from broker.proxy.clients import FORGOTTEN, ProxyClient, ProxyClients
+from broker.proxy.consuming import Consuming
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.producing import Producing
 from broker.proxy.protocol import SERVICE, TelemetryCommand, message_class
@@ -196,7 +196,8 @@ class Service:
     async def Telemetry(self, commands: AsyncIterator[Any], context: Context) -> None:
         """Take a client's settings, answer with ours, and send it what brokers ask, until it ends the stream.
 
-        A client that is forgotten is told so by the end of its stream: it opens another one, and tells its settings.
+        A client that is forgotten is told so by an error of its stream: it opens another one, and tells its settings.
+        One that has left gets no error, by which Node's client would end its process.
         """
         try:
             sender = self._sender("Telemetry", context)
@@ -204,43 +205,36 @@ class Service:
         except CallRefusedError as error:
             await context.write(TelemetryCommand(status=status(error.code, str(error))))
             return
+        is_forgotten = is_open = False
+
+        async def pass_on(stream: MemoryObjectReceiveStream[Any]) -> None:
+            nonlocal is_forgotten
+            async with stream:
+                async for command in stream:
+                    if command is FORGOTTEN:
+                        is_forgotten = True
+                    else:
+                        await context.write(command)
+            if not self._clients.knows(client_id):
+                tasks.cancel_scope.cancel()
+
         async with anyio.create_task_group() as tasks:
-            is_open = False
             async for command in commands:
                 if command.WhichOneof("command") != "settings":
                     continue  # results of requests that this proxy does not make
                 try:
                     answer = await self._registered(client_id, sender, command.settings)
                 except (CallRefusedError, ClientError) as error:
-                    refusal = error if isinstance(error, CallRefusedError) else refusal_of(error)
-                    refused = TelemetryCommand(status=status(refusal.code, str(refusal)))
-                    await context.write(refused)
+                    await context.write(TelemetryCommand(status=_status_of("Telemetry", error)))
                     continue
                 await context.write(answer)
                 if not is_open:
                     is_open = True
-                    stream = self._clients.open_stream(client_id)
-                    tasks.start_soon(
-                        self._pass_on, client_id, stream, context.write, tasks.cancel_scope
-                    )
+                    tasks.start_soon(pass_on, self._clients.open_stream(client_id))
             tasks.cancel_scope.cancel()
-            return
-        await context.abort(
-            grpc.StatusCode.UNAVAILABLE, f"client {client_id} was not heard of, and is forgotten"
-        )
-
-    async def _pass_on(
-        self,
-        client_id: str,
-        stream: MemoryObjectReceiveStream[Any],
-        write: Write,
-        scope: anyio.CancelScope,
-    ) -> None:
-        async with stream:
-            async for command in stream:
-                await write(command)
-        if not self._clients.knows(client_id):
-            scope.cancel()
+        if is_forgotten:
+            text = f"client {client_id} was not heard of, or may not be here, and is forgotten"
+            await context.abort(grpc.StatusCode.UNAVAILABLE, text)
 
     async def _registered(self, client_id: str, sender: CallSender, settings: Any) -> Any:
         """Register a client with its settings; return the command that tells it ours.

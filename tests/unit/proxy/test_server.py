@@ -94,6 +94,16 @@ async def test_a_stream_of_a_client_that_was_forgotten_ends(
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+async def test_a_stream_of_a_client_that_has_left_ends_without_an_error(group: FakeGroup) -> None:
+    """Node's client looks at it no longer by then, and an error would end its process."""
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
+        caller = Caller(port)
+        stream = await caller.open_stream()
+        assert (await stream.read()).status.code == Code.OK
+        assert (await caller.call("NotifyClientTermination")).status.code == Code.OK
+        assert await stream.read() is grpc.aio.EOF
+
+
 async def test_a_consumer_is_served_whose_settings_went_elsewhere(group: FakeGroup) -> None:
     async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
         group.put("payments", 0, b"x")
