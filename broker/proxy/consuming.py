@@ -243,7 +243,8 @@ class Consuming:
             CallRefusedError, ClientError: it was not changed, or nobody knows.
         """
         topic, group = checks.topic_of(request.topic), checks.group_of(request.group)
-        invisible_ms = _milliseconds(request.invisible_duration)
+        # None at all is as good as a moment: Node's push consumer gives back so what its application refuses.
+        invisible_ms = _milliseconds(request.invisible_duration) or 1
         _check_invisible(invisible_ms)
 
         async def carry_out() -> PoppedMessage:

@@ -128,6 +128,22 @@ async def test_nothing_is_kept_for_a_client_that_has_left_while_it_waited(served
     assert len(await served.receive()) == 1
 
 
+async def test_a_message_is_given_back_by_no_time_at_all(served: Served) -> None:
+    served.group.put("T", 0, b"x")
+    (receipt,) = receipts(await served.receive(auto_renew=True))
+    given = {"group": GROUP, "topic": TOPIC, "receipt_handle": receipt}
+    request = message_class("ChangeInvisibleDurationRequest")(**given, invisible_duration={})
+    assert (await served.consuming.change(request)).status.code == Code.OK
+    assert len(served.consuming.renewals) == 0
+    served.group.advance(1)
+    (again,) = await served.receive()
+    assert again.system_properties.delivery_attempt == 2
+    request.invisible_duration.seconds = -1
+    with pytest.raises(CallRefusedError) as refused:
+        await served.consuming.change(request)
+    assert refused.value.code is Code.ILLEGAL_INVISIBLE_TIME
+
+
 async def test_a_refused_acknowledgement_leaves_a_message_kept(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
