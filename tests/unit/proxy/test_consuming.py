@@ -144,10 +144,7 @@ async def test_a_message_is_given_back_by_no_time_at_all(served: Served) -> None
     assert refused.value.code is Code.ILLEGAL_INVISIBLE_TIME
 
 
-async def test_a_refused_acknowledgement_leaves_a_message_kept(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(consuming, "TIMEOUT_S", 0.1)
+async def test_a_refused_acknowledgement_leaves_a_message_kept(served: Served) -> None:
     served.group.put("T", 0, b"x")
     (receipt,) = receipts(await served.receive(auto_renew=True))
     kept = next(iter(served.consuming.renewals._kept.values()))
@@ -160,7 +157,6 @@ async def test_a_refused_acknowledgement_leaves_a_message_kept(
 async def test_a_lost_answer_says_so_and_the_next_try_finds_the_present_handle(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(consuming, "TIMEOUT_S", 0.1)
     monkeypatch.setattr(renewals, "LOOK_S", 0.01)
     monkeypatch.setattr(renewals, "RENEW_AFTER_S", 0.0)
     served.group.put("T", 0, b"x")
@@ -172,7 +168,9 @@ async def test_a_lost_answer_says_so_and_the_next_try_finds_the_present_handle(
         await until(lambda: kept.message.handle != handle)
         tasks.cancel_scope.cancel()
     served.group.pop_script.append(IGNORED)
+    served.consuming.acknowledging("g")._timeout_s = 0.1
     assert await served.ack(receipt) == [Code.PROXY_TIMEOUT]
+    served.consuming.acknowledging("g")._timeout_s = 10.0
     assert await served.ack(receipt) == [Code.OK], "with the handle that it has by now"
 
 
@@ -237,12 +235,12 @@ async def test_a_message_is_forwarded_once_and_by_who_has_it(served: Served) -> 
 
 
 async def test_of_a_dead_letter_whose_acknowledgement_is_lost_nothing_definite_is_said(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served,
 ) -> None:
-    monkeypatch.setattr(consuming, "TIMEOUT_S", 0.1)
     served.group.put("T", 0, b"x")
     (receipt,) = receipts(await served.receive(auto_renew=True))
     served.group.pop_script.extend([ResponseCode.SUCCESS, LOST])
+    served.consuming.acknowledging("g")._timeout_s = 0.5
     with pytest.raises(CallRefusedError) as lost:
         await served.forward(receipt)
     assert lost.value.code is Code.PROXY_TIMEOUT
