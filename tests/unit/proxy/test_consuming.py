@@ -240,7 +240,7 @@ async def test_of_a_dead_letter_whose_acknowledgement_is_lost_nothing_definite_i
     served.group.put("T", 0, b"x")
     (receipt,) = receipts(await served.receive(auto_renew=True))
     served.group.pop_script.extend([ResponseCode.SUCCESS, LOST])
-    served.consuming.acknowledging("g")._timeout_s = 0.5
+    served.consuming.acknowledging("g")._timeout_s = 1.0
     with pytest.raises(CallRefusedError) as lost:
         await served.forward(receipt)
     assert lost.value.code is Code.PROXY_TIMEOUT
