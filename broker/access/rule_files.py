@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import trio
+import anyio
 
 from broker.access.changes import Change
 from broker.access.errors import AccessRulesError
@@ -45,7 +45,7 @@ class RuleFiles:
         self.path = path
         self.files: tuple[AclFile, ...] = ()
         self._seen: tuple[Stamp, ...] = ()
-        self._turn = trio.Lock()
+        self._turn = anyio.Lock()
         self._warnings: frozenset[str] = frozenset()
 
     def read(self) -> AccessRules:
@@ -116,17 +116,17 @@ class RuleFiles:
     async def change_beside(self, change: Change, now_ms: int) -> AccessRules:
         """Do what `change` does, without holding up the loop."""
         async with self._turn:
-            return await trio.to_thread.run_sync(self.change, change, now_ms)
+            return await anyio.to_thread.run_sync(self.change, change, now_ms)
 
     async def watch(self, changed: Callable[[AccessRules], None]) -> None:
         """Call `changed` with the rules each time that they are others, for ever; a disk that hangs holds nobody up."""
         problem, reminded_s = "", 0.0
         while True:
-            await trio.sleep(LOOK_S)
+            await anyio.sleep(LOOK_S)
             try:
                 rules = await self._look()
             except AccessRulesError as error:
-                now_s = trio.current_time()
+                now_s = anyio.current_time()
                 if str(error) != problem or now_s - reminded_s >= REMIND_S:
                     problem, reminded_s = str(error), now_s
                     _log.error("the access rules cannot be read, THOSE OF BEFORE HOLD: %s", error)
@@ -144,9 +144,9 @@ class RuleFiles:
     async def _look(self) -> AccessRules | None:
         """Return the rules if the files are others, None if they are not."""
         async with self._turn:
-            if not await trio.to_thread.run_sync(self.has_changed, abandon_on_cancel=True):
+            if not await anyio.to_thread.run_sync(self.has_changed, abandon_on_cancel=True):
                 return None
-            return await trio.to_thread.run_sync(self.read, abandon_on_cancel=True)
+            return await anyio.to_thread.run_sync(self.read, abandon_on_cancel=True)
 
 
 def _files_below(folder: Path) -> Iterator[Path]:

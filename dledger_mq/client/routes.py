@@ -245,7 +245,10 @@ class Routes:
                 {"topic": topic, "acceptStandardJsonOnly": "true"},
             )
         finally:
-            self._asked_at[topic] = self._clock()
+            if (
+                topic in self._routes
+            ):  # of what is not there nothing is remembered: anybody may ask a proxy for it
+                self._asked_at[topic] = self._clock()
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
             raise NoRouteError(topic, answer.remark or "")
         if answer.code != ResponseCode.SUCCESS:
@@ -270,6 +273,7 @@ class Routes:
             if leader is not None and leader != known.get(LEADER_ID):
                 self._failed_at.pop(leader, None)  # it leads anew: what failed before is past
             self._brokers[broker.broker_name] = dict(sorted(broker.broker_addrs.items()))
+        self._asked_at[topic] = self._clock()
         changed = self._routes.get(topic) != route
         self._routes[topic] = route
         self._templates.pop(topic, None)

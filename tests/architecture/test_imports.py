@@ -155,6 +155,8 @@ LAYERS = {
         "survey",
         "trace_view",
     },
+    "broker.proxy": {"access", "admin", "command_line"},
+    "broker.proxy.protocol": set(),
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),
     "broker.server.links": set(),

@@ -34,7 +34,7 @@ ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/clients/cpp_worker.py"}
 """Programs that foreign clients run in; scripts/setup-interop makes these environments."""
 
 EXTRAS_OF = {
-    "broker": ("web",),
+    "broker": ("web", "grpc"),
     "pipeline": ("spark", "s3", "gs", "hdfs", "java"),
     "bench": ("dev", "spark"),
 }

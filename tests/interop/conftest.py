@@ -25,6 +25,7 @@ from jepsen.processes import Group, Process, poll
 ROOT = Path(__file__).resolve().parents[2]
 CLIENTS = Path(__file__).parent / "clients"
 CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
+GRPC_PYTHON = ROOT / ".interop/grpc/bin/python"
 NODE_MODULES = ROOT / ".interop/node/node_modules"
 TOOLS_4 = ROOT / ".interop/tools-4.9.8/jars"
 SIGNING_JARS = ("rocketmq-acl", "commons-codec", "snakeyaml")
@@ -233,6 +234,7 @@ def command(kind: str) -> list[str]:
         return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "JavaClient"]
     return {
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
+        "grpc": [str(GRPC_PYTHON), str(CLIENTS / "grpc_client.py")],
         "go": [str(GO_CLIENT)],
         "node": ["node", str(CLIENTS / "node_client.mjs")],
         "ours": [sys.executable, "-m", "tests.interop.own_client"],

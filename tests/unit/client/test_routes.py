@@ -206,6 +206,18 @@ async def test_a_task_that_asks_while_the_client_is_left_goes_by_what_it_knows(
     assert await world.client.find("b", ask=True) == A
 
 
+async def test_of_topics_that_are_not_there_nothing_is_remembered(
+    world: ScriptedNameServer,
+) -> None:
+    for number in range(20):
+        with pytest.raises(NoRouteError):
+            await world.client.refresh(f"absent-{number}")
+    assert not world.client._asked_at
+    world.routes["T"] = route(A)
+    await world.client.refresh("T")
+    assert set(world.client._asked_at) == {"T"}
+
+
 async def test_a_change_is_told_once(world: ScriptedNameServer) -> None:
     told: list[str] = []
     world.client.on_change = told.append

@@ -1,0 +1,176 @@
+"""The port, before a group in memory: streams that end, calls that are malformed, and accounts."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
+
+import grpc
+
+from broker.proxy import clients
+from broker.proxy.facts import Facts, GroupFacts
+from broker.proxy.protocol import SERVICE, message_class
+from broker.proxy.protocol.numbers import Code
+from broker.proxy.server import ProxyConfig, open_proxy
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.testing import FakeGroup, open_fake_group
+from tests.unit.client.test_push_consumer import until
+from tests.unit.proxy.test_accounts import RULES, SECRET, signed
+
+pytestmark = pytest.mark.anyio
+
+GROUP, TOPIC = {"name": "billing"}, {"name": "payments"}
+
+
+class Caller:
+    """A client of a proxy in this process."""
+
+    def __init__(self, port: int, metadata: Any = ()) -> None:
+        self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}")
+        self.metadata = (("x-mq-client-id", "c"), *dict(metadata).items())
+
+    def method(self, name: str, *, kind: str = "unary_unary", raw: bool = False) -> Any:
+        found = SERVICE.methods_by_name[name]
+        given, got = (message_class(one.name) for one in (found.input_type, found.output_type))
+        return getattr(self.channel, kind)(
+            f"/{SERVICE.full_name}/{name}",
+            request_serializer=None if raw else given.SerializeToString,
+            response_deserializer=got.FromString,
+        )
+
+    async def call(self, name: str, **fields: Any) -> Any:
+        given = message_class(SERVICE.methods_by_name[name].input_type.name)(**fields)
+        return await self.method(name)(given, metadata=self.metadata, timeout=20)
+
+    async def receive(self, **fields: Any) -> list[Any]:
+        given = message_class("ReceiveMessageRequest")(
+            group=GROUP,
+            message_queue={"topic": TOPIC},
+            invisible_duration={"seconds": 60},
+            long_polling_timeout={},
+            **fields,
+        )
+        call = self.method("ReceiveMessage", kind="unary_stream")
+        return [part async for part in call(given, metadata=self.metadata, timeout=20)]
+
+    async def open_stream(self) -> Any:
+        stream = self.method("Telemetry", kind="stream_stream")(metadata=self.metadata)
+        wanted = {"topic": TOPIC, "expression": {"expression": "*"}}
+        settings = {
+            "client_type": 3,
+            "subscription": {"group": GROUP, "subscriptions": [wanted]},
+        }
+        await stream.write(message_class("TelemetryCommand")(settings=settings))
+        return stream
+
+
+@pytest.fixture
+async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGroup]:
+    async def unknown(*_args: object) -> GroupFacts:
+        return GroupFacts()
+
+    monkeypatch.setattr(Facts, "group", unknown)  # the group in memory is not asked for settings
+    async with open_fake_group(queues=1) as fake:
+        for topic in ("payments", "orders"):
+            fake.create_topic(topic)
+        yield fake
+
+
+async def test_a_stream_of_a_client_that_was_forgotten_ends(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clients, "SILENT_S", 0.0)
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
+        stream = await Caller(port).open_stream()
+        assert (await stream.read()).status.code == Code.OK
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await stream.read()
+        assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+async def test_a_stream_of_a_client_that_has_left_ends_without_an_error(group: FakeGroup) -> None:
+    """Node's client looks at it no longer by then, and an error would end its process."""
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
+        caller = Caller(port)
+        stream = await caller.open_stream()
+        assert (await stream.read()).status.code == Code.OK
+        assert (await caller.call("NotifyClientTermination")).status.code == Code.OK
+        assert await stream.read() is grpc.aio.EOF
+
+
+async def test_a_consumer_is_served_whose_settings_went_elsewhere(group: FakeGroup) -> None:
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
+        group.put("payments", 0, b"x")
+        caller = Caller(port)
+        parts = await caller.receive()
+        assert [one.message.body for one in parts if one.HasField("message")] == [b"x"]
+        await until(lambda: RequestCode.HEART_BEAT in group.requests)
+        assert (await caller.call("Heartbeat")).status.code == Code.OK
+        other = await caller.receive(attempt_id="1")
+        assert other[0].status.code == Code.MESSAGE_NOT_FOUND
+
+
+async def test_what_is_no_message_ends_its_call_only(
+    group: FakeGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
+        caller = Caller(port)
+        for body in (b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f"):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await caller.method("SendMessage", raw=True)(body, timeout=20)
+        large = {"topic": TOPIC, "endpoints": {"addresses": [{"host": "h" * 3000}]}}
+        assert (await caller.call("QueryRoute", **large)).status.code == Code.BAD_REQUEST
+        assert (await caller.call("Heartbeat")).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+async def test_accounts_are_let_in_with_their_rights(group: FakeGroup, tmp_path: Path) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(RULES)
+    rules.chmod(0o600)
+    config = ProxyConfig("127.0.0.1:0", (group.namesrv,), acl_file=rules)
+    async with open_proxy(config) as port:
+        stranger, shop = Caller(port), Caller(port, signed(at=datetime.now(UTC)))
+        message: dict[str, Any] = {"topic": {"name": "orders"}, "body": b"x"}
+        message["system_properties"] = {"message_id": "01A2", "message_type": 1}
+        send: dict[str, Any] = {"messages": [message]}
+        assert (await stranger.call("SendMessage", **send)).status.code == Code.UNAUTHORIZED
+        assert (await stranger.receive())[0].status.code == Code.UNAUTHORIZED
+        stream = await stranger.open_stream()
+        assert (await stream.read()).status.code == Code.UNAUTHORIZED
+        assert await stream.read() is grpc.aio.EOF, "a stranger keeps no stream open"
+        assert (await shop.call("SendMessage", **send)).status.code == Code.OK
+        assert len(group.messages("orders")) == 1
+        message["topic"] = {"name": "payments"}
+        assert (await shop.call("SendMessage", **send)).status.code == Code.FORBIDDEN
+        group.put("payments", 0, b"paid")
+        (receipt,) = [
+            one.message.system_properties.receipt_handle
+            for one in await shop.receive()
+            if one.HasField("message")
+        ]
+        for name, fields in {
+            "AckMessage": {"entries": [{"receipt_handle": receipt}]},
+            "ChangeInvisibleDuration": {"receipt_handle": receipt},
+            "ForwardMessageToDeadLetterQueue": {"receipt_handle": receipt},
+            "QueryAssignment": {},
+        }.items():
+            given = {"group": {"name": "other"}, "topic": TOPIC, **fields}
+            assert (await shop.call(name, **given)).status.code == Code.FORBIDDEN, name
+            given = {"group": GROUP, "topic": {"name": "orders"}, **fields}
+            assert (await shop.call(name, **given)).status.code == Code.FORBIDDEN, name
+        for name in ("EndTransaction", "RecallMessage"):
+            assert (await shop.call(name, topic=TOPIC)).status.code == Code.FORBIDDEN, name
+        answer = await stranger.call("NotifyClientTermination")
+        assert answer.status.code == Code.UNAUTHORIZED
+        stream = await shop.open_stream()
+        assert (await stream.read()).status.code == Code.OK
+        rules.write_text(RULES.replace(SECRET, "exchanged-key").replace("billing=", "bills="))
+        with pytest.raises(grpc.aio.AioRpcError):
+            await stream.read()  # it may not be there any more
+        assert (await shop.call("Heartbeat")).status.code == Code.UNAUTHORIZED
