@@ -15,6 +15,7 @@ import pytest
 from broker.admin.cli import COMMANDS
 from broker.admin.cli import main as dledger_admin
 from broker.admin.command import PROGRAM, Command, CommandGroup
+from broker.admin.find import FIND
 from broker.admin.import_store import IMPORT
 from broker.admin.web.command import WEB
 from dledger_mq import ConsumeResult, Message, ReceivedMessage
@@ -274,7 +275,8 @@ def examples() -> list[Command]:
         each for row in COMMANDS for each in (row.verbs if isinstance(row, CommandGroup) else [row])
     ]
     changing = {"delete"}
-    elsewhere = (IMPORT, WEB)  # a store of its own, and one that serves until a signal ends it
+    # A store of its own, one that serves until a signal ends it, and one that reads an archive (test_find.py).
+    elsewhere = (IMPORT, WEB, FIND)
     return [row for row in rows if row not in elsewhere and row.name not in changing]
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from broker.admin.archives import READER, ArchiveSearch, ArchiveUnreadableError
 from broker.admin.cli import main
+from broker.admin.find import FIND
 from broker.admin.message_search import FoundMessage
 from dledger.errors import UsageError
 from dledger_mq.message.record import StoredMessage, decode_records
@@ -85,6 +86,12 @@ def test_everything_that_is_given_is_asked_for(reader: Reader) -> None:
         begin_ms=1_700_000_000_000,
         end_ms=1_700_000_000_001,
     )
+
+
+def test_the_example_of_the_help_runs(reader: Reader) -> None:
+    assert main(FIND.example.split()) == 0
+    assert reader.asked is not None
+    assert (reader.asked.topic, reader.asked.any_key) == ("Orders", "order-17")
 
 
 @pytest.mark.parametrize(
