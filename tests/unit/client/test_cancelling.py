@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from dledger_mq import Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
+from dledger_mq import Message, Producer, PullConsumer, SimpleConsumer
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.waiting import wait_until
 
@@ -84,18 +84,7 @@ async def pull(group: FakeGroup) -> None:
         await consumer.commit(queue, pulled.next_offset)
 
 
-async def be_handed(group: FakeGroup) -> None:
-    handed = trio.Event()
-    group.put("T", 0, b"one more")
-
-    async def handle(_message: object) -> None:
-        handed.set()
-
-    async with PushConsumer(group.namesrv, "g", handle, subscriptions={"T": "*"}):
-        await handed.wait()
-
-
-@pytest.mark.parametrize("live", [produce, receive, pull, be_handed])
+@pytest.mark.parametrize("live", [produce, receive, pull])
 async def test_a_client_that_is_cancelled_at_any_step_leaves_nothing_behind(
     group: FakeGroup, live: Callable[[FakeGroup], Awaitable[None]]
 ) -> None:
