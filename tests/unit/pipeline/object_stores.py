@@ -16,7 +16,6 @@ from uuid import uuid4
 import pytest
 
 from pipeline.locations import GS, HDFS, S3, ObjectPath, location
-from pipeline.objects import hdfs
 from tests.unit.pipeline.google_store import google_store
 from tests.unit.pipeline.name_node import name_node
 
@@ -76,6 +75,8 @@ def google_bucket() -> Iterator[ObjectPath]:
 @contextmanager
 def cluster() -> Iterator[ObjectPath]:
     """Give a folder of HDFS, in which clients of this process find our name node."""
+    from pipeline.objects import hdfs  # needs pyarrow, and who collects tests may have none
+
     hdfs._client_for.cache_clear()
     with name_node():
         yield ObjectPath("namenode:8020", "", HDFS)
