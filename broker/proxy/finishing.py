@@ -62,7 +62,7 @@ class Finishing:
         self._nursery.start_soon(self._carry_out, ask, work)
         try:
             await work.ended.wait()
-        except BaseException:
+        except BaseException:  # its call is broken off: nobody waits for the result any more
             work.is_left = True
             _hand_over(work)
             raise

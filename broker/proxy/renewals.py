@@ -105,7 +105,7 @@ class Renewals:
         try:
             if kept.renewed is not None:  # else the handle dies under the caller's request
                 await kept.renewed.wait()
-        except BaseException:
+        except BaseException:  # its call is broken off: nobody would give it free
             kept.holds -= 1
             raise
         return kept.message

@@ -13,7 +13,7 @@ import pytest
 import trio
 import trio.lowlevel
 
-from dledger_mq import Message, Producer, PullConsumer, SimpleConsumer
+from dledger_mq import Message, Producer, PullConsumer, PushConsumer, SimpleConsumer
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.waiting import wait_until
 
@@ -21,6 +21,7 @@ STEPS_MAX = 2000
 """More than anything here takes; it is what ends a test that would never end."""
 
 PATIENCE_S = 300.0
+_NUMBERS = count()
 
 
 @pytest.fixture
@@ -84,7 +85,20 @@ async def pull(group: FakeGroup) -> None:
         await consumer.commit(queue, pulled.next_offset)
 
 
-@pytest.mark.parametrize("live", [produce, receive, pull])
+async def be_handed(group: FakeGroup) -> None:
+    """In a consumer group of its own: the group in memory keeps members that are gone, and gives them queues."""
+    handed = trio.Event()
+
+    async def handle(_message: object) -> None:
+        handed.set()
+
+    async with PushConsumer(
+        group.namesrv, f"g{next(_NUMBERS)}", handle, subscriptions={"T": "*"}, start_from="first"
+    ):
+        await handed.wait()
+
+
+@pytest.mark.parametrize("live", [produce, receive, pull, be_handed])
 async def test_a_client_that_is_cancelled_at_any_step_leaves_nothing_behind(
     group: FakeGroup, live: Callable[[FakeGroup], Awaitable[None]]
 ) -> None:
