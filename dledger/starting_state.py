@@ -89,6 +89,9 @@ def restore_newest(
         except (CorruptionError, SnapshotRefusedError) as error:
             refused.append(f"{snapshot.path}: {error}")
             store.refuse(snapshot.path)
+            if not fitting:
+                # A damaged part of it would stop the node, which is not served from it.
+                store.in_use.give_up_all()
             continue
         fitting.append(snapshot)
     if not fitting:

@@ -258,6 +258,12 @@ class PartsInUse:
             self._unverified.append(ref(held))
         return held
 
+    def give_up_all(self) -> None:
+        """Forget the parts, and what is wrong with them: the start that held them goes on from another snapshot."""
+        self.lost.clear()
+        self._held.clear()
+        self._unverified.clear()
+
     def is_held(self, number: int) -> bool:
         """Return whether somebody holds the part with this number."""
         return number in self._held

@@ -111,4 +111,6 @@ def _client_for(_pid: int, _endpoint: str | None) -> Any:
     requests = logging.getLogger("urllib3.connectionpool")
     if requests.level == logging.NOTSET:
         requests.setLevel(logging.INFO)
+    # For traces that nobody writes it asks for the bucket, in a thread that goes on for minutes where none answers.
+    os.environ.setdefault("DISABLE_GCS_PYTHON_CLIENT_OTEL_BUCKET_METADATA", "true")
     return storage.Client(project=None)
