@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Final, Protocol, cast
 
+from broker.admin.archive_search import ArchiveSearch
 from broker.admin.exit_codes import EXIT_UNKNOWN
 from broker.admin.message_search import FoundMessage
 from broker.admin.printing import print_error
@@ -27,35 +28,6 @@ Progress = Callable[[int, int], None]
 
 class ArchiveUnreadableError(Exception):
     """An archive could not be read; the text says why."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveSearch:
-    """The values that a message has to have; None: any.
-
-    Attributes:
-        topic: it stands in; None only with a message id.
-        message_id: its offset message id.
-        unique_key: its UNIQ_KEY.
-        key: one of its KEYS.
-        any_key: one of its KEYS, or its UNIQ_KEY.
-        queue_id: of its queue.
-        first_offset, last_offset: bounds of its queue offset, both included.
-        begin_ms, end_ms: bounds of the time at which it was stored, both included; ms since 1970.
-        after_place: it stands in the log behind this physical offset.
-    """
-
-    topic: str | None = None
-    message_id: str | None = None
-    unique_key: str | None = None
-    key: str | None = None
-    any_key: str | None = None
-    queue_id: int | None = None
-    first_offset: int | None = None
-    last_offset: int | None = None
-    begin_ms: int | None = None
-    end_ms: int | None = None
-    after_place: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,7 +10,8 @@ import argparse
 from itertools import islice
 from typing import Final
 
-from broker.admin.archives import ArchiveReader, ArchiveSearch, add_archive, with_reader
+from broker.admin.archive_search import ArchiveSearch
+from broker.admin.archives import ArchiveReader, add_archive, with_reader
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_OK, EXIT_UNCHANGED
 from broker.admin.message_options import (

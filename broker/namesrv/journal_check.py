@@ -43,6 +43,20 @@ def journal_problem(path: Path) -> str | None:
     return _records_problem(data, end)
 
 
+def last_term(path: Path) -> int:
+    """Return the term of the last record of a journal that is right; 0: there is none.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    end = _HEADER.unpack_from(data)[3] if data else _HEADER.size
+    if end == _HEADER.size:
+        return 0
+    (size_bytes,) = _SIZE.unpack_from(data, end - _SIZE.size)
+    return int(_RECORD.unpack_from(data, end - _SIZE.size - size_bytes)[1])
+
+
 def _records_problem(data: bytes, end: int) -> str | None:
     """Return what is wrong with the records up to `end`, or None."""
     at, before = _HEADER.size, None

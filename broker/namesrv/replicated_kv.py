@@ -22,13 +22,15 @@ import pysyncobj
 import trio
 
 from broker.namesrv.errors import KvUnavailableError, NameServerConfigError
-from broker.namesrv.journal_check import journal_problem
+from broker.namesrv.journal_check import journal_problem, last_term
 from broker.namesrv.kv import check_limits
+from broker.namesrv.vote_check import vote_problem
 from dledger_mq.net.address import Address
 
 _log = logging.getLogger(__name__)
 
 _JOURNAL: Final = "kv.journal"
+_VOTE: Final = "kv.journal.meta"  # the library's name for it
 
 PASSWORD_CHARS_MIN: Final = 16
 COMMIT_TIMEOUT_S: Final = 5.0
@@ -245,13 +247,16 @@ def _open_log(group: KvGroup, values: _Values) -> pysyncobj.SyncObj:
 
 
 def _check_journal(path: Path) -> None:
-    """Refuse a damaged journal: the library might begin an empty one in its place.
+    """Refuse a damaged journal, or a damaged vote: the library might begin an empty one in its place.
 
     Raises:
         NameServerConfigError: says what is wrong, and what to do.
         OSError: it cannot be read.
     """
     problem = journal_problem(path)
+    if problem is None:
+        path = path.with_name(_VOTE)
+        problem = vote_problem(path, last_term(path.with_name(_JOURNAL)))
     if problem is not None:
         raise NameServerConfigError(
             f"{path} is damaged: {problem}. Nothing was changed. If a majority of the other name servers is whole, "

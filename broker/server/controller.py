@@ -130,7 +130,7 @@ class BrokerController:
         self.members.exchange.role_changed()
         self.services.points.role_changed()
         self._router.unpark()
-        self.services.pulls.look_at_all()
+        self.services.pulls.role_changed()
 
     def send_readers_away(self) -> bool:
         """Let no backlogs be read here from now on, since this node is to stop; return True if some may have been."""

@@ -413,7 +413,8 @@ class Driver:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
+        is_unwritten = engine.has_unsaved and not engine.is_persisting
+        if self._can_fold or is_unwritten or self._links.is_behind:
             self.wake()
         self._arm(begun_ms)
 

@@ -55,6 +55,7 @@ from dledger_mq.remoting.route import (
 from dledger_mq.testing.fake_clock import FakeClock
 from dledger_mq.testing.fake_delays import FakeDelays, Waiting
 from dledger_mq.testing.fake_log import FakeLog, first_kept
+from dledger_mq.testing.fake_members import FakeMembers
 from dledger_mq.testing.fake_names import CLUSTER, answer_name_request
 from dledger_mq.testing.fake_pops import POP_CODES, FakePops
 from dledger_mq.testing.fake_transactions import FakeTransactions
@@ -141,8 +142,8 @@ class FakeGroup:
         self.has_brokers = True
         self.namesrv = ""
         self._nursery = nursery
-        self._clients: dict[str, dict[str, Connection]] = defaultdict(dict)
-        self._producers: dict[str, dict[str, Connection]] = defaultdict(dict)
+        self._consumers = FakeMembers()
+        self._producers = FakeMembers()
         self._reply = SendReplies()
         self.transactions = FakeTransactions(self.log)
 
@@ -174,9 +175,6 @@ class FakeGroup:
         node.scope = None
         if self.leader is node:
             self.leader = None
-        for clients in self._clients.values():
-            for client_id in [one for one, c in clients.items() if c.is_closed]:
-                del clients[client_id]
         await anyio.wait_all_tasks_blocked()
 
     async def restart(self, node: FakeNode) -> None:
@@ -189,7 +187,7 @@ class FakeGroup:
 
     def notify(self, group: str) -> None:
         """Notify the members of a consumer group that its membership changed."""
-        for connection in self._clients[group].values():
+        for connection in self._consumers.connections(group):
             request = make_request(
                 RequestCode.NOTIFY_CONSUMER_IDS_CHANGED,
                 0,
@@ -201,7 +199,7 @@ class FakeGroup:
     def ask_about_open(self, group: str) -> int:
         """Ask the producers of a group about every transaction that is open; return how many there are."""
         checks = self.transactions.checks(self.broker_name)
-        for connection in self._producers[group].values():
+        for connection in self._producers.connections(group):
             for check in checks:
                 connection.send_nowait(check)
         return len(checks)
@@ -224,13 +222,13 @@ class FakeGroup:
         node.address = str(bound_address(sock))
         with anyio.CancelScope() as node.scope:
             task_status.started()
-            await _serve(sock, handle)
+            await _serve(sock, handle, self._on_end)
 
     async def _serve_names(self, port: int, *, task_status: TaskStatus[None]) -> None:
         sock = bind(Address("127.0.0.1", port))
         self.namesrv = str(bound_address(sock))
         task_status.started()
-        await _serve(sock, self._on_name_frames)
+        await _serve(sock, self._on_name_frames, lambda _: None)
 
     def _on_name_frames(self, connection: Connection, frames: list[Frame]) -> None:
         """Answer as the name server, and note the topics asked for, which tests compare."""
@@ -404,7 +402,7 @@ class FakeGroup:
                 return self._on_heartbeat(node, connection, request)
             case RequestCode.UNREGISTER_CLIENT:
                 group = request.ext.get("consumerGroup", "")
-                if self._clients[group].pop(request.ext.get("clientID", ""), None):
+                if self._consumers.leave(group, request.ext.get("clientID", "")):
                     self.notify(group)
                 return make_response(request.opaque, ResponseCode.SUCCESS)
             case _ if self.leader is None:
@@ -412,7 +410,7 @@ class FakeGroup:
                     request.opaque, ResponseCode.SERVICE_NOT_AVAILABLE, "no leader"
                 )
             case RequestCode.GET_CONSUMER_LIST_BY_GROUP:
-                members = sorted(self._clients[request.ext["consumerGroup"]])
+                members = self._consumers.ids(request.ext["consumerGroup"])
                 if not members:
                     return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, "no consumer")
                 body = encode_consumer_list(members)
@@ -504,20 +502,23 @@ class FakeGroup:
     def _on_heartbeat(
         self, node: FakeNode, connection: Connection, request: RemotingCommand
     ) -> RemotingCommand:
-        """Take in clients; a member that connects anew replaces its closed connection without a rebalance."""
+        """Take in clients; who is new to a consumer group is made known to its members."""
         heartbeat = decode_heartbeat(request.body)
         node.heartbeats.append(heartbeat)
         for producer_group in heartbeat.producer_groups:
-            self._producers[producer_group][heartbeat.client_id] = connection
+            self._producers.beat(producer_group, heartbeat.client_id, connection)
         for consumer in heartbeat.consumers:
-            members = self._clients[consumer.group]
-            is_new = heartbeat.client_id not in members
-            if is_new or members[heartbeat.client_id].is_closed:
-                members[heartbeat.client_id] = connection
+            is_new = self._consumers.beat(consumer.group, heartbeat.client_id, connection)
             self.create_topic(retry_topic(consumer.group), 1)
             if is_new:
                 self.notify(consumer.group)
         return make_response(request.opaque, ResponseCode.SUCCESS)
+
+    def _on_end(self, connection: Connection) -> None:
+        """Forget the clients that had no other connection, and tell those that stay in their consumer groups."""
+        self._producers.connection_ended(connection)
+        for group in self._consumers.connection_ended(connection):
+            self.notify(group)
 
     def _on_send_back(self, request: RemotingCommand) -> RemotingCommand:
         """Store the copy at once, whatever its delay: in the retry topic, or below level 0 with the dead letters."""
@@ -546,8 +547,7 @@ class FakeGroup:
         ext = request.ext
         properties = ext["i"]
         requester = (find_property(properties.encode(), b"REPLY_TO_CLIENT") or b"").decode()
-        found = [members[requester] for members in self._producers.values() if requester in members]
-        connection = next((one for one in found if not one.is_closed), None)
+        connection = self._producers.connection(requester)
         if connection is None:
             text = f"the requester {requester} is not here"
             return make_response(request.opaque, ResponseCode.SYSTEM_ERROR, text)
@@ -591,9 +591,11 @@ class FakeGroup:
 
 
 async def _serve(
-    listening: socket.socket, handle: Callable[[Connection, list[Frame]], None]
+    listening: socket.socket,
+    handle: Callable[[Connection, list[Frame]], None],
+    ended: Callable[[Connection], None],
 ) -> None:
-    """Accept connections and hand over what they bring, until cancelled; then close all."""
+    """Accept connections, and hand over what they bring and each that has ended, until cancelled; then close all."""
     wait_readable = current_loop().wait_readable
 
     async def serve_one(connection: Connection) -> None:
@@ -602,6 +604,7 @@ async def _serve(
                 handle(connection, frames)
         finally:
             connection.close("the server stops")
+            ended(connection)
 
     with listening:
         async with anyio.create_task_group() as tasks:

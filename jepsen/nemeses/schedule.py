@@ -29,6 +29,9 @@ from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
 from jepsen.systems.api import Subject
 
 WHOLE_S: Final = 10.0
+MISSES_MAX: Final = (
+    10  # in a row, of so many rounds: what strikes nothing then does not later, either
+)
 CURE_S: Final = 60.0  # a cure starts nodes and waits for them; longer than that it hangs
 
 
@@ -49,11 +52,12 @@ class FaultSchedule:
         log: the history.
         seed: every fault draws from a chance of its own, so that leaving one out changes no other.
         pace: how long and how often.
-        rounds: after so many strikes of each fault it is over; None for no end.
+        rounds: after so many strikes of each fault it is over, or when nothing was struck MISSES_MAX times in a row;
+            None for no end.
 
     Attributes:
         injected: how often each fault was injected.
-        crashes: what faults raised; the run then proves nothing.
+        crashes: what faults raised, and rounds that were given up; the run then proves nothing.
         may_end_nodes: whether a node is right to end by itself for one of them.
     """
 
@@ -77,6 +81,7 @@ class FaultSchedule:
         self._pace = pace
         self._rounds = rounds
         self._in_force: dict[str, bool] = {}  # by name: whether it was counted
+        self._missed = dict.fromkeys(self.injected, 0)  # since something was struck
         self._turn = trio.Lock()
 
     async def run(self) -> None:
@@ -107,7 +112,7 @@ class FaultSchedule:
         await trio.sleep(self._pace.quiet_s[1])  # the last one is to be overcome, too
 
     async def _inject(self, fault: Fault, chance: random.Random) -> bool:
-        """Inject a fault and note how that went; False if the fault itself crashed, and is not to be used again."""
+        """Inject a fault and note how that went; False if the fault is not to be used again."""
         async with self._turn:
             self._in_force[fault.name] = False
             self._note(fault, {"do": "inject"})
@@ -120,14 +125,25 @@ class FaultSchedule:
             except NothingStruckError as error:
                 del self._in_force[fault.name]
                 self._note(fault, {"do": "inject", "done": "", "missing": str(error)})
-                return True
+                return self._may_miss_again(fault, error)
             except Exception as error:  # noqa: BLE001 - the root of a fault: what it raises is a finding
                 self._note_crash(fault, "inject", error)
                 return False
+            self._missed[fault.name] = 0
             self._in_force[fault.name] = bool(done)
             self.injected[fault.name] += bool(done)
             self._note(fault, {"do": "inject", "done": done})
         return True
+
+    def _may_miss_again(self, fault: Fault, error: NothingStruckError) -> bool:
+        """Count a strike that struck nothing; give up rounds that would go on so for as long as all may take."""
+        self._missed[fault.name] += 1
+        if self._rounds is None or self._missed[fault.name] < MISSES_MAX:
+            return True
+        self.crashes.append(
+            f"{fault.name} struck nothing {MISSES_MAX} times in a row, the last time because: {error}"
+        )
+        return False
 
     async def _cure(self, fault: Fault) -> None:
         """Cure a fault, also while the run is cancelled; one that met nothing is taken back from the counts."""

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
 
+from broker.admin.archive_search import ArchiveSearch
 from broker.admin.archives import (
     ArchiveQuestion,
-    ArchiveSearch,
     ArchiveUnreadableError,
     Progress,
 )
@@ -20,7 +19,7 @@ from broker.story.tell import MessageStory
 from dledger.errors import UsageError
 from pipeline.archive.manifests import load_manifests
 from pipeline.archive.records import record_of
-from pipeline.archive.search import Wanted, find_archived
+from pipeline.archive.search import find_archived
 from pipeline.archive.story import Looked, archived_story
 from pipeline.errors import PipelineError, PipelineUsageError
 
@@ -32,14 +31,11 @@ def find(archive: str, search: ArchiveSearch) -> Iterator[FoundMessage]:
         UsageError: there is no archive.
         ArchiveUnreadableError: it cannot be read.
     """
-    wanted = Wanted(**asdict(search))
-    if wanted.message_id is not None:
-        wanted = replace(wanted, message_id=wanted.message_id.upper())
     with _in_words_of_the_admin():
         manifests = load_manifests(archive)
         if not manifests:
             raise PipelineUsageError(f"{archive} is no archive: no manifest is in it")
-        for row in find_archived(archive, wanted, manifests):
+        for row in find_archived(archive, search, manifests):
             yield FoundMessage(str(row["brokerName"] or ""), record_of(str(row["topic"]), row))
 
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.admin.archive_search import ArchiveSearch
 from dledger_mq.message.ids import parse_offset_msg_id
 from pipeline.archive.manifests import Manifest, load_manifests
 from pipeline.archive.parts import ARCHIVE_COLUMNS
@@ -27,37 +27,8 @@ _GIVEN_OUT_AT_ONCE: Final = 256
 _PLACE: Final = "physicalOffset"
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """The values that a message has to have; None: any.
-
-    Attributes:
-        topic: it stands in; None only with a message id.
-        message_id: its offset message id, in capitals.
-        unique_key: its UNIQ_KEY.
-        key: one of its KEYS.
-        any_key: one of its KEYS, or its UNIQ_KEY.
-        queue_id: of its queue.
-        first_offset, last_offset: bounds of its queue offset, both included.
-        begin_ms, end_ms: bounds of the time at which it was stored, both included; ms since 1970.
-        after_place: it stands in the log behind this physical offset.
-    """
-
-    topic: str | None
-    message_id: str | None = None
-    unique_key: str | None = None
-    key: str | None = None
-    any_key: str | None = None
-    queue_id: int | None = None
-    first_offset: int | None = None
-    last_offset: int | None = None
-    begin_ms: int | None = None
-    end_ms: int | None = None
-    after_place: int | None = None
-
-
 def find_archived(
-    archive: Where, wanted: Wanted, manifests: list[Manifest] | None = None
+    archive: Where, wanted: ArchiveSearch, manifests: list[Manifest] | None = None
 ) -> Iterator[dict[str, object]]:
     """Yield the messages of an archive that are meant, in the order of the log; each is a row with `topic`.
 
@@ -78,7 +49,7 @@ def find_archived(
                 yield from batch.to_pylist()
 
 
-def _within(wanted: Wanted) -> Within:
+def _within(wanted: ArchiveSearch) -> Within:
     """Return the bounds of what has to be looked at."""
     topic = wanted.topic
     first = 0 if wanted.after_place is None else wanted.after_place + 1
@@ -89,7 +60,7 @@ def _within(wanted: Wanted) -> Within:
     return Within(lambda name: topic in {None, name}, first, **bounds)
 
 
-def _found(group: RowGroup, wanted: Wanted) -> pa.Table:
+def _found(group: RowGroup, wanted: ArchiveSearch) -> pa.Table:
     """Return the rows of a row group that are meant."""
     places = _places(group.read(_looked_at(wanted)), wanted)
     if not len(places):
@@ -98,7 +69,7 @@ def _found(group: RowGroup, wanted: Wanted) -> pa.Table:
     return rows.add_column(0, "topic", pa.repeat(pa.scalar(group.topic, pa.string()), len(rows)))
 
 
-def _looked_at(wanted: Wanted) -> list[str]:
+def _looked_at(wanted: ArchiveSearch) -> list[str]:
     """Return the columns that say which rows are meant; properties, the widest, only where a unique key is."""
     keys = (wanted.key, wanted.any_key)
     return [
@@ -109,7 +80,7 @@ def _looked_at(wanted: Wanted) -> list[str]:
     ]
 
 
-def _places(rows: pa.Table, wanted: Wanted) -> pa.Array:
+def _places(rows: pa.Table, wanted: ArchiveSearch) -> pa.Array:
     """Return the numbers of the rows that are meant."""
     times_ms = pc.divide(rows["storeTimestamp"].cast(pa.int64()), 1000)
     tests: list[tuple[int | str | None, pa.ChunkedArray, Callable[..., pa.ChunkedArray]]] = [
@@ -121,7 +92,7 @@ def _places(rows: pa.Table, wanted: Wanted) -> pa.Array:
         (wanted.after_place, rows[_PLACE], pc.greater),
     ]
     if wanted.message_id is not None:
-        tests.append((wanted.message_id, rows["msgId"], pc.equal))
+        tests.append((wanted.message_id.upper(), rows["msgId"], pc.equal))
         tests.append((parse_offset_msg_id(wanted.message_id)[2], rows[_PLACE], pc.equal))
     chosen = pa.array([True] * len(rows))
     for value, column, compare in tests:
@@ -170,7 +141,7 @@ def _keys_of(rows: pa.Table, numbers: pa.Array) -> Iterator[tuple[str, str]]:
         yield keys or "", properties or ""
 
 
-def _has(wanted: Wanted, keys: str, properties: str) -> bool:
+def _has(wanted: ArchiveSearch, keys: str, properties: str) -> bool:
     """Return whether a message has exactly the keys that are meant; what was found has them somewhere."""
     each_key = keys.split(" ")
     if wanted.key is not None and wanted.key not in each_key:

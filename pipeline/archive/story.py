@@ -19,6 +19,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broker.admin.archive_search import ArchiveSearch
 from broker.store import control
 from broker.story.copies import Copy, CopyRole, FoundCopies, MessageMarks
 from broker.story.tell import MessageStory
@@ -34,7 +35,7 @@ from dledger_mq.message.record import StoredMessage
 from pipeline.archive.manifests import Manifest, load_manifests
 from pipeline.archive.records import WITH_BODY, WITHOUT_BODY, record_of
 from pipeline.archive.runs import BytesRead, RowGroup, Within, runs
-from pipeline.archive.search import Wanted, find_archived, in_json
+from pipeline.archive.search import find_archived, in_json
 from pipeline.errors import PipelineUsageError
 from pipeline.folders import Where
 
@@ -124,8 +125,8 @@ def _asked(archive: _Opened, message_id: str) -> StoredMessage | None:
         parse_offset_msg_id(message_id)
     except MessageIdError:
         return None
-    wanted = Wanted(None, message_id.upper())
-    for row in find_archived(archive.place, wanted, archive.manifests):
+    search = ArchiveSearch(message_id=message_id)
+    for row in find_archived(archive.place, search, archive.manifests):
         return record_of(str(row["topic"]), row)
     return None
 

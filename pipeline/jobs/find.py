@@ -6,18 +6,16 @@ import argparse
 import base64
 import datetime
 from itertools import islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from rich.console import Group
 from rich.text import Text
 
+from broker.admin.archive_search import ArchiveSearch
 from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from pipeline.errors import EXIT_FINE, EXIT_FOUND, InconclusiveError, PipelineUsageError
 from pipeline.jobs.context import JobContext
-
-if TYPE_CHECKING:
-    from pipeline.archive.search import Wanted
 
 name = "find"
 summary = "find messages in an archive by key, id, place or time, without Spark"
@@ -68,14 +66,12 @@ def run(context: JobContext) -> int:
     return EXIT_FINE if found else EXIT_FOUND
 
 
-def _wanted(options: argparse.Namespace) -> Wanted:
+def _wanted(options: argparse.Namespace) -> ArchiveSearch:
     """Read what is looked for.
 
     Raises:
         PipelineUsageError: it cannot be looked for so.
     """
-    from pipeline.archive.search import Wanted
-
     message_id = options.id
     if message_id is None and options.topic is None:
         raise PipelineUsageError("a search needs --topic, or --id")
@@ -90,9 +86,9 @@ def _wanted(options: argparse.Namespace) -> Wanted:
         except MessageIdError as error:
             text = f"--id {message_id[:80]!r}: {error}; a unique key is looked up by --unique-key"
             raise PipelineUsageError(text) from error
-    return Wanted(
-        options.topic,
-        None if message_id is None else message_id.upper(),
+    return ArchiveSearch(
+        topic=options.topic,
+        message_id=message_id,
         unique_key=options.unique_key,
         key=options.key,
         queue_id=options.queue,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from broker.server.handlers.held_looks import HeldLooks
+from broker.server.handlers.held_looks import HeldLook, HeldLooks
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_answers import PullAnswers
 from broker.server.handlers.pull_loads import PullLoads
@@ -41,6 +41,9 @@ _NOT_KNOWN = frozenset({ResponseCode.TOPIC_NOT_EXIST, ResponseCode.SUBSCRIPTION_
 
 _NEVER_MS: Final = 2**62
 
+READ_AT_ONCE_MAX: Final = 64
+"""Held pulls that are read in a turn: half a millisecond, as long as nothing is found."""
+
 
 class _NotKnownHereError(Exception):
     """Raised when this node knows nothing of what is asked for, which others may know."""
@@ -60,7 +63,7 @@ class Pulls:
         counts: of those that were answered.
         loads: those that wait for the disk.
         turns: those that wait for the next turn of the loop.
-        looks: at the queues of those that are held.
+        looks: at those that are held, and at their queues.
         moved_to: returns where a client has to go that does not follow its group's reset; None: nowhere.
     """
 
@@ -107,8 +110,8 @@ class Pulls:
         self._held: HeldPulls[Pull] = HeldPulls(held_max, self._room)
         self._held_max = held_max
         self.loads = PullLoads(log.reader, self._resume, self._late_load, most=held_max)
-        self.turns = PullTurns(self._begin)
-        self.looks = HeldLooks(self._held.queues, lambda: self._held.queue_count, self._look_at)
+        self.turns, self.looks = PullTurns(self._begin), HeldLooks()
+        self._entry_look, self._topic_look, self._role_look = self._ways_to_look()
         self._answers = PullAnswers(log, state, advice, self.loads)
         self.counts = self._answers.counts
         self.long_polling = long_polling
@@ -118,6 +121,17 @@ class Pulls:
         self._unconfirmed: set[Pull] = set()  # wait for their confirmation
         self._is_ending, self._topics_version = False, state.topics.version
         points.watch_answers(self._sent_away.forget)
+
+    def _ways_to_look(
+        self,
+    ) -> tuple[HeldLook[tuple[bytes, QueueId]], HeldLook[Pull], HeldLook[Pull]]:
+        """Return how to look after an entry, after a change of topics, and in a new role."""
+        held = self._held
+        return (
+            HeldLook(held.queues, lambda: held.queue_count, self._look_at),
+            HeldLook(held.all, lambda: held.count, self._look_for_deleted),
+            HeldLook(held.all, lambda: held.count, self._look_in_role, READ_AT_ONCE_MAX),
+        )
 
     @property
     def held_count(self) -> int:
@@ -249,9 +263,10 @@ class Pulls:
         self._go_on(pull)
 
     def _check_anew(self, pull: Pull) -> None:
-        """Begin a pull again with its first step."""
+        """Begin a pull again with its first step, in its turn: all pulls of a topic may do so together."""
         pull.is_checked = False
-        self._read_anew(pull)
+        pull.deadline_ms = self._now_ms() + HOLD_MS
+        self.turns.take(pull)
 
     def _try_put_off(self) -> None:
         """Go on with the pulls that were put off, unless they would only hear again that there is no leader."""
@@ -336,20 +351,22 @@ class Pulls:
             return
         if self._topics_version != self._state.topics.version:
             self._topics_version = self._state.topics.version
-            self._look_at_deleted()
-        self.looks.look()
+            self.looks.begin(self._topic_look)
+        self.looks.begin(self._entry_look)
 
     def _look_at(self, queues: Sequence[tuple[bytes, QueueId]]) -> None:
         """Answer the pulls on some queues for which there is something."""
         for pull in self._held.reached(queues, self._state.queues.by_key):
             self._look_again(pull)
 
-    def _look_at_deleted(self) -> None:
-        """Begin the pulls anew that wait where nothing will come: their topic was deleted, perhaps made again.
+    def _look_for_deleted(self, pulls: Sequence[Pull]) -> None:
+        """Begin those pulls anew that wait where nothing will come: their topic was deleted, perhaps made again.
 
         A new topic's queue begins at 0, below what they wait for.
         """
-        for pull in self._held.all():
+        for pull in pulls:
+            if not pull.is_held:
+                continue
             topic, queue_id = pull.place
             queue = self._state.queues.by_key.get((topic.encode(), queue_id))
             end = queue.max_offset if queue is not None else 0
@@ -357,10 +374,15 @@ class Pulls:
                 self._held.release(pull)
                 self._check_anew(pull)
 
-    def look_at_all(self) -> None:
-        """Read all held pulls again: in its new role the node may judge them otherwise."""
-        for pull in self._held.all():
-            self._look_again(pull)
+    def role_changed(self) -> None:
+        """Look at the held pulls again that nobody confirmed: in its new role the node may judge them otherwise."""
+        self.looks.begin(self._role_look)
+
+    def _look_in_role(self, pulls: Sequence[Pull]) -> None:
+        """Read those of some pulls again that nobody confirmed, in the role that the node has now."""
+        for pull in pulls:
+            if not pull.is_confirmed:
+                self._look_again(pull)
 
     def leave(self) -> bool:
         """Send readers of backlogs to the leader from now on; return True if some may be here."""

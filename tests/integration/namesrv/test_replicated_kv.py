@@ -85,6 +85,10 @@ def test_a_journal_that_cannot_be_used_is_told_of_in_a_sentence(tmp_path: Path) 
     )  # of which the library would begin anew
     with pytest.raises(NameServerConfigError, match=r"kv.journal is damaged: it begins with b"):
         member(addresses, 0, tmp_path)
+    (tmp_path / "0" / "kv.journal").unlink()
+    (tmp_path / "0" / "kv.journal.meta").touch()  # of which the library would have given no vote
+    with pytest.raises(NameServerConfigError, match=r"kv.journal.meta is damaged: it is empty"):
+        member(addresses, 0, tmp_path)
     (tmp_path / "1").touch()
     with pytest.raises(NameServerConfigError, match=r"journal .* cannot be used: .*File exists"):
         member(addresses, 1, tmp_path)

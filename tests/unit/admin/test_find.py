@@ -9,7 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.admin.archives import READER, ArchiveSearch, ArchiveUnreadableError
+from broker.admin.archive_search import ArchiveSearch
+from broker.admin.archives import READER, ArchiveUnreadableError
 from broker.admin.cli import main
 from broker.admin.find import FIND
 from broker.admin.message_search import FoundMessage

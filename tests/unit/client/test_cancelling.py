@@ -86,7 +86,7 @@ async def pull(group: FakeGroup) -> None:
 
 
 async def be_handed(group: FakeGroup) -> None:
-    """In a consumer group of its own: the group in memory keeps members that are gone, and gives them queues."""
+    """In a consumer group of its own, which begins at the first message."""
     handed = trio.Event()
 
     async def handle(_message: object) -> None:

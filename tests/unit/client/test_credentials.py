@@ -79,7 +79,11 @@ async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Guarded]:
     answers: list[RemotingCommand] = []
     serve = fake_module._serve
 
-    async def serve_guarded(sock: Any, handle: Callable[[Connection, list[Frame]], None]) -> None:
+    async def serve_guarded(
+        sock: Any,
+        handle: Callable[[Connection, list[Frame]], None],
+        ended: Callable[[Connection], None],
+    ) -> None:
         def judge(connection: Connection, frames: list[Frame]) -> None:
             for frame in frames:
                 command = decode_command(frame)
@@ -94,7 +98,7 @@ async def guarded(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Guarded]:
                     answer = make_response(command.opaque, 16, refusal)
                     connection.send_nowait(encode_command(answer))
 
-        await serve(sock, judge)
+        await serve(sock, judge, ended)
 
     monkeypatch.setattr(fake_module, "_serve", serve_guarded)
     async with open_fake_group(queues=2) as fake:
@@ -143,7 +147,7 @@ async def test_everything_that_clients_send_is_signed(monkeypatch: pytest.Monkey
             with anyio.fail_after(60):
                 await done.wait()
             # Asked by a broker for what nobody here can do: answered without a signature, as Java answers.
-            for connection in group.fake._clients["G"].values():
+            for connection in group.fake._consumers.connections("G"):
                 connection.send_nowait(encode_command(make_request(9999, 1)))
             await until(lambda: group.answers)
             assert consumer.group == "G"

@@ -1,15 +1,26 @@
-"""The group in memory keeps time by itself: delays, due times, recalls, open transactions."""
+"""The group in memory keeps time by itself, and knows who lives: delays, due times, open transactions, members."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
 
+import anyio
 import anyio.lowlevel
 import pytest
 
 from dledger_mq import Message, Producer, ReceivedMessage, TransactionProducer, TransactionState
+from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.header import encode_command, make_request
+from dledger_mq.remoting.heartbeat import (
+    ConsumeFromWhere,
+    ConsumerEntry,
+    ConsumeType,
+    Heartbeat,
+    MessageModel,
+    encode_heartbeat,
+)
 from dledger_mq.testing import FakeGroup, open_fake_group
-from tests.unit.client.test_push_consumer import until
+from tests.unit.client.test_push_consumer import Inbox, consumer, until
 
 pytestmark = pytest.mark.anyio
 
@@ -26,9 +37,10 @@ def bodies(group: FakeGroup) -> list[bytes]:
 
 async def test_what_is_due_comes_by_itself(group: FakeGroup) -> None:
     async with Producer(group.namesrv, "g") as producer:
+        begun_ms = group.clock.now_ms
         await producer.send(Message("T", b"soon", delay_ms=50))
-        assert bodies(group) == []
         await until(lambda: bodies(group) == [b"soon"])
+        assert group.clock.now_ms - begun_ms >= 50
 
 
 async def test_time_is_moved_on_and_all_that_is_due_is_there(group: FakeGroup) -> None:
@@ -69,3 +81,59 @@ async def test_open_transactions_are_asked_about_again_and_again(group: FakeGrou
         group.advance(7)
         await anyio.lowlevel.checkpoint()
     assert len(asked) == 2
+
+
+class Stranger:
+    """A member of the consumer group `g` that takes its queues and reads nothing."""
+
+    def __init__(self, client_id: str) -> None:
+        entry = ConsumerEntry(
+            "g",
+            ConsumeType.CONSUME_PASSIVELY,
+            MessageModel.CLUSTERING,
+            ConsumeFromWhere.CONSUME_FROM_LAST_OFFSET,
+        )
+        body = encode_heartbeat(Heartbeat(client_id, consumers=(entry,)))
+        self._heartbeat = encode_command(make_request(RequestCode.HEART_BEAT, 1, {}, body))
+
+    async def join(self, address: str) -> anyio.abc.SocketStream:
+        """Send a heartbeat to a node; its answer has come when this returns."""
+        host, _, port = address.rpartition(":")
+        stream = await anyio.connect_tcp(host, int(port))
+        await stream.send(self._heartbeat)
+        await stream.receive()
+        return stream
+
+
+async def test_a_member_whose_connections_ended_is_none_and_its_queues_are_the_others(
+    group: FakeGroup,
+) -> None:
+    group.create_topic("T")
+    group.put("T", 0, b"for whoever is there")
+    inbox, stranger = Inbox(), Stranger("0")  # the first by name gets the only queue
+    first = await stranger.join(group.nodes[0].address)
+    second = await stranger.join(group.nodes[1].address)
+    async with consumer(group, inbox):
+        await until(lambda: len(group._consumers.ids("g")) == 2)
+        known = group._consumers.connection("0")
+        await first.aclose()
+        await until(lambda: group._consumers.connection("0") is not known)
+        assert "0" in group._consumers.ids("g"), "it lives while it has another connection"
+        assert inbox.bodies == []
+        await second.aclose()
+        await until(lambda: inbox.bodies)
+        assert "0" not in group._consumers.ids("g")
+
+
+async def test_a_member_that_left_its_group_or_lost_its_node_is_none(group: FakeGroup) -> None:
+    leaves, stays = Stranger("leaves"), Stranger("stays")
+    stream = await leaves.join(group.nodes[0].address)
+    other = await stays.join(group.nodes[1].address)
+    ext = {"clientID": "leaves", "consumerGroup": "g"}
+    await stream.send(encode_command(make_request(RequestCode.UNREGISTER_CLIENT, 2, ext)))
+    await until(lambda: group._consumers.ids("g") == ["stays"])
+    assert len(group._consumers.connections("g")) == 1
+    await group.kill(group.nodes[1])
+    assert group._consumers.ids("g") == []
+    await stream.aclose()
+    await other.aclose()

@@ -305,7 +305,7 @@ async def test_checks_of_other_groups_and_unreadable_ones_are_left_alone() -> No
         TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
     ):
         await producer.send_in_transaction(Message("T", b"x"), says(COMMIT))
-        await until(lambda: group._producers["p"])
+        await until(lambda: group._producers.ids("p"))
         group.put(
             HALF,
             0,
@@ -347,7 +347,7 @@ async def test_a_check_that_comes_while_the_producer_is_closed_is_left_to_anothe
 async def _send_nonsense(group: FakeGroup) -> None:
     from dledger_mq.remoting.header import encode_command, make_request
 
-    for connection in group._producers["p"].values():
+    for connection in group._producers.connections("p"):
         connection.send_nowait(encode_command(make_request(39, 0, {}, b"xx", is_oneway=True)))
 
 

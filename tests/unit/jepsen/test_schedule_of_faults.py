@@ -14,7 +14,7 @@ from jepsen.checkers.answers import check_answers
 from jepsen.history.ops import Op, OpLog
 from jepsen.history.values import Strike, shaped
 from jepsen.nemeses.api import Fault, NothingStruckError, PromiseBrokenError
-from jepsen.nemeses.schedule import FaultSchedule, Pace
+from jepsen.nemeses.schedule import MISSES_MAX, FaultSchedule, Pace
 from jepsen.reports.timeline import fault_spans
 from jepsen.systems.api import Subject, System
 
@@ -161,6 +161,37 @@ async def test_a_fault_that_found_nothing_to_strike_is_told_and_not_counted(
     assert {(span.name, span.done) for span in spans} == {
         ("bit-flip (struck nothing)", "no snapshot")
     }
+
+
+async def test_rounds_that_strike_nothing_are_given_up_and_say_why(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    refused = NothingStruckError("n0 did not hand over: nobody is there")
+    begun_s = trio.current_time()
+    schedule, ops = await struck([Switch("transfer", refused)], seconds=600, rounds=20)
+    assert trio.current_time() - begun_s < 60
+    assert sum("missing" in shaped(op.value, Strike) for op in ops) == MISSES_MAX
+    assert schedule.injected == {"transfer": 0}
+    assert schedule.crashes == [
+        f"transfer struck nothing {MISSES_MAX} times in a row, the last time because: {refused}"
+    ]
+
+
+class Seldom(Switch):
+    """Strikes something each third time."""
+
+    tries = 0
+
+    async def inject(self, system: System, chance: random.Random) -> str:
+        self.tries += 1
+        if self.tries % 3:
+            raise NothingStruckError("not yet")
+        return await super().inject(system, chance)
+
+
+async def test_misses_between_strikes_end_no_rounds(autojump_clock: trio.testing.MockClock) -> None:
+    schedule, _ = await struck([Seldom("transfer")], seconds=600, rounds=MISSES_MAX)
+    assert (schedule.injected, schedule.crashes) == ({"transfer": MISSES_MAX}, [])
 
 
 async def test_a_broken_promise_makes_the_run_invalid(

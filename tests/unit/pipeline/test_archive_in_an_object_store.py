@@ -18,6 +18,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)"
 
 import pyarrow.parquet as pq
 
+from broker.admin.archive_search import ArchiveSearch
 from dledger.raft.entry import Entry, EntryKind
 from dledger_mq.message.record import decode_records
 from pipeline.archive import writing
@@ -33,7 +34,7 @@ from pipeline.archive.manifests import (
     write_manifest,
 )
 from pipeline.archive.parts import Part, stage_part
-from pipeline.archive.search import Wanted, find_archived
+from pipeline.archive.search import find_archived
 from pipeline.archive.writing import ObjectArchive, OpenArchive, open_archive
 from pipeline.cli import main
 from pipeline.errors import PipelineError, PipelineUsageError
@@ -152,7 +153,7 @@ def test_a_log_is_archived_read_searched_and_may_be_deleted(
         [row for row in plainly(log.entries) if row[0] == "orders"]
     )
     assert history.offsets_at(history.bounds, 0) == dict.fromkeys(history.bounds, 0)
-    found = list(find_archived(str(place), Wanted("orders", key="k3")))
+    found = list(find_archived(str(place), ArchiveSearch(topic="orders", key="k3")))
     assert [row["queueId"] for row in found] == [1]
     assert main(["archive", str(log.folder), str(place), "--check", "--json"]) == 0
     assert f'"archive": "{place}"' in capsys.readouterr().out

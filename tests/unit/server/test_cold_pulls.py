@@ -362,7 +362,7 @@ def test_a_connection_that_is_gone_by_then_is_not_noted(
     bench.pulls.connection_closed(Origin.number)
     gone.is_closed = True
     bench.log.end_load()
-    bench.pulls.look_at_all()
+    bench.pulls.role_changed()
     assert (backlogs, bench.pulls._answers.backlog_readers) == ([False], set())
 
 
