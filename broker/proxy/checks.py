@@ -12,7 +12,6 @@ from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError
 from dledger_mq.message.names import (
     group_problem,
-    is_dlq_topic,
     is_retry_topic,
     is_system_group,
     is_system_topic,
@@ -44,14 +43,14 @@ SYSTEM_PROPERTIES: Final = frozenset(
 
 
 def topic_of(resource: Any) -> str:
-    """Return the name of a topic that clients may use.
+    """Return the name of a topic that clients may use; dead letters are consumed as any topic is.
 
     Raises:
         CallRefusedError: it is none.
     """
     name = _name(resource)
     problem = topic_problem(name) or send_problem(name)
-    if problem is None and (is_system_topic(name) or is_retry_topic(name) or is_dlq_topic(name)):
+    if problem is None and (is_system_topic(name) or is_retry_topic(name)):
         problem = f"topic {name} is the system's"
     if problem is not None:
         raise CallRefusedError(Code.ILLEGAL_TOPIC, problem)

@@ -30,6 +30,7 @@ from broker.command_line import (
     run_command,
     why_unreadable,
 )
+from broker.log_output import LogOutput, add_log_options
 from dledger.errors import ConfigError
 from dledger.version import __version__
 from dledger_mq.client.errors import ClientUsageError
@@ -83,6 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--key", metavar="FILE", help="its key, PEM (default: in --cert)")
     add_tls_options(parser)
     add_credentials_option(parser)
+    add_log_options(parser, level="warning")
     return parser
 
 
@@ -107,6 +109,7 @@ def _run(console: Console, options: argparse.Namespace) -> int:
         credentials_of(options),
         None if options.acl is None else Path(options.acl),
     )
+    LogOutput.of(options).start()
     if options.acl is None and not _is_loopback(options.listen):
         print_line(console, f"[yellow]{PROGRAM}:[/yellow] {options.listen}: {_STRANGERS}")
 

@@ -155,7 +155,7 @@ LAYERS = {
         "survey",
         "trace_view",
     },
-    "broker.proxy": {"access", "admin", "command_line"},
+    "broker.proxy": {"access", "admin", "command_line", "log_output"},
     "broker.proxy.protocol": set(),
     "broker.testing": {"server", "service", "store"},
     "broker.server.settings": set(),

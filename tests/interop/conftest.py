@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,12 +27,14 @@ CLIENTS = Path(__file__).parent / "clients"
 CPP_PYTHON = ROOT / ".interop/cpp/bin/python"
 GRPC_PYTHON = ROOT / ".interop/grpc/bin/python"
 NODE_MODULES = ROOT / ".interop/node/node_modules"
+GRPC_NODE_MODULES = ROOT / ".interop/grpc-node/node_modules"
 TOOLS_4 = ROOT / ".interop/tools-4.9.8/jars"
 SIGNING_JARS = ("rocketmq-acl", "commons-codec", "snakeyaml")
 """Among mqadmin's: those that a client needs beside its own to sign."""
 
 GO_CLIENT = ROOT / ".interop/go/go_client"
 JAVAS = ("java-4.9.8", "java-5.3.3")
+GRPC_JAVA = "grpc-java-5.0.8"
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
 """On a busy machine the library's own 3 s can be over before its virtual machine is warm. What a test says counts."""
 WAIT_S = 240.0
@@ -149,17 +151,20 @@ class ForeignClient:
 
     Args:
         has_patience: with timeouts for a busy machine, where a library's own are short.
+        more: options of each of its runs.
     """
 
-    def __init__(self, kind: str, namesrv: str, *, has_patience: bool = True) -> None:
+    def __init__(
+        self, kind: str, namesrv: str, *, has_patience: bool = True, more: Sequence[str] = ()
+    ) -> None:
         self.kind = kind
         self._namesrv = namesrv
-        self._more = JAVA_TIMEOUTS if has_patience and kind in JAVAS else ()
+        self._more = (*more, *(JAVA_TIMEOUTS if has_patience and kind in JAVAS else ()))
 
     def start(self, operation: str, *options: str) -> subprocess.Popen[str]:
         """Start it in the background."""
         environment = dict(os.environ)
-        environment["NODE_PATH"] = str(NODE_MODULES)
+        environment["NODE_PATH"] = f"{NODE_MODULES}{os.pathsep}{GRPC_NODE_MODULES}"
         return subprocess.Popen(
             [*command(self.kind), operation, "--namesrv", self._namesrv, *self._more, *options],
             stdin=subprocess.PIPE if "--steered" in options else None,
@@ -232,9 +237,13 @@ def command(kind: str) -> list[str]:
         if kind == "java-4.9.8":
             path += [str(jar) for name in SIGNING_JARS for jar in TOOLS_4.glob(f"{name}-*.jar")]
         return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "JavaClient"]
+    if kind == GRPC_JAVA:
+        path = [f"{java_folder(kind)}/classes", f"{java_folder(kind)}/jars/*"]
+        return ["java", *JAVA_OPTIONS, "-cp", ":".join(path), "GrpcJavaClient"]
     return {
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
         "grpc": [str(GRPC_PYTHON), str(CLIENTS / "grpc_client.py")],
+        "grpc-node": ["node", str(CLIENTS / "grpc_node_client.mjs")],
         "go": [str(GO_CLIENT)],
         "node": ["node", str(CLIENTS / "node_client.mjs")],
         "ours": [sys.executable, "-m", "tests.interop.own_client"],
@@ -245,7 +254,7 @@ def lacking(kind: str) -> str | None:
     """What keeps this machine from running a foreign client; None when nothing does."""
     if kind == "cpp":
         return None if CPP_PYTHON.exists() else "the C++ client is not installed (make interop)"
-    if kind in JAVAS:
+    if kind in (*JAVAS, GRPC_JAVA):
         ready = java_folder(kind) / ".ready"
         return None if ready.exists() else f"{kind} is not installed (make interop)"
     if kind == "go":
@@ -254,6 +263,9 @@ def lacking(kind: str) -> str | None:
         return None
     if shutil.which("node") is None:
         return "no node on this machine"
+    if kind == "grpc-node":
+        there = GRPC_NODE_MODULES.exists()
+        return None if there else "rocketmq-client-nodejs is not installed (make interop)"
     return None if NODE_MODULES.exists() else "ali-ons is not installed (make interop)"
 
 

@@ -6,6 +6,8 @@ import json
 import threading
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -153,9 +155,9 @@ class RunningProxy(RunningGroup):
         return name
 
 
-@pytest.fixture(scope="module")
-def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
-    folder = tmp_path_factory.mktemp("proxied")
+@contextmanager
+def running_proxy(folder: Path, *options: str) -> Iterator[RunningProxy]:
+    """Start a group with a proxy in front of it, and end both with the block; the proxy's log has no defect in it."""
     with Group(folder) as processes:
         processes.start()
         processes.wait_listening()
@@ -166,6 +168,7 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
             processes.namesrv,
             "--listen",
             f"127.0.0.1:{port}",
+            *options,
         ]
         proxy = Process("proxy", command, log=folder / "proxy.log", port=port)
         proxy.start()
@@ -178,6 +181,12 @@ def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
             proxy.kill()
         assert "is a defect" not in proxy.log.read_text()
         assert "Traceback" not in proxy.log.read_text(), proxy.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningProxy]:
+    with running_proxy(tmp_path_factory.mktemp("proxied")) as running:
+        yield running
 
 
 @pytest.fixture

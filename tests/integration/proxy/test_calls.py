@@ -96,7 +96,7 @@ def test_a_message_comes_again_when_its_time_is_over_or_was_made_short(
     assert caller.ack(name, topic, again) == [Code.OK]
 
 
-def test_a_dead_letter_is_in_its_topic_and_does_not_come_again(
+def test_a_dead_letter_does_not_come_again_and_is_consumed_from_its_topic(
     proxied: RunningProxy, name: str
 ) -> None:
     caller, topic = proxied.caller(), proxied.topic()
@@ -113,8 +113,14 @@ def test_a_dead_letter_is_in_its_topic_and_does_not_come_again(
     assert answer.status.code == Code.OK, answer
     again = caller.call("ForwardMessageToDeadLetterQueue", **given)
     assert again.status.code == Code.INVALID_RECEIPT_HANDLE
-    assert poll(lambda: len(stored(proxied.namesrv, f"%DLQ%{name}")) == 1, WAIT_S)
     assert caller.ack(name, topic, message) == [Code.INVALID_RECEIPT_HANDLE]
+    reader, letters = f"{name}-reader", f"%DLQ%{name}"
+    assert poll(lambda: len(stored(proxied.namesrv, letters)) == 1, WAIT_S)
+    undertaker = proxied.caller()
+    undertaker.subscribe(reader, letters)
+    (dead,) = until(undertaker, reader, letters, 1)
+    assert (dead.body, dead.topic.name) == (b"poison", letters)
+    assert undertaker.ack(reader, letters, dead) == [Code.OK]
 
 
 def test_a_push_consumer_keeps_a_message_for_as_long_as_it_is_there(

@@ -30,3 +30,11 @@ def test_accounts_that_cannot_be_read_are_refused(
             path.write_text(text)
         assert main([*NAMESRV, "--listen", "127.0.0.1:0", "--acl", str(path)]) == 2
         assert "--acl: " in capsys.readouterr().err
+
+
+def test_a_log_that_cannot_be_written_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "missing" / "proxy.log"
+    assert main([*NAMESRV, "--listen", "127.0.0.1:0", "--log-file", str(path)]) == 2
+    assert f"--log-file {path} cannot be written" in capsys.readouterr().err

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
+from broker.proxy import checks
 from broker.proxy.incoming import incoming
 from broker.proxy.outgoing import MessageToSend, outgoing
 from broker.proxy.protocol import Message
@@ -198,3 +199,9 @@ def test_topics_of_the_system_and_no_names_are_refused(name: str) -> None:
     given = message()
     given.topic.name = name
     assert refusal(given)[0] is Code.ILLEGAL_TOPIC
+
+
+def test_dead_letters_are_a_topic_like_others() -> None:
+    given = message()
+    given.topic.name = "%DLQ%g"
+    assert checks.topic_of(given.topic) == "%DLQ%g"
