@@ -251,9 +251,11 @@ def test_a_refusal_of_the_name_node_is_one_sentence_that_names_the_place(
             "what listens there ended the connection before it answered (RPC listener disconnected)",
         ),
         (
-            'DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: DatanodeIdProto { ip_addr: \\"127.0.0.1\\", '
-            'host_name: \\"dn-1\\", xfer_port: 9866, info_port: 9864 }, capacity: Some(5) }, DatanodeInfoProto { id: '
-            'DatanodeIdProto { host_name: \\"dn-2\\", xfer_port: 9867, info_port: 9864 }, capacity: Some(5) }]")',
+            (
+                'DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: DatanodeIdProto { ip_addr: '
+                '\\"127.0.0.1\\", host_name: \\"dn-1\\", xfer_port: 9866, info_port: 9864 }, capacity: Some(5) }, '
+                'DatanodeInfoProto { id: DatanodeIdProto { host_name: \\"dn-2\\", xfer_port: 9867 } }]")'
+            ),
             "All DataNodes failed: dn-1:9866, dn-2:9867",
         ),
         ('DataTransferError("No new datanode found")', "No new datanode found"),
