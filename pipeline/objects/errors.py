@@ -76,6 +76,7 @@ def _library_errors() -> tuple[type[BaseException], ...]:
 
 
 def _described(error: BaseException) -> tuple[type[OSError], str]:
+    """Return the kind of a library's error, and its text in the words of people."""
     text = str(error) or type(error).__name__
     of_hadoop = _OF_HADOOP.fullmatch(text)
     if of_hadoop:
