@@ -30,6 +30,12 @@ _OF_LIBRARIES: Final = (
 _OF_HADOOP: Final = re.compile(r'(?:Fatal)?RPCError\("(?:\w+\.)*(\w+)", "(.*)"\)', re.DOTALL)
 """A name node's answer as hdfs-native tells it: a Java class, and its message, often with a stack behind it."""
 
+_OF_DATA_NODES: Final = re.compile(r'DataTransferError\("(.*)"\)', re.DOTALL)
+_DATA_NODE: Final = re.compile(r'host_name: \\?"([^"\\]*).*?xfer_port: ([0-9]+)', re.DOTALL)
+"""One of a list of data nodes, each of which hdfs-native shows with all that the name node knows of it."""
+
+_CUT_OFF: Final = "RPC listener disconnected"
+
 _OF_CODES: Final = {
     401: PermissionError,
     403: PermissionError,
@@ -70,17 +76,30 @@ def _library_errors() -> tuple[type[BaseException], ...]:
 
 
 def _described(error: BaseException) -> tuple[type[OSError], str]:
+    """Return the kind of a library's error, and its text in the words of people."""
     text = str(error) or type(error).__name__
     of_hadoop = _OF_HADOOP.fullmatch(text)
     if of_hadoop:
         message = of_hadoop[2].partition("\\n")[0].replace('\\"', '"')
         return _OF_CLASSES.get(of_hadoop[1], OSError), f"{of_hadoop[1]}: {message}"
+    of_data_nodes = _OF_DATA_NODES.fullmatch(text)
+    if of_data_nodes:
+        return OSError, _without_details(of_data_nodes[1])
+    if text == _CUT_OFF:
+        return OSError, f"what listens there ended the connection before it answered ({text})"
     for kind in _PLAIN:
         if isinstance(error, kind):
             return kind, text
     answer = getattr(error, "response", None)
     code = getattr(error, "code", None) or getattr(answer, "status_code", None)
     return _OF_CODES.get(code or 0, OSError), text
+
+
+def _without_details(text: str) -> str:
+    """Return what a client of data nodes says, with no more of these than their addresses."""
+    said, _, nodes = text.partition(" [")
+    addresses = [f"{host}:{port}" for host, port in _DATA_NODE.findall(nodes)]
+    return f"{said} {', '.join(addresses)}" if addresses else text
 
 
 def shown(text: str) -> str:

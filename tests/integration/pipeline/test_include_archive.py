@@ -7,41 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import trio
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
-from broker.admin.ask import ask_all
 from dledger_mq import Message
-from jepsen.processes import poll
 from pipeline.archive.manifests import listed_files
-from pipeline.archive.writing import open_archive
 from pipeline.locations import ObjectPath
 from pipeline.object_store import ObjectFolder
-from pipeline.scan.plan import CommittedBound
-from pipeline.scan.stores import Store
 from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import start_stream
-from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
+from tests.integration.pipeline.archiving import archive_all
+from tests.integration.pipeline.topics import Topics, load, numbers
 
 ENDS_WITHIN_S = 300
-
-
-def applied_index(topics: Topics, address: str) -> int:
-    (answer,) = trio.run(ask_all, [address])
-    return int(answer.table.get("raftAppliedIndex", 0))
-
-
-def archive_all(spark: Any, topics: Topics, folder: Path | ObjectPath) -> None:
-    """Archive what is committed now, from the store of one node, as the job does."""
-    node = topics.group.nodes[0]
-    bound = max(applied_index(topics, each.address) for each in topics.group.nodes)
-    assert poll(lambda: applied_index(topics, node.address) >= bound, PATIENCE_S)
-    store = Store(str(topics.group.folder / node.name))
-    committed = CommittedBound(bound, "the test")
-    with open_archive(folder) as archive:
-        for stretch in archive.stretches(store, committed):
-            archive.add(spark, store, stretch, broker_name="broker-a", known_by="the test")
 
 
 def test_history_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_path: Path) -> None:

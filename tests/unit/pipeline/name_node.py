@@ -2,7 +2,7 @@
 
 What it believes is Hadoop's description: a name is there from its creation on, and its content once it is closed; a
 rename is one step, and without `overwrite` none where its target exists; folders are made, and stay when empty. What it
-is not: HDFS. With DLEDGER_HDFS the same tests ask a real one.
+is not: HDFS (that is `tests/integration/pipeline/test_hdfs.py`). With DLEDGER_HDFS the same tests ask a real one.
 """
 
 from __future__ import annotations

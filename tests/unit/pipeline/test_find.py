@@ -119,6 +119,13 @@ def test_wrong_usage_is_said_in_one_sentence(
     assert text in capsys.readouterr().err
 
 
+def test_a_folder_that_is_no_archive_is_none_that_lacks_the_message(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["find", str(tmp_path / "mistyped"), "-t", "orders"]) == 2
+    assert f"{tmp_path}/mistyped is no archive: no manifest is in it" in capsys.readouterr().err
+
+
 def test_a_file_that_is_cut_is_no_empty_one(
     archive: tuple[Path, list[StoredMessage]], capsys: pytest.CaptureFixture[str]
 ) -> None:

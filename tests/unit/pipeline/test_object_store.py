@@ -245,6 +245,36 @@ def test_a_refusal_of_the_name_node_is_one_sentence_that_names_the_place(
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (
+            "RPC listener disconnected",
+            "what listens there ended the connection before it answered (RPC listener disconnected)",
+        ),
+        (
+            (
+                'DataTransferError("All DataNodes failed: [DatanodeInfoProto { id: DatanodeIdProto { ip_addr: '
+                '\\"127.0.0.1\\", host_name: \\"dn-1\\", xfer_port: 9866, info_port: 9864 }, capacity: Some(5) }, '
+                'DatanodeInfoProto { id: DatanodeIdProto { host_name: \\"dn-2\\", xfer_port: 9867 } }]")'
+            ),
+            "All DataNodes failed: dn-1:9866, dn-2:9867",
+        ),
+        ('DataTransferError("No new datanode found")', "No new datanode found"),
+    ],
+)
+def test_words_of_the_library_of_hdfs_are_no_more_than_people_need(
+    hdfs_folder: ObjectFolder, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(hdfs._client(hdfs_folder.place), "read", fail)
+    with pytest.raises(OSError, match="hdfs://") as caught:
+        hdfs_folder.read("x")
+    assert str(caught.value) == f"hdfs://namenode:8020/a/x: {told}"
+
+
+@pytest.mark.parametrize(
     ("scheme", "module"), [(GS, "google.cloud"), (HDFS, "hdfs_native"), (S3, "s3fs")]
 )
 def test_a_library_that_is_missing_is_named_with_its_extra(
