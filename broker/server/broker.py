@@ -30,6 +30,7 @@ from broker.server.figures.observed import Observed
 from broker.server.figures.registry import make_endpoint
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.links.private_codes import LINK_NONCE, SERVICE_ADDRESS
+from broker.server.mistakes import Mistakes
 from broker.server.node_keeper import NodeKeeper
 from broker.server.node_settings import NodeSettings
 from broker.server.registrar import Registrar
@@ -45,8 +46,6 @@ from broker.store.unit_files import DERIVED, SegmentFiles, UnitFiles
 from broker.tls.keeper import TlsKeeper
 from dledger import (
     ConfigError,
-    CorruptionError,
-    DiskFailedError,
     ListenError,
     LogConfig,
     LogServer,
@@ -130,6 +129,7 @@ class Broker:
             self._log_config(), self.state, accepts_appends=False, clock=self._clock
         )
         self._outputs = Outputs()
+        self._mistakes = Mistakes(keeps=True)
         self._origins: dict[FrameSocket, ClientOrigin] = {}
         self._listener = self._make_listener()
         self._is_leading = self._is_turn = self._has_staged = False
@@ -314,6 +314,7 @@ class Broker:
             tls=self._tls.client,
             guard=self._guard,
             access_rules=self._make_access_keeper(nursery),
+            mistakes=self._mistakes,
         )
         self._controller = BrokerController(
             self.config,
@@ -433,11 +434,12 @@ class Broker:
             origin = self._origins[connection] = ClientOrigin(connection, self._outputs)
         try:
             return self._controller.handle(origin, frames, lambda: time.perf_counter() >= end_s)
-        except (FrameError, CorruptionError, DiskFailedError, OSError):
-            raise  # the client's fault ends its connection, the disk's ends the node
-        except Exception:  # noqa: BLE001  # the root of a connection's work
-            # A mistake of ours must not take the others along.
-            _log.exception("internal error in a request of %s", origin.address)
+        except FrameError:
+            raise  # the client's fault ends its connection
+        except Exception as error:  # the root of a connection's work
+            # A mistake of ours must not take the others along; which request it came up in is not known here.
+            if not self._mistakes.note(error, f"a request of {origin.address}"):
+                raise  # the disk's ends the node
             connection.close("internal error")
             return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import trio
 
@@ -18,6 +18,7 @@ from broker.server.handlers.access_admin import KeepRules
 from broker.server.handlers.assignments import FindRoute
 from broker.server.handlers.disk_room import DiskRoom
 from broker.server.handlers.settings_admin import KeepNodeSettings
+from broker.server.mistakes import Mistakes
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.origin import Outputs
 from dledger import LogServer
@@ -53,6 +54,8 @@ class Environment:
         guard: decides which requests of clients may be carried out; None: all.
         access_rules: keeps the rules that `guard` goes by; None: there are none.
         make_linear: builds the service that confirms reads; it may start tasks in the nursery.
+        mistakes: what becomes of errors that nobody expects. They go up, unless whoever makes the environment wants
+            them kept in.
     """
 
     service_address: Address
@@ -77,3 +80,4 @@ class Environment:
     guard: AccessGuard | None = None
     access_rules: KeepRules | None = None
     make_linear: MakeLinear = LinearReads
+    mistakes: Mistakes = field(default_factory=Mistakes)

@@ -268,6 +268,7 @@ class Services:
             self.commits,
             waiting_max=self._config.limits.requests_max,
             now_ms=self._environment.monotonic_ms,
+            mistakes=self._environment.mistakes,
         )
 
     def _make_points(self, linear: LinearReads) -> ReadPoints:
@@ -296,6 +297,7 @@ class Services:
             judge=lambda wanted: self._pull_rules.judge(wanted),
             tasks_max=config.limits.requests_max,
             now_ms=self._environment.monotonic_ms,
+            mistakes=self._environment.mistakes,
         )
 
     def _make_resets(self) -> ResetRequests:
@@ -717,5 +719,6 @@ class Services:
             now_ms=self._environment.monotonic_ms,
             commit_offset=self.offsets.pulled,
         )
+        pulls.mistakes = self._environment.mistakes
         pulls.moved_to = self.resets.pulled
         return pulls

@@ -91,6 +91,16 @@ def unanswered(kind: RequestKind, reason: str) -> AskNext | Refusal:
     )
 
 
+def mistaken(kind: RequestKind, error: Exception) -> Refusal:
+    """Return the refusal of a request in whose work a mistake of ours came up, at once or after a wait."""
+    text = f"internal error ({type(error).__name__}), which this node has logged"
+    if kind.changes_nothing:
+        return Refusal(ResponseCode.SYSTEM_ERROR, f"{text}; nothing is said of what this asks for")
+    return Refusal(
+        ResponseCode.SYSTEM_ERROR, f"outcome unknown: {text}; it may have been carried out"
+    )
+
+
 def refusal_after(code: ResponseCode, remark: str, *, may_be_done: bool) -> Refusal:
     """Return the refusal for the client: after a try of unknown outcome, nothing is reported as surely not done."""
     if may_be_done and is_definite(code):

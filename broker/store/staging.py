@@ -271,6 +271,14 @@ class Staging:
         self._deletes = {}
         self.staged_count = self.staged_bytes = 0
 
+    def cut(self, count: int) -> None:
+        """Forget what is staged beyond the first `count` messages; no offset was assigned to it."""
+        assert 0 <= count <= self.staged_count, f"{count} of {self.staged_count} messages are kept"
+        messages, self._messages = self._messages[count:], self._messages[:count]
+        self.staged_count = count
+        self.staged_bytes -= sum(map(bytes_max, messages))
+        self._deletes = {place: name for place, name in self._deletes.items() if place < count}
+
     def discard(self) -> None:
         """Forget what is staged and every offset that was assigned ahead: leadership is lost."""
         self.drop()

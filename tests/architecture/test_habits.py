@@ -52,7 +52,7 @@ IGNORED_RULES_ALLOWED: dict[str, int] = {
     "broker": 1,
     "broker/namesrv": 2,
     "broker/processes": 1,
-    "broker/server": 3,
+    "broker/server": 2,
     "broker/testing": 2,
     "dledger": 1,
     "dledger/runtime": 3,

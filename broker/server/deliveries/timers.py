@@ -144,11 +144,12 @@ class TimerDeliveries:
         meant = self._meant(handle)
         # With nothing to take back the log is asked nevertheless: only it knows that a node still leads.
         record = RecallTimer(handle.due_ms, key, [timer.physical_offset for timer in meant])
+        place = self._commits.stage_control(record)
         for timer in meant:
             self._recalling[timer] = self._recalling.get(timer, 0) + 1
         self._router.when_committed(
             request,
-            self._commits.stage_control(record),
+            place,
             partial(self._recalled, request, handle.unique_key),
             ended=lambda _error: self._release(meant),
         )

@@ -202,6 +202,11 @@ class MemberFigures(Collector):
             len(state.marks.divergences),
         )
         yield self._families.counter(
+            "dledger_internal_errors",
+            "mistakes of the broker that were kept to the request in which they came up; its log shows where",
+            self._observed.services.router.mistakes.count,
+        )
+        yield self._families.counter(
             "dledger_sends_forgotten_early",
             "recent sends that were forgotten before their time, so that a repeat of one would be stored",
             state.recent_sends.sealed.forgotten_early,

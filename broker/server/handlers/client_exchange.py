@@ -16,6 +16,7 @@ import trio
 from broker.server.handlers.followers import Followers
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import NOT_CARRIED_OUT, PrivateCode
+from broker.server.mistakes import Mistakes
 from broker.server.requests.origin import ClientOrigin, Outputs, answer
 from broker.service.catalog import Creation
 from broker.service.clients import ClientUnion, ConsumerClient, LocalClients
@@ -94,6 +95,7 @@ class ClientExchange:
         creation_for: Callable[[Iterable[ConsumerClient]], Creation],
         create: Callable[[Creation], Awaitable[None]],
         now_ms: Callable[[], int],
+        mistakes: Mistakes | None = None,
     ) -> None:
         """Set up the exchange of clients between nodes; `run` does it.
 
@@ -109,6 +111,7 @@ class ClientExchange:
         self._push = push
         self._creation_for = creation_for
         self._create = create
+        self._mistakes = mistakes or Mistakes()
         self._now_ms = now_ms
         self._node = str(log.node_id)
         self._links: dict[str, ClientOrigin] = {}
@@ -205,12 +208,16 @@ class ClientExchange:
     async def _finish_sync(
         self, link: ClientOrigin, opaque: int, sync: SyncRequest, creation: Creation
     ) -> None:
+        """Create the groups of clients at another node, as far as there is time, and answer that."""
         try:
             with trio.move_on_after(CREATE_TIMEOUT_S):
                 await self._create(creation)
         except DLedgerError as error:
             _log.info("the groups of clients at %s are not created yet: %s", sync.node, error)
             self._sent_changes.pop(sync.node, None)
+        except Exception as error:
+            if not self._mistakes.note(error, f"the creation of groups for clients at {sync.node}"):
+                raise
         self._answer_sync(link, opaque, sync, is_known=True)
         self._outputs.flush()
 

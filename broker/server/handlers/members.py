@@ -12,6 +12,7 @@ from broker.server.handlers.client_exchange import CREATE_TIMEOUT_S, ClientExcha
 from broker.server.handlers.followers import Followers
 from broker.server.links.link import LeaderLink
 from broker.server.links.private_codes import PrivateCode
+from broker.server.mistakes import Mistakes
 from broker.server.requests.commit_tasks import AwaitCommit
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import ClientOrigin, Outputs
@@ -62,6 +63,7 @@ class Members:
         judge: returns why a subscription cannot be used, or None.
         tasks_max: requests that may wait at a time.
         now_ms: a clock that never goes back.
+        mistakes: what becomes of errors that nobody expects; None: they go up.
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Members:
         judge: Callable[[Subscription], Refusal | None],
         tasks_max: int,
         now_ms: Callable[[], int],
+        mistakes: Mistakes | None = None,
     ) -> None:
+        self._mistakes = mistakes or Mistakes()
         self._log = log
         self._commits = commits
         self._catalog = catalog
@@ -106,6 +110,7 @@ class Members:
             creation_for=self.creation_for,
             create=self.create,
             now_ms=now_ms,
+            mistakes=self._mistakes,
         )
         link.register(
             PrivateCode.ASK_PRODUCER,
@@ -179,6 +184,9 @@ class Members:
             # The next heartbeat tries again; the client is registered in any case.
             at = request.origin.address
             _log.info("the groups of a client at %s are not created yet: %s", at, error)
+        except Exception as error:
+            if not self._mistakes.answer(error, request):
+                raise
         finally:
             self._waiting.leave(request)
         request.answer(ResponseCode.SUCCESS)

@@ -262,12 +262,21 @@ class Offsets:
         if not (self._pending or self._waiting) or not self._log.is_serving:
             return
         self._staged_ms = self._now_ms()
+        waiting, self._waiting = self._waiting, []
+        begun = self._commits.staged_end
+        try:
+            self._stage_all(waiting)
+        except Exception as error:
+            if not self._router.mistakes.answer(error, *(each.request for each in waiting)):
+                raise
+            self._commits.drop_unfinished(begun)
+
+    def _stage_all(self, waiting: list[_Commit]) -> None:
+        """Stage all offsets that are pending; `waiting` are the commits among them that want an answer."""
         places = [
             self._commits.stage_control(CommitOffsets(commits)) for commits in self._pending.take()
         ]
-        waiting, self._waiting = self._waiting, []
         if places:
-            self._asking_count += len(waiting)
             back = [places[-1] - place for place in places]
             self._commits.wait(
                 places[-1],
@@ -275,6 +284,7 @@ class Offsets:
                     partial(self._committed, waiting, back), partial(self._unconfirmed, waiting)
                 ),
             )
+            self._asking_count += len(waiting)
         else:
             for commit in waiting:
                 commit.request.answer(ResponseCode.SUCCESS)
@@ -284,6 +294,16 @@ class Offsets:
     ) -> None:
         """Answer the commits of one batch, whose records stand so far before the last one (`back`)."""
         self._asking_count -= len(waiting)
+        try:
+            self._answer_committed(waiting, back, staged, place)
+        except Exception as error:
+            if not self._router.mistakes.answer(error, *(each.request for each in waiting)):
+                raise
+
+    def _answer_committed(
+        self, waiting: list[_Commit], back: list[int], staged: StagedEntry, place: int
+    ) -> None:
+        """Answer that they are stored, or, where another client holds the lock of a queue, that they are not."""
         locks = self._state.locks
         fenced = {
             row for steps in back for row in locks.fenced_at(staged.physical_offset(place - steps))

@@ -6,7 +6,7 @@ handle, so that it never comes again. RocketMQ says success to a handle that is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -128,12 +128,14 @@ class PopAcks:
             request.answer(ResponseCode.NO_MESSAGE, "the batch names no message")
             return
         places: list[int] = []
-        decided: list[Callable[[object], None]] = []
         for pop in pops:
-            key = (pop.group, pop.topic, pop.queue_id)
-            decided.append(self._changing(key, pop.offsets))
             handles = [(offset, pop.popped_ms) for offset in pop.offsets]
-            places.append(self._commits.stage_control(AckMessages(*key, handles)))
+            record = AckMessages(pop.group, pop.topic, pop.queue_id, handles)
+            places.append(self._commits.stage_control(record))
+        # Not before all of it is staged: nobody would let them go again.
+        decided = [
+            self._changing((pop.group, pop.topic, pop.queue_id), pop.offsets) for pop in pops
+        ]
         back = [places[-1] - place for place in places]
         self._router.when_committed(
             request,
@@ -265,6 +267,6 @@ class PopAcks:
             request.refuse(ResponseCode.NO_MESSAGE, text)
 
 
-def _all_decided(decided: list[Callable[[object], None]], error: object) -> None:
+def _all_decided(decided: Sequence[Callable[[object], None]], error: object) -> None:
     for each in decided:
         each(error)

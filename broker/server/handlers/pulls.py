@@ -21,6 +21,7 @@ from broker.server.handlers.pull_loads import PullLoads
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.pull_turns import PullTurns
 from broker.server.handlers.sent_away import SentAway
+from broker.server.mistakes import Mistakes
 from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
 from broker.server.requests.read_points import NotConfirmed, ReadPoints
@@ -65,11 +66,13 @@ class Pulls:
         turns: those that wait for the next turn of the loop.
         looks: at those that are held, and at their queues.
         moved_to: returns where a client has to go that does not follow its group's reset; None: nowhere.
+        mistakes: what becomes of errors that nobody expects; they go up until somebody says otherwise.
     """
 
     moved_to: Callable[[Origin, PullFields], QueueOffset | None] = staticmethod(
         lambda _origin, _fields: None
     )
+    mistakes = Mistakes()
 
     def __init__(
         self,
@@ -162,12 +165,25 @@ class Pulls:
 
     def _go_on(self, pull: Pull) -> None:
         """Take a pull's remaining steps, the first of which is its confirmation."""
+        self._keep_to(pull, self._take_steps)
+
+    def _take_steps(self, pull: Pull) -> None:
         if pull.is_confirmed or self._confirm(pull):
             self._check_and_read(pull)
 
+    def _keep_to(self, pull: Pull, act: Callable[[Pull], None]) -> None:
+        """Run an act, and keep a mistake in it to its pull, which waits for nothing any more then."""
+        try:
+            act(pull)
+        except Exception as error:
+            if not self.mistakes.answer(error, pull):
+                raise
+            self._held.release(pull)
+            self._end_wait(pull)
+
     def _resume(self, pull: Pull) -> None:
         """Go on with a pull for which the disk was read."""
-        self.turns.resume(pull, self._check_and_read)
+        self.turns.resume(pull, partial(self._keep_to, act=self._check_and_read))
 
     def _check_and_read(self, pull: Pull) -> None:
         """Take the steps after the confirmation; a pull that cannot go on now is put off, or refused if it is late."""
@@ -208,9 +224,13 @@ class Pulls:
         self._end_wait(pull)
         if not pull.is_closed:
             pull.is_confirmed = True
-            self._check_and_read(pull)
+            self._keep_to(pull, self._check_and_read)
 
     def _not_confirmed(self, pull: Pull, why: NotConfirmed) -> None:
+        """See `_do_without`."""
+        self._keep_to(pull, partial(self._do_without, why=why))
+
+    def _do_without(self, pull: Pull, why: NotConfirmed) -> None:
         """Put a pull off that nobody confirms, or send it to the leader when it is late.
 
         Without a leader, one that is back from there is served. A node that does not even know its topic or group, as
@@ -409,25 +429,29 @@ class Pulls:
     def _end_holds(self, now_ms: int) -> None:
         """Answer the pulls whose time is over by then with what is there (F8)."""
         for pull in self._held.take_due(now_ms):
-            if not self._answers.is_sure(pull):
-                self._answers.send_away(pull)
-                continue
-            newer = self._newer_grant(pull)
-            if newer is not None:
-                self._read_anew(pull, newer)
-                continue
-            try:
-                result, outcome = self._answers.read(pull)
-            except _NOT_READ:
-                self._read_anew(pull)
-                continue
-            skipped = pull.next_offset > pull.fields.queue_offset
-            if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
-                # What came meanwhile did not match: let the client go on after it (F7).
-                outcome = PullOutcome(
-                    ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
-                )
-            self._answers.give(pull, result, outcome)
+            self._keep_to(pull, self._end_hold)
+
+    def _end_hold(self, pull: Pull) -> None:
+        """Answer a pull that is held no longer."""
+        if not self._answers.is_sure(pull):
+            self._answers.send_away(pull)
+            return
+        newer = self._newer_grant(pull)
+        if newer is not None:
+            self._read_anew(pull, newer)
+            return
+        try:
+            result, outcome = self._answers.read(pull)
+        except _NOT_READ:
+            self._read_anew(pull)
+            return
+        skipped = pull.next_offset > pull.fields.queue_offset
+        if skipped and outcome.code == ResponseCode.PULL_NOT_FOUND:
+            # What came meanwhile did not match: let the client go on after it (F7).
+            outcome = PullOutcome(
+                ResponseCode.PULL_RETRY_IMMEDIATELY, outcome.next_offset, outcome.max_offset
+            )
+        self._answers.give(pull, result, outcome)
 
     def connection_closed(self, number: int) -> None:
         """Drop the pulls of a connection."""
@@ -436,12 +460,16 @@ class Pulls:
         self._answers.backlog_readers.discard(number)
 
     def _look_again(self, pull: Pull) -> None:
-        """Answer a held pull that finds something now; drop one whose client is gone."""
+        """Look for what a held pull may find now; drop one whose client is gone."""
         if not pull.is_held:
             return  # since what was done for another one
         if pull.is_closed:
             self._held.release(pull)
-            return
+        else:
+            self._keep_to(pull, self._read_held)
+
+    def _read_held(self, pull: Pull) -> None:
+        """Answer a pull that finds something now."""
         try:
             result, outcome = self._answers.read(pull)
         except _NOT_READ:

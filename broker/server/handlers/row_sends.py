@@ -100,11 +100,11 @@ class RowSends:
             request.refuse(ResponseCode.MESSAGE_ILLEGAL, remark)
             return
         self._commits.stage_control(TakeRows(rows.sink_id, rows.batch_id, b"".join(fresh)))
+        self._new_topics.note(plan)
         flight = _Flight(request, rows, plan, wanted, frozenset(fresh))
         assert len(flight.fresh) == len(fresh), f"a row of {rows.sink_id} is new twice in one send"
         self._flying.setdefault(rows.sink_id, []).append(flight)
         self._flying_count += len(fresh)
-        self._new_topics.note(plan)
         self._commits.wait(
             place,
             OnCommit(partial(self._committed, flight), partial(self._failed, flight)),
@@ -135,7 +135,11 @@ class RowSends:
     def _committed(self, flight: _Flight, staged: StagedEntry, place: int) -> None:
         """Answer a send whose rows stand, and decide on those after it."""
         self._landed(flight)
-        self._answer(flight.request, flight.plan, flight.wanted, staged=staged, place=place)
+        try:
+            self._answer(flight.request, flight.plan, flight.wanted, staged=staged, place=place)
+        except Exception as error:
+            if not self._router.mistakes.answer(error, flight.request):
+                raise
         for request in flight.waiting:
             self._router.route(request)
 

@@ -19,6 +19,7 @@ from broker.server.handlers.known_sends import KnownSends
 from broker.server.handlers.new_topics import NewTopics
 from broker.server.handlers.send_answers import SendAnswers
 from broker.server.handlers.send_operations import SendOperation
+from broker.server.mistakes import Mistakes
 from broker.server.requests.calls import Calls
 from broker.server.requests.commits import Commits, RecordRun
 from broker.server.requests.origin import Origin
@@ -126,6 +127,7 @@ class SendLane:
         new_topics: NewTopics,
         is_open: Callable[[], bool],
         single_out: Callable[[Burst, int], SendOperation],
+        mistakes: Mistakes,
         calls_of: Callable[[int], Calls],
     ) -> None:
         """Set up the lane.
@@ -138,6 +140,7 @@ class SendLane:
             new_topics: the topics whose sends are answered later.
             is_open: returns True while sends are taken here.
             single_out: makes a request of its own of the send at a place of a burst.
+            mistakes: what becomes of errors that nobody expects.
             calls_of: returns what counts the answers to a code.
         """
         self._commits = commits
@@ -146,6 +149,7 @@ class SendLane:
         self._new_topics = new_topics
         self._is_open = is_open
         self._make = single_out
+        self._mistakes = mistakes
         self._calls_of = calls_of
         self._header = answers.replies.plain_template(answers.ids.prefix)
 
@@ -241,10 +245,19 @@ class SendLane:
 
     def committed(self, burst: Burst, staged: StagedEntry, place: int) -> None:
         """Answer the sends of a burst, which stand from `place` on, with one joined answer if all is plain."""
-        if burst.singled_out or self._new_topics.names or burst.origin.is_gone:
-            for at, send in enumerate(self.single_out_all(burst), place):
-                send.committed(staged, at)
-            return
+        if not (burst.singled_out or self._new_topics.names or burst.origin.is_gone):
+            try:
+                self._answer(burst, staged, place)
+            except Exception as error:  # the ordinary way finds out which of them it is
+                if not self._mistakes.note(error, f"a joined answer to {burst.origin.address}"):
+                    raise
+            else:
+                return
+        for at, send in enumerate(self.single_out_all(burst), place):
+            send.committed(staged, at)
+
+    def _answer(self, burst: Burst, staged: StagedEntry, place: int) -> None:
+        """Answer plain sends, none of which has been singled out, with one joined answer."""
         self._known.leave_together(burst.keys)
         # A client sends with one code; who mixes them has all of a burst counted as its first.
         calls, arrived_ms = self._calls_of(burst.commands[0].code), burst.deadline_ms - HOLD_MS

@@ -98,6 +98,7 @@ class Sends:
                 new_topics=new_topics,
                 is_open=lambda: router.is_serving and not self.refused_because,
                 single_out=self._single_out,
+                mistakes=router.mistakes,
                 calls_of=lambda code: self._by_code[code].calls,
             )
 
@@ -199,6 +200,14 @@ class Sends:
 
     def committed(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send of which the staged part is committed; the usual case is that this is all of it."""
+        try:
+            self._committed(send, staged, place)
+        except Exception as error:
+            if not self._router.mistakes.answer(error, send):
+                raise
+            self._spoiled(send, staged, place)
+
+    def _committed(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         if self._known is not None:
             self._known.leave(send)
             if send.parts is not None:
@@ -210,6 +219,13 @@ class Sends:
         else:
             self._answer(send, staged, place)
 
+    def _spoiled(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
+        """Let a retry find what stands of a send that was answered without its place."""
+        if self._repeats is not None and not send.is_oneway:
+            self._repeats.not_answered(staged.physical_offsets(place, len(send.plan.messages)))
+            if send.parts is not None:  # it had claimed these
+                self._repeats.not_answered(each.physical_offset for each in send.parts.standing)
+
     def _answer_late(self, send: SendOperation, staged: StagedEntry, place: int) -> None:
         """Answer a send to a new topic; until then its messages stand, and their client has no answer."""
         stored = staged.physical_offsets(place, len(send.plan.messages))
@@ -220,7 +236,12 @@ class Sends:
         def give() -> None:
             if notes is not None:
                 notes.answered(stored)  # unless the client is found to be gone
-            self._answer(send, staged, place)
+            try:
+                self._answer(send, staged, place)
+            except Exception as error:
+                if not self._router.mistakes.answer(error, send):
+                    raise
+                self._spoiled(send, staged, place)
 
         self._new_topics.answer(send, send.plan.topic, give)
 
@@ -281,7 +302,16 @@ class Sends:
 
     def _answer_parts_when_routed(self, send: SendInFlight, known: KnownParts) -> None:
         """Answer with parts that stand: later if the topic is new, like those who sent them first."""
-        give = partial(self._answer_parts, send, known)
+
+        def give() -> None:
+            try:
+                self._answer_parts(send, known)
+            except Exception as error:
+                if not self._router.mistakes.answer(error, send):
+                    raise
+                assert self._known is not None, "parts are known, and nothing is"
+                self._known.failed(send, known)
+
         self._new_topics.answer(send, known.asked.topic, give)
 
     def _answer_parts(self, send: SendInFlight, known: KnownParts) -> None:

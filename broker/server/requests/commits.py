@@ -210,6 +210,11 @@ class Commits:
         return self._flights[0].begun_ms if self._flights else None
 
     @property
+    def staged_end(self) -> int:
+        """The place behind the last record that is staged; see `drop_unfinished`."""
+        return self._taken_count + self.staging.staged_count
+
+    @property
     def is_idle(self) -> bool:
         """True while nothing is staged or in flight."""
         return not self.staging.staged_count and not self._flights
@@ -394,6 +399,29 @@ class Commits:
         for creation in creations:
             self._catalog.withdraw(creation)
         return waiters
+
+    def drop_unfinished(self, begun: int) -> None:
+        """Forget what an act has staged without having waited for it, since it has failed half-way.
+
+        Else a part of what belongs together would stand in the log by itself.
+
+        Args:
+            begun: `staged_end` when the act began, and nothing was flushed since; what others staged before stays.
+        """
+        end = max(begun, self._waiters[-1][2]) if self._waiters else begun
+        if end >= self.staged_end:
+            return
+        _log.error("%d records of an act that failed are not written", self.staged_end - end)
+        self.staging.cut(end - self._taken_count)
+        for creation in self._take_creations_from(end):
+            self._catalog.withdraw(creation)
+
+    def _take_creations_from(self, place: int) -> list[Creation]:
+        """Take what the records from a place on create."""
+        kept = [each for each in self._creations if each[0] < place]
+        taken = [creation for _, creation in self._creations[len(kept) :]]
+        self._creations = kept
+        return taken
 
     def lost(self, error: RefusedError) -> None:
         """Refuse what was only staged, since leadership is lost: it is surely not done."""

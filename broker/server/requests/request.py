@@ -21,7 +21,7 @@ import msgspec
 from broker.refused_codes import REFUSED_CODES
 from broker.server.requests.calls import Calls
 from broker.server.requests.origin import Origin
-from broker.service.conclusions import RequestKind, refusal_after
+from broker.service.conclusions import RequestKind, mistaken, refusal_after
 from dledger_mq.remoting.codes import ResponseCode, unsupported_remark
 from dledger_mq.remoting.frame import Frame
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_response
@@ -189,6 +189,18 @@ class PendingRequest(msgspec.Struct):
     def give_up(self, code: ResponseCode, remark: str) -> None:
         """Answer that nobody can carry it out in time. Questions are answered in a way of their own."""
         self.refuse(code, remark)
+
+    # Mistakes of ours.
+
+    @property
+    def described(self) -> str:
+        """See `Answerable`."""
+        return f"a request of {self.origin.address}, code {self.handler.code}"
+
+    def answer_mistake(self, error: Exception) -> None:
+        """See `Answerable`; a read has changed nothing, of all else the outcome is unknown."""
+        refusal = mistaken(self.kind, error)
+        self.give_up(refusal.code, refusal.remark)
 
 
 @dataclass(frozen=True, slots=True)

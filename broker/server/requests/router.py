@@ -11,6 +11,9 @@ Clients poll routes every 30 s, so after a failover they go on sending to the wr
 election takes about a second. So a node that does not lead passes requests on, and while nobody
 serves, requests wait a little. What follows when one is refused, gets lost or is not confirmed stands in
 service/conclusions.py.
+
+A mistake of ours (an error that nobody expects) is kept to the request in whose work it came up, whether that had
+waited or not: it is answered, and whoever waits with it goes on (broker/server/mistakes.py).
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ from broker.server.links.private_codes import (
     WAITED_FIELD,
     PrivateCode,
 )
+from broker.server.mistakes import Mistakes
 from broker.server.requests.commits import Commits, OnCommit
 from broker.server.requests.disk_waits import DiskWaits
 from broker.server.requests.linear import LinearReads
@@ -65,6 +69,7 @@ class Router:
     Attributes:
         passed_on_ms: when a client's request was passed on last, by the monotonic clock; None: never.
         disk_waits: the requests that wait for the disk.
+        mistakes: what becomes of errors that nobody expects.
     """
 
     def __init__(
@@ -76,6 +81,7 @@ class Router:
         *,
         waiting_max: int,
         now_ms: Callable[[], int],
+        mistakes: Mistakes | None = None,
     ) -> None:
         """Set up the waiting; requests come by `route`.
 
@@ -86,7 +92,9 @@ class Router:
             commits: what was staged and is not committed.
             waiting_max: requests of each kind of wait; more are refused as busy.
             now_ms: a clock that never goes back.
+            mistakes: what becomes of errors that nobody expects; None: they go up.
         """
+        self.mistakes = mistakes or Mistakes()
         self._log = log
         self._link = link
         self._linear = linear
@@ -118,6 +126,30 @@ class Router:
 
     def route(self, request: PendingRequest) -> None:
         """Carry out a request where the leader is."""
+        begun = self._commits.staged_end
+        try:
+            self._route(request)
+        except Exception as error:
+            if not self._keep(error, request, begun):
+                raise
+
+    def _keep(self, error: Exception, request: PendingRequest, begun: int) -> bool:
+        """Keep a mistake to the request in whose act it came up, and drop what that has staged by halves.
+
+        Args:
+            error: that is being handled.
+            request: is answered, unless it was.
+            begun: what is staged from here on is of the act.
+
+        Returns:
+            False if it is not to be kept in, but to go up.
+        """
+        if not self.mistakes.answer(error, request):
+            return False
+        self._commits.drop_unfinished(begun)
+        return True
+
+    def _route(self, request: PendingRequest) -> None:
         if self._log.is_serving:
             if request.handler.is_confirmed:
                 self.when_confirmed(
@@ -139,6 +171,14 @@ class Router:
 
         What else keeps it from answering is dealt with here, too.
         """
+        begun = self._commits.staged_end
+        try:
+            self._attempt(request, act)
+        except Exception as error:
+            if not self._keep(error, request, begun):
+                raise
+
+    def _attempt(self, request: PendingRequest, act: Callable[[], None]) -> None:
         try:
             act()
         except NotInMemoryError as error:
@@ -190,11 +230,20 @@ class Router:
 
         `ended` is called first in any case, with the error if there is one: for services that count what is in flight.
         """
+
+        def answer(staged: StagedEntry, place: int) -> None:
+            begun = self._commits.staged_end
+            try:
+                act(staged, place)
+            except Exception as error:
+                if not self._keep(error, request, begun):
+                    raise
+
         if ended is None:
-            waiter = OnCommit(act, partial(self.unconfirmed, request))
+            waiter = OnCommit(answer, partial(self.unconfirmed, request))
         else:
             waiter = OnCommit(
-                partial(_committed, ended, act), partial(self._not_committed, ended, request)
+                partial(_committed, ended, answer), partial(self._not_committed, ended, request)
             )
         self._commits.wait(place, waiter, request.kept_bytes)
 
@@ -236,10 +285,14 @@ class Router:
     def _again(self, request: PendingRequest, act: Callable[[], None]) -> None:
         """Run `act`; an entry that cannot be read now counts as one that is not confirmed."""
         self._behind_staged.leave(request)
+        begun = self._commits.staged_end
         try:
             act()
         except EntryDamagedError as error:  # nothing was done
             self.unconfirmed(request, error)
+        except Exception as error:
+            if not self._keep(error, request, begun):
+                raise
 
     # Waiting for a leader.
 
@@ -299,7 +352,11 @@ class Router:
         for request in waiting:
             if request.deadline_ms <= now_ms or (has_no_room and request.kind is RequestKind.SEND):
                 self._room.leave(request)
-                self._give_up(request)
+                try:
+                    self._give_up(request)
+                except Exception as error:
+                    if not self.mistakes.answer(error, request):
+                        raise
             else:
                 self._waiting.append(request)
 
@@ -320,7 +377,11 @@ class Router:
 
     def unconfirmed(self, request: PendingRequest, error: DLedgerError) -> None:
         """Conclude what follows for a request: what was staged for it, or what it waited for, is not confirmed."""
-        self._conclude(request, unconfirmed(request.kind, error), str(error))
+        try:
+            self._conclude(request, unconfirmed(request.kind, error), str(error))
+        except Exception as mistake:
+            if not self.mistakes.answer(mistake, request):
+                raise
 
     def _conclude(self, request: PendingRequest, end: AskNext | Refusal, cause: str) -> None:
         """Refuse a request, or park it for the next leader."""
@@ -492,8 +553,18 @@ class _PassedOn:
 
     def answered(self, response: RemotingCommand) -> None:
         """See `LinkWaiter`."""
-        self._router.answered(self._request, response)
+        router, request = self._router, self._request
+        try:
+            router.answered(request, response)
+        except Exception as error:
+            if not router.mistakes.answer(error, request):
+                raise
 
     def broken(self, reason: str) -> None:
         """See `LinkWaiter`."""
-        self._router.broken(self._request, reason)
+        router, request = self._router, self._request
+        try:
+            router.broken(request, reason)
+        except Exception as error:
+            if not router.mistakes.answer(error, request):
+                raise

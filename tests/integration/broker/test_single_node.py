@@ -10,6 +10,8 @@ import trio
 
 from broker.server.config import Limits
 from broker.server.handlers import runtime_info
+from broker.server.handlers.send_bursts import SendLane
+from broker.server.handlers.sends import Sends
 from broker.server.watches.digest_watch import DigestWatch
 from broker.server.watches.rates import RateWindows
 from dledger_mq.message.batch import BatchItem, encode_batch
@@ -549,7 +551,7 @@ async def test_missing_and_wrong_fields_are_named(one: Wire) -> None:
     assert (await one.ask(34, {}, b"{")).code == 1
 
 
-async def test_a_mistake_of_ours_ends_one_connection_only(
+async def test_a_mistake_of_ours_ends_nothing_but_the_request(
     make_cluster: ClusterMaker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     cluster = await make_cluster(1)
@@ -560,13 +562,17 @@ async def test_a_mistake_of_ours_ends_one_connection_only(
 
     monkeypatch.setattr(leader.state.topics, "get", fail)
     async with cluster.wire(leader) as victim:
-        victim.send_request(202, {"topic": "T"})
-        with trio.fail_after(ANSWER_S):
-            while not victim.connection.is_closed:
-                await victim.heard.wait()
-    monkeypatch.undo()
-    async with cluster.wire(leader) as other:
-        assert (await other.send("T")).code == 0
+        answer = await victim.ask(202, {"topic": "T"})
+        assert answer.code == 1
+        assert "internal error (KeyError), which this node has logged" in (answer.remark or "")
+        monkeypatch.undo()
+        monkeypatch.setattr(SendLane, "_answer", fail)
+        monkeypatch.setattr(Sends, "_answer", fail)
+        spoiled = await victim.send("T")  # which stands, and waited for that
+        assert spoiled.code == 1
+        assert "outcome unknown: internal error (KeyError)" in (spoiled.remark or "")
+        monkeypatch.undo()
+        assert (await victim.send("T")).code == 0
     assert any("internal error in a request of" in r.getMessage() for r in caplog.records)
 
 

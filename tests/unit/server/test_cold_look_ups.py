@@ -141,7 +141,7 @@ class Bench:
             cast("Any", self),
             MagicMock(is_open=False),
             cast("Any", Confirmed()),
-            cast("Any", None),
+            cast("Any", SimpleNamespace(staged_end=0)),
             waiting_max=5,
             now_ms=lambda: self.now_ms,
         )

@@ -125,7 +125,7 @@ class Bench:
             self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             self.link,  # type: ignore[arg-type]  # the part of a link that is used here
             cast("LinearReads", SimpleNamespace(read=lambda *how: self.confirming.append(how))),
-            cast("Any", commits),
+            cast("Any", commits or SimpleNamespace(staged_end=0)),
             waiting_max=waiting_max,
             now_ms=lambda: self.now_ms,
         )
@@ -245,7 +245,9 @@ def test_what_waits_for_the_leaders_confirmation_is_bounded(is_confirmed: bool) 
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_what_waits_for_what_is_on_its_way_is_bounded(is_committed: bool) -> None:
     waiters: list[Any] = []
-    bench = Bench(waiting_max=2, commits=SimpleNamespace(wait_for_staged=waiters.append))
+    bench = Bench(
+        waiting_max=2, commits=SimpleNamespace(staged_end=0, wait_for_staged=waiters.append)
+    )
     requests = [bench.request() for _ in range(3)]
     for request in requests:
         bench.router.when_staged_committed(request, partial(bench.served.append, request))
@@ -621,7 +623,9 @@ def test_what_the_way_to_the_leader_has_no_room_for_is_refused(may_be_done: bool
 @pytest.mark.parametrize("error", [None, NotLeaderError("n1", 2)])
 def test_who_keeps_what_is_on_its_way_is_told_first(error: DLedgerError | None) -> None:
     waiters: list[Any] = []
-    commits = SimpleNamespace(wait=lambda _place, one, _kept_bytes: waiters.append(one))
+    commits = SimpleNamespace(
+        staged_end=0, wait=lambda _place, one, _kept_bytes: waiters.append(one)
+    )
     bench = Bench(commits=commits)
     told: list[object] = []
     request = bench.request()
