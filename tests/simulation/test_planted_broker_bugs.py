@@ -16,7 +16,7 @@ from broker.server.handlers.locks import Locks
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.transactions import TransactionEnds
 from broker.server.requests import router
-from broker.server.requests.commits import Commits, OnCommit
+from broker.server.requests.commits import Commits
 from broker.server.requests.linear import LinearReads
 from broker.server.requests.read_points import ReadPoints
 from broker.server.requests.request import PendingRequest
@@ -319,12 +319,26 @@ def test_a_lock_that_is_told_and_not_granted_is_found(monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    flush = Commits.flush
+    when_committed, wait, flush = Router.when_committed, Commits.wait, Commits.flush
+    halves: list[Any] = []
+    is_half = False
+
+    def when_half_committed(
+        self: Router, request: PendingRequest, place: int, act: Any, **more: Any
+    ) -> None:
+        nonlocal is_half
+        told = getattr(getattr(act, "func", None), "__func__", None)
+        is_half = told is TransactionEnds._half_stored
+        when_committed(self, request, place, act, **more)
+        is_half = False
+
+    def wait_and_note(self: Commits, place: int, waiter: Any, *more: Any) -> None:
+        if is_half:
+            halves.append(waiter)
+        wait(self, place, waiter, *more)
 
     def is_of_half(waiter: Any) -> bool:
-        acts = getattr(waiter.committed, "args", ()) if isinstance(waiter, OnCommit) else ()
-        told = [getattr(getattr(act, "func", None), "__func__", None) for act in acts]
-        return TransactionEnds._half_stored in told
+        return any(waiter is half for half in halves)
 
     def flush_and_notify(self: Commits) -> None:
         before = len(self._flights)
@@ -335,8 +349,11 @@ def test_a_half_message_that_is_told_too_early_is_found(monkeypatch: pytest.Monk
             for place, waiter, *_ in early:
                 waiter.committed(flight.staged, place)
 
+    monkeypatch.setattr(Router, "when_committed", when_half_committed)
+    monkeypatch.setattr(Commits, "wait", wait_and_note)
     monkeypatch.setattr(Commits, "flush", flush_and_notify)
     assert "but nothing is stored there" in first_finding(range(1, 20))
+    assert halves
 
 
 @pytest.mark.slow
