@@ -91,7 +91,7 @@ class FrameDecoder:
     """Cuts a byte stream into frames.
 
     Invariants: never holds more than one incomplete frame and one open blob, in no more memory than their bytes
-    need, however small the pieces are, and what a bounded `feed` left over; after an error it is not used again.
+    need, however small the pieces are; after an error it is not used again.
 
     Attributes:
         ended_count: how many blobs have ended, and frames that stood in no open blob.
@@ -151,35 +151,26 @@ class FrameDecoder:
             else self._need
         )
 
-    @property
-    def has_more(self) -> bool:
-        """True while `feed` may have something to return without any further bytes."""
-        return len(self._rest) >= self._need
-
-    def feed(self, data: Buffer, count_max: int | None = None) -> list[Frame]:
+    def feed(self, data: Buffer) -> list[Frame]:
         """Take bytes and return every frame that is now complete, in order.
-
-        Args:
-            data: may be none, where `has_more`.
-            count_max: so many are cut at most, those that are chunks of a blob among them; what is left is kept.
 
         Raises:
             PeerProtocolError: a bound, a checksum or the order of chunks is violated.
         """
         if not self._rest:
-            return self._cut(memoryview(data), count_max)
+            return self._cut(memoryview(data))
         self._rest += data
         if len(self._rest) < self._need:
             return []
         whole, self._rest = self._rest, bytearray()
-        return self._cut(memoryview(whole), count_max)
+        return self._cut(memoryview(whole))
 
-    def _cut(self, view: memoryview, count_max: int | None) -> list[Frame]:
-        """Remove the whole frames from the front of the buffer, and keep the bytes of what is left."""
+    def _cut(self, view: memoryview) -> list[Frame]:
+        """Remove the whole frames from the front of the buffer, and keep the bytes of an unfinished one."""
         frames: list[Frame] = []
-        at, end, count = 0, len(view), 0
+        at, end = 0, len(view)
         self._need = 4
-        while end - at >= 4 and count != count_max:
+        while end - at >= 4:
             (length,) = _LENGTH.unpack_from(view, at)
             if not 8 <= length <= self._frame_bytes_max:
                 raise PeerProtocolError(
@@ -192,11 +183,8 @@ class FrameDecoder:
             if frame is not None:
                 frames.append(frame)
             at += 4 + length
-            count += 1
         if at < end:
-            assert count == count_max or end - at < self._need, (
-                f"{end - at} bytes are kept of a frame of {self._need}"
-            )
+            assert end - at < self._need, f"{end - at} bytes are kept of a frame of {self._need}"
             self._rest = bytearray(view[at:])
         return frames
 

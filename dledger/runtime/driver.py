@@ -413,8 +413,7 @@ class Driver:
             ended()
         if engine.failure is not None:
             raise engine.failure
-        is_unwritten = engine.has_unsaved and not engine.is_persisting
-        if self._can_fold or is_unwritten or self._links.is_behind:
+        if self._can_fold or (engine.has_unsaved and not engine.is_persisting):
             self.wake()
         self._arm(begun_ms)
 

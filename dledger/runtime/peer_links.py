@@ -32,12 +32,6 @@ RECEIVE_BUFFER_BYTES: Final = 1024 * 1024
 READS_PER_PASS_MAX: Final = 4
 """Full buffers taken from one member in a pass; then the others have their turn."""
 
-FRAMES_PER_READ_MAX: Final = 256
-"""Frames of one read that are handled in a pass; where a read has more, the rest waits for the next one.
-
-A member that follows the protocol has some dozens under way. In full buffers fit a hundred thousand, at 10 us each.
-"""
-
 
 class Outgoing:
     """The connection to a member, while there is one."""
@@ -93,21 +87,15 @@ class PeerLinks:
         self._cache = BlobCache()
         self._outgoing: dict[NodeId, Outgoing] = {}
         self._incoming: dict[NodeId, Incoming] = {}
-        self._behind: dict[Incoming, None] = {}
         self._lost: list[NodeId] = []
 
     # Messages.
 
     def receive(self, deliver: Callable[[PeerMessage], None]) -> None:
-        """Read what every member has sent, and hand over each message; finish waiting sends.
-
-        Of a member that sent very many messages only some are handed over; then this `is_behind`.
-        """
-        behind, self._behind = self._behind, {}
+        """Read what every member has sent, and hand over each message; finish waiting sends."""
         for owner, mask in self._ready.take():
             if isinstance(owner, Incoming):
-                # What was read before may have closed it.
-                if owner.sock.fileno() >= 0 and owner not in behind:
+                if owner.sock.fileno() >= 0:  # what was read before may have closed it
                     self._read(owner, deliver)
             elif not isinstance(owner, Outgoing):
                 owner()
@@ -117,14 +105,6 @@ class PeerLinks:
                 self._notice_end(owner)
             else:
                 self._flush_one(owner)
-        for incoming in behind:  # after the others, whose heartbeats and answers do not wait for it
-            if incoming.sock.fileno() >= 0:
-                self._read(incoming, deliver)
-
-    @property
-    def is_behind(self) -> bool:
-        """True while `receive` has messages to hand over that were read already: no socket tells of them."""
-        return bool(self._behind)
 
     def post(self, to: NodeId, message: PeerMessage) -> None:
         """Queue a message; `flush` sends it. To who is no contact it is lost, as on a connection that breaks."""
@@ -144,7 +124,7 @@ class PeerLinks:
         return taken
 
     async def wait_ready(self) -> None:
-        """Wait until a socket has something for `receive` to do; it may have something else to do if it `is_behind`."""
+        """Wait until `receive` has something to do."""
         await self._ready.wait()
 
     @contextmanager
@@ -238,48 +218,35 @@ class PeerLinks:
     def _read(self, incoming: Incoming, deliver: Callable[[PeerMessage], None]) -> None:
         """Deliver what the socket holds, in a bounded number of reads: one busy member must not starve the others."""
         for _ in range(READS_PER_PASS_MAX):
-            count = 0
-            if not incoming.decoder.has_more:
-                try:
-                    count = incoming.sock.recv_into(self._buffer)
-                except BlockingIOError:
-                    return
-                except OSError:
-                    count = 0
-                if count == 0:
-                    self._end_incoming(incoming)
-                    return
-            if not self._hand_over(incoming, count, deliver):
+            try:
+                count = incoming.sock.recv_into(self._buffer)
+            except BlockingIOError:
                 return
-            if incoming.decoder.has_more:
-                self._behind[incoming] = None
+            except OSError:
+                count = 0
+            if count == 0:
+                self._end_incoming(incoming)
+                return
+            try:
+                for frame in incoming.decoder.feed(self._buffer[:count]):
+                    message = decode_message(frame.header, frame.blob)
+                    _check_source(message, incoming.node_id)
+                    deliver(message)
+            except ForkedError as error:
+                self._part_from(incoming, error)
+                return
+            except PeerProtocolError as error:
+                self._outsiders.log_event(
+                    logging.WARNING,
+                    "peer-broke-protocol",
+                    node=self._node_id,
+                    peer=incoming.node_id,
+                    reason=error,
+                )
+                self._end_incoming(incoming)
                 return
             if count < len(self._buffer):
                 return
-
-    def _hand_over(
-        self, incoming: Incoming, count: int, deliver: Callable[[PeerMessage], None]
-    ) -> bool:
-        """Deliver messages of a read of so many bytes, and of what was left before; return whether the member stays."""
-        try:
-            for frame in incoming.decoder.feed(self._buffer[:count], FRAMES_PER_READ_MAX):
-                message = decode_message(frame.header, frame.blob)
-                _check_source(message, incoming.node_id)
-                deliver(message)
-        except ForkedError as error:
-            self._part_from(incoming, error)
-            return False
-        except PeerProtocolError as error:
-            self._outsiders.log_event(
-                logging.WARNING,
-                "peer-broke-protocol",
-                node=self._node_id,
-                peer=incoming.node_id,
-                reason=error,
-            )
-            self._end_incoming(incoming)
-            return False
-        return True
 
     def _part_from(self, incoming: Incoming, error: ForkedError) -> None:
         """Close both connections to a member that leads with another history."""
@@ -339,7 +306,6 @@ class PeerLinks:
 
     def _close_incoming(self, incoming: Incoming) -> None:
         self._ready.forget(incoming.sock)
-        self._behind.pop(incoming, None)
         if self._incoming.get(incoming.node_id) is incoming:
             del self._incoming[incoming.node_id]
         incoming.sock.close()

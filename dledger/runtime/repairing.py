@@ -55,8 +55,7 @@ async def repair_on(links: PeerLinks, repair: StoreRepair, node_id: str) -> None
         if now_s() - line_s >= REPEAT_LINE_S:
             line_s = now_s()
             log_event(logging.ERROR, "repair-waits", node=node_id, state=repair.describe())
-        wait_ms = 0 if links.is_behind else min(repair.next_deadline_ms() - now_ms(), 1000)
-        with trio.move_on_after(max(0, wait_ms) / 1000):
+        with trio.move_on_after(max(0, min(repair.next_deadline_ms() - now_ms(), 1000)) / 1000):
             await links.wait_ready()
 
 

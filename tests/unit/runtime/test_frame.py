@@ -49,40 +49,6 @@ def test_what_is_encoded_is_decoded_in_any_cut(said: list[tuple[bytes, bytes]]) 
     assert decoder.is_between_frames
 
 
-@given(
-    st.lists(st.tuples(st.binary(min_size=1, max_size=9), st.binary(max_size=9)), max_size=30),
-    st.integers(1, 5),
-    st.integers(1, 200),
-)
-def test_what_is_cut_in_turns_is_the_same(
-    said: list[tuple[bytes, bytes]], count_max: int, piece_bytes: int
-) -> None:
-    stream = b"".join(encode_frame(header, blob) for header, blob in said)
-    decoder = new_decoder()
-    found: list[tuple[bytes, bytes]] = []
-    for at in range(0, len(stream), piece_bytes):
-        data = stream[at : at + piece_bytes]
-        while True:
-            frames = decoder.feed(data, count_max)
-            assert len(frames) <= count_max
-            found += plain(frames)
-            if not decoder.has_more:
-                break
-            data = b""
-    assert found == said
-    assert decoder.is_between_frames
-
-
-def test_pieces_of_a_blob_count_as_frames() -> None:
-    """They give nothing to hand over, and take time all the same."""
-    pieces = [encode_frame(b"h", b"1", goes_on=True), *[encode_frame(b"", b"2", goes_on=True)] * 9]
-    decoder = new_decoder()
-    assert decoder.feed(b"".join([*pieces, encode_frame(b"", b"3")]), 10) == []
-    assert decoder.has_more
-    assert plain(decoder.feed(b"", 10)) == [(b"h", b"1" + b"2" * 9 + b"3")]
-    assert not decoder.has_more
-
-
 def test_layout_is_as_documented() -> None:
     frame = encode_frame(b"HD", b"blob")
     assert struct.unpack_from(">I", frame)[0] == len(frame) - 4
