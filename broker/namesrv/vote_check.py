@@ -69,7 +69,7 @@ def _read_plain(data: bytes) -> object:
             raise ValueError(
                 f"at byte {at} stands {step.name}, which is no part of numbers and names"
             )
-    return pysyncobj.pickle.loads(data)  # nothing in it runs or grows
+    return pysyncobj.pickle.loads(data)  # of these steps alone: nothing runs, and nothing grows
 
 
 def _values_problem(kept: object, journal_term: int) -> str | None:

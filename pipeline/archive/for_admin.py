@@ -17,7 +17,6 @@ from broker.admin.archives import (
 from broker.admin.message_search import FoundMessage
 from broker.story.tell import MessageStory
 from dledger.errors import UsageError
-from pipeline.archive.manifests import load_manifests
 from pipeline.archive.records import record_of
 from pipeline.archive.search import find_archived
 from pipeline.archive.story import Looked, archived_story
@@ -32,10 +31,7 @@ def find(archive: str, search: ArchiveSearch) -> Iterator[FoundMessage]:
         ArchiveUnreadableError: it cannot be read.
     """
     with _in_words_of_the_admin():
-        manifests = load_manifests(archive)
-        if not manifests:
-            raise PipelineUsageError(f"{archive} is no archive: no manifest is in it")
-        for row in find_archived(archive, search, manifests):
+        for row in find_archived(archive, search):
             yield FoundMessage(str(row["brokerName"] or ""), record_of(str(row["topic"]), row))
 
 

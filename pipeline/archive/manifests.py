@@ -48,7 +48,7 @@ from dledger.raft.ids import Index, Position
 from dledger.storage.posix import PosixDisk
 from dledger.storage.whole_file import replace_whole
 from dledger_mq.message.numbers import QueueOffset
-from pipeline.errors import InconclusiveError, PipelineError
+from pipeline.errors import InconclusiveError, PipelineError, PipelineUsageError
 from pipeline.folders import Folder, Where, open_folder
 from pipeline.object_store import ObjectFolder
 from pipeline.scan.plan import CommittedBound, plan_scan
@@ -174,6 +174,18 @@ def load_manifests(archive: Where) -> list[Manifest]:
         if found and manifest.first_chain_crc != found[-1].last_chain_crc:
             raise ArchiveError(f"{path}: it goes on another log than the one before")
         found.append(manifest)
+    return found
+
+
+def manifests_there(archive: Where) -> list[Manifest]:
+    """Load all manifests of an archive that has to be there, as `load_manifests` does.
+
+    Raises:
+        PipelineUsageError: there is none.
+    """
+    found = load_manifests(archive)
+    if not found:
+        raise PipelineUsageError(f"{archive} is no archive: no manifest is in it")
     return found
 
 

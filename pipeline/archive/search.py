@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from broker.admin.archive_search import ArchiveSearch
 from dledger_mq.message.ids import parse_offset_msg_id
-from pipeline.archive.manifests import Manifest, load_manifests
+from pipeline.archive.manifests import Manifest, manifests_there
 from pipeline.archive.parts import ARCHIVE_COLUMNS
 from pipeline.archive.runs import RowGroup, Within, runs
 from pipeline.folders import Where
@@ -38,9 +38,10 @@ def find_archived(
         manifests: all of the archive, if they are known.
 
     Raises:
+        PipelineUsageError: there is no archive.
         ArchiveError: a manifest is damaged, a listed file is missing, has another size, or cannot be read.
     """
-    known = load_manifests(archive) if manifests is None else manifests
+    known = manifests_there(archive) if manifests is None else manifests
     for run in runs(archive, known, _within(wanted)):
         found = [rows for group in run if len(rows := _found(group, wanted))]
         if found:

@@ -32,11 +32,10 @@ from dledger_mq.message.errors import MessageIdError
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.properties import ORIGIN_MESSAGE_ID, REAL_TOPIC
 from dledger_mq.message.record import StoredMessage
-from pipeline.archive.manifests import Manifest, load_manifests
+from pipeline.archive.manifests import Manifest, manifests_there
 from pipeline.archive.records import WITH_BODY, WITHOUT_BODY, record_of
 from pipeline.archive.runs import BytesRead, RowGroup, Within, runs
 from pipeline.archive.search import find_archived, in_json
-from pipeline.errors import PipelineUsageError
 from pipeline.folders import Where
 
 UNKNOWN: Final = "whether it can be consumed is not known: an archive holds the log's records, not what a group shows"
@@ -106,9 +105,7 @@ def archived_story(
         ArchiveError: it is damaged.
         StoryError: a control record is of a newer version.
     """
-    archive = _Opened(place, load_manifests(place))
-    if not archive.manifests:
-        raise PipelineUsageError(f"{place} is no archive: no manifest is in it")
+    archive = _Opened(place, manifests_there(place))
     found = _copies(archive, message_id, looked, looking)
     story = MessageStory(found, is_cut=found.is_cut, unknown=UNKNOWN)
     if found.copies:

@@ -54,17 +54,12 @@ def run(context: JobContext) -> int:
     if options.limit < 1:
         raise PipelineUsageError(f"--limit {options.limit} must be above 0")
     try:
-        from pipeline.archive.manifests import load_manifests
         from pipeline.archive.search import find_archived
     except ImportError as error:
         raise InconclusiveError(
             f"an archive is read with pyarrow, which is not installed (extra `spark`): {error}"
         ) from error
-    wanted = _wanted(options)
-    manifests = load_manifests(options.archive)
-    if not manifests:
-        raise InconclusiveError(f"{options.archive} is no archive: no manifest is in it")
-    rows = list(islice(find_archived(options.archive, wanted, manifests), options.limit + 1))
+    rows = list(islice(find_archived(options.archive, _wanted(options)), options.limit + 1))
     found, is_cut = rows[: options.limit], len(rows) > options.limit
     result = {"messages": list(map(_json, found)), "more": is_cut}
     context.report(result, lambda: Group(*map(_text, found), _end(len(found), is_cut=is_cut)))
