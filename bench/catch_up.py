@@ -29,6 +29,9 @@ from jepsen.processes import Group, Process, poll
 TOPIC: Final = "CatchUp"
 PATIENCE_S: Final = 3600.0
 START_PATIENCE_S: Final = 60.0
+LOOK_S: Final = 0.2
+"""Between two looks whether a member is level: what a leader does to answer, sends beside it feel."""
+
 RATIO_GOAL: Final = 1.5
 
 
@@ -89,7 +92,7 @@ def measure(
             hot.take()  # a process that starts takes a core for itself
             began_s = time.monotonic()
             first, last = applied_index(empty), applied_index(leader)
-            if not poll(partial(is_level, empty, leader), PATIENCE_S):
+            if not poll(partial(is_level, empty, leader), PATIENCE_S, LOOK_S):
                 raise TimeoutError(f"{empty.name} has not caught up after {PATIENCE_S:g} s")
             took_s = time.monotonic() - began_s
             with_it = hot.take()

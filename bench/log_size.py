@@ -1,11 +1,13 @@
 """What does the size of a log cost: opening it, memory, snapshots, old messages beside new ones, an empty member?
 
-    python -m bench.log_size [--gib 1 5 10 20] [--readers 10] [--seconds 15] [--per-second 50] [--json]
+    python -m bench.log_size [--gib 1 5 10 20] [--readers 10] [--seconds 15] [--per-second 50 200] [--json]
 
 One group of three, one of whose followers loses its store at the beginning; its log grows from size to size, in batches
 of messages of 1 KiB. At each size the other follower is ended with SIGKILL and opened again, and ten readers go through
-the older half while a producer sends at a steady rate. At the last one the empty member starts and takes the log. The
-disk has to have room for three times the last size. Each figure is of this one run, on this machine.
+the older half while a producer sends, at each of some steady rates in turn. At the last size the empty member starts
+and takes the log, beside sends at the first rate. What these feel is said for stretches as long as the one without it:
+a device has its moments, and the p99 of ten minutes meets more of them than that of fifteen seconds. The disk has to
+have room for three times the last size. Each figure is of this one run, on this machine.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from math import ceil
 from pathlib import Path
+from statistics import median
 from typing import Final
 
 from rich.console import Console
 from rich.table import Table
 
-from bench.catch_up import applied_index, is_level, runtime_table
+from bench.catch_up import LOOK_S, applied_index, is_level, runtime_table
 from bench.cold_readers import ColdReading, felt_with_readers
 from bench.filling import fill, mib_of
 from bench.hot_sends import Felt, HotSends
@@ -49,6 +52,23 @@ FILL_MIB_PER_S: Final = 40
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReadingFigures:
+    """What sends at one rate felt.
+
+    Attributes:
+        per_s: the rate.
+        without: the sends alone.
+        beside_readers: the sends beside readers of old messages.
+        read_mib_per_s: what the readers got.
+    """
+
+    per_s: float
+    without: Felt
+    beside_readers: Felt
+    read_mib_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SizeFigures:
     """The costs of a log of one size.
 
@@ -58,9 +78,7 @@ class SizeFigures:
         opened_own_mib: the memory of that follower then, without pages of files.
         leader_own_mib: that of the leader, at the end.
         snapshot: what the leader's log says of its last snapshot; empty before there is one.
-        without: the sends alone.
-        beside_readers: the sends beside readers of old messages.
-        read_mib_per_s: what the readers got.
+        beside: what sends felt, for each rate.
     """
 
     log_mib: float
@@ -69,28 +87,31 @@ class SizeFigures:
     opened_own_mib: float
     leader_own_mib: float
     snapshot: dict[str, float]
-    without: Felt
-    beside_readers: Felt
-    read_mib_per_s: float
+    beside: list[ReadingFigures]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CatchUpFigures:
-    """The time of an empty member for the last size, and what sends felt."""
+    """The time of an empty member for the last size, and what sends felt, in stretches of one length.
+
+    Attributes:
+        without: one stretch before, and one after.
+        beside_it: all in order; what is left at the end is none.
+    """
 
     seconds: float
     mib_per_s: float
-    without: Felt
-    beside_it: Felt
+    without: list[Felt]
+    beside_it: list[Felt]
 
 
 @dataclass(frozen=True, slots=True)
 class SizeLoad:
-    """The load at each size: readers of old messages, and the sends beside them."""
+    """The load at each size: readers of old messages, and the sends beside them, at these rates in turn."""
 
     readers: int
     seconds: float
-    per_s: float
+    rates_per_s: tuple[float, ...]
 
 
 class GrowingGroup:
@@ -149,18 +170,23 @@ class GrowingGroup:
                 return True
         return False
 
-    def read_old(self, load: SizeLoad) -> tuple[Felt, Felt, float]:
-        """Return what sends felt without readers and beside them, and the MiB a second that these got."""
-        with self.sends(load) as (hot, without):
+    def read_old(self, load: SizeLoad, per_s: float) -> ReadingFigures:
+        """Return what sends at one rate felt without readers and beside them."""
+        with self._sends(load, per_s) as (hot, without):
             address = ("127.0.0.1", self.leader.port)
             per_queue = self._messages // QUEUE_COUNT
             reading = ColdReading(address, TOPIC, load.readers, per_queue, load.seconds)
             read_bytes, beside = felt_with_readers(hot, reading)
-        return without, beside, read_bytes / (1 << 20) / load.seconds
+        return ReadingFigures(
+            per_s=per_s,
+            without=without,
+            beside_readers=beside,
+            read_mib_per_s=read_bytes / (1 << 20) / load.seconds,
+        )
 
-    def sends(self, load: SizeLoad) -> AbstractContextManager[tuple[HotSends, Felt]]:
+    def _sends(self, load: SizeLoad, per_s: float) -> AbstractContextManager[tuple[HotSends, Felt]]:
         """Send beside something; see `sends_beside`."""
-        return sends_beside(self._group, self.leader, TOPIC, per_s=load.per_s, seconds=load.seconds)
+        return sends_beside(self._group, self.leader, TOPIC, per_s=per_s, seconds=load.seconds)
 
     def catch_up(self, load: SizeLoad) -> CatchUpFigures:
         """Start the empty member, and wait until it is level.
@@ -168,19 +194,33 @@ class GrowingGroup:
         Raises:
             TimeoutError: it does not get there.
         """
-        with self.sends(load) as (hot, without):
+        with self._sends(load, load.rates_per_s[0]) as (hot, before):
             self.empty.start()
             if not poll(lambda: applied_index(self.empty) > 0, OPEN_PATIENCE_S):
                 raise TimeoutError(f"{self.empty.name} takes nothing: {self.empty.log_tail(3)}")
             hot.take()  # a process that starts takes a core for itself
             began_s = time.monotonic()
-            if not poll(partial(is_level, self.empty, self.leader), CATCH_UP_PATIENCE_S):
-                raise TimeoutError(f"{self.empty.name} has not caught up")
+            beside = self._felt_until_level(hot, load.seconds)
             took_s = time.monotonic() - began_s
-            beside = hot.take()
+            hot.take()  # a stretch that is shorter
+            time.sleep(load.seconds)
+            after = hot.take()
         return CatchUpFigures(
-            seconds=took_s, mib_per_s=self.log_mib / took_s, without=without, beside_it=beside
+            seconds=took_s,
+            mib_per_s=self.log_mib / took_s,
+            without=[before, after],
+            beside_it=beside,
         )
+
+    def _felt_until_level(self, hot: HotSends, stretch_s: float) -> list[Felt]:
+        """Return what sends feel in each stretch that ends before the empty member is level."""
+        stretches: list[Felt] = []
+        end_s = time.monotonic() + CATCH_UP_PATIENCE_S
+        while not poll(partial(is_level, self.empty, self.leader), stretch_s, LOOK_S):
+            if time.monotonic() > end_s:
+                raise TimeoutError(f"{self.empty.name} has not caught up")
+            stretches.append(hot.take())
+        return stretches
 
 
 def leader_told_by(node: Process) -> str:
@@ -218,8 +258,8 @@ def measure(
             rate = growing.grow(size_mib)
             stages.stage("opening", 10)
             opened_s, opened_mib = growing.reopen()
-            stages.stage("readers of old messages", 2 * load.seconds)
-            without, beside, read = growing.read_old(load)
+            stages.stage("readers of old messages", 2 * load.seconds * len(load.rates_per_s))
+            beside = [growing.read_old(load, per_s) for per_s in load.rates_per_s]
             row = SizeFigures(
                 log_mib=growing.log_mib,
                 filled_mib_per_s=rate,
@@ -227,9 +267,7 @@ def measure(
                 opened_own_mib=opened_mib,
                 leader_own_mib=_own_mib(growing.leader),
                 snapshot=last_snapshot(growing.leader),
-                without=without,
-                beside_readers=beside,
-                read_mib_per_s=read,
+                beside=beside,
             )
             rows.append(row)
             stages.line(json.dumps(asdict(row)))
@@ -262,9 +300,15 @@ def folder_with_room(gib: float) -> Iterator[Path]:
 def size_table(rows: list[SizeFigures]) -> Table:
     """Return a table with a row for each size."""
     table = Table(title="what the size of a log costs")
-    for column in ("GiB", "filled MiB/s", "opened s", "with MiB", "leader MiB", "snapshot MB"):
-        table.add_column(column, justify="right")
-    for column in ("pause ms", "p50 ms", "p99 ms", "beside readers", "ratio", "they got MiB/s"):
+    for column in (
+        "GiB",
+        "filled MiB/s",
+        "opened s",
+        "with MiB",
+        "leader MiB",
+        "snapshot MB",
+        "pause ms",
+    ):
         table.add_column(column, justify="right")
     for row in rows:
         table.add_row(
@@ -275,13 +319,50 @@ def size_table(rows: list[SizeFigures]) -> Table:
             f"{row.leader_own_mib:.0f}",
             f"{row.snapshot.get('bytes', 0) / 1e6:.1f}",
             f"{row.snapshot.get('pause_ms', 0):.0f}",
-            f"{row.without.p50_us / 1e3:.1f}",
-            f"{row.without.p99_us / 1e3:.1f}",
-            f"{row.beside_readers.p99_us / 1e3:.1f}",
-            f"{row.beside_readers.p99_us / row.without.p99_us:.1f}",
-            f"{row.read_mib_per_s:.0f}",
         )
     return table
+
+
+def reading_table(rows: list[SizeFigures]) -> Table:
+    """Return a table with a row for each size and rate of sends."""
+    table = Table(title="sends beside readers of old messages")
+    for column in (
+        "GiB",
+        "sends/s",
+        "p50 ms",
+        "p99 ms",
+        "beside: p50",
+        "p99",
+        "ratio",
+        "they got MiB/s",
+    ):
+        table.add_column(column, justify="right")
+    for row in rows:
+        for felt in row.beside:
+            table.add_row(
+                f"{row.log_mib / MIB_PER_GIB:.1f}",
+                f"{felt.per_s:g}",
+                f"{felt.without.p50_us / 1e3:.1f}",
+                f"{felt.without.p99_us / 1e3:.1f}",
+                f"{felt.beside_readers.p50_us / 1e3:.1f}",
+                f"{felt.beside_readers.p99_us / 1e3:.1f}",
+                f"{felt.beside_readers.p99_us / felt.without.p99_us:.1f}",
+                f"{felt.read_mib_per_s:.0f}",
+            )
+    return table
+
+
+def catch_up_text(figures: CatchUpFigures) -> str:
+    """Return what an empty member took, and the p99 of sends in each stretch: median and greatest."""
+    without, beside = (
+        sorted(each.p99_us / 1e3 for each in stretches)
+        for stretches in (figures.without, figures.beside_it)
+    )
+    text = f"an empty member: {figures.seconds:.0f} s, {figures.mib_per_s:.0f} MiB/s; sends: p99 "
+    text += " and ".join(f"{each:.1f}" for each in without) + " ms without"
+    if beside:
+        text += f", {median(beside):.1f} ms beside it (median of {len(beside)} stretches, greatest {beside[-1]:.1f})"
+    return text
 
 
 def main() -> int:
@@ -293,14 +374,20 @@ def main() -> int:
     parser.add_argument("--readers", type=int, default=10, help="of old messages (default 10)")
     parser.add_argument("--seconds", type=float, default=15, help="of each part (default 15)")
     parser.add_argument(
-        "--per-second", type=float, default=50, help="sends of the producer (default 50)"
+        "--per-second",
+        type=float,
+        nargs="+",
+        default=[50, 200],
+        help="sends of the producer, one rate after the other (default 50 200)",
     )
     parser.add_argument("--json", action="store_true", help="print the figures as one JSON object")
     options = parser.parse_args()
     console = Console(stderr=options.json)
-    load = SizeLoad(options.readers, options.seconds, options.per_second)
+    load = SizeLoad(options.readers, options.seconds, tuple(options.per_second))
     sizes_mib = sorted(round(gib * MIB_PER_GIB) for gib in options.gib)
-    total_s = 2 * sizes_mib[-1] / FILL_MIB_PER_S + len(sizes_mib) * (10 + 2 * load.seconds)
+    total_s = 2 * sizes_mib[-1] / FILL_MIB_PER_S + len(sizes_mib) * (
+        10 + 2 * load.seconds * len(load.rates_per_s)
+    )
     try:
         with (
             folder_with_room(3 * sizes_mib[-1] / MIB_PER_GIB + SPARE_GIB) as folder,
@@ -315,10 +402,8 @@ def main() -> int:
         sys.stdout.write(json.dumps(outcome) + "\n")
         return 0
     console.print(size_table(rows))
-    console.print(
-        f"an empty member: {caught_up.seconds:.0f} s, {caught_up.mib_per_s:.0f} MiB/s; sends: p99 "
-        f"{caught_up.without.p99_us / 1e3:.1f} ms without, {caught_up.beside_it.p99_us / 1e3:.1f} ms beside it"
-    )
+    console.print(reading_table(rows))
+    console.print(catch_up_text(caught_up), markup=False)
     return 0
 
 

@@ -79,19 +79,29 @@ def test_a_log_that_grows_is_opened_read_and_caught_up_with(tmp_path: Path) -> N
         return log_size.measure(
             tmp_path / f"{seconds}",
             [24, 48],
-            log_size.SizeLoad(readers=3, seconds=seconds, per_s=50),
+            log_size.SizeLoad(readers=3, seconds=seconds, rates_per_s=(50, 100)),
             told,
             settings=SMALL_SEGMENTS + "snapshotLogBytes=16777216\n",
         )
 
-    rows, caught_up = in_the_end(measure, lambda found: all(row.without.count for row in found[0]))
+    rows, caught_up = in_the_end(
+        measure, lambda found: all(row.beside[-1].without.count for row in found[0])
+    )
     assert [row.log_mib >= wanted for row, wanted in zip(rows, (24, 48), strict=True)] == [True] * 2
     assert len(told.lines) == len(rows)
     for row in rows:
-        assert min(row.opened_s, row.opened_own_mib, row.read_mib_per_s) > 0
-        assert 0 < row.without.p50_us <= row.without.p99_us
+        assert min(row.opened_s, row.opened_own_mib) > 0
+        assert [felt.per_s for felt in row.beside] == [50, 100]
+        for felt in row.beside:
+            assert felt.read_mib_per_s > 0
+            assert 0 < felt.without.p50_us <= felt.without.p99_us
+            assert felt.beside_readers.count > 0
     assert rows[-1].snapshot["bytes"] > 0
     assert caught_up.seconds > 0
+    assert all(felt.count for felt in caught_up.without)
+    assert len(caught_up.without) == 2
+    assert all(column.header for column in log_size.reading_table(rows).columns)
+    assert f"{caught_up.seconds:.0f} s" in log_size.catch_up_text(caught_up)
 
 
 def test_a_log_that_does_not_fit_the_disk_is_not_begun() -> None:
