@@ -39,6 +39,9 @@ CLIENT_ID_CHARS_MAX: Final = 255
 BEAT_PAUSE_S: Final = 0.05
 """In which changes come together that brokers are told of."""
 
+FIRST_COMMAND_S: Final = 5.0
+"""That a stranger has to tell what it opened a stream for."""
+
 _log = logging.getLogger(__name__)
 
 Context = Any
@@ -203,6 +206,9 @@ class Service:
             sender = self._sender("Telemetry", context)
             client_id = client_id_of(sender, context)
         except CallRefusedError as error:
+            # A stream that ends while its client writes gives that an error of gRPC's own, in place of the reason.
+            with anyio.move_on_after(FIRST_COMMAND_S):
+                await anext(commands, None)
             await context.write(TelemetryCommand(status=status(error.code, str(error))))
             return
         is_forgotten = is_open = False

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import anyio
 import pytest
 
 pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
 import grpc
 
-from broker.proxy import clients
+from broker.proxy import clients, service
+from broker.proxy.clients import ProxyClients
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.protocol import SERVICE, message_class
 from broker.proxy.protocol.numbers import Code
+from broker.proxy.refusals import CallRefusedError
 from broker.proxy.server import ProxyConfig, open_proxy
+from broker.proxy.service import Service
 from dledger_mq.remoting.codes import RequestCode
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import until
@@ -127,6 +133,49 @@ async def test_what_is_no_message_ends_its_call_only(
         large = {"topic": TOPIC, "endpoints": {"addresses": [{"host": "h" * 3000}]}}
         assert (await caller.call("QueryRoute", **large)).status.code == Code.BAD_REQUEST
         assert (await caller.call("Heartbeat")).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
+
+
+class RefusedStream:
+    """The context of a stream whose caller is nobody, what it sends, and its accounts; tells the order of both ways."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+
+    def sender(self, *_args: object) -> Any:
+        raise CallRefusedError(Code.UNAUTHORIZED, "who is that?")
+
+    def invocation_metadata(self) -> tuple[Any, ...]:
+        return ()
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, command: Any) -> None:
+        self.order.append(Code(command.status.code).name)
+
+    async def commands(self, *, is_silent: bool) -> AsyncIterator[Any]:
+        if is_silent:
+            await anyio.sleep_forever()
+        self.order.append("command")
+        yield message_class("TelemetryCommand")()
+
+    async def refuse(self, *, is_silent: bool) -> list[str]:
+        """Serve a stream, and return what went over it."""
+        loop = SimpleNamespace(now=time.monotonic)
+        nobody: Any = SimpleNamespace(
+            loop=loop, nursery=None, routes=None, handle=lambda *_handler: None
+        )
+        accounts: Any = self
+        served = Service(nobody, ProxyClients(loop.now), accounts)
+        await served.Telemetry(self.commands(is_silent=is_silent), self)
+        return self.order
+
+
+async def test_a_stranger_is_told_why_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stream that ends while its client writes gives that an error of gRPC's own, in place of the reason."""
+    assert await RefusedStream().refuse(is_silent=False) == ["command", "UNAUTHORIZED"]
+    monkeypatch.setattr(service, "FIRST_COMMAND_S", 0.0)
+    assert await RefusedStream().refuse(is_silent=True) == ["UNAUTHORIZED"]
 
 
 async def test_accounts_are_let_in_with_their_rights(group: FakeGroup, tmp_path: Path) -> None:
