@@ -53,7 +53,7 @@ FILL_MIB_PER_S: Final = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingFigures:
-    """What sends at one rate felt.
+    """The times of sends at one rate, alone and beside readers.
 
     Attributes:
         per_s: the rate.
