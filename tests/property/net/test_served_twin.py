@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from re import sub
 from typing import Final, cast
 
 import pytest
@@ -95,7 +96,8 @@ class Server(ABC):
     def closed(self, connection: FrameSocket) -> None:
         number = self.numbers[connection]
         assert number not in self.ended, f"{number} ended twice"
-        self.ended[number] = connection.close_reason
+        # How many of the bytes a socket took, and how many wait, is the system's affair.
+        self.ended[number] = sub(r"\d+", "N", connection.close_reason)
 
     def seen(self) -> dict[int, bool]:
         return {number: connection.has_ended for connection, number in self.numbers.items()}
@@ -144,9 +146,8 @@ class Client:
     """A client's end."""
 
     def __init__(self, server: Server, stream: bytes) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as listening:
-            self.sock = socket.create_connection(listening.getsockname())
-            far, _ = listening.accept()
+        # A pair of sockets has what was sent at once: what goes over loopback TCP may come after a moment.
+        self.sock, far = socket.socketpair()
         self.sock.setblocking(False)
         server.connect(far)
         self._stream = stream
