@@ -299,17 +299,10 @@ def folder_with_room(gib: float) -> Iterator[Path]:
 
 def size_table(rows: list[SizeFigures]) -> Table:
     """Return a table with a row for each size."""
-    table = Table(title="what the size of a log costs")
-    for column in (
-        "GiB",
-        "filled MiB/s",
-        "opened s",
-        "with MiB",
-        "leader MiB",
-        "snapshot MB",
-        "pause ms",
-    ):
-        table.add_column(column, justify="right")
+    table = _table(
+        "what the size of a log costs",
+        *("GiB", "filled MiB/s", "opened s", "with MiB", "leader MiB", "snapshot MB", "pause ms"),
+    )
     for row in rows:
         table.add_row(
             f"{row.log_mib / MIB_PER_GIB:.1f}",
@@ -325,18 +318,10 @@ def size_table(rows: list[SizeFigures]) -> Table:
 
 def reading_table(rows: list[SizeFigures]) -> Table:
     """Return a table with a row for each size and rate of sends."""
-    table = Table(title="sends beside readers of old messages")
-    for column in (
-        "GiB",
-        "sends/s",
-        "p50 ms",
-        "p99 ms",
-        "beside: p50",
-        "p99",
-        "ratio",
-        "they got MiB/s",
-    ):
-        table.add_column(column, justify="right")
+    table = _table(
+        "sends beside readers of old messages",
+        *("GiB", "sends/s", "p50 ms", "p99 ms", "beside: p50", "p99", "ratio", "they got MiB/s"),
+    )
     for row in rows:
         for felt in row.beside:
             table.add_row(
@@ -349,6 +334,13 @@ def reading_table(rows: list[SizeFigures]) -> Table:
                 f"{felt.beside_readers.p99_us / felt.without.p99_us:.1f}",
                 f"{felt.read_mib_per_s:.0f}",
             )
+    return table
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title)
+    for column in columns:
+        table.add_column(column, justify="right")
     return table
 
 

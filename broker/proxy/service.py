@@ -42,6 +42,9 @@ BEAT_PAUSE_S: Final = 0.05
 FIRST_COMMAND_S: Final = 5.0
 """That a stranger has to tell what it opened a stream for."""
 
+STRANGERS_MAX: Final = 100
+"""Streams of theirs that are waited for at a time; they must not take up all calls that there may be."""
+
 _log = logging.getLogger(__name__)
 
 Context = Any
@@ -91,6 +94,7 @@ class Service:
         clients.on_change = self._changed
         session.handle(RequestCode.CHECK_TRANSACTION_STATE, Checking(clients).on_check)
         self._is_changed = self._is_beating = False
+        self._strangers = 0
 
     async def run(self) -> None:
         """Look after clients and what is kept for them, for ever."""
@@ -206,9 +210,7 @@ class Service:
             sender = self._sender("Telemetry", context)
             client_id = client_id_of(sender, context)
         except CallRefusedError as error:
-            # A stream that ends while its client writes gives that an error of gRPC's own, in place of the reason.
-            with anyio.move_on_after(FIRST_COMMAND_S):
-                await anext(commands, None)
+            await self._drop_first(commands)
             await context.write(TelemetryCommand(status=status(error.code, str(error))))
             return
         is_forgotten = is_open = False
@@ -241,6 +243,20 @@ class Service:
         if is_forgotten:
             text = f"client {client_id} was not heard of, or may not be here, and is forgotten"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+    async def _drop_first(self, commands: AsyncIterator[Any]) -> None:
+        """Receive and drop one command of a client that is refused.
+
+        A stream that ends while its client writes gives that an error of gRPC's own, in place of the reason.
+        """
+        if self._strangers >= STRANGERS_MAX:
+            return
+        self._strangers += 1
+        try:
+            with anyio.move_on_after(FIRST_COMMAND_S):
+                await anext(commands, None)
+        finally:
+            self._strangers -= 1
 
     async def _registered(self, client_id: str, sender: CallSender, settings: Any) -> Any:
         """Register a client with its settings; return the command that tells it ours.

@@ -174,8 +174,25 @@ class RefusedStream:
 async def test_a_stranger_is_told_why_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """A stream that ends while its client writes gives that an error of gRPC's own, in place of the reason."""
     assert await RefusedStream().refuse(is_silent=False) == ["command", "UNAUTHORIZED"]
+    monkeypatch.setattr(service, "STRANGERS_MAX", 0)
+    assert await RefusedStream().refuse(is_silent=False) == ["UNAUTHORIZED"], "too many"
+    monkeypatch.undo()
     monkeypatch.setattr(service, "FIRST_COMMAND_S", 0.0)
     assert await RefusedStream().refuse(is_silent=True) == ["UNAUTHORIZED"]
+
+
+async def test_a_stranger_that_writes_nothing_keeps_no_stream_open(
+    group: FakeGroup, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rules = tmp_path / "plain_acl.yml"
+    rules.write_text(RULES)
+    rules.chmod(0o600)
+    monkeypatch.setattr(service, "FIRST_COMMAND_S", 0.05)
+    async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,), acl_file=rules)) as port:
+        caller = Caller(port)
+        stream = caller.method("Telemetry", kind="stream_stream")(metadata=caller.metadata)
+        assert (await stream.read()).status.code == Code.UNAUTHORIZED
+        assert await stream.read() is grpc.aio.EOF
 
 
 async def test_accounts_are_let_in_with_their_rights(group: FakeGroup, tmp_path: Path) -> None:
