@@ -155,6 +155,17 @@ def test_order_delays_and_transactions_are_kept_and_what_was_refused_comes_again
     assert any(line["reconsume_times"] == 1 for line in lines), "the one that was refused"
 
 
+def test_a_message_that_is_refused_too_often_leaves_the_order_for_the_dead_letters(
+    java: ForeignClient, guarded: RunningProxy, name: str
+) -> None:
+    topic = guarded.topic("FIFO")
+    guarded.create_ordered_group(name, retries=1)
+    produced = sent(java.run("produce", "--topic", topic, "--count", "6", "--message-groups", "1"))
+    lines = Consumer(java, topic, name, 5, "--reconsume-first", "2").accepted()
+    assert bodies(lines) == [f"grpc-{number}" for number in range(1, 6)]
+    assert list(stored(guarded.namesrv, f"%DLQ%{name}").values()) == produced[:1]
+
+
 def test_nothing_is_lost_when_the_leader_dies_and_consumers_go_on(
     java: ForeignClient, guarded: RunningProxy, name: str
 ) -> None:

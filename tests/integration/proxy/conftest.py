@@ -136,9 +136,10 @@ class RunningProxy(RunningGroup):
     def caller(self) -> Caller:
         return Caller(self.proxy.address)
 
-    def create_ordered_group(self, name: str) -> None:
-        """Create a consumer group whose messages are handed out in order."""
-        body = json.dumps({"groupName": name, "consumeMessageOrderly": True}).encode()
+    def create_ordered_group(self, name: str, *, retries: int = 16) -> None:
+        """Create a consumer group whose messages are handed out in order, and again so often at most."""
+        group = {"groupName": name, "consumeMessageOrderly": True, "retryMaxTimes": retries}
+        body = json.dumps(group).encode()
         assert request(self.wait_leader().address, 200, {}, body)[0]["code"] == 0
 
     def topic(self, kind: str = "") -> str:
