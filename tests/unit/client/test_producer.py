@@ -271,7 +271,7 @@ async def test_refused_until_the_deadline_is_surely_not_stored(
         "dledger_mq.client.lane.backoff_s", lambda tries: 0.0 if tries < 3 else 60.0
     )
     for timeout_s in (0.5, 5.0, 30.0):  # in which three refusals have to come
-        with pytest.raises((SendRefusedError, SendOutcomeUnknownError)) as caught:
+        with pytest.raises(ClientError) as caught:
             await producer.send(Message("T", b"y"), timeout_s=timeout_s)
         if isinstance(caught.value, SendRefusedError) and caught.value.attempts > 1:
             break
