@@ -235,6 +235,7 @@ async def test_who_reads_a_page_slowly_makes_room_for_others(
 ) -> None:
     monkeypatch.setattr(http_port, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(http_port, "UNHURRIED_S", PATIENCE_S)
+    monkeypatch.setattr(http_port, "WRITE_S", PATIENCE_S)
 
     async def large() -> Page:
         return Page(bytes(16 << 20), "application/octet-stream")
