@@ -32,7 +32,7 @@ async def test_a_change_that_every_node_refused_was_not_made() -> None:
     async with open_fake_group(nodes=1) as group, Inspector(group.namesrv, timeout_s=60) as one:
         group.leader = None
         for one.timeout_s in (0.1, 5.0, 30.0):  # in which a refusal has to come
-            with pytest.raises((RequestFailedError, RequestTimeoutError)) as raised:
+            with pytest.raises(ClientError) as raised:
                 await one.ask("broker-a", CODE, {}, b'{"groupName":"g"}')
             if isinstance(raised.value, RequestFailedError):
                 break
