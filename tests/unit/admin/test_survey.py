@@ -84,6 +84,12 @@ def silent() -> Iterator[str]:
         yield str(Address(*sock.getsockname()))
 
 
+@pytest.fixture
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever is asked here answers at once, or is not there: when others are given up is for another test."""
+    monkeypatch.setattr(survey, "ANSWER_S", TIMEOUT_S)
+
+
 async def beside(servers: list[Server], act: Callable[[], Awaitable[None]]) -> None:
     with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
@@ -93,6 +99,7 @@ async def beside(servers: list[Server], act: Callable[[], Awaitable[None]]) -> N
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.usefixtures("_patient")
 async def test_members_that_only_other_members_know_are_asked() -> None:
     follower = broker(table_of("n1"))
     leader = broker(
@@ -133,6 +140,7 @@ async def test_the_dead_delay_nobody_and_each_is_given_up_in_time(
         await beside([lone, names], act)
 
 
+@pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -186,6 +194,7 @@ async def test_an_address_that_is_none_is_a_reason_and_ends_nothing(wrong: str) 
     await beside([lone, names], act)
 
 
+@pytest.mark.usefixtures("_patient")
 async def test_a_broker_that_knows_nothing_of_members_is_no_error() -> None:
     foreign = broker(foreign_table())
     names = name_server({"other": [foreign.address]})
@@ -198,6 +207,7 @@ async def test_a_broker_that_knows_nothing_of_members_is_no_error() -> None:
     await beside([foreign, names], act)
 
 
+@pytest.mark.usefixtures("_patient")
 async def test_who_seems_behind_is_asked_once_more_and_nobody_else() -> None:
     tables = iter([table_of("n1", raftAppliedIndex="39"), table_of("n1")])
     follower = Server(lambda _code: write_json({"table": next(tables)}))
@@ -244,6 +254,7 @@ async def test_many_groups_are_asked_so_many_at_once(monkeypatch: pytest.MonkeyP
     await beside([*brokers, names], act)
 
 
+@pytest.mark.usefixtures("_patient")
 async def test_a_very_long_name_is_cut_alike_wherever_it_comes_from() -> None:
     name = "g" * 5000
     lone = broker(table_of("n0", group=name, raftMembers="n0", raftMemberAddresses="{}"))

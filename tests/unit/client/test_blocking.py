@@ -20,7 +20,6 @@ import dledger_mq
 import dledger_mq.blocking
 from dledger_mq import (
     ClientClosedError,
-    ClientError,
     ClientHooks,
     ClientUsageError,
     ClosedMeanwhileError,
@@ -46,6 +45,7 @@ from dledger_mq.blocking import (
 from dledger_mq.client.outbox import Outbox
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, FakeGroup, open_fake_group
+from tests.waiting import wait_until
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ async def test_sending(group: FakeGroup) -> None:
                 producer.send(Message("T", b""))
 
     await trio.to_thread.run_sync(work)
-    assert len(group.messages("T")) == 54
+    await wait_until(lambda: len(group.messages("T")) == 54)  # nobody waited for the one-way send
 
 
 async def test_one_failure_among_many(group: FakeGroup) -> None:
@@ -199,13 +199,14 @@ async def test_a_future_can_be_cancelled_before_its_message_leaves(group: FakeGr
 
     def work() -> None:
         with Producer(group.namesrv, "g") as producer:
-            first = producer.send_async(Message("New", b"waits for a route"), timeout_s=0.3)
+            first = producer.send_async(Message("New", b"waits for a route"), timeout_s=60)
             second = producer.send_async(Message("New", b"cancelled"))
             assert second.cancel()
-            assert isinstance(first.exception(), ClientError)
+            group.has_brokers = True
+            assert first.result(60).status == "SEND_OK"
 
     await trio.to_thread.run_sync(work)
-    assert group.messages("New") == []
+    assert [message.body for message in group.messages("New")] == [b"waits for a route"]
 
 
 async def test_pulling(group: FakeGroup) -> None:
@@ -357,7 +358,7 @@ def test_a_forked_process_is_told_whose_the_client_is() -> None:
     pid = os.fork()
     if not pid:  # never returns into the tests
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(30)
+        signal.alarm(120)
         calls = (
             producer.statistics,
             producer.flush,

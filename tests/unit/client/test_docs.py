@@ -23,7 +23,7 @@ async def test_every_example_runs() -> None:
             code = compile(
                 example.replace("127.0.0.1:9876", group.namesrv), f"example {number}", "exec"
             )
-            with trio.fail_after(60):  # each runs its own loop, so in a thread of its own
+            with trio.fail_after(240):  # each runs its own loop, so in a thread of its own
                 await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
     assert len(group.messages("Orders")) > 1000
 
@@ -39,7 +39,7 @@ async def test_the_example_of_filters_runs_and_prints_what_is_wanted(
     (example,) = BLOCK.findall(FILTERS.read_text())
     async with open_fake_group() as group:
         code = compile(example.replace("127.0.0.1:9876", group.namesrv), "example", "exec")
-        with trio.fail_after(60):
+        with trio.fail_after(240):
             await trio.to_thread.run_sync(exec, code, {"__name__": "__main__"})
     assert "b'150'" in capsys.readouterr().out
     assert len(group.messages("Orders")) == 2

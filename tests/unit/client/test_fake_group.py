@@ -45,19 +45,19 @@ async def test_what_is_due_comes_by_itself(group: FakeGroup) -> None:
 
 async def test_time_is_moved_on_and_all_that_is_due_is_there(group: FakeGroup) -> None:
     async with Producer(group.namesrv, "g") as producer:
-        await producer.send(Message("T", b"an hour", delay_ms=3_600_000))
-        await producer.send(Message("T", b"ten seconds", delay_level=3))
-        recalled = await producer.send(Message("T", b"recalled", delay_ms=20_000))
-        at_ms = group.clock.now_ms + 40_000
-        await producer.send(Message("T", b"forty seconds", deliver_at_ms=at_ms))
+        await producer.send(Message("T", b"two hours", delay_ms=7_200_000))
+        await producer.send(Message("T", b"ten minutes", delay_level=14))
+        recalled = await producer.send(Message("T", b"recalled", delay_ms=1_200_000))
+        at_ms = group.clock.now_ms + 2_400_000
+        await producer.send(Message("T", b"forty minutes", deliver_at_ms=at_ms))
         assert recalled.recall_handle is not None
-        group.advance(9)
+        group.advance(540)
         assert bodies(group) == []
-        group.advance(2)
-        assert bodies(group) == [b"ten seconds"]
+        group.advance(120)
+        assert bodies(group) == [b"ten minutes"]
         assert await producer.recall(recalled.recall_handle)
-        group.advance(3600)
-        assert bodies(group) == [b"ten seconds", b"forty seconds", b"an hour"]
+        group.advance(7200)
+        assert bodies(group) == [b"ten minutes", b"forty minutes", b"two hours"]
         assert not await producer.recall(recalled.recall_handle)
 
 
@@ -76,7 +76,7 @@ async def test_open_transactions_are_asked_about_again_and_again(group: FakeGrou
         for times in (1, 2):
             await until(lambda: group.nodes[0].heartbeats)
             group.advance(7)
-            await until(lambda times=times: len(asked) == times)  # type: ignore[misc]
+            await until(lambda times=times: len(asked) >= times)  # type: ignore[misc]
         await until(lambda: bodies(group) == [b"x"])
         group.advance(7)
         await anyio.lowlevel.checkpoint()

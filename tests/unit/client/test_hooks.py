@@ -52,6 +52,7 @@ async def test_a_body_that_cannot_be_read_has_failed(group: FakeGroup) -> None:
         group.namesrv, "g", subscriptions={"T": "*"}, start_from="first", deserializer=json.loads
     ) as consumer:
         assert (await anext(consumer)).value == 1
+        await until(lambda: group.sent_back)
         assert group.sent_back == [(b"no json", 0)]
 
 

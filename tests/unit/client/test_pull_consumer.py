@@ -33,7 +33,7 @@ async def group() -> AsyncIterator[FakeGroup]:
 
 @pytest.fixture
 async def consumer(group: FakeGroup) -> AsyncIterator[PullConsumer]:
-    async with PullConsumer(group.namesrv, "g", timeout_s=2) as one:
+    async with PullConsumer(group.namesrv, "g", timeout_s=30) as one:
         yield one
 
 
@@ -111,9 +111,8 @@ async def test_a_topic_that_is_just_being_created_is_waited_for(
 
 
 async def test_failures_are_said(group: FakeGroup, consumer: PullConsumer) -> None:
-    async with PullConsumer(group.namesrv, "g", timeout_s=0.5) as hasty:
-        with pytest.raises(NoRouteError):
-            await hasty.queues("Unknown")
+    with pytest.raises(NoRouteError):
+        await consumer.queues("Unknown")
     await consumer.queues("T")
     with pytest.raises(RequestFailedError, match="17"):
         await consumer.pull(MessageQueue("Unknown", "broker-a", 0), 0)

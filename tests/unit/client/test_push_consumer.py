@@ -15,6 +15,7 @@ from dledger_mq.client.messages import ReceivedMessage
 from dledger_mq.client.process_queue import FlowLimits
 from dledger_mq.client.push_consumer import PushConsumer
 from dledger_mq.testing import FakeGroup, open_fake_group
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +49,7 @@ class Inbox:
         return [message.body for message in self.got]
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 30) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = WAIT_S) -> None:
     with anyio.fail_after(timeout_s):
         while not condition():
             await anyio.lowlevel.checkpoint()
@@ -63,7 +64,7 @@ async def test_everything_is_delivered_and_committed_at_the_end(group: FakeGroup
     for n in range(100):
         group.put("T", n % 2, b"%d" % n)
     inbox = Inbox()
-    async with consumer(group, inbox) as one:
+    async with consumer(group, inbox, commit_interval_s=1000) as one:
         assert len(await one.wait_assigned()) >= 2
         await until(lambda: len(inbox.got) == 100)
         assert group.offsets == {}  # nothing yet: the interval is longer

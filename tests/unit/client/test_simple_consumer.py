@@ -44,7 +44,7 @@ async def group() -> AsyncIterator[FakeGroup]:
 @pytest.fixture
 def make(group: FakeGroup) -> Open:
     def one(**changed: Any) -> SimpleConsumer:
-        settings: dict[str, Any] = {"subscriptions": {"T": "*"}, "timeout_s": 5.0} | changed
+        settings: dict[str, Any] = {"subscriptions": {"T": "*"}, "timeout_s": 30.0} | changed
         return SimpleConsumer(group.namesrv, "g", **settings)
 
     return one
@@ -124,7 +124,7 @@ async def test_time_is_prolonged_or_cut_short(group: FakeGroup, consumer: Simple
     group.advance(50)
     assert await consumer.receive(wait_s=0) == ()
     await consumer.change_invisible_time(longer, 0.001)
-    (again,) = await consumer.receive(wait_s=5)
+    (again,) = await consumer.receive(wait_s=60)
     assert (again.body, again.reconsume_times) == (b"x", 1)
 
 
@@ -167,7 +167,7 @@ async def test_the_retry_topic_is_received_from_too(
 ) -> None:
     group.create_topic(retry_topic("g"), 1)
     group.put(retry_topic("g"), 0, b"x", b"RETRY_TOPIC\x01T\x02")
-    (message,) = await consumer.receive(wait_s=5)
+    (message,) = await consumer.receive(wait_s=60)
     assert (message.topic, message.queue.topic) == ("T", retry_topic("g"))
     assert message.handle.split(" ")[4] == "1"
     await consumer.ack(message)
@@ -296,10 +296,14 @@ async def test_an_ack_that_was_not_carried_out_before_the_leader_died_is_done_by
 
 
 async def test_an_ack_that_nobody_takes_or_that_is_refused_leaves_the_handle_good(
-    group: FakeGroup, make: Open
+    group: FakeGroup, make: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The end falls into a pause: a try under way at that moment would be of unknown outcome.
+    monkeypatch.setattr(
+        "dledger_mq.client.session.backoff_s", lambda tries: 0.0 if tries < 3 else 60.0
+    )
     group.put("T", 0, b"x")
-    async with make(timeout_s=1.0) as consumer:
+    async with make() as consumer:
         (message,) = await consumer.receive(wait_s=0)
         group.leader = None
         with pytest.raises(AckRefusedError, match="nothing was done") as raised:
@@ -335,19 +339,21 @@ async def test_an_ack_of_a_consumer_that_is_left_was_surely_not_carried_out(
 
 
 async def test_what_receiving_cannot_do_is_an_error(group: FakeGroup, make: Open) -> None:
-    async with make(timeout_s=1.0) as consumer:
+    async with make(timeout_s=1.0) as hasty:
+        assert await hasty.receive(wait_s=0) == ()
+        group.leader = None
+        with pytest.raises(RequestFailedError, match="14"):
+            await hasty.receive(wait_s=0)
+        group.elect(group.nodes[0])
+    async with make() as consumer:
         assert await consumer.receive(wait_s=0) == ()
         group.pop_script.append(ResponseCode.NO_PERMISSION)
         with pytest.raises(RequestFailedError, match="16"):
             await consumer.receive(wait_s=0)
-        group.leader = None
-        with pytest.raises(RequestFailedError, match="14"):
-            await consumer.receive(wait_s=0)
-        group.elect(group.nodes[0])
         group.put("T", 0, b"x")
         group.pop_script.extend([ResponseCode.POLLING_FULL, ResponseCode.SYSTEM_ERROR])
         assert bodies(await consumer.receive(wait_s=0)) == [b"x"]
-    async with make(timeout_s=1.0, subscriptions={"Unknown": "*"}) as consumer:
+    async with make(subscriptions={"Unknown": "*"}) as consumer:
         with pytest.raises(NoRouteError):
             await consumer.receive(wait_s=0)
     with pytest.raises(ClientClosedError):
@@ -365,7 +371,7 @@ async def test_brokers_know_the_consumer_as_a_member_while_it_is_open(
         assert {item.topic for item in entry.subscriptions} == {"T", retry_topic("g")}
         await consumer.receive(wait_s=0)  # its answer comes behind that to the heartbeat
         assert RequestCode.UNREGISTER_CLIENT not in group.requests
-    assert RequestCode.UNREGISTER_CLIENT in group.requests
+    await until(lambda: RequestCode.UNREGISTER_CLIENT in group.requests)  # not waited for for long
 
 
 async def test_a_broker_that_holds_no_notice_is_not_asked_in_a_circle(

@@ -46,12 +46,15 @@ from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.testing import FakeGroup, open_fake_group
 from tests.unit.client.test_push_consumer import until
+from tests.waiting import WAIT_S
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
-async def group() -> AsyncIterator[FakeGroup]:
+async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGroup]:
+    """A group whose clients are left only when their trace is written, however long that takes."""
+    monkeypatch.setattr(trace_writer, "CLOSE_S", WAIT_S)
     async with open_fake_group(queues=1) as fake:
         fake.create_topic("T")
         fake.create_topic(TRACE_TOPIC)

@@ -14,6 +14,7 @@ from dledger_mq import (
     Message,
     ReceivedMessage,
     RequestFailedError,
+    SendError,
     SendOutcomeUnknownError,
     TransactionProducer,
     TransactionState,
@@ -203,7 +204,15 @@ async def test_an_end_that_nobody_takes_is_not_confirmed() -> None:
                 await group.kill(node)
             return COMMIT
 
-        result = await producer.send_in_transaction(Message("T", b"x"), local, timeout_s=0.3)
+        await producer.queues("T")
+        for timeout_s in (0.3, 5.0, 30.0):  # in which the half message has to be stored
+            try:
+                result = await producer.send_in_transaction(
+                    Message("T", b"x"), local, timeout_s=timeout_s
+                )
+                break
+            except SendError:
+                pass
         assert (result.state, result.is_confirmed) == (COMMIT, False)
 
 
@@ -268,9 +277,14 @@ async def test_a_half_message_of_unknown_outcome_runs_nothing() -> None:
         open_fake_group() as group,
         TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
     ):
-        group.script.extend([LOST] * 5)
-        with pytest.raises(SendOutcomeUnknownError):
-            await producer.send_in_transaction(Message("T", b"x"), never, timeout_s=0.3)
+        await producer.queues("T")
+        group.script.extend([LOST] * 50)
+        for timeout_s in (0.3, 5.0, 30.0):  # in which it has to leave
+            with pytest.raises(SendError) as caught:
+                await producer.send_in_transaction(Message("T", b"x"), never, timeout_s=timeout_s)
+            if isinstance(caught.value, SendOutcomeUnknownError):
+                break
+        assert isinstance(caught.value, SendOutcomeUnknownError)
 
 
 async def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import trio
-import trio.testing
 from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 
+from broker.metrics import endpoint as endpoint_module
 from broker.metrics import http_port
 from broker.metrics.endpoint import Endpoint, Readiness
 from broker.metrics.http_port import CONNECTIONS_MAX, HttpPort, MakePage, Page, plain
@@ -23,7 +23,7 @@ from dledger_mq.net.listening import bind, bound_address
 from tests.certificates import HOST, client_side, server_side
 from tests.waiting import wait_until
 
-PATIENCE_S = 30.0
+PATIENCE_S = 120.0
 
 
 async def _hello() -> Page:
@@ -190,8 +190,11 @@ async def test_idle_connections_make_room_those_that_began_first() -> None:
 
 async def test_connections_are_turned_away_while_all_are_being_answered() -> None:
     going_on = trio.Event()
+    asked = 0
 
     async def slow() -> Page:
+        nonlocal asked
+        asked += 1
         await going_on.wait()
         return plain(200, "slow")
 
@@ -199,7 +202,7 @@ async def test_connections_are_turned_away_while_all_are_being_answered() -> Non
         streams = [await dial(address) for _ in range(CONNECTIONS_MAX)]
         for stream in streams:
             await stream.send_all(request("/slow"))
-        await trio.testing.wait_all_tasks_blocked(0.01)
+        await wait_until(lambda: asked == CONNECTIONS_MAX)
         async with await dial(address) as one_more:
             assert await one_more.receive_some() == b""
         assert port.refused_count == 1
@@ -213,14 +216,17 @@ async def test_who_takes_no_answer_holds_a_connection_for_a_bounded_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(http_port, "WRITE_S", 0.05)
+    begun = trio.Event()
 
     async def large() -> Page:
+        assert port.open_count == 1
+        begun.set()
         return Page(bytes(64 << 20), "application/octet-stream")
 
     async with serving({"/large": large}) as (port, address), await dial(address) as stream:
         stream.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         await stream.send_all(request("/large", more=""))
-        await wait_until(lambda: port.open_count == 1)
+        await begun.wait()
         await wait_until(lambda: port.open_count == 0)
 
 
@@ -229,6 +235,7 @@ async def test_who_reads_a_page_slowly_makes_room_for_others(
 ) -> None:
     monkeypatch.setattr(http_port, "CONNECTIONS_MAX", 2)
     monkeypatch.setattr(http_port, "UNHURRIED_S", PATIENCE_S)
+    monkeypatch.setattr(http_port, "WRITE_S", PATIENCE_S)
 
     async def large() -> Page:
         return Page(bytes(16 << 20), "application/octet-stream")
@@ -277,7 +284,11 @@ async def test_readiness_is_a_status_with_its_causes_and_health_is_that_it_answe
     assert health.endswith(b"\r\n\r\nok\n")
 
 
-async def test_figures_are_made_once_for_all_who_ask_together() -> None:
+async def test_figures_are_made_once_for_all_who_ask_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(endpoint_module, "FRESH_S", PATIENCE_S)
+
     class Counting(CollectorRegistry):
         count = 0
 
