@@ -32,6 +32,8 @@ from tests.unit.proxy.test_accounts import RULES, SECRET, signed
 pytestmark = pytest.mark.anyio
 
 GROUP, TOPIC = {"name": "billing"}, {"name": "payments"}
+CALL_S = 60.0
+"""No call here takes that long."""
 
 
 class Caller:
@@ -52,7 +54,7 @@ class Caller:
 
     async def call(self, name: str, **fields: Any) -> Any:
         given = message_class(SERVICE.methods_by_name[name].input_type.name)(**fields)
-        return await self.method(name)(given, metadata=self.metadata, timeout=20)
+        return await self.method(name)(given, metadata=self.metadata, timeout=CALL_S)
 
     async def receive(self, **fields: Any) -> list[Any]:
         given = message_class("ReceiveMessageRequest")(
@@ -63,7 +65,7 @@ class Caller:
             **fields,
         )
         call = self.method("ReceiveMessage", kind="unary_stream")
-        return [part async for part in call(given, metadata=self.metadata, timeout=20)]
+        return [part async for part in call(given, metadata=self.metadata, timeout=CALL_S)]
 
     async def open_stream(self) -> Any:
         stream = self.method("Telemetry", kind="stream_stream")(metadata=self.metadata)
@@ -91,10 +93,10 @@ async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGroup]:
 async def test_a_stream_of_a_client_that_was_forgotten_ends(
     group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "SILENT_S", 0.0)
     async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
         stream = await Caller(port).open_stream()
         assert (await stream.read()).status.code == Code.OK
+        monkeypatch.setattr(clients, "SILENT_S", 0.0)  # not before its stream is open
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await stream.read()
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -129,7 +131,7 @@ async def test_what_is_no_message_ends_its_call_only(
         caller = Caller(port)
         for body in (b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f"):
             with pytest.raises(grpc.aio.AioRpcError):
-                await caller.method("SendMessage", raw=True)(body, timeout=20)
+                await caller.method("SendMessage", raw=True)(body, timeout=CALL_S)
         large = {"topic": TOPIC, "endpoints": {"addresses": [{"host": "h" * 3000}]}}
         assert (await caller.call("QueryRoute", **large)).status.code == Code.BAD_REQUEST
         assert (await caller.call("Heartbeat")).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
