@@ -356,6 +356,8 @@ async def test_who_waits_for_its_turn_is_not_silent(
             client.send_nowait(encode_frame(b"", b"x") * 30 + b"\0\0")
             while len(handled) < 30:
                 await trio.lowlevel.checkpoint()
+            mock_clock.jump(0.01)
+            await wait_all_tasks_blocked()  # the times were looked at
             assert gone == []
             client.close("the test is over")
             nursery.cancel_scope.cancel()
