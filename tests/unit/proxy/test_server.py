@@ -17,7 +17,8 @@ pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 import grpc
 
 from broker.proxy import clients, service
-from broker.proxy.clients import ProxyClients
+from broker.proxy.accounts import Accounts
+from broker.proxy.clients import FORGOTTEN, ProxyClients
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.protocol import SERVICE, message_class
 from broker.proxy.protocol.numbers import Code
@@ -96,7 +97,7 @@ async def test_a_stream_of_a_client_that_was_forgotten_ends(
     async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
         stream = await Caller(port).open_stream()
         assert (await stream.read()).status.code == Code.OK
-        monkeypatch.setattr(clients, "SILENT_S", 0.0)  # not before its stream is open
+        monkeypatch.setattr(clients, "SILENT_S", 0.0)  # not before its settings were answered
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await stream.read()
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -171,6 +172,50 @@ class RefusedStream:
         served = Service(nobody, ProxyClients(loop.now), accounts)
         await served.Telemetry(self.commands(is_silent=is_silent), self)
         return self.order
+
+
+class LeavingStream:
+    """The context of a producer's stream, which goes while its settings are answered."""
+
+    def __init__(self, last: object) -> None:
+        self.order: list[str] = []
+        self._last = last
+        nursery = SimpleNamespace(start_soon=lambda *_: None)
+        loop = SimpleNamespace(now=time.monotonic)
+        session: Any = SimpleNamespace(
+            loop=loop, nursery=nursery, routes=None, handle=lambda *_handler: None
+        )
+        self._clients = ProxyClients(loop.now)
+        self._service = Service(session, self._clients, Accounts(None))
+
+    def invocation_metadata(self) -> tuple[Any, ...]:
+        return (("x-mq-client-id", "c"),)
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, command: Any) -> None:
+        self.order.append(Code(command.status.code).name)
+        self._clients.forget("c", self._last)
+
+    async def abort(self, code: grpc.StatusCode, _text: str) -> None:
+        self.order.append(code.name)
+
+    async def commands(self) -> AsyncIterator[Any]:
+        settings = {"client_type": 1, "publishing": {"topics": [TOPIC]}}
+        yield message_class("TelemetryCommand")(settings=settings)
+        await anyio.sleep_forever()
+
+    async def serve(self) -> list[str]:
+        """Serve the stream to its end, and return what went over it."""
+        with anyio.fail_after(CALL_S):
+            await self._service.Telemetry(self.commands(), self)
+        return self.order
+
+
+async def test_who_goes_while_its_settings_are_answered_has_left_or_is_told() -> None:
+    assert await LeavingStream(None).serve() == ["OK"]
+    assert await LeavingStream(FORGOTTEN).serve() == ["OK", "UNAVAILABLE"]
 
 
 async def test_a_stranger_is_told_why_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:
