@@ -99,14 +99,21 @@ def free_ports(count: int) -> list[int]:
 def free_port_rows(count: int, *, length: int, step: int) -> list[int]:
     """Return the first ports of `count` rows, each of `length` ports that are `step` apart and free now.
 
+    All of them are of this process's block: behind its end another process's begins.
+
     Raises:
         OSError: too few are free.
     """
     chosen: list[int] = []
-    for first in free_ports(own_block().port_count // 2):
-        row = range(first, first + length * step, step)
-        if all(map(is_free, row)) and all(abs(first - one) > length * step for one in chosen):
-            chosen.append(first)
-            if len(chosen) == count:
-                return chosen
+    ours: set[int] = set()
+    for _ in range(2):  # half of the block, mostly
+        half = free_ports(own_block().port_count // 2)
+        ours.update(half, (port - VIP_DISTANCE for port in half))
+        for first in half:
+            row = range(first, first + length * step, step)
+            is_apart = all(abs(first - one) > length * step for one in chosen)
+            if is_apart and ours.issuperset(row) and all(map(is_free, row)):
+                chosen.append(first)
+                if len(chosen) == count:
+                    return chosen
     raise OSError(f"found {len(chosen)} of {count} rows of {length} free ports")

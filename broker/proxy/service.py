@@ -235,14 +235,27 @@ class Service:
                 except (CallRefusedError, ClientError) as error:
                     await context.write(TelemetryCommand(status=_status_of("Telemetry", error)))
                     continue
-                await context.write(answer)
-                if not is_open:
+                if is_open:
+                    await context.write(answer)
+                else:
                     is_open = True
-                    tasks.start_soon(pass_on, self._clients.open_stream(client_id))
+                    tasks.start_soon(pass_on, await self._open(client_id, context, answer))
             tasks.cancel_scope.cancel()
         if is_forgotten:
             text = f"client {client_id} was not heard of, or may not be here, and is forgotten"
             await context.abort(grpc.StatusCode.UNAVAILABLE, text)
+
+    async def _open(
+        self, client_id: str, context: Context, answer: Any
+    ) -> MemoryObjectReceiveStream[Any]:
+        """Open the stream of a client that is registered, and answer its settings: it may go while that is written."""
+        stream = self._clients.open_stream(client_id)
+        try:
+            await context.write(answer)
+        except BaseException:
+            stream.close()
+            raise
+        return stream
 
     async def _drop_first(self, commands: AsyncIterator[Any]) -> None:
         """Receive and drop one command of a client that is refused.

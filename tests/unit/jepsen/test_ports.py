@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from jepsen.ports import (
+    BLOCK_PORTS,
     HIGHEST,
     LOWEST,
     VIP_DISTANCE,
@@ -30,6 +31,14 @@ def test_rows_of_ports_do_not_meet() -> None:
     rows = [range(first, first + 30, 10) for first in free_port_rows(3, length=3, step=10)]
     assert len({port for row in rows for port in row}) == 9
     assert all(is_free(port) for row in rows for port in row)
+
+
+def test_rows_of_ports_stay_in_the_block_of_their_process() -> None:
+    for _ in range(4):  # begins in each part of the block
+        free_ports(17)
+        for first in free_port_rows(3, length=5, step=10):
+            blocks = {(port - LOWEST) // BLOCK_PORTS for port in range(first, first + 50, 10)}
+            assert len(blocks) == 1, f"{first} and what is behind it"
 
 
 def test_a_port_that_somebody_listens_on_is_not_free() -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from jepsen.processes import Group, Process, ProcessDiedError, is_running, poll
 
-WAITS = "import time; print('up', flush=True); time.sleep(60)"
+WAITS = "import time; print('up', flush=True); time.sleep(600)"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAITS
 
 
@@ -21,7 +21,7 @@ from jepsen.processes import sigterm_as_interrupt
 sigterm_as_interrupt()
 try:
     print('up', flush=True)
-    time.sleep(60)
+    time.sleep(600)
 except KeyboardInterrupt:
     raise SystemExit(130)
 """
@@ -55,7 +55,7 @@ def test_stop_is_patient_but_not_for_ever(tmp_path: Path) -> None:
     for process in (polite, stubborn):
         process.start()
         wait_up(process)
-    assert polite.stop() == -signal.SIGTERM
+    assert polite.stop(60) == -signal.SIGTERM
     assert stubborn.stop(patience_s=0.1) == -signal.SIGKILL
 
 
@@ -63,7 +63,7 @@ def test_sigterm_ends_a_background_job_as_an_interruption(tmp_path: Path) -> Non
     process = child(tmp_path, INTERRUPTIBLE)
     process.start()
     wait_up(process)
-    assert process.stop() == 130
+    assert process.stop(60) == 130
 
 
 def test_a_paused_process_can_be_stopped(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_paused_process_can_be_stopped(tmp_path: Path) -> None:
     wait_up(process)
     process.pause()
     assert process.is_paused
-    assert process.stop() == -signal.SIGTERM
+    assert process.stop(60) == -signal.SIGTERM
 
 
 def test_leaving_a_group_ends_its_processes_whatever_happened(tmp_path: Path) -> None:
@@ -138,5 +138,5 @@ def test_who_stops_with_an_error_has_not_stopped_in_order(tmp_path: Path) -> Non
     process = child(tmp_path, code)
     process.start()
     wait_up(process)
-    assert process.stop() == 1
+    assert process.stop(60) == 1
     assert [end.words for end in process.take_unexpected_exits()] == ["no"]

@@ -11,13 +11,23 @@ from dledger_mq import MessageQueue
 from dledger_mq.remoting.frame import Frame, FrameDecoder
 from dledger_mq.remoting.header import decode_command, encode_command, make_response
 from dledger_mq.remoting.requests import SendRequest, decode_request
+from jepsen.clients import raw
 from jepsen.clients.raw import CORKED_S, RawConnection, raw_connection
+from jepsen.workloads import sends
 from jepsen.workloads.sends import PLANS, Planner, PlanSender, _may_come_again
 
 QUEUES = {f"T/b/{number}": MessageQueue("T", "b", number) for number in range(4)}
 ID = "7F00000100002A9F%016X"
 HANGS_UP = b""
 Script = Callable[[Frame], bytes | None]
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait for what comes on a busy machine, too; nothing here waits until its time is over."""
+    monkeypatch.setattr(raw, "CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(raw, "LAST_WORDS_S", 60.0)
+    monkeypatch.setattr(sends, "ANSWER_S", 60.0)
 
 
 class Node:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import socket
-import time
 from itertools import pairwise
 from pathlib import Path
 from random import Random
 
 import pytest
 import trio
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from broker.net import served_connections
 from broker.net.listener import Listener, ListenerLimits
@@ -332,14 +331,16 @@ async def test_silent_and_unfinished_connections_end(data: bytes, reason: str) -
             nursery.cancel_scope.cancel()
 
 
-async def test_who_waits_for_its_turn_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its frames take longer than it may be silent, one in each turn."""
+async def test_who_waits_for_its_turn_is_not_silent(
+    monkeypatch: pytest.MonkeyPatch, mock_clock: MockClock
+) -> None:
+    """Its frames take longer than it may be silent, one in each turn; no other time passes."""
     monkeypatch.setattr(served_connections, "TURN_S", 0.0)
     gone: list[str] = []
     handled: list[bytes] = []
 
     def take_one(_connection: FrameSocket, frames: list[Frame]) -> int:
-        time.sleep(0.002)
+        mock_clock.jump(0.002)
         handled.append(frames[0].body)
         return 1
 
@@ -355,6 +356,8 @@ async def test_who_waits_for_its_turn_is_not_silent(monkeypatch: pytest.MonkeyPa
             client.send_nowait(encode_frame(b"", b"x") * 30 + b"\0\0")
             while len(handled) < 30:
                 await trio.lowlevel.checkpoint()
+            mock_clock.jump(0.01)
+            await wait_all_tasks_blocked()  # the times were looked at
             assert gone == []
             client.close("the test is over")
             nursery.cancel_scope.cancel()

@@ -178,7 +178,10 @@ async def test_a_flood_of_handshakes_keeps_nobody_out(
 ) -> None:
     monkeypatch.setattr(handshakes, "UNFINISHED_MAX", 20)
     hello = TlsEnd(client_side(tmp_path), is_server=False, host=HOST).begin()
-    echo, tls = Echo(tmp_path), client_side(tmp_path)
+    limits = ListenerLimits(
+        handshake_timeout_s=TIMEOUT_S
+    )  # they end for each other, not for their time
+    echo, tls = Echo(tmp_path, limits=limits), client_side(tmp_path)
     assert echo.listener.handshakes.unfinished_max == 20
     with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 import threading
+import time
 import zlib
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,11 +22,15 @@ import pyarrow as pa
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.sys_flags import COMPRESSED
 from dledger_mq.testing import FakeGroup, open_fake_group
+from pipeline import pulling
 from pipeline.errors import DataLossError, InconclusiveError, PipelineError, PipelineUsageError
 from pipeline.pulling import ahead, trimmed
 from pipeline.ranges import QueueRange
 from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions, read_source_options
+
+PATIENCE_S = 60
+"""Longer than a busy machine needs to find the next leader."""
 
 Q0 = MessageQueue("T", "broker-a", 0)
 Q1 = MessageQueue("T", "broker-a", 1)
@@ -41,7 +48,7 @@ def options(group: FakeGroup, **more: object) -> SourceOptions:
         "nameServer": group.namesrv,
         "topic": "T",
         "pullBatchSize": "8",
-        "retryTimeoutMs": "2000",
+        "retryTimeoutMs": f"{PATIENCE_S * 1000}",
     }
     return read_source_options(given | {name: str(value) for name, value in more.items()}, "batch")
 
@@ -107,10 +114,15 @@ async def test_what_retention_took_is_named_or_passed_over(group: FakeGroup) -> 
     assert await read([QueueRange(Q0, 2, 5)], options(group, failOnDataLoss="false")) == []
 
 
-async def test_what_never_comes_ends_with_a_deadline(group: FakeGroup) -> None:
+async def test_what_never_comes_ends_with_a_deadline(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(group, 0, 5)
+    moments = itertools.count(step=PATIENCE_S)
+    clock = SimpleNamespace(monotonic=lambda: float(next(moments)), sleep=time.sleep)
+    monkeypatch.setattr(pulling, "time", clock)
     with pytest.raises(DataLossError, match=r"cannot be read from 5 on: the queue ends at 5"):
-        await read([QueueRange(Q0, 0, 9)], options(group, retryTimeoutMs=50))
+        await read([QueueRange(Q0, 0, 9)], options(group))
 
 
 async def test_a_leader_may_die_in_the_middle(group: FakeGroup) -> None:
@@ -171,7 +183,10 @@ async def test_stopping_early_leaves_nothing_behind(group: FakeGroup) -> None:
         batches = read_batches([QueueRange(Q0, 0, 500)], wanted, schema)
         next(batches)
         batches.close()  # type: ignore[attr-defined]  # it is a generator
-        return len(set(threading.enumerate()) - before)
+        left = set(threading.enumerate()) - before
+        for thread in left:
+            thread.join(PATIENCE_S / 2)
+        return sum(thread.is_alive() for thread in left)
 
     with trio.fail_after(60):
         assert await trio.to_thread.run_sync(run) == 0

@@ -24,9 +24,12 @@ def test_an_id_that_another_process_has_now_is_not_the_same_process() -> None:
 
 
 def test_one_that_has_ended_runs_no_more_though_nobody_has_waited_for_it() -> None:
-    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as ended:
         running = process_of(ended.pid)
         assert running is not None
+        assert ended.stdin is not None
+        ended.stdin.write(b"\n")
+        ended.stdin.close()
         os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
         assert not is_same_process(ended.pid, running.start)
     assert process_of(ended.pid) is None

@@ -17,7 +17,8 @@ pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 import grpc
 
 from broker.proxy import clients, service
-from broker.proxy.clients import ProxyClients
+from broker.proxy.accounts import Accounts
+from broker.proxy.clients import FORGOTTEN, ProxyClients
 from broker.proxy.facts import Facts, GroupFacts
 from broker.proxy.protocol import SERVICE, message_class
 from broker.proxy.protocol.numbers import Code
@@ -32,6 +33,8 @@ from tests.unit.proxy.test_accounts import RULES, SECRET, signed
 pytestmark = pytest.mark.anyio
 
 GROUP, TOPIC = {"name": "billing"}, {"name": "payments"}
+CALL_S = 60.0
+"""No call here takes that long."""
 
 
 class Caller:
@@ -52,7 +55,7 @@ class Caller:
 
     async def call(self, name: str, **fields: Any) -> Any:
         given = message_class(SERVICE.methods_by_name[name].input_type.name)(**fields)
-        return await self.method(name)(given, metadata=self.metadata, timeout=20)
+        return await self.method(name)(given, metadata=self.metadata, timeout=CALL_S)
 
     async def receive(self, **fields: Any) -> list[Any]:
         given = message_class("ReceiveMessageRequest")(
@@ -63,7 +66,7 @@ class Caller:
             **fields,
         )
         call = self.method("ReceiveMessage", kind="unary_stream")
-        return [part async for part in call(given, metadata=self.metadata, timeout=20)]
+        return [part async for part in call(given, metadata=self.metadata, timeout=CALL_S)]
 
     async def open_stream(self) -> Any:
         stream = self.method("Telemetry", kind="stream_stream")(metadata=self.metadata)
@@ -91,10 +94,10 @@ async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FakeGroup]:
 async def test_a_stream_of_a_client_that_was_forgotten_ends(
     group: FakeGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(clients, "SILENT_S", 0.0)
     async with open_proxy(ProxyConfig("127.0.0.1:0", (group.namesrv,))) as port:
         stream = await Caller(port).open_stream()
         assert (await stream.read()).status.code == Code.OK
+        monkeypatch.setattr(clients, "SILENT_S", 0.0)  # not before its settings were answered
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await stream.read()
         assert ended.value.code() is grpc.StatusCode.UNAVAILABLE
@@ -129,7 +132,7 @@ async def test_what_is_no_message_ends_its_call_only(
         caller = Caller(port)
         for body in (b"\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f"):
             with pytest.raises(grpc.aio.AioRpcError):
-                await caller.method("SendMessage", raw=True)(body, timeout=20)
+                await caller.method("SendMessage", raw=True)(body, timeout=CALL_S)
         large = {"topic": TOPIC, "endpoints": {"addresses": [{"host": "h" * 3000}]}}
         assert (await caller.call("QueryRoute", **large)).status.code == Code.BAD_REQUEST
         assert (await caller.call("Heartbeat")).status.code == Code.UNRECOGNIZED_CLIENT_TYPE
@@ -169,6 +172,50 @@ class RefusedStream:
         served = Service(nobody, ProxyClients(loop.now), accounts)
         await served.Telemetry(self.commands(is_silent=is_silent), self)
         return self.order
+
+
+class LeavingStream:
+    """The context of a producer's stream, which goes while its settings are answered."""
+
+    def __init__(self, last: object) -> None:
+        self.order: list[str] = []
+        self._last = last
+        nursery = SimpleNamespace(start_soon=lambda *_: None)
+        loop = SimpleNamespace(now=time.monotonic)
+        session: Any = SimpleNamespace(
+            loop=loop, nursery=nursery, routes=None, handle=lambda *_handler: None
+        )
+        self._clients = ProxyClients(loop.now)
+        self._service = Service(session, self._clients, Accounts(None))
+
+    def invocation_metadata(self) -> tuple[Any, ...]:
+        return (("x-mq-client-id", "c"),)
+
+    def peer(self) -> str:
+        return "ipv4:127.0.0.1:1"
+
+    async def write(self, command: Any) -> None:
+        self.order.append(Code(command.status.code).name)
+        self._clients.forget("c", self._last)
+
+    async def abort(self, code: grpc.StatusCode, _text: str) -> None:
+        self.order.append(code.name)
+
+    async def commands(self) -> AsyncIterator[Any]:
+        settings = {"client_type": 1, "publishing": {"topics": [TOPIC]}}
+        yield message_class("TelemetryCommand")(settings=settings)
+        await anyio.sleep_forever()
+
+    async def serve(self) -> list[str]:
+        """Serve the stream to its end, and return what went over it."""
+        with anyio.fail_after(CALL_S):
+            await self._service.Telemetry(self.commands(), self)
+        return self.order
+
+
+async def test_who_goes_while_its_settings_are_answered_has_left_or_is_told() -> None:
+    assert await LeavingStream(None).serve() == ["OK"]
+    assert await LeavingStream(FORGOTTEN).serve() == ["OK", "UNAVAILABLE"]
 
 
 async def test_a_stranger_is_told_why_after_it_has_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -496,7 +496,7 @@ def test_a_run_does_not_depend_on_the_hash_seed() -> None:
             capture_output=True,
             text=True,
             check=True,
-            timeout=120,
+            timeout=300,
         ).stdout
         for seed_ in ("0", "1", "4242")
     }
