@@ -22,7 +22,7 @@ from tests.unit.runtime.conftest import Group, Member, wait_until
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 
 
 async def append(group: Group, count: int = 5) -> None:
