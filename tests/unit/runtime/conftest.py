@@ -103,7 +103,7 @@ class Group:
             lease_ms=250,
             election_timeout_min_ms=300,
             election_timeout_max_ms=600,
-            transfer_timeout_ms=5000,
+            transfer_timeout_ms=30_000,  # it takes several syncs
             slow_disk_ms=60_000,  # all have one disk: where it is slow nobody is to hand over for it
         )
         return LogConfig(
@@ -176,6 +176,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "client_port.MEMBERS_TIMEOUT_S",
         "client_port.READ_TIMEOUT_S",
+        "client_port.TRANSFER_TIMEOUT_S",
         "handshake.CONNECT_TIMEOUT_S",
         "member_connection.HANDSHAKE_TIMEOUT_S",
         "snapshot_fetch.ASK_TIMEOUT_S",
