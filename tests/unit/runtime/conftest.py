@@ -184,6 +184,8 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
         "transport.HANDSHAKE_TIMEOUT_S",
     ):
         monkeypatch.setattr(f"dledger.runtime.{name}", float(PATIENCE_S))
+    # Less than the tests give a call, so that another member is asked in the end.
+    monkeypatch.setattr("dledger.runtime.client.ATTEMPT_TIMEOUT_S", PATIENCE_S / 4)
     monkeypatch.setattr("dledger.runtime.sockets.DEAD_AFTER_MS", 1000 * PATIENCE_S)
     monkeypatch.setitem(dial_member.__kwdefaults__, "timeout_s", float(PATIENCE_S))
 
