@@ -25,10 +25,11 @@ from dledger import (
     Peer,
     RaftConfig,
 )
+from dledger.runtime.handshake import dial_member
 from dledger.storage.api import Disk
 from jepsen.ports import free_ports
 
-PATIENCE_S = 60
+PATIENCE_S = 120
 """Nothing here takes that long; a test that waits for more has failed."""
 
 
@@ -102,7 +103,8 @@ class Group:
             lease_ms=250,
             election_timeout_min_ms=300,
             election_timeout_max_ms=600,
-            transfer_timeout_ms=5000,
+            transfer_timeout_ms=30_000,  # it takes several syncs
+            slow_disk_ms=60_000,  # all have one disk: where it is slow nobody is to hand over for it
         )
         return LogConfig(
             group="g",
@@ -169,14 +171,34 @@ OpenGroup = Callable[..., Awaitable[Group]]
 
 
 @pytest.fixture
-def open_group(tmp_path: Path) -> Callable[..., object]:
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Members and clients wait for each other: all are in this one process, which may stand still."""
+    for name in (
+        "client_port.MEMBERS_TIMEOUT_S",
+        "client_port.READ_TIMEOUT_S",
+        "client_port.TRANSFER_TIMEOUT_S",
+        "handshake.CONNECT_TIMEOUT_S",
+        "member_connection.HANDSHAKE_TIMEOUT_S",
+        "snapshot_fetch.ASK_TIMEOUT_S",
+        "sockets.CONNECT_TIMEOUT_S",
+        "transport.HANDSHAKE_TIMEOUT_S",
+    ):
+        monkeypatch.setattr(f"dledger.runtime.{name}", float(PATIENCE_S))
+    # Less than the tests give a call, so that another member is asked in the end.
+    monkeypatch.setattr("dledger.runtime.client.ATTEMPT_TIMEOUT_S", PATIENCE_S / 4)
+    monkeypatch.setattr("dledger.runtime.sockets.DEAD_AFTER_MS", 1000 * PATIENCE_S)
+    monkeypatch.setitem(dial_member.__kwdefaults__, "timeout_s", float(PATIENCE_S))
+
+
+@pytest.fixture
+def open_group(tmp_path: Path, patient: None) -> Callable[..., object]:
     """`async with open_group(size=3) as group`: members are stopped at its end."""
 
     @asynccontextmanager
     async def opened(
         size: int = 3, secret: str | None = "geheim"
     ) -> AsyncIterator[Group]:  # for tests
-        with trio.fail_after(120):
+        with trio.fail_after(4 * PATIENCE_S):
             async with trio.open_nursery() as nursery:
                 group = Group(tmp_path, nursery, size, secret)
                 yield group

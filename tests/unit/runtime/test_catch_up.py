@@ -26,7 +26,7 @@ from tests.unit.runtime.refusals import RefusedReads
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 MIB = 1024 * 1024
-S = 20.0
+S = 60.0
 
 
 class Layout:

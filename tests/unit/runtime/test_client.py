@@ -58,7 +58,7 @@ from dledger.runtime.member_connection import MemberConnection
 from dledger.runtime.sockets import FrameStream, listen
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
-S = 30.0
+S = 60.0
 MEBI = 1024 * 1024
 Script = list[Header | DLedgerError | None]
 
@@ -120,7 +120,7 @@ async def fake_group(
         Peer(node_id, "127.0.0.1", listener.getsockname()[1])
         for node_id, listener in zip(ids, listeners, strict=True)
     )
-    with trio.fail_after(60):
+    with trio.fail_after(2 * S):
         async with trio.open_nursery() as nursery:
             for member, script in zip(members, scripts, strict=True):
                 member.script = script
@@ -133,6 +133,19 @@ async def fake_group(
 
 
 DONE = AppendAnswer(0, 3, 17, 1000)
+
+
+def end_in_a_pause(
+    monkeypatch: pytest.MonkeyPatch, is_time: Callable[[LeaderSearch], bool] = lambda _search: True
+) -> None:
+    """Let the deadline fall into a pause of a search: a call under way at that moment would be of unknown outcome."""
+
+    async def pause(search: LeaderSearch) -> None:
+        await trio.lowlevel.checkpoint()
+        if is_time(search):
+            search._deadline_s = 0.0
+
+    monkeypatch.setattr(LeaderSearch, "pause", pause)
 
 
 async def test_a_redirect_is_followed() -> None:
@@ -169,9 +182,10 @@ async def test_who_asks_for_it_gets_an_unknown_append_sent_again() -> None:
         assert [member.append_count for member in members] == [1, 1]
 
 
-async def test_unknown_once_is_unknown_at_the_deadline() -> None:
+async def test_unknown_once_is_unknown_at_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     refusing = NotLeaderError(None, 3)
-    async with fake_group([None, refusing], [refusing], timeout_s=0.5) as (client, _):
+    async with fake_group([None, refusing], [refusing]) as (client, members):
+        end_in_a_pause(monkeypatch, lambda _: all(member.append_count for member in members))
         with pytest.raises(OutcomeUnknownError):
             await client.append(b"x", retry_unknown=True)
 
@@ -181,14 +195,7 @@ async def test_only_refusals_until_the_deadline_are_a_refusal(
 ) -> None:
     refusing = NotLeaderError(None, 3)
     async with fake_group([refusing], [refusing]) as (client, members):
-
-        async def pause(search: LeaderSearch) -> None:
-            """The deadline falls into a pause: a call under way at that moment would be of unknown outcome."""
-            await trio.lowlevel.checkpoint()
-            if all(member.append_count for member in members):
-                search._deadline_s = 0.0
-
-        monkeypatch.setattr(LeaderSearch, "pause", pause)
+        end_in_a_pause(monkeypatch, lambda _: all(member.append_count for member in members))
         with pytest.raises(RefusedError, match="not done within"):
             await client.append(b"x")
         assert all(member.append_count for member in members)
@@ -291,7 +298,14 @@ async def test_a_call_over_which_a_blocking_client_is_closed_is_unknown() -> Non
     listener.close()
 
 
-async def test_silence_until_the_deadline_is_unknown() -> None:
+async def test_silence_until_the_deadline_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    ask = MemberConnection.ask
+
+    async def ask_for_a_moment(*given: Any, timeout_s: float) -> object:
+        assert timeout_s > 0.2
+        return await ask(*given, timeout_s=0.2)  # from here on: connecting may take its time
+
+    monkeypatch.setattr(MemberConnection, "ask", ask_for_a_moment)
     listener = await listen("127.0.0.1", 0)
     members = frozenset({NodeId("n0")})
     silent = FakeMember("n0", members, listener)
@@ -315,8 +329,8 @@ async def test_silence_until_the_deadline_is_unknown() -> None:
             peers = (Peer(NodeId("n0"), "127.0.0.1", listener.getsockname()[1]),)
             async with Client(peers, group="g") as client:
                 with pytest.raises(AckTimeoutError):
-                    await client.append(b"x", timeout_s=0.5)
-            assert asked.is_set()
+                    await client.append(b"x", timeout_s=S)
+                await asked.wait()
     listener.close()
 
 
@@ -332,8 +346,9 @@ async def test_what_can_never_succeed_is_told_at_once() -> None:
             await client.get(9)
 
 
-async def test_a_read_without_an_answer_is_a_refusal() -> None:
-    async with fake_group([None], [None], timeout_s=0.5) as (client, _):
+async def test_a_read_without_an_answer_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with fake_group([None], [None]) as (client, _):
+        end_in_a_pause(monkeypatch, lambda search: search.is_unknown)
         with pytest.raises(RefusedError, match="nothing was read"):
             await client.get(1)
         with pytest.raises(RefusedError, match="nothing was read"):
@@ -378,15 +393,16 @@ async def test_another_group_turns_the_client_away_at_once() -> None:
         assert sum(member.append_count for member in members) == 0
 
 
-async def test_nobody_there_is_a_refusal() -> None:
-    listener = await listen("127.0.0.1", 0)
-    port = listener.getsockname()[1]
-    listener.close()
-    async with Client((Peer(NodeId("n0"), "127.0.0.1", port),), timeout_s=0.5) as client:
-        with pytest.raises(RefusedError, match="Connection refused"):
-            await client.append(b"x")
-        seen = (await client.status())[NodeId("n0")]
-        assert isinstance(seen, RefusedError)
+async def test_nobody_there_is_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    end_in_a_pause(monkeypatch)
+    with socket.socket() as bound:  # and never listening, so that nobody else gets the port
+        bound.bind(("127.0.0.1", 0))
+        peer = Peer(NodeId("n0"), "127.0.0.1", bound.getsockname()[1])
+        async with Client((peer,), timeout_s=S) as client:
+            with pytest.raises(RefusedError, match="Connection refused"):
+                await client.append(b"x")
+            seen = (await client.status())[NodeId("n0")]
+            assert isinstance(seen, RefusedError)
 
 
 @pytest.mark.parametrize(
@@ -427,7 +443,7 @@ async def test_many_appends_at_once_and_all_of_them_read_back(open_group: OpenGr
     async with open_group() as group:
         await group.start_all()
         found: dict[int, Index] = {}
-        async with Client(group.peers, group="g", secret="geheim") as client:
+        async with Client(group.peers, group="g", secret="geheim", timeout_s=S) as client:
 
             async def append(number: int) -> None:
                 found[number] = (await client.append(b"%d" % number, timeout_s=S)).index
@@ -452,7 +468,7 @@ async def test_a_large_body_there_and_back(open_group: OpenGroup) -> None:
     async with open_group() as group:
         await group.start_all()
         body = bytes(range(256)) * (5 * MEBI // 256)
-        async with Client(group.peers, group="g", secret="geheim") as client:
+        async with Client(group.peers, group="g", secret="geheim", timeout_s=S) as client:
             index = (await client.append(body)).index
             assert (await client.get(index))[0].body == body
 
@@ -463,7 +479,7 @@ async def test_the_blocking_client(open_group: OpenGroup) -> None:
         await group.start_all()
 
         def use() -> None:
-            with SyncClient(group.peers, group="g", secret="geheim") as client:
+            with SyncClient(group.peers, group="g", secret="geheim", timeout_s=S) as client:
                 index = client.append(b"blocking").index
                 assert client.get(index)[0].body == b"blocking"
                 assert len(client.status()) == 3
@@ -482,7 +498,7 @@ async def test_a_group_may_refuse_clients_appends_and_holds_no_large_ones(
     )
     async with open_group(size=1) as group:
         await group.start_all()
-        async with Client(group.peers, group="g", secret="geheim") as client:
+        async with Client(group.peers, group="g", secret="geheim", timeout_s=S) as client:
             with pytest.raises(UnsupportedError):
                 await client.append(b"x", timeout_s=S)
             with pytest.raises(ConnectionLostError):
@@ -494,7 +510,7 @@ async def test_a_group_may_refuse_clients_appends_and_holds_no_large_ones(
 async def test_a_client_that_breaks_the_protocol_is_hung_up_on(open_group: OpenGroup) -> None:
     async with open_group(size=1, secret=None) as group:
         await group.start_all()
-        async with Client(group.peers, group="g") as client:
+        async with Client(group.peers, group="g", timeout_s=S) as client:
             await client.append(b"fine", timeout_s=S)
             connection = await client._connect(NodeId("n0"))
             connection._stream.send_soon(encode_frame(b"\xc1"))

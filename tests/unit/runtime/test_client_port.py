@@ -20,6 +20,7 @@ from dledger.runtime.client_port import QUEUED_BYTES_MAX, ClientPort
 from dledger.runtime.handshake import Remote
 from dledger.runtime.snapshotting import SnapshotPart
 from dledger.runtime.sockets import FrameStream
+from tests.unit.runtime.conftest import PATIENCE_S
 
 CALL_COUNT = 100
 LARGE_BYTES = 1 << 20
@@ -66,7 +67,7 @@ async def test_a_client_that_takes_no_answers_gets_no_more_made(call: Any) -> No
         await wait_all_tasks_blocked()
         assert log.given_count * LARGE_BYTES <= QUEUED_BYTES_MAX + 2 * LARGE_BYTES
         tokens: list[int] = []
-        with trio.fail_after(60):
+        with trio.fail_after(PATIENCE_S):
             while len(tokens) < CALL_COUNT:
                 tokens += [decode_answer(frame.header).token for frame in await client.receive()]
         assert sorted(tokens) == list(range(CALL_COUNT))
@@ -81,7 +82,7 @@ async def test_a_client_that_goes_without_taking_its_answers_is_let_go() -> None
     theirs.sendall(b"".join(encode_frame(encode_header(get(n))) for n in range(CALL_COUNT)))
     stream = FrameStream(ours, FrameDecoder(blob_bytes_max=0))
     port = ClientPort(LargeLog(), accepts_appends=False)  # type: ignore[arg-type] # what these calls need
-    with trio.fail_after(60):
+    with trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(port.serve, stream, Remote(None, 1, SimpleNamespace()))  # type: ignore[arg-type]
             await wait_all_tasks_blocked()

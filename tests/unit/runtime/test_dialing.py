@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import socket
 from collections.abc import Callable, Iterator
-from itertools import count
 
 import pytest
 import trio
@@ -124,11 +123,12 @@ async def test_attempts_that_end_in_turns_are_logged_no_more_often_than_those_th
     lines_max: int,
 ) -> None:
     """As when a member was added at an address at which something else listens."""
-    numbers = count()
+    failed_count = 0
 
     async def fail(_peer: Peer, _me: Identity) -> tuple[Stream, Remote]:
+        nonlocal failed_count
         await trio.lowlevel.checkpoint()
-        number = next(numbers)
+        number, failed_count = failed_count, failed_count + 1
         kind: type[DLedgerError] = (PeerProtocolError, UnreachableError)[number % 2]
         raise kind(reason(number))
 
@@ -139,7 +139,7 @@ async def test_attempts_that_end_in_turns_are_logged_no_more_often_than_those_th
     caplog.set_level(logging.INFO, logger="dledger")
     async with trio.open_nursery() as nursery:
         nursery.start_soon(bench.dialing.run)
-        await wait_until(lambda: next(numbers) > 40)
+        await wait_until(lambda: failed_count > 40)
         nursery.cancel_scope.cancel()
     lines = [each for each in caplog.messages if each.startswith("peer-not-reached")]
     assert len(lines) == lines_max

@@ -13,7 +13,7 @@ from tests.unit.runtime.conftest import BodiesMachine, Group, wait_until
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 
 
 class FailingMachine(BodiesMachine):

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from dledger.raft.entry import Entry
-from tests.unit.runtime.conftest import BodiesMachine, Group, wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, BodiesMachine, Group, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -117,7 +117,7 @@ async def test_what_a_pass_fails_with_ends_the_member_and_not_who_gathers(
             appender.gather_now()
         else:
             appender.gather_soon()
-        with trio.fail_after(30):
+        with trio.fail_after(PATIENCE_S):
             await leader.has_ended.wait()
         assert "cannot be folded" in repr(leader.failure)
         driver = leader.server._standing.driver

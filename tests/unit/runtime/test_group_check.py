@@ -26,7 +26,7 @@ from tests.unit.runtime.test_handshake import shake
 
 N0, N1, N2 = NodeId("n0"), NodeId("n1"), NodeId("n2")
 MEMBERS = frozenset({N0, N1, N2})
-S = 30.0
+S = 60.0
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
 
 LOG = {

@@ -20,7 +20,7 @@ from dledger.storage.segmented_log import SegmentedLog
 from dledger.testing.check_log_store import flush, new_entries
 from dledger.testing.sim_disk import SimDisk, SimFile
 from tests.unit.engine.scripted import ScriptedEngine, scripted
-from tests.unit.runtime.conftest import wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, wait_until
 
 SEGMENT_BYTES = 4096
 MIDDLE_BYTE = 7 * INDEX_UNIT_BYTES + 20
@@ -72,7 +72,7 @@ async def test_where_the_entries_are_damaged_too_the_node_stops(disk: SimDisk) -
     disk.flip_bit(damaged, MIDDLE_BYTE)
     disk.flip_bit(damaged.replace("index/", "data/"), 8 * 248 + 60)
     driver = DriverOfEngine(scripted(disk))
-    with pytest.raises(DiskFailedError, match="both damaged"), trio.fail_after(30):
+    with pytest.raises(DiskFailedError, match="both damaged"), trio.fail_after(PATIENCE_S):
         await check_indexes(driver)  # type: ignore[arg-type]
     assert isinstance(driver.engine.failure, DiskFailedError)
 

@@ -22,7 +22,7 @@ from tests.unit.runtime.conftest import BodiesMachine
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Any]]
-S = 30.0
+S = 60.0
 
 
 async def test_an_append_on_a_follower_goes_through_the_leader_and_is_applied_here(

@@ -18,7 +18,7 @@ from dledger.runtime.member_sockets import MemberSocket, connect_member, meet
 from dledger.runtime.sockets import FrameStream, tune
 from tests.certificates import HOST, write_files
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 
 
 def member_tls(folder: Path, name: str = "ours", *, takes_plain_text: bool = False) -> MemberTls:

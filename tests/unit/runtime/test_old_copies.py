@@ -22,7 +22,7 @@ from tests.unit.runtime.conftest import Group, Member, wait_until
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 
 
 async def append(group: Group, count: int = 5) -> None:
@@ -76,14 +76,14 @@ async def test_an_old_copy_in_another_term_gives_up_its_vote_and_gets_it_back(
             victim = await group.start(victim.server.node_id)
             await wait_until(lambda: "store-is-old" in caplog.text)
             await append(group)
-            await wait_until(lambda: victim.server.is_voter)
+            # It has overtaken what the others remember; that is saved once no other record is.
+            await wait_until(lambda: victim.server.is_voter and starts(victim) > 2)
         assert "peer-store-is-old" in caplog.text
         assert "store" not in victim.server.status.attributes(victim.server.node_id)
         bodies = (await group.leader()).machine.bodies
         assert len(bodies) == 15
         assert victim.machine.bodies == bodies
-        count = starts(victim)
-        assert count == 3, "it has overtaken what the others remember"
+        assert starts(victim) == 3
         caplog.clear()
         await victim.stop()
         victim = await group.start(victim.server.node_id)
@@ -111,7 +111,7 @@ async def test_an_old_copy_that_was_killed_before_it_gave_up_its_vote_gives_it_u
             await wait_until(lambda: "store-is-old" in caplog.text)
             await append(group)
             await wait_until(lambda: victim.server.is_voter)
-        assert not MemberFile.open(disk).record.missed.count
+            await wait_until(lambda: not MemberFile.open(disk).record.missed.count)
         assert "heard of start 1 of this store" in caplog.text
 
 

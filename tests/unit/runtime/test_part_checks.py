@@ -11,7 +11,7 @@ from dledger.errors import DiskFailedError, EntryDamagedError
 from dledger.runtime import part_checks
 from dledger.runtime.part_checks import check_parts
 from dledger.testing.sim_disk import SimFile
-from tests.unit.runtime.conftest import wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, wait_until
 from tests.unit.storage.test_parts_in_use import Served
 
 
@@ -35,7 +35,7 @@ async def test_where_both_files_are_damaged_the_node_stops_and_the_next_start_do
     served = Served(3)
     served.flip(0)
     served.flip(1)
-    with pytest.raises(DiskFailedError, match=r"twin"), trio.fail_after(30):
+    with pytest.raises(DiskFailedError, match=r"twin"), trio.fail_after(PATIENCE_S):
         await check_parts(served.in_use, "n0")
     assert served.path(0) not in served.disk.paths()
 
@@ -48,7 +48,7 @@ async def test_a_loss_that_a_reader_has_met_stops_the_node(monkeypatch: pytest.M
     served.flip(1)
     with pytest.raises(OSError, match="twin"):
         served.part.read_beside(0, served.part.stored.state_bytes)
-    with pytest.raises(DiskFailedError), trio.fail_after(30):
+    with pytest.raises(DiskFailedError), trio.fail_after(PATIENCE_S):
         await check_parts(served.in_use, "n0")
 
 
@@ -62,7 +62,7 @@ async def test_a_loss_that_the_fold_has_met_is_set_aside_though_the_fold_stops_t
     async def fold() -> None:
         served.part.read(0, served.part.stored.state_bytes)
 
-    with pytest.RaisesGroup(EntryDamagedError), trio.fail_after(30):
+    with pytest.RaisesGroup(EntryDamagedError), trio.fail_after(PATIENCE_S):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(check_parts, served.in_use, "n0")
             nursery.start_soon(fold)

@@ -21,7 +21,7 @@ from tests.unit.runtime.refusals import RefusedReads
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 SEGMENT_BYTES = 4096
 
 
@@ -48,11 +48,18 @@ def version_of(hard_state: Path) -> int:
 
 
 async def all_have(group: Group, bodies: list[bytes]) -> None:
+    """Wait until they are everywhere, on the disk as well: a member may have applied what its own does not have yet."""
     await wait_until(
         lambda: all(
-            member.machine.bodies[: len(bodies)] == bodies for member in group.members.values()
+            member.machine.bodies[: len(bodies)] == bodies and is_all_durable(member)
+            for member in group.members.values()
         )
     )
+
+
+def is_all_durable(member: Member) -> bool:
+    own = member.server.status.statistics()
+    return own.durable_index == own.last_index
 
 
 def content(member: Member) -> bytes:
@@ -203,13 +210,6 @@ async def test_the_scrubber_finds_what_nobody_reads(
         bodies = await filled(group)
         await all_have(group, bodies)
         member = next(iter(group.members.values()))
-
-        def is_all_durable() -> bool:
-            # A follower may have applied what its own disk does not have yet.
-            own = member.server.status.statistics()
-            return own.durable_index == own.last_index
-
-        await wait_until(is_all_durable)
         path = data_files(member)[0]
         whole = path.read_bytes()
         flip(path, 2000)

@@ -22,6 +22,7 @@ from dledger.errors import CompactedError, CorruptionError, EntryDamagedError, O
 from dledger.raft.entry import EntryKind
 from dledger.raft.ids import NO_INDEX, Index
 from dledger.runtime.clock import now_s
+from dledger.runtime.snapshotting import Snapshotter
 from dledger.starting_state import restore_newest
 from dledger.state_machine import (
     KeptPart,
@@ -42,7 +43,7 @@ from tests.unit.runtime.conftest import BodiesMachine, Group, Member
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 
 
 class KeptBodies(BodiesMachine):
@@ -178,6 +179,12 @@ async def test_a_snapshot_that_fails_is_tried_again_later_and_later_and_told_whe
         if not has_room:
             raise OSError(errno.ENOSPC, "no room")
 
+    async def take_none(_: Snapshotter) -> None:
+        await (
+            trio.sleep_forever()
+        )  # else it would look each second, and try between the tries of the test
+
+    monkeypatch.setattr(Snapshotter, "run", take_none)
     monkeypatch.setattr(SnapshotStore, "check_room", check_room)
     async with open_group(size=1) as group:
         member = await group.start("n0", machine=KeptBodies())

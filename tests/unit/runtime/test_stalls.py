@@ -18,9 +18,11 @@ from tests.unit.runtime.conftest import Group, Member, wait_until
 pytestmark = pytest.mark.slow
 
 OpenGroup = Callable[..., AbstractAsyncContextManager[Group]]
-S = 30.0
+S = 60.0
 ROUNDS = 150
 """A leader sends 80 a second here; check quorum and elections come after 48 in which nobody is heard."""
+
+STOOD_STILL_MS = 5000
 
 
 class GatedFile(PosixFile):
@@ -73,7 +75,7 @@ async def test_syncs_of_seconds_on_all_disks_cost_no_leadership(
                 lambda: not leader.server.is_serving or node.last_round > first + ROUNDS
             )
             assert leader.server.is_serving
-            assert leader.server.has_lease()
+            await wait_until(leader.server.has_lease)  # it is short, and a test may stand still
             assert not ended
         finally:
             gate.set()
@@ -85,21 +87,28 @@ async def test_syncs_of_seconds_on_all_disks_cost_no_leadership(
 async def test_a_machine_that_stood_still_for_seconds_has_the_same_leader_afterwards(
     open_group: OpenGroup, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    # It may have stood still before, really: that line must not keep this one from being written.
+    monkeypatch.setattr(driver_module, "STALL_LINES_PER_S", 1000.0)
     async with open_group() as group:
         await group.start_all()
         leader = await settled(group)
         term = leader.server.term
         with caplog.at_level(logging.WARNING, logger="dledger"):
-            monkeypatch.setattr(driver_module, "now_ms", lambda: now_ms() + 5000)
+            monkeypatch.setattr(driver_module, "now_ms", lambda: now_ms() + STOOD_STILL_MS)
             with trio.fail_after(S):
                 await leader.server.appender.append(b"after", timeout_s=S)
             await wait_until(
                 lambda: all(
-                    each.server._standing.running.stall_count for each in group.members.values()
+                    each.server._standing.running.stall_longest_ms >= STOOD_STILL_MS - 1000
+                    for each in group.members.values()
                 )
             )
         assert leader.server.is_serving
         assert {member.server.term for member in group.members.values()} == {term}
         lines = [line for line in caplog.messages if line.startswith("loop-stalled")]
-        told = {line.split()[1] for line in lines if " ms=4" in line or " ms=5" in line}
+        told = {
+            line.split()[1]
+            for line in lines
+            if int(line.partition(" ms=")[2].split()[0]) >= STOOD_STILL_MS - 1000
+        }
         assert told == {f"node={name}" for name in group.members}

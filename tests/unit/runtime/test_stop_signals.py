@@ -50,7 +50,7 @@ def test_signals_after_the_first_do_not_kill_a_program_that_is_stopping(
         assert program.stdout is not None
         assert program.stdout.readline() == "ready\n"
         program.send_signal(first)
-        out, errors = program.communicate(timeout=60)
+        out, errors = program.communicate(timeout=120)
     assert out == f"ended {first.name} SIGTERM\n"
     assert errors == ""
     assert program.returncode == 3
@@ -80,7 +80,7 @@ def test_a_program_ends_although_it_waits_for_what_never_comes(
         [sys.executable, "-c", HANGS_WHEN_IT_STOPS, str(signals), str(first_s), str(second_s)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert ended.returncode == 1
@@ -109,7 +109,7 @@ def test_a_program_under_nohup_outlives_its_terminal() -> None:
         [sys.executable, "-c", IGNORES_ITS_TERMINAL],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "False\n", "")

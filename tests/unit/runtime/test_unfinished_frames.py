@@ -18,7 +18,7 @@ from dledger.config import Peer
 from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 from dledger.runtime.handshake import Identity, dial_member
 from dledger.runtime.sockets import RECEIVE_BYTES, FrameStream
-from tests.unit.runtime.conftest import wait_until
+from tests.unit.runtime.conftest import PATIENCE_S, wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,7 @@ async def test_unfinished_appends_of_many_share_one_room_and_keep_nobody_out(
         room = room_of(leader.server)
         (peer,) = [each for each in group.peers if each.node_id == leader.server.node_id]
         monkeypatch.setattr("dledger.runtime.frame_room.PACE_S", 0.02)
-        async with Client(group.peers, group="g", timeout_s=60) as client:
+        async with Client(group.peers, group="g", timeout_s=PATIENCE_S) as client:
             with monkeypatch.context() as nobody_is_slow:
                 nobody_is_slow.setattr(room, "close_slow", list)
                 strangers = [await dial(peer) for _ in range(STRANGER_COUNT)]

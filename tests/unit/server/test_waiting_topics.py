@@ -18,6 +18,12 @@ TIMERS = "rmq_sys_wheel_timer"
 DELAYS = "SCHEDULE_TOPIC_XXXX"
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No look is cut short because this process stood still."""
+    monkeypatch.setattr(waiting_topics, "WAIT_S", 60.0)
+
+
 class ColdLog:
     """A log of which nothing is in memory before it was asked for."""
 

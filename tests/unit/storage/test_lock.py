@@ -109,8 +109,9 @@ def test_a_lock_that_is_not_given_leaves_no_file_open(
     def refuse(*_: object) -> None:
         raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
 
-    before = sorted(Path("/proc/self/fd").iterdir())
+    before = set(Path("/proc/self/fd").iterdir())
     monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.raises(OSError, match="locks"):
         StoreLock(tmp_path)
-    assert sorted(Path("/proc/self/fd").iterdir()) == before
+    # Files that earlier tests have left to the collector may go meanwhile.
+    assert set(Path("/proc/self/fd").iterdir()) <= before
