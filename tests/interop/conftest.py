@@ -205,6 +205,8 @@ class ForeignClient:
         found = JAVA_TIMEOUTS if self.kind in JAVAS else ()
         if operation == "produce" and self.kind in ("cpp", "node"):
             found = SEND_TIMEOUTS
+        if self.kind == "ours":
+            found = SEND_TIMEOUTS
         if operation == "produce" and self.kind in (*JAVAS, "cpp", "go", "node", "ours"):
             found += PRODUCE_TIMEOUT
         return found
@@ -253,6 +255,13 @@ class Listener:
 
     def wait_lines(self, count: int) -> None:
         assert poll(lambda: len(self.lines) >= count, WAIT_S), self.lines
+
+    def wait_summary(self) -> list[dict[str, Any]]:
+        """Wait until it has said what it did, and may stay for more; all its lines."""
+        assert poll(lambda: any(line.get("summary") for line in list(self.lines)), WAIT_S), (
+            self.lines
+        )
+        return list(self.lines)
 
     def wait_end(self, timeout_s: float = 1.5 * WAIT_S) -> list[dict[str, Any]]:
         """Wait until the client has ended by itself; all its lines."""
