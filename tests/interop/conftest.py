@@ -37,6 +37,8 @@ JAVAS = ("java-4.9.8", "java-5.3.3")
 GRPC_JAVA = "grpc-java-5.0.8"
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
 """On a busy machine the library's own 3 s can be over before its virtual machine is warm. What a test says counts."""
+JAVA_CONNECT_TIMEOUT = "-Dcom.rocketmq.remoting.client.connect.timeout=30000"
+"""For its first connection, to the name server: 3 s else, after which it knows no route and ends."""
 SEND_TIMEOUTS = ("--send-timeout-ms", "30000")
 """The same for those who give up a send after 3 s, and may store it twice as they make it again."""
 PRODUCE_TIMEOUT = ("--timeout", "200")
@@ -185,7 +187,7 @@ class ForeignClient:
         environment["NODE_PATH"] = f"{NODE_MODULES}{os.pathsep}{GRPC_NODE_MODULES}"
         return subprocess.Popen(
             [
-                *command(self.kind),
+                *self._command(),
                 *(operation, "--namesrv", self._namesrv),
                 *self._patience(operation),
                 *self._more,
@@ -197,6 +199,12 @@ class ForeignClient:
             text=True,
             env=environment,
         )
+
+    def _command(self) -> list[str]:
+        program, *rest = command(self.kind)
+        if self._has_patience and self.kind in JAVAS:
+            rest.insert(0, JAVA_CONNECT_TIMEOUT)
+        return [program, *rest]
 
     def _patience(self, operation: str) -> tuple[str, ...]:
         """Timeouts for a busy machine; those of a test stand behind them, and count."""

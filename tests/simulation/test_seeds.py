@@ -85,7 +85,7 @@ def test_fresh_seeds_are_fine(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Other seeds every time: one that fails is a bug, and its command is in the output, the summary and a file."""
-    command = ["--seconds", str(FRESH_SECONDS), "--failures", str(FAILURES)]
+    command = ["--seconds", str(FRESH_SECONDS), "--processes", "1", "--failures", str(FAILURES)]
     code = run_command(SIMULATORS[name], command)
     told = capsys.readouterr().out
     first, *rest = told.splitlines()
