@@ -210,7 +210,7 @@ class ForeignClient:
         """Timeouts for a busy machine; those of a test stand behind them, and count."""
         if not self._has_patience:
             return ()
-        found = JAVA_TIMEOUTS if self.kind in JAVAS else ()
+        found: tuple[str, ...] = JAVA_TIMEOUTS if self.kind in JAVAS else ()
         if operation == "produce" and self.kind in ("cpp", "node"):
             found = SEND_TIMEOUTS
         if self.kind == "ours":
