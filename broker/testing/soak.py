@@ -81,7 +81,8 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
     failures = {each: _kept_failures(each, options.failures) for each in SIMULATORS}
     seeds = {simulator: count(first) for simulator in SIMULATORS}
     took_s = dict.fromkeys(SIMULATORS, 0.0)
-    while time.monotonic() < end_s:
+    is_over = False
+    while not is_over:  # each has a turn, however short the time
         for simulator in SIMULATORS:
             leg_s = time.monotonic()
             until_s = min(end_s, leg_s + min(LEG_S, options.hours * 1800))
@@ -98,6 +99,7 @@ def _soak(options: argparse.Namespace, console: Console) -> int:
                 took_s=took_s[simulator],
                 started_s=started_s,
             )
+        is_over = time.monotonic() >= end_s
     for simulator, tally in tallies.items():
         if tally.seed_count:
             show_tally(simulator, console, tally, took_s[simulator])

@@ -56,7 +56,7 @@ def test_every_fragment_would_stand_in_the_next_release() -> None:
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=60,
+        timeout=180,
     ).stdout
     assert draft.startswith(f"## {__version__} (2026-01-01)")
     assert draft.count("\n- ") == len({path.read_text() for path in fragments()})

@@ -37,6 +37,12 @@ JAVAS = ("java-4.9.8", "java-5.3.3")
 GRPC_JAVA = "grpc-java-5.0.8"
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
 """On a busy machine the library's own 3 s can be over before its virtual machine is warm. What a test says counts."""
+JAVA_CONNECT_TIMEOUT = "-Dcom.rocketmq.remoting.client.connect.timeout=30000"
+"""For its first connection, to the name server: 3 s else, after which it knows no route and ends."""
+SEND_TIMEOUTS = ("--send-timeout-ms", "30000")
+"""The same for those who give up a send after 3 s, and may store it twice as they make it again."""
+PRODUCE_TIMEOUT = ("--timeout", "200")
+"""When a producer that hangs ends itself: there it is 120 s else, and dozens of syncs of a busy disk may take those."""
 WAIT_S = 240.0
 """Nothing takes that long, on whatever machine; a test that waits for more has failed."""
 
@@ -120,6 +126,19 @@ class RunningGroup:
         self.wait_leader(topic=name)
         return name
 
+    def ask(
+        self, code: int, ext: dict[str, str], body: bytes = b"", *, topic: str = "TBW102"
+    ) -> tuple[dict[str, Any], bytes]:
+        """What the leader answers to a request that may be made again: another one may begin to lead meanwhile."""
+        said: list[tuple[dict[str, Any], bytes]] = []
+
+        def is_answered() -> bool:
+            said[:] = [request(self.wait_leader(topic=topic).address, code, ext, body)]
+            return bool(said[0][0]["code"] == 0)
+
+        assert poll(is_answered, WAIT_S), said
+        return said[0]
+
 
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGroup]:
@@ -159,20 +178,46 @@ class ForeignClient:
     ) -> None:
         self.kind = kind
         self._namesrv = namesrv
-        self._more = (*more, *(JAVA_TIMEOUTS if has_patience and kind in JAVAS else ()))
+        self._more = tuple(more)
+        self._has_patience = has_patience
 
     def start(self, operation: str, *options: str) -> subprocess.Popen[str]:
         """Start it in the background."""
         environment = dict(os.environ)
         environment["NODE_PATH"] = f"{NODE_MODULES}{os.pathsep}{GRPC_NODE_MODULES}"
         return subprocess.Popen(
-            [*command(self.kind), operation, "--namesrv", self._namesrv, *self._more, *options],
+            [
+                *self._command(),
+                *(operation, "--namesrv", self._namesrv),
+                *self._patience(operation),
+                *self._more,
+                *options,
+            ],
             stdin=subprocess.PIPE if "--steered" in options else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             env=environment,
         )
+
+    def _command(self) -> list[str]:
+        program, *rest = command(self.kind)
+        if self._has_patience and self.kind in JAVAS:
+            rest.insert(0, JAVA_CONNECT_TIMEOUT)
+        return [program, *rest]
+
+    def _patience(self, operation: str) -> tuple[str, ...]:
+        """Timeouts for a busy machine; those of a test stand behind them, and count."""
+        if not self._has_patience:
+            return ()
+        found: tuple[str, ...] = JAVA_TIMEOUTS if self.kind in JAVAS else ()
+        if operation == "produce" and self.kind in ("cpp", "node"):
+            found = SEND_TIMEOUTS
+        if self.kind == "ours":
+            found = SEND_TIMEOUTS
+        if operation == "produce" and self.kind in (*JAVAS, "cpp", "go", "node", "ours"):
+            found += PRODUCE_TIMEOUT
+        return found
 
     def finish(
         self, child: subprocess.Popen[str], timeout_s: float = WAIT_S
@@ -218,6 +263,13 @@ class Listener:
 
     def wait_lines(self, count: int) -> None:
         assert poll(lambda: len(self.lines) >= count, WAIT_S), self.lines
+
+    def wait_summary(self) -> list[dict[str, Any]]:
+        """Wait until it has said what it did, and may stay for more; all its lines."""
+        assert poll(lambda: any(line.get("summary") for line in list(self.lines)), WAIT_S), (
+            self.lines
+        )
+        return list(self.lines)
 
     def wait_end(self, timeout_s: float = 1.5 * WAIT_S) -> list[dict[str, Any]]:
         """Wait until the client has ended by itself; all its lines."""

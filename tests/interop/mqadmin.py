@@ -198,7 +198,7 @@ def scene(
     taken: list[ReceivedMessage] = []
     topics = {TOPIC: "*"}
     with (
-        Producer(namesrv, group=PRODUCER, trace=trace) as producer,
+        Producer(namesrv, group=PRODUCER, trace=trace, timeout_s=WAIT_S) as producer,
         PushConsumer(namesrv, GROUP, taken.append, subscriptions=topics, trace=trace) as consumer,
     ):
         sent = [

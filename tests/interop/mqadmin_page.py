@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from jepsen.processes import SMALL_SEGMENTS, Group
-from tests.interop.conftest import RunningGroup, request
+from tests.interop.conftest import RunningGroup
 from tests.interop.mqadmin import (
     GROUP,
     OFFLINE,
@@ -125,8 +125,7 @@ def create_groups(group: RunningGroup) -> None:
     """Create the groups that subcommands name."""
     for name in (GROUP, OFFLINE, "mqadmin-gone"):
         body = json.dumps({"groupName": name}).encode()
-        header, _ = request(group.wait_leader().address, 200, {}, body)
-        assert header["code"] == 0, header
+        group.ask(200, {}, body)
 
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     produce.add_argument("--request", action="store_true", help="wait for the reply to each")
     consume.add_argument("--expression", default="*")
     consume.add_argument("--reply", action="store_true", help="with re: and the body")
+    consume.add_argument("--send-timeout-ms", type=int, default=5000, help="of a reply")
     consume.add_argument("--linger", type=float, default=0.0)
     return parser.parse_args(arguments)
 
@@ -142,7 +143,8 @@ def consume(options: argparse.Namespace) -> int:
 
     def answer(message: ReceivedMessage) -> str:
         try:
-            consumer.reply(message, b"re:" + message.body)
+            timeout_s = options.send_timeout_ms / 1000
+            consumer.reply(message, b"re:" + message.body, timeout_s=timeout_s)
         except ClientError as error:
             return str(error)
         return "SEND_OK"

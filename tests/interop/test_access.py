@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections import Counter
@@ -14,7 +13,7 @@ import pytest
 from dledger_mq import ClientError, Credentials, read_credentials
 from dledger_mq.blocking import Admin
 from jepsen.processes import SMALL_SEGMENTS, Group, poll
-from tests.interop.conftest import TOOLS_4, ForeignClient, lacking, received, sent
+from tests.interop.conftest import TOOLS_4, ForeignClient, Listener, lacking, received, sent
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -65,6 +64,15 @@ class GuardedGroup:
         except ClientError:
             return False
 
+    def messages(self, topic: str) -> int:
+        """How many messages a topic has."""
+        with Admin(self.namesrv, credentials=OPERATOR, timeout_s=PATIENCE_S) as admin:
+            return admin.describe_topic(topic).messages
+
+    def wait_messages(self, topic: str, count: int) -> None:
+        """Wait until a topic has so many."""
+        assert poll(lambda: self.messages(topic) >= count, PATIENCE_S), self.messages(topic)
+
     def tool(self, *words: str, keys: str | None = None) -> subprocess.CompletedProcess[str]:
         """Run `dledger-admin` to its end."""
         command = [sys.executable, "-m", "broker.admin.cli"]
@@ -106,13 +114,13 @@ def test_signed_messages_come_and_go(signing: ForeignClient, guarded: GuardedGro
     produced = []
     for options in ((), ("--batch", "4"), ("--oneway",)):
         # Java's first question for a route may take longer on a busy machine than the library waits.
-        child = signing.start(
-            "produce", "--topic", topic, "--count", str(COUNT), "--keep-going", *options, *keys
-        )
-        out, err = child.communicate(timeout=PATIENCE_S)
-        found = sent([json.loads(line) for line in out.splitlines()])
-        assert found, err[-3000:]
-        produced += found
+        many = ("--count", str(COUNT), "--keep-going", "--steered")
+        with Listener(signing.start("produce", "--topic", topic, *many, *options, *keys)) as said:
+            found = sent(said.wait_summary())
+            assert found, said.lines
+            produced += found
+            # It stays: what is sent one way may leave later than it says.
+            guarded.wait_messages(topic, len(produced))
     consumed = signing.run(
         "consume", "--topic", topic, "--group", topic, "--count", str(len(produced)),
         "--timeout", "200", "--linger", "2", *keys,  # a library notes what was consumed after its listener is back
@@ -136,12 +144,11 @@ def test_what_is_wrong_is_refused(
     keys = guarded.keys(access_key, "of-somebody-else" if wrong == "secret" else secret_key)
     topic = "nobodys" if wrong == "topic" else TOPICS[kind]
     more = () if wrong == "nothing" else ("--credentials", keys)
-    with Admin(guarded.namesrv, credentials=OPERATOR, timeout_s=PATIENCE_S) as admin:
-        before = admin.describe_topic(topic).messages
-        child = signing.start("produce", "--topic", topic, "--count", "1", *more)
-        out, _ = child.communicate(timeout=PATIENCE_S)
-        assert child.returncode == 1, out
-        assert admin.describe_topic(topic).messages == before
+    before = guarded.messages(topic)
+    child = signing.start("produce", "--topic", topic, "--count", "1", *more)
+    out, _ = child.communicate(timeout=PATIENCE_S)
+    assert child.returncode == 1, out
+    assert guarded.messages(topic) == before
 
 
 def test_our_tool_and_our_clients(guarded: GuardedGroup) -> None:

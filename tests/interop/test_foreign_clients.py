@@ -26,6 +26,18 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 WAIT = ("--timeout", "200")
 
 
+def to_consume(group: RunningGroup, topic: str, producer: str, produced: list[str]) -> Counter[str]:
+    """What a consumer has to get of what was produced: each message once.
+
+    Go gives a send up after 3 s, whatever it is told, and makes it again in another queue: on a busy machine such a
+    message may be there twice (docs/guarantees.md).
+    """
+    there = [body for body in stored(group.namesrv, topic).values() if body in set(produced)]
+    assert set(there) == set(produced)
+    assert producer == "go" or Counter(there) == Counter(produced)
+    return Counter(there)
+
+
 @pytest.mark.parametrize(
     ("producer_kind", "consumer_kind"),
     [*product(["cpp", "node"], repeat=2), ("java-4.9.8", "cpp"), ("node", "java-4.9.8"),
@@ -53,9 +65,11 @@ def test_every_message_of_each_client_reaches_each_client(
         "--body-size",
         "300",
     )
-    consumed = consumer.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
     assert len(sent(produced)) == 20
-    assert Counter(received(consumed)) == Counter(sent(produced))
+    wanted = to_consume(group, topic, producer_kind, sent(produced))
+    count = str(wanted.total())
+    consumed = consumer.run("consume", "--topic", topic, "--group", name, "--count", count, *WAIT)
+    assert Counter(received(consumed)) == wanted
     lines = [line for line in consumed if line.get("action") == "ok"]
     assert {line["tags"] for line in lines} == {"A"}
     assert {line["keys"] for line in lines} == {f"k{i}" for i in range(20)}
@@ -63,11 +77,12 @@ def test_every_message_of_each_client_reaches_each_client(
 
 def test_a_tag_expression_selects(group: RunningGroup, name: str, client: ForeignClient) -> None:
     topic = group.create_topic(name)
-    wanted = sent(client.run("produce", "--topic", topic, "--count", "8", "--tag", "A"))
-    wanted += sent(
+    produced = sent(client.run("produce", "--topic", topic, "--count", "8", "--tag", "A"))
+    produced += sent(
         client.run("produce", "--topic", topic, "--count", "8", "--tag", "B", "--body-prefix", "b")
     )
     client.run("produce", "--topic", topic, "--count", "8", "--tag", "C", "--body-prefix", "c")
+    wanted = to_consume(group, topic, client.kind, produced)
     consumed = client.run(
         "consume",
         "--topic",
@@ -77,12 +92,12 @@ def test_a_tag_expression_selects(group: RunningGroup, name: str, client: Foreig
         "--expression",
         "A||B",
         "--count",
-        "16",
+        str(wanted.total()),
         "--linger",
         "1",
         *WAIT,
     )
-    assert Counter(received(consumed)) == Counter(wanted)
+    assert Counter(received(consumed)) == wanted
 
 
 @pytest.mark.parametrize(
@@ -96,9 +111,10 @@ def test_a_new_topic_is_created_by_the_first_send(
 ) -> None:
     produced = client.run("produce", "--topic", name, "--count", "5", *more)
     group.wait_leader(topic=name)
-    assert sorted(stored(group.namesrv, name).values()) == sorted(sent(produced))
-    consumed = client.run("consume", "--topic", name, "--group", name, "--count", "5", *WAIT)
-    assert Counter(received(consumed)) == Counter(sent(produced))
+    wanted = to_consume(group, name, client.kind, sent(produced))
+    count = str(wanted.total())
+    consumed = client.run("consume", "--topic", name, "--group", name, "--count", count, *WAIT)
+    assert Counter(received(consumed)) == wanted
 
 
 @pytest.mark.parametrize("client", ["cpp", "go"], indirect=True)
@@ -107,8 +123,12 @@ def test_other_ways_to_send(
     group: RunningGroup, name: str, client: ForeignClient, mode: tuple[str, ...]
 ) -> None:
     topic = group.create_topic(name)
-    client.run("produce", "--topic", topic, "--count", "20", *mode)
-    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", "20", *WAIT)
+    producer = client.start("produce", "--topic", topic, "--count", "20", "--steered", *mode)
+    with Listener(producer) as said:  # it stays: what is sent one way may leave later than it says
+        assert len(set(sent(said.wait_summary()))) == 20
+        assert poll(lambda: len(set(stored(group.namesrv, topic).values())) == 20, WAIT_S)
+    count = str(len(stored(group.namesrv, topic)))
+    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", count, *WAIT)
     assert len(set(received(consumed))) == 20
 
 
@@ -118,10 +138,12 @@ def test_what_is_pulled_is_what_was_sent(
 ) -> None:
     topic = group.create_topic(name)
     produced = client.run("produce", "--topic", topic, "--count", "20")
+    wanted = to_consume(group, topic, client.kind, sent(produced))
+    count = str(wanted.total())
     pulled = client.run(
-        "consume", "--topic", topic, "--group", name, "--count", "20", "--pull", *WAIT
+        "consume", "--topic", topic, "--group", name, "--count", count, "--pull", *WAIT
     )
-    assert Counter(received(pulled)) == Counter(sent(produced))
+    assert Counter(received(pulled)) == wanted
 
 
 def test_compressed_bodies_pass_through(
@@ -129,8 +151,10 @@ def test_compressed_bodies_pass_through(
 ) -> None:
     topic = group.create_topic(name)
     produced = client.run("produce", "--topic", topic, "--count", "4", "--body-size", "20000")
-    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", "4", *WAIT)
-    assert Counter(received(consumed)) == Counter(sent(produced))
+    wanted = to_consume(group, topic, client.kind, sent(produced))
+    count = str(wanted.total())
+    consumed = client.run("consume", "--topic", topic, "--group", name, "--count", count, *WAIT)
+    assert Counter(received(consumed)) == wanted
 
 
 @pytest.mark.parametrize("client", ["cpp", "go"], indirect=True)
@@ -183,16 +207,21 @@ def test_consumers_of_one_group_share_the_queues(
     ]
     with Listener(consumers[0]) as one, Listener(consumers[1]) as other:
         wait_members(group, name, 2)
-        produced = sent(
-            node.run("produce", "--topic", topic, "--count", "200", "--concurrency", "8")
-        )
+        produced: set[str] = set()
 
         def got() -> list[set[str]]:
-            return [set(received(consumer.lines)) for consumer in (one, other)]
+            return [set(received(list(consumer.lines))) for consumer in (one, other)]
 
-        assert poll(lambda: set.union(*got()) >= set(produced), WAIT_S)
-        assert set.union(*got()) == set(produced)
-        assert all(got()), "one of the two consumers received nothing"
+        def both_get_some() -> bool:
+            """Send again, if need be: who was there first may have all queues until it looks who else is there."""
+            prefix = f"round{len(produced)}"
+            asked = ("--topic", topic, "--count", "200", "--concurrency", "8")
+            produced.update(sent(node.run("produce", *asked, "--body-prefix", prefix)))
+            assert poll(lambda: set.union(*got()) >= produced, WAIT_S)
+            assert set.union(*got()) == produced
+            return all(got())
+
+        assert poll(both_get_some, WAIT_S), "one of the two consumers received nothing"
 
 
 def wait_members(group: RunningGroup, consumer_group: str, count: int) -> None:

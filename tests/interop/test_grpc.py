@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+
 import pytest
 
+from dledger_mq.blocking import PullConsumer
 from jepsen.processes import poll
 from tests.integration.proxy.conftest import RunningProxy, proxied
 from tests.interop.conftest import (
@@ -72,12 +75,23 @@ def test_delayed_messages_come_when_they_are_due(
     name: str,
 ) -> None:
     topic = proxied.topic("DELAY")
-    produced = sent(grpc_client.run("produce", "--topic", topic, "--count", "3", "--delay-s", "3"))
-    assert stored(proxied.namesrv, topic) == {}
+    rows = grpc_client.run("produce", "--topic", topic, "--count", "3", "--delay-s", "3")
+    produced = sent(rows)
     lines = grpc_client.run(
         *("consume", "--topic", topic, "--group", name, "--count", "3", "--timeout", "200")
     )
     assert sorted(received(lines)) == sorted(produced)
+    due_ms = {row["body_sha1"]: row["due_ms"] for row in rows if "due_ms" in row}
+    with PullConsumer(proxied.namesrv, "reader-of-times", timeout_s=WAIT_S) as reader:
+        found = [
+            message
+            for queue in reader.queues(topic)
+            for message in reader.pull(queue, reader.min_offset(queue)).messages
+        ]
+    assert len(found) == 3
+    for message in found:
+        digest = hashlib.sha1(message.body).hexdigest()
+        assert message.store_timestamp_ms >= due_ms[digest], "it was there before its time"
 
 
 def test_transactions_end_as_said_and_the_open_ones_are_asked_about(

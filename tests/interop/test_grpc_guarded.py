@@ -102,7 +102,8 @@ def test_who_does_not_sign_is_refused_and_named_in_the_log(
     with grpc.secure_channel(guarded.proxy.address, trusted) as stranger.channel:
         answer = stranger.call("QueryRoute", topic={"name": guarded.topic()})
     assert answer.status.code == Code.UNAUTHORIZED
-    assert "call-refused host=127.0.0.1 call=QueryRoute" in guarded.proxy.log.read_text()
+    said = "call-refused host=127.0.0.1 call=QueryRoute"
+    assert poll(lambda: said in guarded.proxy.log.read_text(), WAIT_S)
 
 
 def test_consumers_get_what_they_have_chosen_and_what_they_refused_comes_again(
@@ -116,7 +117,7 @@ def test_consumers_get_what_they_have_chosen_and_what_they_refused_comes_again(
     by_number = Consumer(client, topic, f"{name}-sql", 5, "--sql", "number BETWEEN 5 AND 9")
     of_tag, of_number = by_tag.accepted(), by_number.accepted()
     assert sorted(bodies(of_tag)) == sorted(f"grpc-{number}" for number in range(1, 20, 2))
-    assert any(line["reconsume_times"] == 1 for line in of_tag), "the one that was refused"
+    assert any(line["reconsume_times"] >= 1 for line in of_tag), "the one that was refused"
     assert sorted(bodies(of_number)) == [f"grpc-{number}" for number in range(5, 10)]
     seventh = next(line for line in of_number if line["body"] == "grpc-7")
     assert (seventh["keys"], seventh["properties"], seventh["tag"]) == (
@@ -152,7 +153,7 @@ def test_order_delays_and_transactions_are_kept_and_what_was_refused_comes_again
     ends = [line["end"] for line in said.lines if "end" in line]
     assert ends == ["commit", "rollback", "open"] * 2
     assert sorted(bodies(lines)) == ["grpc-0", "grpc-2", "grpc-3", "grpc-5"]
-    assert any(line["reconsume_times"] == 1 for line in lines), "the one that was refused"
+    assert any(line["reconsume_times"] >= 1 for line in lines), "the one that was refused"
 
 
 def test_a_message_that_is_refused_too_often_leaves_the_order_for_the_dead_letters(

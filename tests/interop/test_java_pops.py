@@ -16,7 +16,6 @@ from tests.interop.conftest import (
     client_or_skip,
     kill_and_restart,
     received,
-    request,
     sent,
 )
 
@@ -39,15 +38,13 @@ def consume(java: ForeignClient, topic: str, *more: str) -> Listener:
 
 def set_mode(group: RunningGroup, topic: str, mode: str) -> int:
     body = {"topic": topic, "consumerGroup": topic, "mode": mode, "popShareQueueNum": 0}
-    address = group.wait_leader(topic=topic).address
-    header, _ = request(address, 401, {}, json.dumps(body).encode())
+    header, _ = group.ask(401, {}, json.dumps(body).encode(), topic=topic)
     return int(header["code"])
 
 
 def create_group(group: RunningGroup, name: str) -> None:
     body = json.dumps({"groupName": name, "consumeEnable": True}).encode()
-    header, _ = request(group.wait_leader(topic=name).address, 200, {}, body)
-    assert header["code"] == 0, header
+    group.ask(200, {}, body, topic=name)
 
 
 def test_it_gets_all_when_the_broker_shares_out_queues_to_pull(

@@ -15,7 +15,6 @@ from tests.interop.conftest import (
     RunningGroup,
     kill_and_restart,
     received,
-    request,
     sent,
     stored,
 )
@@ -134,7 +133,7 @@ def test_delayed_messages_come_once_whoever_leads_when_they_are_due(
 def retries_waiting(group: RunningGroup) -> int:
     """How many messages were ever put aside for 10 s, the first retry's delay (level 3)."""
     ext = {"topic": "SCHEDULE_TOPIC_XXXX", "queueId": "2"}
-    header, _ = request(group.wait_leader().address, 30, ext)
+    header, _ = group.ask(30, ext)
     return int(header["extFields"]["offset"])
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.conftest import RunningGroup, request
+from jepsen.processes import poll
+from tests.interop.conftest import WAIT_S, RunningGroup
 from tests.interop.mqadmin import (
     CALLS,
     GROUP,
@@ -79,8 +80,7 @@ def running(
 def create_groups(group: RunningGroup) -> None:
     for name in (GROUP, OFFLINE):
         body = json.dumps({"groupName": name}).encode()
-        header, _ = request(group.wait_leader().address, 200, {}, body)
-        assert header["code"] == 0, header
+        group.ask(200, {}, body)
 
 
 @pytest.mark.parametrize("name", NEEDED)
@@ -106,6 +106,6 @@ def test_a_reset_takes_a_group_back_and_to_the_end(running: Running) -> None:
     skip = Call("skipAccumulatedMessage", "-g {offline} -t {topic}", "#offset")
 
     mqadmin.run(made.words(skip))
-    assert consumed_count(made.broker, OFFLINE) >= MESSAGES
+    assert poll(lambda: consumed_count(made.broker, OFFLINE) >= MESSAGES, WAIT_S)
     mqadmin.run(made.words(back))
-    assert consumed_count(made.broker, OFFLINE) == 0
+    assert poll(lambda: consumed_count(made.broker, OFFLINE) == 0, WAIT_S)

@@ -18,6 +18,8 @@ from typing import Any
 
 import pytest
 
+from dledger_mq import Message
+from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 from tests.interop.conftest import (
     WAIT_S,
@@ -46,13 +48,6 @@ def group(tmp_path: Path) -> Iterator[RunningGroup]:
         running = RunningGroup(processes)
         running.wait_leader()
         yield running
-
-
-def send(address: str, topic: str, body: bytes) -> None:
-    ext = {"a": "P", "b": topic, "c": "TBW102", "d": "4", "i": "", "k": "false"}
-    ext |= dict.fromkeys("efhj", "0") | {"g": "1"}
-    header, _ = request(address, 310, ext, body)
-    assert header["code"] == 0, header
 
 
 class OldRoute(socketserver.BaseRequestHandler):
@@ -101,11 +96,11 @@ def test_a_consumer_goes_on_where_its_group_was(
 ) -> None:
     client = client_or_skip(kind, group)
     topic = group.create_topic(name, queues=1)
-    leader = group.wait_leader()
-    for number in range(STORED):
-        send(leader.address, topic, b"%d" % number)
+    with Producer(group.namesrv, "P", timeout_s=WAIT_S) as producer:
+        for number in range(STORED):
+            producer.send(Message(topic, b"%d" % number))
     place = {"consumerGroup": name, "topic": topic, "queueId": "0"}
-    assert request(leader.address, 15, {**place, "commitOffset": str(COMMITTED)})[0]["code"] == 0
+    group.ask(15, {**place, "commitOffset": str(COMMITTED)})
     nodes = group.processes.nodes
     count = STORED - COMMITTED
     with old_route(group, topic, nodes[0]) as namesrv:

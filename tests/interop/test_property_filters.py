@@ -9,7 +9,7 @@ import pytest
 
 from dledger_mq import Message
 from dledger_mq.blocking import Producer
-from tests.interop.conftest import WAIT_S, Listener, RunningGroup, client_or_skip, received, request
+from tests.interop.conftest import WAIT_S, Listener, RunningGroup, client_or_skip, received
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -80,6 +80,6 @@ def test_members_show_the_expression_to_tools(group: RunningGroup, name: str, to
     asked = ("--topic", topic, "--group", name, "--sql", SQL, "--count", "99")
     with Listener(client.start("consume", *asked, *WAIT)) as consumer:
         consumer.wait_lines(1 + len(WANTED))
-        _, body = request(group.wait_leader().address, 203, {"consumerGroup": name})
+        _, body = group.ask(203, {"consumerGroup": name})
     shown = json.loads(body)["subscriptionTable"][topic]
     assert (shown["expressionType"], shown["subString"], shown["tagsSet"]) == ("SQL92", SQL, [])

@@ -8,7 +8,6 @@ import pytest
 
 from dledger_mq import Message, TransactionState
 from dledger_mq.blocking import TransactionProducer
-from jepsen.processes import poll
 from tests.interop.conftest import WAIT_S, ForeignClient, Listener, RunningGroup, received
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -52,8 +51,7 @@ def test_what_a_foreign_producer_commits_or_is_asked_about(
         "--steered",
     )
     with Listener(producer) as said:
-        assert poll(lambda: any(line.get("summary") for line in said.lines), WAIT_S), said.lines
-        produced = list(said.lines)
+        produced = said.wait_summary()
         lines = client.run(
             *("consume", "--topic", topic, "--group", name, "--count", "6"),
             *("--timeout", "200", "--linger", "1"),

@@ -39,7 +39,7 @@ def test_a_seed_gives_one_trace_under_any_hash_seed(run: str, module: str) -> No
             env={**os.environ, "PYTHONHASHSEED": hash_seed},
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=190,
             check=True,
         )
         digests.add(done.stdout.strip())

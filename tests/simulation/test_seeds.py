@@ -16,7 +16,7 @@ from dledger.testing.simulation import SimResult, SimVerdict, run_seed
 from tests.conftest import SEEDS
 
 SEEDS_FILE = Path(__file__).parent / "seeds.txt"
-FRESH_SECONDS = 20
+FRESH_SECONDS = 10
 """Of a core that is shared with tests beside it."""
 FAILURES = Path(__file__).parents[2] / FAILURES_FILE
 """Outlives the run, whatever became of its output."""
@@ -51,7 +51,7 @@ def test_all_messages_may_pass_through_the_wire() -> None:
 @pytest.mark.slow
 def test_brokers_do_everything_in_a_short_sweep() -> None:
     tally = Tally()
-    for seed in range(1, 41):
+    for seed in range(1, 25):
         result = run_one(BROKER_SIMULATOR, seed)
         check(result, BROKER_SIMULATOR)
         tally.add(result)
@@ -85,7 +85,7 @@ def test_fresh_seeds_are_fine(
     record_property: Callable[[str, object], None],
 ) -> None:
     """Other seeds every time: one that fails is a bug, and its command is in the output, the summary and a file."""
-    command = ["--seconds", str(FRESH_SECONDS), "--failures", str(FAILURES)]
+    command = ["--seconds", str(FRESH_SECONDS), "--processes", "1", "--failures", str(FAILURES)]
     code = run_command(SIMULATORS[name], command)
     told = capsys.readouterr().out
     first, *rest = told.splitlines()

@@ -65,6 +65,8 @@ def produce(args):
         if args.delay_s:
             message.delivery_timestamp = int(time.time()) + args.delay_s
         row = {"i": number, "body_sha1": digest(message.body)}
+        if args.delay_s:
+            row["due_ms"] = 1000 * message.delivery_timestamp
         try:
             if args.transaction:
                 transaction = producer.begin_transaction()
