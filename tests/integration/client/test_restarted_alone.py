@@ -38,7 +38,7 @@ async def test_a_restarted_node_without_others_does_not_say_that_there_is_no_top
             for node in group.nodes:
                 node.kill()
             group.nodes[0].start()
-            assert poll(group.nodes[0].is_listening, 60)
+            assert poll(group.nodes[0].is_listening, PATIENCE_S)
             with pytest.raises(RequestFailedError) as caught:
                 await consumer.pull(queue, 0)
         assert caught.value.code == ResponseCode.SERVICE_NOT_AVAILABLE
