@@ -257,7 +257,7 @@ class Group:
         for process in self.processes():
             process.start()
 
-    def wait_listening(self, timeout_s: float = 90.0) -> None:
+    def wait_listening(self, timeout_s: float = 180.0) -> None:
         """Wait until every process listens; see `wait_listening`."""
         wait_listening(self.processes(), timeout_s)
 

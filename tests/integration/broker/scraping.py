@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.metrics.endpoint import FRESH_S
 from dledger_mq.net.address import Address
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 
 async def fetch(address: Address | None, path: str) -> tuple[int, bytes]:

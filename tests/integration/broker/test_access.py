@@ -18,7 +18,16 @@ from dledger import ConfigError
 from dledger_mq.message.record import decode_records
 from dledger_mq.remoting.header import RemotingCommand, encode_binary_command, encode_command
 from dledger_mq.remoting.signature import SigningKey, sign
-from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire, pull_ext, send_ext
+from tests.integration.broker.conftest import (
+    ANSWER_S,
+    Cluster,
+    ClusterMaker,
+    Wire,
+    pull_ext,
+    send_ext,
+)
+
+pytestmark = pytest.mark.usefixtures("patient")
 
 RULES = """
 accounts:
@@ -203,7 +212,7 @@ async def test_changed_rules_hold_without_a_restart(
     file = tmp_path / "plain_acl.yml"
 
     async def until(code: int) -> None:
-        with trio.fail_after(60):
+        with trio.fail_after(ANSWER_S):
             while (await send(wire, "producer", "U")).code != code:
                 await trio.lowlevel.checkpoint()
 

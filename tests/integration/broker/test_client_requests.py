@@ -12,19 +12,13 @@ from dledger_mq.message.record import decode_record
 from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import read_json
 from dledger_mq.remoting.message_queue import WireQueue
-from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire
+from tests.integration.broker.conftest import Cluster, ClusterMaker, Wire
 from tests.integration.broker.test_tools import subscribe
 
-pytestmark = pytest.mark.usefixtures("patient", "_patient_calls")
+pytestmark = pytest.mark.usefixtures("patient")
 
 INFO = b'{"mqTable":{},"properties":{},"statusTable":{},"subscriptionSet":[]}'
 ASK = {"consumerGroup": "G", "clientId": "c1"}
-
-
-@pytest.fixture
-def _patient_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CALL_MS", "NODE_CALL_MS"):
-        monkeypatch.setattr(client_calls, name, 1000 * ANSWER_S)
 
 
 class Bench:

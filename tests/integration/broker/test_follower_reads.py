@@ -36,14 +36,22 @@ def by_broker_id(cluster: Cluster, broker_id: int, leader: Broker) -> Broker:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 async def test_a_consumer_that_follows_the_suggestions_gets_every_message_in_order(
     make_cluster: ClusterMaker,
 ) -> None:
     cluster = await make_backlog(make_cluster)
-    leader = await cluster.leader()
+    leader, followers = await cluster.leader(), await cluster.followers()
+
+    def have_all() -> bool:
+        """Who lacks something is suggested to nobody."""
+        end = leader.log.reader.applied_index
+        return all(each.log.reader.applied_index >= end for each in followers)
+
+    await cluster.wait(have_all)
     offset, broker_id, bodies = 0, 0, list[bytes]()
     asked: list[int] = []
-    with trio.fail_after(60):
+    with trio.fail_after(ANSWER_S):
         while offset < COUNT or asked[-1] != 0:
             async with cluster.wire(by_broker_id(cluster, broker_id, leader)) as wire:
                 answer = await wire.pull("T", offset=offset)
@@ -136,12 +144,13 @@ async def test_an_offset_that_a_pull_at_a_follower_carries_is_committed(
         }
         assert (await wire.ask(11, ext)).code == 0
         place = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
-        with trio.fail_after(60):
+        with trio.fail_after(ANSWER_S):
             while (await wire.ask(14, place)).ext.get("offset") != "7":
                 pass
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("patient")
 @pytest.mark.parametrize("leads", [True, False])
 async def test_a_pull_that_waits_at_a_node_that_stops_is_answered(
     make_cluster: ClusterMaker, leads: bool
@@ -154,7 +163,7 @@ async def test_a_pull_that_waits_at_a_node_that_stops_is_answered(
         await wire.send("T")
     async with cluster.wire(node) as wire:
         await wire.pull("T")
-        held = wire.send_pull("T", 0, 1, suspend_ms=20_000)
+        held = wire.send_pull("T", 0, 1, suspend_ms=60_000)
         await wire.pull("T", 1, 0)  # answered after the one before is held
         assert not wire.has_answer(held)
         await cluster.stop(node.config.node_id)
@@ -176,7 +185,7 @@ async def test_the_reader_of_a_follower_that_stops_is_back_at_the_leader_before_
         own = str(follower.config.broker_id_as_follower)
         assert (await wire.pull("T")).ext["suggestWhichBrokerId"] == own
         nursery.start_soon(cluster.stop, follower.config.node_id)
-        with trio.fail_after(60):
+        with trio.fail_after(ANSWER_S):
             answer = await wire.pull("T")
             while answer.ext["suggestWhichBrokerId"] != "0":
                 answer = await wire.pull("T")

@@ -213,9 +213,9 @@ async def test_nodes_say_whether_they_are_ready_and_why_not(make_cluster: Cluste
     leader = await cluster.leader()
     followers = await cluster.followers()
     with trio.fail_after(PATIENCE_S):
-        while (await readiness(leader.metrics_address))[0] != 200:
-            pass  # the others may not have said anything yet
-    status, said = await readiness(leader.metrics_address)
+        status, said = await readiness(leader.metrics_address)
+        while status != 200:  # the others may not have said anything yet
+            status, said = await readiness(leader.metrics_address)
     assert (status, said["causes"], said["leader"]) == (200, [], str(leader.log.node_id))
     assert set(said["lagEntries"]) == {str(each.log.node_id) for each in followers}
     assert (await fetch(leader.metrics_address, "/healthz")) == (200, b"ok\n")

@@ -32,6 +32,8 @@ from dledger_mq.remoting.json_body import read_json
 from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker, Wire
 from tests.integration.broker.test_tools import commit, subscribe
 
+pytestmark = pytest.mark.usefixtures("patient", "long_minute")
+
 CLUSTER, BROKER = "DefaultCluster", "broker-a"
 TRACE = "RMQ_SYS_TRACE_TOPIC"
 DEAD = "%DLQ%G"

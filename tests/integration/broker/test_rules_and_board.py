@@ -18,7 +18,7 @@ from broker.namesrv.config import NameServerConfig
 from broker.namesrv.server import NameServer
 from broker.server.config import MetricsSettings
 from dledger_mq.net.address import Address
-from tests.integration.broker.conftest import ClusterMaker
+from tests.integration.broker.conftest import ANSWER_S, ClusterMaker
 from tests.integration.broker.scraping import Figures, scrape
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
@@ -87,7 +87,7 @@ async def given_figures(make_cluster: ClusterMaker) -> tuple[Figures, str]:
     cluster = await make_cluster(1, metrics=MetricsSettings(LOOPBACK))
     leader = await cluster.leader()
     server = NameServer(NameServerConfig(LOOPBACK, metrics=LOOPBACK))
-    with trio.fail_after(60):
+    with trio.fail_after(ANSWER_S):
         async with trio.open_nursery() as nursery:
             await nursery.start(server.run)
             found = await scrape(leader.metrics_address)

@@ -46,14 +46,12 @@ async def test_907_and_1007_replication_and_terms(make_cluster: ClusterMaker) ->
     async with cluster.wire(leader) as one, cluster.wire(follower) as two:
         assert (await one.send("T")).code == 0
 
-        async def are_level() -> bool:
-            rows = (await body_of(one, 907))["haConnectionInfo"]
+        def are_level(rows: list[dict[str, Any]]) -> bool:
             return len(rows) == 2 and all(row["inSync"] and row["diff"] == 0 for row in rows)
 
         with trio.fail_after(ANSWER_S):
-            while not await are_level():
+            while not are_level((status := await body_of(one, 907))["haConnectionInfo"]):
                 pass
-        status = await body_of(one, 907)
         assert (status["master"], status["inSyncSlaveNums"]) == (True, 2)
         addresses = {row["addr"] for row in status["haConnectionInfo"]}
         assert addresses == {str(each.service_address) for each in (follower, other)}

@@ -29,7 +29,7 @@ from tests.integration.broker.conftest import (
 )
 from tests.integration.broker.test_three_nodes import until_notified
 
-pytestmark = pytest.mark.usefixtures("each_stage")
+pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
 SENDS = [
     "cpp-send-message",
@@ -101,7 +101,7 @@ async def test_all_heartbeats_are_understood(one: Wire) -> None:
 
 async def test_f5_a_held_pull_is_answered_when_a_message_comes(one: Wire) -> None:
     await one.send("T")
-    held = one.send_pull("T", 0, 1, suspend_ms=15_000)
+    held = one.send_pull("T", 0, 1, suspend_ms=60_000)
     await one.send("T", b"second")
     answer = await one.answer(held)
     assert [record.body for record in decode_records(answer.body)] == [b"second"]
@@ -128,7 +128,7 @@ async def test_f8_a_held_pull_ends_with_19(one: Wire) -> None:
 
 async def test_a_held_pull_waits_on_after_unwanted_tags(one: Wire) -> None:
     await one.send("T", b"0", properties="TAGS\x01A\x02")
-    held = one.send_pull("T", 0, 1, tags="A", suspend_ms=15_000)
+    held = one.send_pull("T", 0, 1, tags="A", suspend_ms=60_000)
     await one.send("T", b"no", properties="TAGS\x01B\x02")
     assert not one.has_answer(held)
     await one.send("T", b"yes", properties="TAGS\x01A\x02")

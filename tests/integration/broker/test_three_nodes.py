@@ -77,9 +77,9 @@ async def test_a_pull_at_a_follower_waits_for_what_comes(make_cluster: ClusterMa
     async with cluster.wire(await cluster.leader()) as leading, cluster.wire(follower) as following:
         await leading.send("T", b"0")
         await cluster.wait(lambda: "T" in follower.state.topics)
-        beyond = await following.pull("T", 0, 2, suspend_ms=10_000)
+        beyond = await following.pull("T", 0, 2, suspend_ms=60_000)
         assert (beyond.code, beyond.ext["nextBeginOffset"]) == (21, "1"), "as the leader says"
-        held = following.send_pull("T", 0, 1, suspend_ms=10_000)
+        held = following.send_pull("T", 0, 1, suspend_ms=60_000)
         await leading.send("T", b"1")
         answer = await following.answer(held)
         assert [record.body for record in decode_records(answer.body)] == [b"1"]
@@ -188,7 +188,7 @@ async def test_a_pull_at_a_follower_uses_the_subscription_of_the_group(
             "maxMsgNums": "32",
             "sysFlag": "3",
             "commitOffset": "0",
-            "suspendTimeoutMillis": "5000",
+            "suspendTimeoutMillis": "60000",
             "subVersion": "1",
         }
         answer = await wire.ask(11, ext)

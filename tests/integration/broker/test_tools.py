@@ -14,7 +14,7 @@ from dledger_mq.remoting.header import RemotingCommand
 from dledger_mq.remoting.json_body import read_json
 from tests.integration.broker.conftest import Wire
 
-pytestmark = pytest.mark.usefixtures("each_stage")
+pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
 TOLERANCE_MS = 60_000
 
@@ -257,6 +257,7 @@ async def stats(one: Wire, name: str, key: str) -> Any:
     return parsed(answer.body)
 
 
+@pytest.mark.usefixtures("long_minute")
 async def test_315_how_much_was_put_and_got_lately(one: Wire) -> None:
     sent = [await one.send("T", body=b"x" * 10) for _ in range(8)]
     messages = await one.messages("T")

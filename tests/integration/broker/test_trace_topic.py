@@ -7,7 +7,7 @@ import pytest
 from dledger_mq.message.names import TRACE_TOPIC
 from tests.integration.broker.conftest import ClusterMaker, Wire
 
-pytestmark = pytest.mark.usefixtures("each_stage")
+pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
 OFF = "Message trace is off here: traceTopicEnable=true"
 

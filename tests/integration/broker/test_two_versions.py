@@ -101,7 +101,10 @@ def lead(group: Group, node: Process) -> None:
     def leads() -> bool:
         asked = ("--group", group.group, "--peers", group.peers, "--to", node.name)
         done = subprocess.run(
-            [program("dledger"), "transfer", *asked], capture_output=True, check=False, timeout=60
+            [program("dledger"), "transfer", *asked],
+            capture_output=True,
+            check=False,
+            timeout=PATIENCE_S,
         )
         return done.returncode == 0
 

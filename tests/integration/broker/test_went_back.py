@@ -77,7 +77,7 @@ def runtime(node: Process) -> dict[Any, Any]:
 
 def attribute(group: Group, name: str) -> str:
     async def asked() -> object:
-        async with Client(group.peers, group=group.group) as client:
+        async with Client(group.peers, group=group.group, timeout_s=PATIENCE_S) as client:
             return (await client.status())[NodeId(name)]
 
     told = trio.run(asked)

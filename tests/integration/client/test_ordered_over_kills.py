@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 KEYS = [f"customer-{number}" for number in range(8)]
 KILLS = 3
-FAIL_EVERY = 97
+FAIL_EVERY = 41
 AHEAD_MAX = 50
 """A failure holds up its queue for a second; the producer must not run away meanwhile."""
 

@@ -46,6 +46,7 @@ class Job:
         self.stored = self.already = 0
 
     async def attempt(self, batch: int, number: int, *, again: bool) -> None:
+        timeout_s = 1.0
         while True:
             try:
                 result = await self.producer.send_rows(
@@ -53,9 +54,10 @@ class Job:
                     sink_id=SINK,
                     batch_id=batch,
                     queue=self.queues[number % len(self.queues)],
-                    timeout_s=1.0,
+                    timeout_s=timeout_s,
                 )
             except SendError:
+                timeout_s = min(2 * timeout_s, PATIENCE_S)  # the machine may be slower than that
                 continue
             self.stored += result.stored_count
             self.already += len(result.stored) - result.stored_count

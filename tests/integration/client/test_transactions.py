@@ -35,6 +35,8 @@ COMMIT, ROLLBACK, UNKNOWN = (
 def quick_group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
     folder: Path = tmp_path_factory.mktemp("transactions")
     checks_soon = "transactionTimeOut=1000\ntransactionCheckInterval=300\n"
+    # None is given up, however long a failover takes.
+    checks_soon += "transactionCheckMax=1000000\n"
     with Group(folder, settings=SMALL_SEGMENTS + checks_soon) as running:
         running.start()
         running.wait_listening()

@@ -47,6 +47,8 @@ class Cluster:
         if name == "append" and "--timeout" not in options:
             # Again when a leader changes meanwhile: how often that happens is a matter of the machine.
             options = (*options, "--timeout", str(PATIENCE_S), "--retry-unknown")
+        if name == "get" and "--timeout" not in options:
+            options = (*options, "--timeout", str(PATIENCE_S))
         _, _, _, *words = self.command(name, *options)
         return run_here(dledger_command, *words)
 

@@ -119,9 +119,13 @@ def test_a_learner_never_counts_until_it_is_promoted(cluster: Any) -> None:
     n3 = start_joining(cluster, "n3", cluster.peers)
     assert kinds(done(cluster, "add", n3, "--learner"))["n3"] == "learner"
     # Asked at those of the beginning, it shows the new one, too: what that says of itself, and what the leader does.
-    assert poll(lambda: "(learner)" in cluster.run("status").stdout, PATIENCE_S)
-    table = cluster.run("status").stdout
-    assert re.search(rf"{n3.removeprefix('n3-')} *│ learner *│ yes", table), table
+    row = re.compile(rf"{n3.removeprefix('n3-')} *│ learner *│ yes")
+
+    def is_told() -> bool:
+        table = cluster.run("status").stdout
+        return "(learner)" in table and row.search(table) is not None
+
+    assert poll(is_told, PATIENCE_S), cluster.run("status").stdout
     for name in ("n0", "n1"):
         cluster.kill(name)
     assert cluster.run("append", "--data", "by a minority", "--timeout", "3").returncode in {1, 3}
@@ -188,8 +192,8 @@ def test_a_node_with_mistyped_settings_says_so_and_joins_with_its_store_once_the
     restart_joined(cluster, "n3", f"{cluster.peers};{n3}")
     assert poll(lambda: "not-added-yet" in cluster.log("n3"), PATIENCE_S)
     # Now the group is told another address than that at which it listens.
-    waiting = order(cluster, "add", f"n3-127.0.0.1:{elsewhere}", "--wait", "0")
-    assert (waiting.returncode, "does not answer" in waiting.stderr) == (3, True)
+    waiting = ("add", f"n3-127.0.0.1:{elsewhere}", "--wait", "0")
+    assert refusal(cluster, waiting, 3, "does not answer") == (3, "does not answer")
     assert poll(lambda: "ERROR not-reached-by-members" in cluster.log("n3"), PATIENCE_S)
     assert n3 in cluster.log("n3").rpartition("not-reached-by-members")[2]
     done(cluster, "remove", "n3")

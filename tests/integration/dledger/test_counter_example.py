@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,9 +14,12 @@ import pytest
 import trio
 
 from dledger import EntryKind, Index, LogConfig, LogServer, SnapshotMachine, Term
+from dledger.cli import main as dledger_command
 from dledger.raft.entry import Entry
 from dledger.raft.ids import Position
 from jepsen.ports import free_ports
+from jepsen.processes import poll
+from tests.integration.commands import run_here
 from tests.integration.dledger.conftest import PATIENCE_S
 
 pytestmark = pytest.mark.integration
@@ -52,6 +56,16 @@ class Terminals:
             )
             for n in range(3)
         ]
+        # What is typed in waits for ten seconds: on a busy machine the nodes start for longer.
+        assert poll(self._is_led, PATIENCE_S)
+
+    def _is_led(self) -> bool:
+        """Whether all are there, and somebody leads."""
+        told = run_here(dledger_command, "status", "--peers", self._peers, "--json").stdout
+        members = json.loads(told)["members"]
+        return all(each["answers"] for each in members) and any(
+            each["is_serving"] for each in members
+        )
 
     def add(self, node: int, number: int) -> int:
         process = self.nodes[node]
