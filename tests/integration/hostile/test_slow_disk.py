@@ -74,10 +74,11 @@ class Slowed:
         shown: dict[str, Any] = {}
 
         def has_answered() -> bool:
+            shown.clear()
             ended = run_here(dledger_command, *words)
-            assert ended.returncode == 0, ended.stderr
-            members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
-            shown.update(next(member for member in members if member["id"] == PREFERRED))
+            if ended.returncode == 0:
+                members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
+                shown.update(next(member for member in members if member["id"] == PREFERRED))
             return "attributes" in shown
 
         assert poll(has_answered, 60), shown
@@ -126,7 +127,8 @@ def test_a_leader_with_a_slow_disk_hands_over_and_no_send_fails(slowed: Slowed) 
 
     slowed.control.set_rules()
     assert slowed.send_until(lambda: slowed.leader() is slow, 60)
-    assert "disk" not in slowed.status()["attributes"]
+    # A busy machine's own disk may be slow for a moment.
+    assert poll(lambda: "disk" not in slowed.status()["attributes"], 60)
     assert set(slowed.codes) == {0}
     assert "Traceback" not in slow.log_tail(500)
 

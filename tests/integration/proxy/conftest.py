@@ -83,7 +83,7 @@ class Caller:
         """Receive messages; none is an empty list."""
         fields = {
             "batch_size": 16,
-            "invisible_duration": {"seconds": 30},
+            "invisible_duration": {"seconds": 600},
             "long_polling_timeout": {"seconds": 5},
             "filter_expression": {"type": 1, "expression": "*"},
             **fields,
