@@ -116,7 +116,7 @@ def undisturbed(group: TlsGroup) -> Iterator[GoodClient]:
         assert good.slowest_s < SLOWEST_S
     finally:
         good.close()
-    assert poll(lambda: group.sends(group.tls, timeout_s=20.0), PATIENCE_S), group.logs()[-3000:]
+    assert poll(lambda: group.sends(group.tls), PATIENCE_S), group.logs()[-3000:]
     assert "Traceback" not in group.logs()
 
 
