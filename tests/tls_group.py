@@ -12,7 +12,7 @@ from dledger_mq.net.tls_contexts import TlsFiles
 from jepsen.processes import SMALL_SEGMENTS, Group, poll
 from tests.certificates import write_files
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 
 
 def peer_settings(files: TlsFiles, mode: str) -> str:

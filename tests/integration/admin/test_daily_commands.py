@@ -26,7 +26,7 @@ from tests.integration.commands import Ended, run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 COUNT = 12
 
 

@@ -18,7 +18,7 @@ from tests.integration.broker.test_processes import leader_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 COUNT = 20
 
 

@@ -27,7 +27,7 @@ from tests.integration.commands import run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 SETTINGS = "mappedFileSizeCommitLog=16777216\nstopForwardSec=50\n"
 """Stops as they are in production, with the longest time there is in which requests are passed on."""
 

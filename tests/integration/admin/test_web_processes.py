@@ -163,11 +163,18 @@ def test_messages_are_found_by_key_id_and_time(group: Group, web: httpx.Client) 
 
 def confirmed(web: httpx.Client, path: str, **query: str) -> str:
     """Look at a change, confirm it, and return what the page says then."""
-    page = web.get(path, params=query)
-    fields = dict(
-        re.findall(r'<input type="hidden" name="(proof|plan)" value="([^"]+)">', page.text)
-    )
-    assert {"plan", "proof"} == set(fields), page.text
+    fields: dict[str, str] = {}
+    shown = ""
+
+    def is_planned() -> bool:
+        nonlocal shown
+        shown = web.get(path, params=query).text
+        fields.update(
+            re.findall(r'<input type="hidden" name="(proof|plan)" value="([^"]+)">', shown)
+        )
+        return {"plan", "proof"} == set(fields)
+
+    assert poll(is_planned, PATIENCE_S, 0.2), shown
     answer = web.post("/confirm", data=fields)
     return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", answer.text))
 

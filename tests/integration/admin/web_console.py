@@ -12,7 +12,7 @@ from pathlib import Path
 from jepsen.ports import free_ports
 from jepsen.processes import Process, poll, program
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 TOKEN = "a token of the integration tests"
 
 
