@@ -32,7 +32,7 @@ RATIO_GOAL: Final = 2.0
 SPAN_PULLS: Final = 200
 """Pulls of a reader in order before it begins elsewhere."""
 
-JOIN_PATIENCE_S: Final = 60.0
+JOIN_PATIENCE_S: Final = 300.0
 
 
 @dataclass(frozen=True, slots=True)

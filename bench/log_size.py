@@ -198,11 +198,11 @@ class GrowingGroup:
             self.empty.start()
             if not poll(lambda: applied_index(self.empty) > 0, OPEN_PATIENCE_S):
                 raise TimeoutError(f"{self.empty.name} takes nothing: {self.empty.log_tail(3)}")
-            hot.take()  # a process that starts takes a core for itself
+            hot.forget()  # a process that starts takes a core for itself
             began_s = time.monotonic()
             beside = self._felt_until_level(hot, load.seconds)
             took_s = time.monotonic() - began_s
-            hot.take()  # a stretch that is shorter
+            hot.forget()  # a stretch that is shorter
             time.sleep(load.seconds)
             after = hot.take()
         return CatchUpFigures(

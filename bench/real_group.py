@@ -14,7 +14,7 @@ BODY_BYTES: Final = 1024
 QUEUE_COUNT: Final = 8
 BATCH_COUNT: Final = 100
 PULL_COUNT: Final = 32
-LEADER_PATIENCE_S: Final = 20.0
+LEADER_PATIENCE_S: Final = 120.0
 
 
 def find_leader(group: Group, topic: str) -> Process:
@@ -31,19 +31,20 @@ def made_topic(group: Group, topic: str) -> Process:
     """Create a topic in a group that was just started; return the node that leads.
 
     Raises:
-        TimeoutError: nobody leads.
-        RuntimeError: the topic was refused.
+        TimeoutError: nobody leads, or whoever does takes no topic.
     """
     found: list[Process] = []
 
-    def has_leader() -> bool:
-        with contextlib.suppress(LookupError, OSError):
-            found[:] = [find_leader(group, DEFAULT_TOPIC)]
+    def is_created() -> bool:
+        """Order it again where another one began to lead meanwhile."""
+        with contextlib.suppress(LookupError, OSError, RuntimeError):
+            leader = find_leader(group, DEFAULT_TOPIC)
+            create_topic(address_of(leader.address), topic, QUEUE_COUNT)
+            found[:] = [leader]
         return bool(found)
 
-    if not poll(has_leader, LEADER_PATIENCE_S):
+    if not poll(is_created, LEADER_PATIENCE_S):
         raise TimeoutError(f"no leader after {LEADER_PATIENCE_S:.0f} s; logs are in {group.folder}")
-    create_topic(address_of(found[0].address), topic, QUEUE_COUNT)
     return found[0]
 
 

@@ -9,7 +9,9 @@ from typing import Any, Final, Self
 
 from bench.loadgen import FrameTemplate
 
-TIMEOUT_S: Final = 10.0
+TIMEOUT_S: Final = 60.0
+"""Nobody takes that long who answers at all."""
+
 DEFAULT_TOPIC: Final = "TBW102"
 """Every broker has it: its route tells who leads before there is another topic."""
 

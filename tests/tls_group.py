@@ -53,7 +53,7 @@ class TlsGroup:
         self.without_certificate = make_tls_context(trust=files.trust)
         self.tls = make_tls_context(trust=files.trust, certificate=files.certificate, key=files.key)
 
-    def sends(self, tls: ssl.SSLContext | None, timeout_s: float = 5.0) -> bool:
+    def sends(self, tls: ssl.SSLContext | None, timeout_s: float = 20.0) -> bool:
         """Whether a client gets a message stored, and reads it again."""
         try:
             with Producer(self.processes.namesrv, "p", tls=tls, timeout_s=timeout_s) as producer:

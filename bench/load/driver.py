@@ -28,7 +28,7 @@ SPAN: Final = 256
 """Pulls of each queue, the newest: a reader that is nearly level."""
 
 FILL_BATCH: Final = 100
-CHECK_PATIENCE_S: Final = 10.0
+CHECK_PATIENCE_S: Final = 60.0
 TAGS: Final = ("t0", "t1", "t2", "t3")
 SETTLED_S: Final = 0.2
 """Nothing more comes when nothing was stored for so long."""

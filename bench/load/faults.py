@@ -18,7 +18,7 @@ from bench.systems.brokers import MeasuredGroup
 from jepsen.processes import poll, wait_listening
 
 PATIENCE_S: Final = 120.0
-TRY_S: Final = 1.0
+TRY_S: Final = 5.0
 """Of one send; a leader that does not answer for longer is asked for again."""
 
 

@@ -22,7 +22,7 @@ from bench.load.running import RoundPlan
 from bench.loadgen import FrameTemplate
 
 SOURCE: Final = Path(__file__).with_name("generator.c")
-COMPILE_TIMEOUT_S: Final = 60.0
+COMPILE_TIMEOUT_S: Final = 240.0
 NO_COMPILER: Final = "no C compiler (cc) for the load generator"
 
 

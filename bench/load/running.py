@@ -19,7 +19,7 @@ import msgspec
 from bench.cpu import process_cpu_seconds
 from bench.load.results import AckSample, Round
 
-PATIENCE_S: Final = 60.0
+PATIENCE_S: Final = 120.0
 """Beyond the time that the rounds take."""
 
 

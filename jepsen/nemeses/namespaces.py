@@ -26,7 +26,7 @@ from jepsen.nemeses.claims import Claims
 from jepsen.processes import is_running
 from jepsen.systems.api import CLIENTS, CUT, NODES_MAX, WHOLE, Link, Shape, UnsupportedShapeError
 
-COMMAND_TIMEOUT_S: Final = 10.0
+COMMAND_TIMEOUT_S: Final = 60.0
 NOBODY: Final = "02:00:00:00:00:01"
 """The address of a card that does not exist."""
 

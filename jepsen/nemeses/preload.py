@@ -22,7 +22,7 @@ from jepsen.processes import Process
 from jepsen.systems.api import System
 
 SOURCE: Final = Path(__file__).with_name("native") / "faults.c"
-COMPILE_TIMEOUT_S: Final = 60.0
+COMPILE_TIMEOUT_S: Final = 240.0
 RULES_MAX: Final = 8
 _CC_FLAGS: Final = ("-O2", "-Wall", "-shared", "-fPIC")
 DERIVED: Final = "derived"

@@ -21,8 +21,8 @@ RECOVERY_ROUNDS: Final = 5
 RECOVERY_S: Final = 2.0  # a kill in a node's recovery comes within this after its start
 ELECTION_ROUNDS: Final = 3
 ELECTION_WAIT_S: Final = 10.0
-LISTEN_WAIT_S: Final = 30.0
-REFUSAL_WAIT_S: Final = 20.0
+LISTEN_WAIT_S: Final = 60.0
+REFUSAL_WAIT_S: Final = 60.0
 POLL_S: Final = 0.005
 
 

@@ -33,7 +33,7 @@ from jepsen.nemeses.proxy_protocol import (
 )
 from jepsen.systems.api import CLIENTS, NODES_MAX, Shape
 
-ANSWER_TIMEOUT_S = 10.0
+ANSWER_TIMEOUT_S = 60.0
 LOOPBACK = "127.0.0.1"
 _CLIENT_NET = 15  # 127.15.0.x: where clients find member x
 _FIRST_MEMBER_NET = 16  # 127.(16 + y).0.x: where member y finds member x

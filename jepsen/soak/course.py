@@ -32,6 +32,7 @@ from jepsen.systems.brokers import BrokerSystem, digests_of
 NODES: Final = 3
 SAMPLE_S: Final = 5.0
 SHOW_S: Final = 0.5
+READY_S: Final = 240.0
 DRAIN_S: Final = 180.0
 DIGESTS_S: Final = 30.0
 WARM_UP_SHARE: Final = 1.5
@@ -200,10 +201,10 @@ class _Course:
         soak.onlooker = Onlooker(self._group, self._log)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._show, show)
-            await system.wait_ready(60.0)
+            await system.wait_ready(READY_S)
             nursery.start_soon(soak.onlooker.run)
-            if not await soak.onlooker.wait_whole(60.0):
-                raise NotReadyError("no leader that all nodes follow within 60 s")
+            if not await soak.onlooker.wait_whole(READY_S):
+                raise NotReadyError(f"no leader that all nodes follow within {READY_S:.0f} s")
             queues = await open_topics(system, (TOPIC,), queues=QUEUES)
             settings = soak.settings
             soak.load = load = SteadyLoad(

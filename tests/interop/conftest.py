@@ -64,7 +64,10 @@ def request(
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as sock:
         sock.sendall(struct.pack(">ii", 4 + len(header) + len(body), len(header)) + header + body)
         with sock.makefile("rb") as stream:
-            size, header_size = struct.unpack(">ii", stream.read(8))
+            head = stream.read(8)
+            if len(head) < 8:
+                raise ConnectionResetError(f"{address} has closed the connection")
+            size, header_size = struct.unpack(">ii", head)
             return json.loads(stream.read(header_size)), stream.read(size - 4 - header_size)
 
 

@@ -26,7 +26,7 @@ from tests.integration.commands import Ended, run_here
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 COUNT = 12
 
 
@@ -43,7 +43,7 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
             ),
             PATIENCE_S,
         )
-        with Producer(running.namesrv, "shop") as producer:
+        with Producer(running.namesrv, "shop", timeout_s=PATIENCE_S) as producer:
             producer.send_many(
                 Message("Orders", b"order %d" % number, keys=f"order-{number}", tags="red")
                 for number in range(COUNT)
@@ -54,7 +54,9 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Group]:
 
 @pytest.fixture(autouse=True)
 def _patient_commands(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.admin.ask.ASK_TIMEOUT_S", PATIENCE_S)
+    for limit in ("ask.ASK_TIMEOUT_S", "survey.ANSWER_S", "message_search.REQUEST_S"):
+        monkeypatch.setattr(f"broker.admin.{limit}", PATIENCE_S)
+    monkeypatch.setattr("broker.admin.message_search.SEARCH_S", 2 * PATIENCE_S)
 
 
 def consume(group: Group, name: str, count: int) -> None:
@@ -204,7 +206,7 @@ def test_a_clone_gets_the_places_of_another_group(group: Group) -> None:
 def test_producers_are_shown_while_they_are_connected(group: Group) -> None:
     words = ("connections", "producers", "-g", "shown")
     assert run(group, *words).returncode == 1
-    with Producer(group.namesrv, "shown") as producer:
+    with Producer(group.namesrv, "shown", timeout_s=PATIENCE_S) as producer:
         producer.send(Message("Others", b"more"))
         assert poll(lambda: run(group, *words).returncode == 0, PATIENCE_S)
         (one,) = shown(group, *words)["producers"]

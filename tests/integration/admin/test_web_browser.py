@@ -76,8 +76,23 @@ def text_of(browser: WebDriver) -> str:
 
 
 def wait_to_read(browser: WebDriver, is_said: Callable[[str], bool]) -> str:
-    assert poll(lambda: is_said(text_of(browser)), PATIENCE_S, 0.1), text_of(browser)
-    return text_of(browser)
+    """Return the text in which it was found: the page may be replaced a moment later."""
+    text = ""
+
+    def is_there() -> bool:
+        nonlocal text
+        text = text_of(browser)
+        return is_said(text)
+
+    assert poll(is_there, PATIENCE_S, 0.1), text
+    return text
+
+
+def hold_still(browser: WebDriver) -> None:
+    """Keep what is shown until another page is opened: what was found for a click may be replaced before it."""
+    browser.execute_script(  # type: ignore[no-untyped-call]
+        "document.getElementById('live').replaceWith = () => {}"
+    )
 
 
 def complaints(browser: WebDriver) -> list[object]:
@@ -122,17 +137,19 @@ def test_links_of_headings_sort_and_the_keyboard_reaches_them(
 ) -> None:
     browser.get(f"{place}/topics?system=1")
     wait_to_read(browser, lambda text: "Orders" in text and "TBW102" in text)
+    hold_still(browser)
     heading = browser.find_element("link text", "Messages kept")
     browser.execute_script("arguments[0].focus()", heading)  # type: ignore[no-untyped-call]
     heading.send_keys("\ue007")  # Enter
     assert poll(lambda: "topics-sort=-messages" in browser.current_url, PATIENCE_S)
     wait_to_read(browser, lambda text: "Orders" in text)
+    hold_still(browser)
     (column,) = browser.find_elements("css selector", "th[aria-sort=descending]")
     assert column.text.startswith("Messages kept")
 
 
 def test_a_change_is_made_by_hand(browser: WebDriver, group: Group, place: str) -> None:
-    with PullConsumer(group.namesrv, "by-hand") as consumer:
+    with PullConsumer(group.namesrv, "by-hand", timeout_s=PATIENCE_S) as consumer:
         for queue in consumer.queues("Orders"):
             consumer.commit(queue, 1)
     browser.get(f"{place}/sign-in")
@@ -146,13 +163,14 @@ def test_a_change_is_made_by_hand(browser: WebDriver, group: Group, place: str) 
         return "Orders" in text_of(browser)
 
     assert poll(is_known, PATIENCE_S)
+    hold_still(browser)
     browser.find_element("css selector", "summary").click()
     browser.find_element("css selector", "input[value=last]").click()
     browser.find_element("css selector", "details button").click()
     wait_to_read(browser, lambda text: "Nothing is changed yet." in text)
     browser.find_element("css selector", "main form button").click()
     wait_to_read(browser, lambda text: "The offsets of by-hand in Orders are reset." in text)
-    with PullConsumer(group.namesrv, "by-hand") as consumer:
+    with PullConsumer(group.namesrv, "by-hand", timeout_s=PATIENCE_S) as consumer:
         queues = consumer.queues("Orders")
         places = [(consumer.committed(queue), consumer.max_offset(queue)) for queue in queues]
     assert len(places) > 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from jepsen.ports import free_ports
 from jepsen.processes import Process, poll, program
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 TOKEN = "a token of the integration tests"
 
 
@@ -28,7 +28,7 @@ def web_console(folder: Path, namesrv: str, *more: str) -> Iterator[str]:
         assert poll(console.is_listening, PATIENCE_S), console.log.read_text()
         yield f"http://127.0.0.1:{port}"
     finally:
-        status = console.stop()
+        status = console.stop(PATIENCE_S)
         assert status == 0, console.log.read_text()
         assert TOKEN not in console.log.read_text()
 

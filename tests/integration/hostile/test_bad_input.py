@@ -21,7 +21,7 @@ from jepsen.processes import Group, Process, poll
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 NO_LEADER = 14
 
 

@@ -15,6 +15,8 @@ from jepsen.processes import Group, Process, poll
 from tests.integration.hostile.failing_fold import BROKEN
 from tests.interop.conftest import RunningGroup, request
 
+PATIENCE_S = 180.0
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 LAUNCHER = Path(__file__).with_name("failing_fold.py")
@@ -67,19 +69,23 @@ def test_the_node_stops_at_the_entry_and_the_others_go_on(group: RunningGroup) -
         victim.kill()
         leader = group.wait_leader(other_than=victim)
         victim.start()
-    assert poll(lambda: acknowledged(leader, b"before"), 60)
-    assert poll(lambda: acknowledged(leader, BROKEN), 60)
-    assert poll(lambda: victim.pid is None, 60), "the node goes on after an entry it cannot fold"
+    assert poll(lambda: acknowledged(leader, b"before"), PATIENCE_S)
+    assert poll(lambda: acknowledged(leader, BROKEN), PATIENCE_S)
+    assert poll(lambda: victim.pid is None, PATIENCE_S), (
+        "the node goes on after an entry it cannot fold"
+    )
     first = applied_line(victim)
     assert "Traceback" not in victim.log_tail(200)
     for _ in range(20):
-        assert poll(lambda: acknowledged(leader, b"behind"), 60)
+        assert poll(lambda: acknowledged(leader, b"behind"), PATIENCE_S)
     victim.start()
-    assert poll(lambda: victim.pid is None, 60), "a restart skips the entry"
+    assert poll(lambda: victim.pid is None, PATIENCE_S), "a restart skips the entry"
     assert applied_line(victim) == first
     victim.command = sound  # the version that knows the rule
     victim.start()
-    assert poll(lambda: acknowledged(victim, b"through the mended node"), 60), victim.log_tail()
+    assert poll(lambda: acknowledged(victim, b"through the mended node"), PATIENCE_S), (
+        victim.log_tail()
+    )
 
 
 def test_a_rule_that_all_lack_stops_a_majority_loudly(group: RunningGroup) -> None:
@@ -87,13 +93,13 @@ def test_a_rule_that_all_lack_stops_a_majority_loudly(group: RunningGroup) -> No
     for node in group.processes.nodes:
         node.command = broken_command(node)
     leader = start(group)
-    assert poll(lambda: acknowledged(leader, b"before"), 60)
+    assert poll(lambda: acknowledged(leader, b"before"), PATIENCE_S)
 
     def is_stopped() -> bool:
         assert not acknowledged(leader, BROKEN)
         return sum(node.pid is None for node in group.processes.nodes) >= 2
 
-    assert poll(is_stopped, 60)
+    assert poll(is_stopped, PATIENCE_S)
     for node in group.processes.nodes:
         if node.pid is None:
             assert "planted" in node.log_tail(5), node.log_tail()

@@ -17,6 +17,8 @@ from jepsen.processes import SMALL_SEGMENTS, Group, Process, poll
 from tests.integration.commands import run_here
 from tests.interop.conftest import RunningGroup, request
 
+PATIENCE_S = 180.0
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PREFERRED = "n0"
@@ -74,13 +76,14 @@ class Slowed:
         shown: dict[str, Any] = {}
 
         def has_answered() -> bool:
+            shown.clear()
             ended = run_here(dledger_command, *words)
-            assert ended.returncode == 0, ended.stderr
-            members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
-            shown.update(next(member for member in members if member["id"] == PREFERRED))
+            if ended.returncode == 0:
+                members: list[dict[str, Any]] = json.loads(ended.stdout)["members"]
+                shown.update(next(member for member in members if member["id"] == PREFERRED))
             return "attributes" in shown
 
-        assert poll(has_answered, 60), shown
+        assert poll(has_answered, PATIENCE_S), shown
         return shown
 
 
@@ -98,7 +101,7 @@ def slowed(tmp_path: Path) -> Iterator[Slowed]:
         running = RunningGroup(processes)
         running.wait_leader()
         made = Slowed(running, control)
-        assert made.send_until(lambda: made.leader() is node, 60), node.log_tail()
+        assert made.send_until(lambda: made.leader() is node, PATIENCE_S), node.log_tail()
         yield made
 
 
@@ -112,21 +115,22 @@ def test_a_leader_with_a_slow_disk_hands_over_and_no_send_fails(slowed: Slowed) 
     def has_handed_over() -> bool:
         return "hands-over node=n0" in slow.log_tail(500) and slowed.leader() is not slow
 
-    assert slowed.send_until(has_handed_over, 60), slow.log_tail()
+    assert slowed.send_until(has_handed_over, PATIENCE_S), slow.log_tail()
 
     # It is preferred, and does not get the lead back as long as its disk is slow.
     def has_told() -> bool:
         assert slowed.leader() is not slow
         return "slow" in slowed.status()["attributes"].get("disk", "")
 
-    assert slowed.send_until(has_told, 60)
+    assert slowed.send_until(has_told, PATIENCE_S)
     until_s = time.monotonic() + 5
-    slowed.send_until(lambda: time.monotonic() > until_s, 60)
+    slowed.send_until(lambda: time.monotonic() > until_s, PATIENCE_S)
     assert slowed.leader() is not slow
 
     slowed.control.set_rules()
-    assert slowed.send_until(lambda: slowed.leader() is slow, 60)
-    assert "disk" not in slowed.status()["attributes"]
+    assert slowed.send_until(lambda: slowed.leader() is slow, PATIENCE_S)
+    # A busy machine's own disk may be slow for a moment.
+    assert poll(lambda: "disk" not in slowed.status()["attributes"], PATIENCE_S)
     assert set(slowed.codes) == {0}
     assert "Traceback" not in slow.log_tail(500)
 
@@ -135,10 +139,10 @@ def test_a_node_whose_disk_hangs_can_be_stopped(slowed: Slowed) -> None:
     node = slowed.preferred
     struck = slowed.control.hits()
     slowed.slow_down(3_600_000)
-    assert slowed.send_until(lambda: slowed.control.hits() > struck, 60)
+    assert slowed.send_until(lambda: slowed.control.hits() > struck, PATIENCE_S)
     for _ in range(2):
         node.send_signal(signal.SIGTERM)
-        assert poll(lambda: "stopping: handing over" in node.log_tail(50), 60)
-    assert poll(lambda: node.exit_status is not None, 60)
+        assert poll(lambda: "stopping: handing over" in node.log_tail(50), PATIENCE_S)
+    assert poll(lambda: node.exit_status is not None, PATIENCE_S)
     assert node.exit_status == 1
     assert "ended without waiting for the disk" in node.log_tail(1)

@@ -15,7 +15,7 @@ from jepsen.checkers.judging import judge
 from jepsen.checkers.results import CheckResult
 from jepsen.generators import SECOND_NS
 from jepsen.history.ops import Op, OpLog
-from jepsen.nemeses import schedule, votes
+from jepsen.nemeses import damaged, process, schedule, transfer, votes
 from jepsen.nemeses.api import Fault
 from jepsen.nemeses.schedule import FaultSchedule
 from jepsen.run import Breaker, BreakerMaker, RunSettings, by_schedule, run_checkers
@@ -44,6 +44,9 @@ def be_patient(patch: pytest.MonkeyPatch) -> None:
         (run, ("READY_S", "SETUP_S", "WHOLE_S"), PATIENCE_S),
         (schedule, ("WHOLE_S", "CURE_S"), PATIENCE_S),
         (machines, ("FREEZE_S", "GONE_S"), PATIENCE_S),
+        (damaged, ("VERDICT_WAIT_S",), PATIENCE_S),
+        (process, ("REFUSAL_WAIT_S",), PATIENCE_S),
+        (transfer, ("WAIT_S",), CALL_S),
         (votes, ("GRANT_S",), CALL_S),
         (delay, ("TIMEOUT_S",), CALL_S),
         (transactions, ("TIMEOUT_S",), CALL_S),

@@ -9,6 +9,7 @@ import json
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -113,5 +114,8 @@ def test_an_interrupted_run_leaves_no_process_behind(
 
 def children_of(pid: int) -> list[int]:
     """Process ids of the children, whichever thread started them."""
-    files = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for file in files for child in file.read_text().split()]
+    found: list[int] = []
+    for file in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # the thread has ended meanwhile
+            found += map(int, file.read_text().split())
+    return found

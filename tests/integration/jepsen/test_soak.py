@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from jepsen.cli import main
-from jepsen.soak import course
+from jepsen.soak import course, load, turns
 from jepsen.soak.load import SteadyLoad
+from tests.integration.jepsen.breaking import PATIENCE_S
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 
@@ -30,8 +31,16 @@ def test_a_short_soak_keeps_every_promise_and_says_that_it_was_too_short_for_the
 ) -> None:
     monkeypatch.setattr(course._Course, "_is_over", has_done_enough)
     monkeypatch.setattr(course, "RATE_SHARE_MIN", 0.0)
+    for module, names in (
+        (course, ("DRAIN_S",)),
+        (turns, ("LEAD_S", "WHOLE_S", "CHANGE_S")),
+        (load, ("SEND_TIMEOUT_S",)),
+    ):
+        for name in names:
+            monkeypatch.setattr(module, name, PATIENCE_S)
     folder = tmp_path / "soak"
-    options = ["--hours", "0.01", "--rate", "200", "--retention", "5", "--pause", "0.5"]
+    # However long it takes, nothing is deleted before it is read.
+    options = ["--hours", "0.01", "--rate", "200", "--retention", "600", "--pause", "0.5"]
     code = main(["soak", *options, "--seed", "7", "--keep", str(folder), "--json"])
     told = capsys.readouterr()
     result = json.loads(told.out)

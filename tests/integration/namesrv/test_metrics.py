@@ -12,7 +12,7 @@ from broker.namesrv.server import NameServer
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from tests.integration.broker.scraping import fetch, readiness, scrape
-from tests.integration.namesrv.test_server import LEADER, Client
+from tests.integration.namesrv.test_server import LEADER, TIMEOUT_S, Client
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -24,11 +24,11 @@ def _always_anew(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_a_name_server_shows_who_is_registered_and_what_was_asked() -> None:
     server = NameServer(NameServerConfig(LOOPBACK, metrics=LOOPBACK))
-    with trio.fail_after(60):
+    with trio.fail_after(TIMEOUT_S):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(server.run)
             empty = await readiness(server.metrics_address)
-            connection = await connect(address, nursery, timeout_s=60)
+            connection = await connect(address, nursery, timeout_s=TIMEOUT_S)
             client = Client(connection)
             follower = msgspec.structs.replace(LEADER, broker_addr="10.0.0.2:10911", broker_id=2)
             await client.register(follower)

@@ -34,7 +34,9 @@ from dledger_mq.remoting.registration import (
 from dledger_mq.remoting.route import decode_route
 from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 180.0
+"""Nothing takes that long; a test that waits for more has failed."""
+
 LOOPBACK = Address("127.0.0.1", 0)
 FRAMES = Path(__file__).resolve().parents[2] / "golden" / "frames"
 LEADER = BrokerIdentity("DefaultCluster", "broker-a", "10.0.0.1:10911", 0, "10.0.0.1:10912", 3)

@@ -24,7 +24,7 @@ from tests.stages import needs_compiler
 ROOT = Path(__file__).resolve().parents[3]
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 COMMANDS = list(PYPROJECT["project"]["scripts"])
-TIMEOUT_S = 120.0
+TIMEOUT_S = 480.0
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,9 +44,9 @@ from dledger_mq import Message, Producer, PullConsumer
 assert dledger.__file__.startswith(sys.prefix), dledger.__file__
 
 async def main(namesrv):
-    async with Producer(namesrv=namesrv, group="shop") as producer:
+    async with Producer(namesrv=namesrv, group="shop", timeout_s=60) as producer:
         sent = await producer.send(Message("Orders", b"one pair of shoes"))
-    async with PullConsumer(namesrv=namesrv, group="audit") as consumer:
+    async with PullConsumer(namesrv=namesrv, group="audit", timeout_s=60) as consumer:
         pulled = await consumer.pull(sent.queue, sent.queue_offset)
         print([message.body for message in pulled.messages])
 

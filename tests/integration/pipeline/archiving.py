@@ -17,8 +17,15 @@ from tests.integration.pipeline.topics import PATIENCE_S, Topics
 
 
 def applied_index(topics: Topics, address: str) -> int:
-    (answer,) = trio.run(ask_all, [address])
-    return int(answer.table.get("raftAppliedIndex", 0))
+    told: dict[str, str] = {}
+
+    def has_answered() -> bool:
+        (answer,) = trio.run(ask_all, [address])
+        told.update(answer.table)
+        return "raftAppliedIndex" in told
+
+    assert poll(has_answered, PATIENCE_S), f"{address} says nothing in {PATIENCE_S} s"
+    return int(told["raftAppliedIndex"])
 
 
 def archive_all(spark: Any, topics: Topics, folder: Path | ObjectPath) -> None:

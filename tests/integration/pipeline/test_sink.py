@@ -163,7 +163,7 @@ def test_bad_rows_and_options_are_told_in_one_sentence(spark: Any, topics: Topic
     assert "no column id" in refusal(frame, topics, topic=topic)
     assert "needs option topic" in refusal(frame.select("body"), topics)
     nobody = refusal(
-        frame.select("body"), topics, topic=topic, nameServer="127.0.0.1:1", sendTimeoutMs=100
+        frame.select("body"), topics, topic=topic, nameServer="127.0.0.1:1", sendTimeoutMs=1000
     )
     assert topic in nobody
     assert "127.0.0.1:1" in nobody

@@ -36,7 +36,7 @@ def test_a_topic_is_a_table_with_views_inserts_and_filters(
     topic, other = topics.fresh(), topics.fresh()
     topics.fill(topic, 40)
     topics.fill(other, 1)
-    table, copy = create(spark, topics, topic), create(spark, topics, other, sendTimeoutMs="5000")
+    table, copy = create(spark, topics, topic), create(spark, topics, other, sendTimeoutMs="120000")
     try:
         assert spark.sql(f"SELECT count(*) n FROM {table}").first().n == 40
         third = spark.sql(f"SELECT * FROM {table} WHERE queueId = 3 AND queueOffset < 5")

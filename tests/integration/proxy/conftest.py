@@ -14,7 +14,7 @@ import pytest
 
 from jepsen.ports import free_ports
 from jepsen.processes import Group, Process, poll, program
-from tests.interop.conftest import WAIT_S, RunningGroup, request
+from tests.interop.conftest import WAIT_S, RunningGroup
 
 pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
@@ -83,7 +83,7 @@ class Caller:
         """Receive messages; none is an empty list."""
         fields = {
             "batch_size": 16,
-            "invisible_duration": {"seconds": 30},
+            "invisible_duration": {"seconds": 600},
             "long_polling_timeout": {"seconds": 5},
             "filter_expression": {"type": 1, "expression": "*"},
             **fields,
@@ -139,8 +139,7 @@ class RunningProxy(RunningGroup):
     def create_ordered_group(self, name: str, *, retries: int = 16) -> None:
         """Create a consumer group whose messages are handed out in order, and again so often at most."""
         group = {"groupName": name, "consumeMessageOrderly": True, "retryMaxTimes": retries}
-        body = json.dumps(group).encode()
-        assert request(self.wait_leader().address, 200, {}, body)[0]["code"] == 0
+        self.ask(200, {}, json.dumps(group).encode())
 
     def topic(self, kind: str = "") -> str:
         """Create a topic for one kind of messages, or for all."""
@@ -152,7 +151,7 @@ class RunningProxy(RunningGroup):
                 "topicFilterType": "SINGLE_TAG", "topicSysFlag": "0", "order": "false",
                 "attributes": f"+message.type={kind}",
             }  # fmt: skip
-            assert request(self.wait_leader().address, 17, ext)[0]["code"] == 0
+            self.ask(17, ext)
         return name
 
 
