@@ -42,7 +42,7 @@ TOPIC: Final = "InFlight"
 INVISIBLE_S: Final = 3 * 3600.0
 POPS_AT_ONCE: Final = 16
 LIMIT_PATIENCE_S: Final = 3.0
-"""How long a pop that is refused for the limit is tried."""
+"""The time in which a pop that is refused for the limit is tried."""
 OPEN_PATIENCE_S: Final = 300.0
 POPS_MEASURED: Final = 200
 TAKEN_PER_S: Final = 8000
@@ -50,8 +50,8 @@ TAKEN_PER_S: Final = 8000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What is measured with nothing in flight and with all of it.
+class InFlightFigures:
+    """The figures with nothing in flight, or with all of it.
 
     Attributes:
         leader_mib: memory without pages of files.
@@ -76,11 +76,11 @@ class Result:
     """One run: both looks, and how fast the messages were taken, acknowledgements among them."""
 
     taken_per_s: float
-    without: Look
-    with_it: Look
+    without: InFlightFigures
+    with_it: InFlightFigures
 
 
-class Holder:
+class HoldingGroup:
     """A consumer group that pops, acknowledges every second message, and holds the others."""
 
     def __init__(self, namesrv: str, name: str) -> None:
@@ -105,6 +105,7 @@ class Holder:
                 nursery.start_soon(self._take)
 
     async def _take(self) -> None:
+        """Pop, acknowledge and hold, until one of the tasks finds that nothing more is to be had."""
         while not self._is_full:
             try:
                 messages = await self._consumer.receive(32, INVISIBLE_S, wait_s=0)
@@ -146,11 +147,11 @@ class _Bench:
 
     @property
     def namesrv(self) -> str:
-        """Where clients ask."""
+        """The address that clients ask."""
         return self.group.name_servers[0].address
 
-    def look(self, in_flight: int, stages: Stages) -> Look:
-        """Measure what a `Look` has.
+    def look(self, in_flight: int, stages: Stages) -> InFlightFigures:
+        """Measure what a `InFlightFigures` has.
 
         Raises:
             TimeoutError: the follower does not open.
@@ -167,7 +168,7 @@ class _Bench:
         leader_mib = _own_mib(self.leader)
         stages.stage("a follower opens", 5)
         opened_s = self._reopened()
-        found = Look(
+        found = InFlightFigures(
             in_flight=in_flight,
             leader_mib=leader_mib,
             follower_mib=_own_mib(self.follower),
@@ -192,7 +193,7 @@ class _Bench:
         held, began_s = 0, time.monotonic()
         for number in range(groups):
             stages.stage(f"{held:,} in flight", 400_000 / 2**number / TAKEN_PER_S)
-            holder = Holder(self.namesrv, f"Holding-{number}")
+            holder = HoldingGroup(self.namesrv, f"Holding-{number}")
             trio.run(holder.take_all)
             held += holder.held
         return held, time.monotonic() - began_s
@@ -229,7 +230,7 @@ def table_of(result: Result) -> Table:
     table = Table(
         title=f"messages in flight; taken at {result.taken_per_s:,.0f}/s (times: p50, p99)"
     )
-    columns: dict[str, Callable[[Look], str]] = {
+    columns: dict[str, Callable[[InFlightFigures], str]] = {
         "in flight": lambda look: f"{look.in_flight:,}",
         "leader MiB": lambda look: f"{look.leader_mib:.0f}",
         "opened MiB": lambda look: f"{look.follower_mib:.0f}",
