@@ -148,6 +148,37 @@ def test_links_of_headings_sort_and_the_keyboard_reaches_them(
     assert column.text.startswith("Messages kept")
 
 
+SLOWLY = """
+const real = window.fetch;
+window.answered = 0;
+window.fetch = async (...given) => {
+  window.underTheHand = document.querySelector("#live a");
+  window.underTheHand.focus();
+  const answer = await real(...given);
+  return {
+    text: async () => {
+      const text = await answer.text();
+      setTimeout(() => { window.answered += 1; }); // when the page has done with it
+      return text;
+    },
+  };
+};
+"""
+"""Somebody sets the focus after the console has asked, and before it has its answer."""
+
+
+def test_what_somebody_begins_while_an_answer_is_under_way_stays_under_the_hand(
+    browser: WebDriver, place: str
+) -> None:
+    browser.get(f"{place}/topics?system=1")
+    wait_to_read(browser, lambda text: "Orders" in text and "TBW102" in text)
+    browser.execute_script(SLOWLY)  # type: ignore[no-untyped-call]
+    is_answered = "return window.answered > 0"
+    assert poll(lambda: browser.execute_script(is_answered), PATIENCE_S)  # type: ignore[no-untyped-call]
+    is_there = "return document.activeElement === window.underTheHand"
+    assert browser.execute_script(is_there)  # type: ignore[no-untyped-call]
+
+
 def test_a_change_is_made_by_hand(browser: WebDriver, group: Group, place: str) -> None:
     with PullConsumer(group.namesrv, "by-hand", timeout_s=PATIENCE_S) as consumer:
         for queue in consumer.queues("Orders"):

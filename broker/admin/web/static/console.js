@@ -8,12 +8,14 @@
 
   async function refresh() {
     const live = document.getElementById("live");
-    if (document.hidden || live.contains(document.activeElement)) return;
+    const isInUse = () => live.contains(document.activeElement);
+    if (document.hidden || isInUse()) return;
     try {
       const answer = await fetch(location.href, { signal: AbortSignal.timeout(within) });
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       const next = page.getElementById("live");
       if (!next) throw new Error("not a page of the console");
+      if (isInUse()) return; // somebody has begun while the answer was under way
       const banner = page.getElementById("banner");
       const old = document.getElementById("banner");
       if (banner && old && (banner.textContent !== old.textContent || banner.className !== old.className)) {
