@@ -126,7 +126,13 @@ def consume(args):
         emit(event="started")
         deadline = time.time() + args.timeout
         while not tally.done.is_set() and time.time() < deadline:
-            for message in consumer.receive(16, 30) or []:
+            try:
+                messages = consumer.receive(16, 30) or []
+            except Exception as error:  # Apache's proxy: until it has read the settings that were just told
+                emit(event="receive-failed", error=str(error)[:300])
+                time.sleep(0.1)
+                continue
+            for message in messages:
                 if tally.consume(message) == ConsumeResult.SUCCESS:
                     consumer.ack(message)
                 else:

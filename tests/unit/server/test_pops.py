@@ -431,6 +431,7 @@ def test_acks_are_refused(bench: Bench, changed: dict[str, str], code: int) -> N
         "0 1 5000 0 0 broker-b 0 0",
         "0 1 5000 0 0 broker-a 1 0",
         "0 1 5000 0 0 broker-a 0 5",
+        "0 1 5000 0 0 broker-a 0 0 4711 T",
     ],
 )
 def test_a_forged_handle_is_refused_and_named(bench: Bench, forged: str) -> None:
@@ -983,6 +984,19 @@ def test_more_than_may_be_returned_at_once_waits_for_the_end_of_the_others(
     bench.returns.tick(leader.now_ms)
     leader.commit()
     assert leader.state.pops.count == 0
+
+
+@pytest.mark.parametrize("position", ["4711", "-1"])
+def test_a_handle_through_rocketmqs_proxy_ends_with_the_position_in_the_log(
+    bench: Bench, position: str
+) -> None:
+    """As it does where the proxy knew the position, and where it did not."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    told = [popped.handle(place) for place in (0, 1)]
+    told = [each | {"extraInfo": f"{each['extraInfo']} {position}"} for each in told]
+    assert bench.ack(told[0]).code == 0
+    assert bench.change(told[1], 1000).code == 0
 
 
 def test_what_is_being_acknowledged_is_not_returned(bench: Bench) -> None:
