@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -39,7 +40,13 @@ def lacking_apache_proxy(interop: Path) -> str | None:
 
 
 def apache_proxy(
-    folder: Path, namesrv: str, *, cluster: str, interop: Path, options: tuple[str, ...] = ()
+    folder: Path,
+    namesrv: str,
+    *,
+    cluster: str,
+    interop: Path,
+    heap_mb: int = HEAP_MB,
+    options: Sequence[str] = (),
 ) -> Process:
     """Make one in cluster mode that is not started; it writes no other log than its output.
 
@@ -48,7 +55,8 @@ def apache_proxy(
         namesrv: the name server as clients take it.
         cluster: of the brokers.
         interop: the folder with what `make interop` has fetched.
-        options: of Java.
+        heap_mb: at most.
+        options: of Java, more than these.
     """
     port, remoting_port = free_ports(2)
     conf = folder / "conf"
@@ -67,13 +75,13 @@ def apache_proxy(
         (conf / name).write_text(LOGGING.format(package=package))
     command = [
         "java",
-        f"-Xmx{HEAP_MB}m",
+        f"-Xmx{heap_mb}m",
         *options,
         f"-Drocketmq.home.dir={folder}",
         f"-Duser.home={folder}",
         *("-cp", f"{jars(interop)}/*"),
         "org.apache.rocketmq.proxy.ProxyStartup",
     ]
-    proxy = Process("proxy", command, log=folder / "proxy.log", port=port)
+    proxy = Process("apache", command, log=folder / "proxy.log", port=port)
     proxy.environment = {"RMQ_PROXY_HOME": str(folder), "ROCKETMQ_HOME": str(folder)}
     return proxy
