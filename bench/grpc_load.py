@@ -157,8 +157,7 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
         asyncio.TaskGroup() as tasks,
     ):
         load = GrpcLoad(channel, options.topic, options.group)
-        if options.what == "receive":
-            stream = await load.become_consumer()
+        stream = await load.become_consumer() if options.what == "receive" else None
         step = load.receive if options.what == "receive" else load.send
         for _ in range(options.in_flight):
             tasks.create_task(load.keep_on(step))
@@ -173,7 +172,7 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
         }
         _say(json.dumps(found))
         load.end()
-        if options.what == "receive":
+        if stream is not None:
             stream.cancel()
     return found
 

@@ -29,14 +29,15 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.cpu import process_cpu_seconds
-from bench.filling import fill
 from bench.memory import memory_of
 from bench.options import default_interop, positive, whole
-from bench.real_group import broker_group
+from bench.real_group import BODY_BYTES, made_topic
 from bench.systems.apache_proxy import HEAP_MB, apache_proxy, lacking_apache_proxy
+from dledger_mq import Message
+from dledger_mq.blocking import Producer
 from jepsen.ports import free_ports
 from jepsen.private_network import private_network
-from jepsen.processes import Process, program, wait_listening
+from jepsen.processes import Group, Process, program, wait_listening
 
 TOPIC: Final = "Proxies"
 CLUSTER: Final = "DefaultCluster"
@@ -89,6 +90,21 @@ class Found:
     costs: list[ProxyCost]
     own_mib: dict[str, float]
     lacking: str | None
+
+
+def fill(namesrv: str, mib: int) -> None:
+    """Send what is to be received, by a client that tries again: a busy machine may change its leader.
+
+    Raises:
+        RuntimeError: a message was refused all the same.
+    """
+    message = Message(TOPIC, b"x" * BODY_BYTES)
+    with Producer(namesrv, "bench-fill", timeout_s=PATIENCE_S) as producer:
+        for _ in range(mib):
+            ends = producer.send_many([message] * ((1 << 20) // BODY_BYTES))
+            failed = [end for end in ends if isinstance(end, Exception)]
+            if failed:
+                raise RuntimeError(f"a message was not stored: {failed[0]}")
 
 
 def our_proxy(folder: Path, namesrv: str) -> Process:
@@ -162,8 +178,11 @@ def measure(folder: Path, options: argparse.Namespace) -> Found:
     with ExitStack() as stack:
         if lacking is None:
             stack.enter_context(private_network())
-        group, leader, _ = stack.enter_context(broker_group(folder / "g", TOPIC))
-        fill(leader, TOPIC, options.backlog_mib)
+        group = stack.enter_context(Group(folder / "g", settings=""))
+        group.start()
+        group.wait_listening(PATIENCE_S)
+        made_topic(group, TOPIC)
+        fill(group.namesrv, options.backlog_mib)
         proxies = [our_proxy(folder, group.namesrv)]
         if lacking is None:
             apache = apache_proxy(

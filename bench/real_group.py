@@ -14,7 +14,7 @@ BODY_BYTES: Final = 1024
 QUEUE_COUNT: Final = 8
 BATCH_COUNT: Final = 100
 PULL_COUNT: Final = 32
-LEADER_PATIENCE_S: Final = 20.0
+LEADER_PATIENCE_S: Final = 120.0
 
 
 def find_leader(group: Group, topic: str) -> Process:
