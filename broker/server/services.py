@@ -512,6 +512,7 @@ class Services:
             self.commits,
             rules=self._send_back_rules,
             reading=reading,
+            has_members=lambda group: bool(self.members.members(group)),
             now_ms=self._environment.monotonic_ms,
         )
         pops = PopRequests(

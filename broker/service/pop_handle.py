@@ -2,6 +2,7 @@
 
 Eight texts with blanks between: first offset of the pop, pop time, invisible time, revive queue, kind of topic, broker
 name, queue id, queue offset. Clients put it together from what a pop is answered with, and bring it back as it is.
+RocketMQ's proxy puts a ninth behind them, the message's position in the log, or -1.
 
 Queue offset and pop time name what is in flight; a handle that names anything else acknowledges nothing. The others are
 looked at only where they say that the handle is another broker's. There is no secret in it: who may acknowledge is
@@ -52,12 +53,12 @@ def parse_handle(text: str, offset: QueueOffset) -> PopHandle:
         FieldError: it is none, or of another message.
     """
     parts = text.split(" ")
-    if len(parts) not in (_PARTS - 1, _PARTS):
+    if not _PARTS - 1 <= len(parts) <= _PARTS + 1:
         raise FieldError("extraInfo", f"has {len(parts)} parts, not {_PARTS}: {text[:80]!r}")
     try:
         popped_ms = _number(parts[1], _POP_TIME_MAX)
         queue_id = QueueId(_number(parts[6], 2**31 - 1))
-        named = _number(parts[7], _OFFSET_MAX) if len(parts) == _PARTS else offset
+        named = _number(parts[7], _OFFSET_MAX) if len(parts) >= _PARTS else offset
     except ValueError as error:
         raise FieldError("extraInfo", str(error)) from error
     if named != offset:

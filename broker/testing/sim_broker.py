@@ -140,7 +140,9 @@ class SimBroker:
             config, self.log, state, outputs=self._outputs, environment=environment
         )
         self.controller.commits.wanted = _looked_at_anyway
-        self.controller.services.pop_returns.return_ms = cluster.pop_return_ms
+        returns = self.controller.services.pop_returns
+        returns.return_ms = cluster.pop_return_ms
+        returns.has_members = lambda _group: True  # who pops here sends no heartbeats
         self.log.watch_role(self._role_changed)
         self.log.reader.watch_applied(self._applied)
         cluster.at(cluster.now_ms + LOOK_MS, self._look)

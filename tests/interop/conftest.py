@@ -20,6 +20,7 @@ from typing import Any, Self
 import pytest
 
 from dledger_mq.blocking import PullConsumer
+from dledger_mq.client.messages import ReceivedMessage
 from jepsen.processes import Group, Process, poll
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -314,6 +315,8 @@ def lacking(kind: str) -> str | None:
         return None if ready.exists() else f"{kind} is not installed (make interop)"
     if kind == "go":
         return None if GO_CLIENT.exists() else "the Go client is not built (make interop)"
+    if kind == "grpc":
+        return None if GRPC_PYTHON.exists() else "the gRPC client is not installed (make interop)"
     if kind == "ours":
         return None
     if shutil.which("node") is None:
@@ -362,16 +365,22 @@ def received(lines: list[dict[str, Any]]) -> list[str]:
     return [line["body_sha1"] for line in lines if line.get("action") == "ok"]
 
 
-def stored(namesrv: str, topic: str) -> dict[tuple[int, int], str]:
-    """What stands in a topic: queue id and queue offset -> digest of the body."""
-    found: dict[tuple[int, int], str] = {}
+def messages_in(namesrv: str, topic: str) -> list[ReceivedMessage]:
+    """All that stands in a topic, queue by queue."""
+    found: list[ReceivedMessage] = []
     with PullConsumer(namesrv, "reader-of-all", timeout_s=WAIT_S) as reader:
         for queue in reader.queues(topic):
             offset, end = reader.min_offset(queue), reader.max_offset(queue)
             while offset < end:
                 answer = reader.pull(queue, offset)
-                for message in answer.messages:
-                    digest = hashlib.sha1(message.body).hexdigest()
-                    found[queue.queue_id, message.queue_offset] = digest
+                found += answer.messages
                 offset = answer.next_offset
     return found
+
+
+def stored(namesrv: str, topic: str) -> dict[tuple[int, int], str]:
+    """What stands in a topic: queue id and queue offset -> digest of the body."""
+    return {
+        (message.queue.queue_id, message.queue_offset): hashlib.sha1(message.body).hexdigest()
+        for message in messages_in(namesrv, topic)
+    }

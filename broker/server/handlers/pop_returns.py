@@ -5,12 +5,16 @@ popped for RETURN_MS since it was due goes to the group's retry topic, where als
 change from popping to pulling. Copies, and the record that takes the originals out of flight, are one entry. What is
 being acknowledged, or claimed, is let alone until that is decided.
 
+While a group has no members nobody of it pulls, and what nobody pops waits where it lies: RocketMQ's proxy, which
+sends no heartbeats for consumers, pops for a group, and not from its retry topic.
+
 A message popped in order is not returned: the group stands before it, so whoever pulls gets it from there.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final
 
@@ -23,7 +27,7 @@ from broker.service.send_back import SendBackRules
 from broker.store.control import ChangeInvisible, DropPopped
 from broker.store.due_queues import DuePlace
 from broker.store.groups import SubscriptionGroupConfig
-from broker.store.pops import InFlight, PopKey
+from broker.store.pops import IN_FLIGHT_MAX, InFlight, PopKey
 from broker.store.state import BrokerState
 from dledger import EntryDamagedError, LogServer
 from dledger_mq.message.errors import RecordError
@@ -54,7 +58,10 @@ SLICE_QUEUES_MAX: Final = 1024
 """Queues that a slice looks at."""
 
 STUCK_MS: Final = 30_000
-"""So long a queue is let alone of which a message could not be returned."""
+"""So long a queue is let alone of which no message was returned, since it waits or could not be."""
+
+WAITING_MAX: Final = IN_FLIGHT_MAX // 2
+"""Messages in flight, of all groups, beyond which none waits for somebody who pops: who does needs the room."""
 
 
 class PopReturns:
@@ -66,6 +73,7 @@ class PopReturns:
     Attributes:
         claimed: queues of which a claim, or a return, is on its way.
         return_ms: so long after it was due a message waits for somebody who pops.
+        has_members: whether consumers of a group send heartbeats.
     """
 
     def __init__(
@@ -76,11 +84,13 @@ class PopReturns:
         *,
         rules: SendBackRules,
         reading: PopReading,
+        has_members: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
         """Set up the returns; `now_ms` is a clock that never goes back."""
         self.claimed: set[PopKey] = set()
         self.return_ms = RETURN_MS
+        self.has_members = has_members
         self._log = log
         self._state = state
         self._commits = commits
@@ -92,7 +102,8 @@ class PopReturns:
         self._last: DuePlace | None = None
         self._has_returned = False
         self._returning = 0
-        self._stuck: dict[PopKey, int] = {}
+        self._stuck: OrderedDict[PopKey, int] = OrderedDict()
+        """Until when queues are let alone; those that were looked at first come first."""
 
     def changing(self, key: PopKey, offsets: Iterable[QueueOffset]) -> Callable[[object], None]:
         """Let messages alone that are being acknowledged, until what this returns is called."""
@@ -172,6 +183,8 @@ class PopReturns:
         """Return what nobody pops any more, as much as a slice holds; `now_ms` is monotonic."""
         if now_ms < self._next_look_ms or not self._log.is_serving:
             return
+        while self._stuck and next(iter(self._stuck.values())) <= now_ms:
+            self._stuck.popitem(last=False)
         limit_ms = self._reading.time_ms() - self.return_ms
         places = self._state.pops.due_queues.due(limit_ms, self._last, SLICE_QUEUES_MAX)
         for place in places:
@@ -184,14 +197,16 @@ class PopReturns:
             self._last = place
             self._look(place[1], limit_ms, now_ms)
         if len(places) < SLICE_QUEUES_MAX:
-            self._next_look_ms = now_ms + (0 if self._has_returned else LOOK_MS)
+            # A round passes also those that are let alone: that may be half a million queues that wait.
+            self._next_look_ms = now_ms + (0 if self._has_returned else LOOK_MS + len(self._stuck))
             self._last, self._has_returned = None, False
-            self._stuck = {key: until for key, until in self._stuck.items() if now_ms < until}
 
     def _look(self, key: PopKey, limit_ms: int, now_ms: int) -> None:
-        """Return what is due of one queue, unless somebody has it in hand, or it could not be a moment ago."""
+        """Return what is due of one queue, unless somebody has it in hand, or nothing was returned a moment ago."""
+        if key in self._stuck or key in self.claimed:
+            return
         queue = self._state.pops.queue(key)
-        if queue is None or key in self.claimed or now_ms < self._stuck.get(key, 0):
+        if queue is None:
             return
         try:
             is_whole = self._return(key, queue.due(limit_ms, RETURNS_MAX))
@@ -202,7 +217,7 @@ class PopReturns:
             self._stuck[key] = now_ms + STUCK_MS
 
     def _return(self, key: PopKey, due: list[InFlight]) -> bool:
-        """Return messages of one queue; return whether any could be.
+        """Return messages of one queue; return whether any was.
 
         Raises:
             EntryDamagedError: one cannot be read now; nothing was done.
@@ -214,7 +229,7 @@ class PopReturns:
         unwanted: list[tuple[InFlight, StoredMessage]] = []
         gone: list[InFlight] = []
         total = 0
-        for each in due:
+        for each in self._leaving(key, group, due):
             record = self._reading.message(key, each.offset, may_wait=False)
             if record is None:
                 gone.append(each)
@@ -240,3 +255,13 @@ class PopReturns:
 
         self._commits.wait(place, OnCommit(decided, decided))
         return True
+
+    def _leaving(
+        self, key: PopKey, group: SubscriptionGroupConfig, due: list[InFlight]
+    ) -> list[InFlight]:
+        """Return what does not wait any longer for somebody who pops."""
+        if self.has_members(key[0]) or self._state.pops.count > WAITING_MAX:
+            return due
+        low, _ = self._state.queues.min_max(key[1], key[2])
+        limit = group.retry_times_max
+        return [each for each in due if each.offset < low or is_spent(0, each.times, limit)]

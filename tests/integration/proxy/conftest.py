@@ -156,11 +156,24 @@ class RunningProxy(RunningGroup):
 
 
 @contextmanager
+def started(processes: Group, proxy: Process) -> Iterator[RunningProxy]:
+    """Start a proxy in front of a group that has been started, and end it with the block."""
+    processes.wait_listening()
+    proxy.start()
+    try:
+        assert poll(proxy.is_listening, WAIT_S), proxy.log.read_text()
+        running = RunningProxy(processes, proxy)
+        running.wait_leader()
+        yield running
+    finally:
+        proxy.kill()
+
+
+@contextmanager
 def running_proxy(folder: Path, *options: str) -> Iterator[RunningProxy]:
     """Start a group with a proxy in front of it, and end both with the block; the proxy's log has no defect in it."""
     with Group(folder) as processes:
         processes.start()
-        processes.wait_listening()
         port = next(iter(free_ports(1)))
         command = [
             program("dledger-proxy"),
@@ -171,14 +184,8 @@ def running_proxy(folder: Path, *options: str) -> Iterator[RunningProxy]:
             *options,
         ]
         proxy = Process("proxy", command, log=folder / "proxy.log", port=port)
-        proxy.start()
-        try:
-            assert poll(proxy.is_listening, WAIT_S), proxy.log.read_text()
-            running = RunningProxy(processes, proxy)
-            running.wait_leader()
+        with started(processes, proxy) as running:
             yield running
-        finally:
-            proxy.kill()
         assert "is a defect" not in proxy.log.read_text()
         assert "Traceback" not in proxy.log.read_text(), proxy.log.read_text()
 

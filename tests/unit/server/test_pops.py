@@ -37,6 +37,7 @@ from broker.store.control import (
     RemoveOffsets,
     ResetOffsets,
 )
+from broker.store.due_queues import DueQueues
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.pops import PopKey, PoppedQueue
 from broker.store.reading import GetLimits, GetResult, GetStatus, get_messages
@@ -111,10 +112,12 @@ class Bench:
 
     Attributes:
         was_tried: whether an earlier leader may have carried out what is asked about popped messages.
+        has_members: whether consumers of the group send heartbeats.
     """
 
     def __init__(self, *, retries: int = 16, queues: int = 2) -> None:
         self.was_tried = False
+        self.has_members = True
         self.leader = LoneLeader()
         leader = self.leader
         leader.commits.stage_control(PutTopic(TopicConfig("T", queues, queues)))
@@ -132,7 +135,11 @@ class Bench:
             pick=lambda _bound: 0,
         )
         self.returns = PopReturns(
-            *shared, rules=rules, reading=reading, now_ms=lambda: leader.now_ms
+            *shared,
+            rules=rules,
+            reading=reading,
+            has_members=lambda _group: self.has_members,
+            now_ms=lambda: leader.now_ms,
         )
         pulls = PullRules(
             catalog,
@@ -431,6 +438,7 @@ def test_acks_are_refused(bench: Bench, changed: dict[str, str], code: int) -> N
         "0 1 5000 0 0 broker-b 0 0",
         "0 1 5000 0 0 broker-a 1 0",
         "0 1 5000 0 0 broker-a 0 5",
+        "0 1 5000 0 0 broker-a 0 0 4711 T",
     ],
 )
 def test_a_forged_handle_is_refused_and_named(bench: Bench, forged: str) -> None:
@@ -881,6 +889,83 @@ def test_what_nobody_pops_any_more_goes_to_the_retry_topic_where_those_find_it_w
     assert bench.pop().code == 210
 
 
+def test_what_nobody_pops_waits_while_nobody_is_there_who_pulls(bench: Bench) -> None:
+    """Through RocketMQ's proxy a group pops and has no members; it would never look into its retry topic."""
+    bench.has_members = False
+    bench.send(b"a", b"b")
+    handle = bench.pop().handle(1)
+    for _ in range(5):
+        bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert bench.leader.stored("%RETRY%G") == []
+    assert bench.ack(handle).code == 0
+    (again,) = bench.pop().messages
+    assert (again.body, again.reconsume_times) == (b"a", 1)
+
+
+def test_what_waited_is_returned_when_somebody_comes_who_pulls(bench: Bench) -> None:
+    bench.has_members = False
+    fly(bench, 2)
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    bench.has_members = True
+    for _ in range(STUCK_MS // LOOK_MS + 1):
+        bench.wait(LOOK_MS + 2)
+    assert len(bench.leader.stored("%RETRY%G")) == 2
+    assert bench.leader.state.pops.count == 0
+
+
+def test_what_is_spent_and_what_the_log_has_no_more_waits_for_nobody() -> None:
+    bench = Bench(retries=2)
+    bench.has_members = False
+    bench.send(b"spent", b"waits")
+    assert bench.pop(maxMsgNums="1").bodies == [b"spent"]
+    bench.wait(INVISIBLE_MS)
+    assert bench.pop(maxMsgNums="1").bodies == [b"spent"]
+    assert bench.pop(maxMsgNums="1").bodies == [b"waits"]
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert [each.body for each in bench.leader.stored("%DLQ%G")] == [b"spent"]
+    assert bench.leader.state.pops.count == 1
+    bench.leader.state.queues.forget(bench.leader.log.end_position)
+    for _ in range(STUCK_MS // LOOK_MS + 1):
+        bench.wait(LOOK_MS + 2)
+    assert bench.leader.state.pops.count == 0
+    assert bench.leader.stored("%RETRY%G") == []
+
+
+def test_nothing_waits_where_half_of_the_room_is_taken(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else groups that are gone for good would keep it from those who pop."""
+    monkeypatch.setattr(pop_returns, "WAITING_MAX", 2)
+    bench.has_members = False
+    fly(bench, 2)
+    bench.wait(INVISIBLE_MS + RETURN_MS)
+    assert bench.leader.stored("%RETRY%G") == []
+    monkeypatch.setattr(pop_returns, "WAITING_MAX", 1)
+    bench.wait(STUCK_MS)
+    assert len(bench.leader.stored("%RETRY%G")) == 2
+
+
+def test_the_more_queues_wait_the_less_often_they_are_looked_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(queues=2000)
+    fly(bench, 2000)
+    bench.has_members = False
+    due = DueQueues.due
+    looks = []
+
+    def counted(self: DueQueues, *args: Any) -> Any:
+        looks.append(bench.leader.now_ms)
+        return due(self, *args)
+
+    monkeypatch.setattr(DueQueues, "due", counted)
+    bench.leader.now_ms += INVISIBLE_MS + RETURN_MS
+    for _ in range(100):
+        bench.wait(100)
+    assert 2 <= len(looks) <= 2 * (1 + 100 * 100 // (LOOK_MS + 2000)), "a round has two slices"
+    assert bench.leader.stored("%RETRY%G") == []
+
+
 def fly(bench: Bench, queues: int) -> None:
     """Pop one message of each queue."""
     leader = bench.leader
@@ -983,6 +1068,19 @@ def test_more_than_may_be_returned_at_once_waits_for_the_end_of_the_others(
     bench.returns.tick(leader.now_ms)
     leader.commit()
     assert leader.state.pops.count == 0
+
+
+@pytest.mark.parametrize("position", ["4711", "-1"])
+def test_a_handle_through_rocketmqs_proxy_ends_with_the_position_in_the_log(
+    bench: Bench, position: str
+) -> None:
+    """As it does where the proxy knew the position, and where it did not."""
+    bench.send(b"a", b"b")
+    popped = bench.pop()
+    told = [popped.handle(place) for place in (0, 1)]
+    told = [each | {"extraInfo": f"{each['extraInfo']} {position}"} for each in told]
+    assert bench.ack(told[0]).code == 0
+    assert bench.change(told[1], 1000).code == 0
 
 
 def test_what_is_being_acknowledged_is_not_returned(bench: Bench) -> None:
