@@ -36,6 +36,7 @@ ACCESS = {
 
 TASKS = 4
 ROWS = 1200
+PATIENCE_TENTHS = 6000
 BODY_BYTES = 8192
 """Spark hands rows on in blocks of 64 KiB."""
 
@@ -57,34 +58,47 @@ def surroundings(_: object) -> Iterator[dict[str, Any]]:
     }
 
 
-def stored_count(topic: str) -> int:
-    """How many messages a topic has, asked by an executor."""
+def wait_for_rows(topic: str) -> None:
+    """Wait in an executor until a topic has a message."""
     tls, account = make_tls_context(trust="ca.pem"), read_credentials("keys.yml")
     with PullConsumer(NAMESRV, "TOOLS_CONSUMER", tls=tls, credentials=account) as consumer:
-        return sum(map(consumer.max_offset, consumer.queues(topic)))
+        queues = consumer.queues(topic)
+        for _ in range(PATIENCE_TENTHS):
+            if any(map(consumer.max_offset, queues)):
+                return
+            time.sleep(0.1)
+    raise TimeoutError(f"no message in {topic}")
 
 
-def is_first_attempt(partition: int) -> bool:
-    """Whether this is the one whose first attempt is to be slow, or to die."""
-    return partition == 0 and TaskContext.get().attemptNumber() == 0
+def rows_of(topic: str, partition: int, numbers: Iterator[int], odd: Callable[[int], None]) -> Rows:
+    """Numbered rows; the first rows of a topic are those of the odd attempt, the first one of partition 0.
 
-
-def with_a_slow_one(partition: int, numbers: Iterator[int]) -> Rows:
-    """Rows of which the last ones of one attempt come slowly."""
+    Args:
+        topic: where they go.
+        partition: of the task.
+        numbers: of its rows.
+        odd: called by the odd attempt with the place of each row before it is handed on.
+    """
+    is_odd = partition == 0 and TaskContext.get().attemptNumber() == 0
+    if not is_odd:
+        wait_for_rows(topic)
     for place, number in enumerate(numbers):
-        if place > 100 and is_first_attempt(partition):
-            time.sleep(0.25)
+        if is_odd:
+            odd(place)
         yield f"{number:0{BODY_BYTES}}", number
 
 
-def with_a_death(partition: int, numbers: Iterator[int]) -> Rows:
-    """Rows; one attempt kills its executor when some of its rows are stored."""
-    for place, number in enumerate(numbers):
-        if place == 200 and is_first_attempt(partition):
-            while not stored_count("Deaths"):
-                time.sleep(0.1)
-            os.kill(parent_of(os.getppid()), signal.SIGKILL)
-        yield f"{number:0{BODY_BYTES}}", number
+def be_slow(place: int) -> None:
+    """Take a minute for the last rows."""
+    if place > 100:
+        time.sleep(0.3)
+
+
+def die(place: int) -> None:
+    """Kill the executor once some of the rows before are stored."""
+    if place == 200:
+        wait_for_rows("Deaths")
+        os.kill(parent_of(os.getppid()), signal.SIGKILL)
 
 
 def parent_of(pid: int) -> int:
@@ -105,10 +119,13 @@ def sink(topic: str, **more: str) -> dict[str, str]:
     }
 
 
-def write(spark: Any, topic: str, rows: Callable[[int, Iterator[int]], Rows]) -> None:
+def write(spark: Any, topic: str, odd: Callable[[int], None]) -> None:
     """Write numbered rows."""
-    numbers = spark.sparkContext.parallelize(range(ROWS), TASKS).mapPartitionsWithIndex(rows)
-    frame = spark.createDataFrame(numbers, "body string, idempotencyKey bigint")
+    numbers = spark.sparkContext.parallelize(range(ROWS), TASKS)
+    rows = numbers.mapPartitionsWithIndex(
+        lambda partition, some: rows_of(topic, partition, some, odd)
+    )
+    frame = spark.createDataFrame(rows, "body string, idempotencyKey bigint")
     options = sink(topic, sendBatchBytes="1")
     frame.write.format("rocketmq").options(**options).mode("append").save()
 
@@ -152,8 +169,8 @@ def main() -> None:
     query.awaitTermination()
 
     found["refused"] = refusal(spark)
-    write(spark, "Slow", with_a_slow_one)
-    write(spark, "Deaths", with_a_death)
+    write(spark, "Slow", be_slow)
+    write(spark, "Deaths", die)
     Path("result.json").write_text(json.dumps(found))
     spark.stop()
 
