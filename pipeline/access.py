@@ -11,7 +11,7 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -76,6 +76,21 @@ class BrokerAccess:
         except ClientUsageError as error:
             raise PipelineUsageError(str(error)) from error
 
+    def shipped_in(self, folder: Path) -> BrokerAccess:
+        """Return the same with each relative name that stands in a folder of shipped files meaning the file there.
+
+        A shipped file goes before one of the same name where the process was started, so that a name means one file
+        on every machine.
+        """
+        return replace(
+            self,
+            credentials=_shipped(self.credentials, folder),
+            trust=_shipped(self.trust, folder),
+            certificate=_shipped(self.certificate, folder),
+            key=_shipped(self.key, folder),
+            key_password=_shipped(self.key_password, folder),
+        )
+
     @contextmanager
     def for_all(self) -> Iterator[None]:
         """Let all clients that are made within the block sign and encrypt so.
@@ -103,6 +118,13 @@ class BrokerAccess:
             key_password=_first_line(self.key_password),
             checks_server=not self.believes_all,
         )
+
+
+def _shipped(name: str | None, folder: Path) -> str | None:
+    if name is None:
+        return None
+    shipped = folder / name  # an absolute name stays what it is
+    return str(shipped.absolute()) if shipped.is_file() else name
 
 
 def _first_line(path: str | None) -> str:

@@ -168,7 +168,7 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
         if links is not None:
             stack.enter_context(links)
         if isinstance(links, NamespaceLinks):
-            _move(group, links)
+            move_to_namespaces(group, links)
         if isinstance(links, ProxyLinks):
             for node in group.nodes:
                 _place(node, folder, links)
@@ -183,7 +183,7 @@ def broker_system(folder: Path, options: SystemOptions) -> Iterator[BrokerSystem
         yield BrokerSystem(group, links)
 
 
-def _move(group: Group, links: NamespaceLinks) -> None:
+def move_to_namespaces(group: Group, links: NamespaceLinks) -> None:
     """Give each node its namespace and addresses; name servers listen where nodes find the harness."""
     group.peers = ";".join(
         f"{peer.node_id}-{links.address(peer.node_id)}:{peer.port}"

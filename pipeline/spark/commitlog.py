@@ -18,6 +18,7 @@ from pipeline.scan.columns import check_columns
 from pipeline.scan.ranges import LogRange
 from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import arrow_schema, spark_schema
+from pipeline.spark.shipped import with_shipped_files
 
 
 class LogPartition(InputPartition):
@@ -42,7 +43,7 @@ class CommitLogReader(DataSourceReader):
     @printed_first()
     def partitions(self) -> list[InputPartition]:
         """Decide how far to read, and split the log into ranges."""
-        return [LogPartition(each) for each in plan_log(self._options).ranges]
+        return [LogPartition(each) for each in plan_log(with_shipped_files(self._options)).ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Read a range; nothing if Spark asks for the read of an empty plan."""

@@ -16,7 +16,6 @@ from pyspark.sql.types import StructType
 
 from pipeline.errors import PipelineUsageError
 from pipeline.reading import source_columns
-from pipeline.sink.options import WHAT
 from pipeline.source_options import FORMAT, read_source_options
 from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import spark_schema
@@ -87,12 +86,15 @@ class RocketMQDataSource(DataSource):
         return (self.options, False) if kept is None else (kept, True)
 
     def _plan_sink(self, schema: StructType, *, overwrite: bool, is_stream: bool) -> SinkPlan:
-        if self.speculates:
-            raise PipelineUsageError(
-                f"{WHAT} needs spark.speculation=false: two attempts would send twice"
-            )
         given, is_table = self._given(schema)
-        return plan_sink(schema, given, overwrite=overwrite, is_stream=is_stream, is_table=is_table)
+        return plan_sink(
+            schema,
+            given,
+            overwrite=overwrite,
+            is_stream=is_stream,
+            is_table=is_table,
+            speculates=self.speculates,
+        )
 
 
 class DLedgerDataSource(RocketMQDataSource):

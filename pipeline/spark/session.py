@@ -30,7 +30,7 @@ _EVERYWHERE: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.sql.session.timeZone": "UTC",
-    "spark.speculation": "false",  # two attempts at a time would send twice
+    "spark.speculation": "false",  # two attempts at a time would send twice, unless the sink is exactly-once
 }
 _ON_ONE_MACHINE: Final = {
     "spark.driver.host": LOCAL_ADDRESS,

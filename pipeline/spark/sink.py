@@ -28,6 +28,7 @@ from pipeline.sink.queues import plan_queues
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import SinkTask, send_all
 from pipeline.spark.failures import printed_first
+from pipeline.spark.shipped import with_shipped_files
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -63,6 +64,7 @@ def plan_sink(
     overwrite: bool,
     is_stream: bool,
     is_table: bool = False,
+    speculates: bool = False,
 ) -> SinkPlan:
     """Check everything that can be checked before a task runs.
 
@@ -72,6 +74,7 @@ def plan_sink(
         overwrite: whether the mode is overwrite (stream: complete).
         is_stream: whether a streaming query writes.
         is_table: whether options and columns are those of a table in a catalog.
+        speculates: whether the session may run a task twice at the same time.
 
     Raises:
         PipelineUsageError: option, column or mode.
@@ -81,9 +84,14 @@ def plan_sink(
         mode = "outputMode complete" if is_stream else 'mode "overwrite"'
         raise PipelineUsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
     options = read_options(given, is_stream=is_stream, is_table=is_table)
+    if speculates and not options.is_exactly_once:
+        raise PipelineUsageError(
+            f"{WHAT} with delivery at-least-once needs spark.speculation=false: two attempts of a task would send its "
+            "rows twice; with delivery exactly-once they are stored once"
+        )
     fields = {field.name: field.dataType.simpleString() for field in schema.fields}
     columns = check_columns(fields, options, is_table=is_table)
-    return SinkPlan(options, columns, plan_queues(options))
+    return SinkPlan(options, columns, plan_queues(with_shipped_files(options)))
 
 
 @printed_first()
@@ -93,7 +101,8 @@ def _write(plan: SinkPlan, iterator: Iterator[pa.RecordBatch]) -> SinkCommit:
     sink_id, batch_id = _batch_of(plan.options, context)
     task = SinkTask(partition, sink_id, batch_id, plan.queues)
     reader = RowReader(plan.columns, plan.options, partition)
-    return SinkCommit(sink_id, batch_id, send_all(plan.options, task, reader, iterator))
+    options = with_shipped_files(plan.options)
+    return SinkCommit(sink_id, batch_id, send_all(options, task, reader, iterator))
 
 
 def _report(plan: SinkPlan, messages: Sequence[WriterCommitMessage | None]) -> None:

@@ -34,6 +34,7 @@ from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions
 from pipeline.spark.failures import printed_first
 from pipeline.spark.schemas import arrow_schema, spark_schema
+from pipeline.spark.shipped import with_shipped_files
 
 
 class RangesPartition(InputPartition):
@@ -85,7 +86,8 @@ class TopicTasks:
         """Read what a task has; nothing if Spark asks for the read of an empty plan."""
         with printed_first():
             if isinstance(partition, RangesPartition):
-                yield from read_batches(partition.ranges, self.options, self._schema)
+                options = with_shipped_files(self.options)
+                yield from read_batches(partition.ranges, options, self._schema)
             elif isinstance(partition, HistoryPartition):
                 yield from read_history(partition.part, self.options, self._schema)
 
@@ -100,7 +102,7 @@ class TopicReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         """Decide start and end, and distribute the ranges over partitions."""
         options = self._tasks.options
-        view = BrokerView(options)
+        view = BrokerView(with_shipped_files(options))
         try:
             if options.archive is not None:
                 return self._with_archive(options.archive, view)
@@ -133,7 +135,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
         self._tasks = TopicTasks(options, schema, parallelism)
-        self._view = BrokerView(options)
+        self._view = BrokerView(with_shipped_files(options))
         self._offsets = StreamOffsets(options, self._view)
 
     def getDefaultReadLimit(self) -> ReadLimit:

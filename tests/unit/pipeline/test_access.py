@@ -176,3 +176,28 @@ def test_the_command_line_has_the_words_of_the_admin(
     assert job.options == {"credentialsPath": keys, "tlsTrustPath": trust}
     assert cli.main(["--credentials", "none.yml", "fake"]) == 2
     assert "none.yml cannot be read: No such file" in capsys.readouterr().err
+
+
+def test_a_shipped_file_goes_before_one_of_the_same_name(
+    keys: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, shipped = tmp_path / "here", tmp_path / "shipped"
+    here.mkdir()
+    shipped.mkdir()
+    monkeypatch.chdir(here)
+    for folder in (here, shipped):
+        (folder / "keys.yml").write_text(f"accessKey: {folder.name}\nsecretKey: x\n")
+    (here / "own.yml").write_text("accessKey: own\nsecretKey: x\n")
+
+    def account(name: str) -> str:
+        access = read_sink({"credentialsPath": name}).shipped_in(shipped)
+        found = access.arguments()["credentials"]
+        assert found is not None
+        return found.access_key
+
+    assert account("keys.yml") == "shipped"
+    assert account("own.yml") == "own"
+    assert account(keys) == "billing", "an absolute name stays what it is"
+    with pytest.raises(PipelineUsageError, match=r"credentials none\.yml cannot be read"):
+        account("none.yml")
+    assert read_sink({}).shipped_in(shipped) == read_sink({})
