@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +24,11 @@ from pipeline.spark.java import find_java
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _DAEMONS: Final = f"{QUICK} -Dspark.master.rest.enabled=false"  # no fixed port
-PATIENCE_S: Final = 300.0
+PATIENCE_S: Final = 2500.0
 
+
+java_here = cache(find_java)
+"""Asked once: each answer takes a start of Java."""
 
 _ALONE: Final = """
 set -e
@@ -59,7 +63,7 @@ class Place:
         variables = {
             "PATH": f"{self.spark / 'bin'}:/usr/bin:/bin",
             "HOME": str(self.home),
-            "JAVA_HOME": str(find_java().home),
+            "JAVA_HOME": str(java_here().home),
             "SPARK_HOME": str(self.spark),
             "SPARK_LOCAL_IP": self.host,
             "SPARK_LOCAL_DIRS": str(self.home / "local"),

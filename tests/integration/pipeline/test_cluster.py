@@ -30,12 +30,12 @@ from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces
 from jepsen.processes import SMALL_SEGMENTS, Group, poll
 from jepsen.systems.brokers import guard_group, move_to_namespaces
 from pipeline.errors import JavaMissingError
-from pipeline.spark.java import find_java
 from tests.integration.pipeline.clusters import (
     PATIENCE_S,
     QUICK,
     Cluster,
     Place,
+    java_here,
     places_apart,
     places_here,
 )
@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 PAGE = ROOT / "docs" / "pipeline.md"
-JOB_PATIENCE_S = 550
+JOB_PATIENCE_S = 2500
 """On a machine that is ten times slower than a quiet one."""
 
 STORED = """
@@ -96,7 +96,7 @@ class Brokers:
     def start(self, *topics: str) -> None:
         """Start, and make topics."""
         self.group.start()
-        self.group.wait_listening()
+        self.group.wait_listening(PATIENCE_S)
         for topic in topics:
             is_made = poll(partial(self._makes, topic), PATIENCE_S)
             assert is_made, self.group.nodes[0].log_tail()
@@ -209,7 +209,7 @@ def submit(brokers: Brokers, cluster: Cluster, place: Place) -> Run:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Run]:
     """In network namespaces, where that is possible, else on addresses of loopback."""
     try:
-        java = find_java()
+        java = java_here()
     except JavaMissingError as error:
         pytest.skip(str(error))
     lacking = lacking_namespaces()
