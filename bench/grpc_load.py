@@ -163,21 +163,21 @@ async def run(options: argparse.Namespace) -> dict[str, float]:
             tasks.create_task(load.keep_on(step))
         await asyncio.sleep(options.warm_up)
         count, steps, begun_s = load.message_count, len(load.times_s), time.perf_counter()
-        _say("begun")
+        _print("begun")
         await asyncio.sleep(options.seconds)
         found = {
             "messages": load.message_count - count,
             "seconds": time.perf_counter() - begun_s,
             "p50_ms": 1000 * statistics.median(load.times_s[steps:] or [0.0]),
         }
-        _say(json.dumps(found))
+        _print(json.dumps(found))
         load.end()
         if stream is not None:
             stream.cancel()
     return found
 
 
-def _say(line: str) -> None:
+def _print(line: str) -> None:
     sys.stdout.write(f"{line}\n")
     sys.stdout.flush()
 

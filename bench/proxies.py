@@ -46,7 +46,7 @@ WARM_UP_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class ProxyWork:
     """The work of a client: what it does, and how often at a time."""
 
     what: str
@@ -58,7 +58,7 @@ class Work:
         return f"{self.what} x {self.in_flight}"
 
 
-WORKS: Final = (Work("send", 1), Work("send", 64), Work("receive", 8))
+WORKS: Final = (ProxyWork("send", 1), ProxyWork("send", 64), ProxyWork("receive", 8))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class ProxyCost:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ProxyFigures:
     """All that was found.
 
     Attributes:
@@ -115,7 +115,7 @@ def our_proxy(folder: Path, namesrv: str) -> Process:
 
 
 def worked(
-    proxy: Process, brokers: Sequence[Process], work: Work, *, warm_up_s: float, seconds: float
+    proxy: Process, brokers: Sequence[Process], work: ProxyWork, *, warm_up_s: float, seconds: float
 ) -> ProxyCost:
     """Let a client work through a proxy.
 
@@ -168,7 +168,7 @@ def median_of(rounds: Sequence[ProxyCost]) -> ProxyCost:
     )
 
 
-def measure(folder: Path, options: argparse.Namespace) -> Found:
+def measure(folder: Path, options: argparse.Namespace) -> ProxyFigures:
     """Start everything and measure.
 
     Raises:
@@ -212,10 +212,10 @@ def measure(folder: Path, options: argparse.Namespace) -> Found:
         for work in WORKS
         for proxy in proxies
     ]
-    return Found(costs, memory, lacking)
+    return ProxyFigures(costs, memory, lacking)
 
 
-def show(found: Found, console: Console) -> None:
+def show(found: ProxyFigures, console: Console) -> None:
     """Print a row for each work and proxy, and the memory."""
     table = Table("work", "proxy", "messages/s", "p50 ms", "proxy us/message", "brokers us/message")
     for each in found.costs:

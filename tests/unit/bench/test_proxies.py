@@ -9,7 +9,7 @@ from rich.console import Console
 
 pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
-from bench.proxies import Found, ProxyCost, median_of, show
+from bench.proxies import ProxyCost, ProxyFigures, median_of, show
 
 
 def cost(proxy: str, per_second: float) -> ProxyCost:
@@ -24,7 +24,7 @@ def test_of_rounds_the_median_counts() -> None:
 @pytest.mark.parametrize("lacking", [None, "no Java on this machine"])
 def test_each_proxy_has_its_row_and_what_was_not_measured_is_said(lacking: str | None) -> None:
     out = io.StringIO()
-    found = Found([cost("ours", 1234.0), cost("apache", 5.0)], {"ours": 50.4}, lacking)
+    found = ProxyFigures([cost("ours", 1234.0), cost("apache", 5.0)], {"ours": 50.4}, lacking)
     show(found, Console(file=out, width=120))
     text = out.getvalue()
     assert "1,234" in text
