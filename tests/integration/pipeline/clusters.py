@@ -24,7 +24,7 @@ from pipeline.spark.java import find_java
 SPARK_HOME: Final = Path(pyspark.__file__).parent
 QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _DAEMONS: Final = f"{QUICK} -Dspark.master.rest.enabled=false"  # no fixed port
-PATIENCE_S: Final = 2500.0
+PATIENCE_S: Final = 550.0
 
 
 java_here = cache(find_java)

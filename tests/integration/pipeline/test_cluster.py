@@ -45,7 +45,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 PAGE = ROOT / "docs" / "pipeline.md"
-JOB_PATIENCE_S = 2500
+JOB_PATIENCE_S = 550
 """On a machine that is ten times slower than a quiet one."""
 
 STORED = """
