@@ -146,10 +146,18 @@ class Cluster:
         return "".join(each.read_text(errors="replace") for each in files)
 
     def __enter__(self) -> Cluster:
-        self.start()
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the processes; executors end with their workers."""
         for worker in self._workers:
-            worker.stop()  # which ends its executors
+            worker.stop()
         kill_all([*self._workers, self._master])
