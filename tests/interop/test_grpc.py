@@ -129,16 +129,16 @@ def test_delayed_messages_come_when_they_are_due(
 
 def test_transactions_end_as_said_and_the_open_ones_are_asked_about(
     proxied: RunningProxy,
-    grpc_client: ForeignClient,
+    python: ForeignClient,
     name: str,
 ) -> None:
     topic = proxied.topic("TRANSACTION")
-    producer = grpc_client.start(
+    producer = python.start(
         *("produce", "--topic", topic, "--count", "9", "--transaction", "--linger", "200")
     )
     with Listener(producer) as said:
         assert poll(lambda: any(line.get("summary") for line in said.lines), WAIT_S), said.lines
-        lines = grpc_client.run(
+        lines = python.run(
             *("consume", "--topic", topic, "--group", name, "--count", "6", "--timeout", "200"),
             *("--linger", "1"),
         )
