@@ -41,11 +41,11 @@ from tests.integration.pipeline.clusters import (
 )
 from tests.integration.pipeline.packed import ROOT, make_environment
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow]
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 PAGE = ROOT / "docs" / "pipeline.md"
-JOB_PATIENCE_S = 550
+JOB_PATIENCE_S = 1500
 """On a machine that is ten times slower than a quiet one."""
 
 STORED = """
