@@ -35,11 +35,14 @@ set -e
 spark=$1 home=$2; shift 2
 mkdir -p "$home/spark"
 mount --bind "$spark" "$home/spark"
-while [ "$1" != -- ]; do mount -t tmpfs none "$1"; shift; done
+while [ "$1" != -- ]; do [ ! -d "$1" ] || mount -t tmpfs none "$1"; shift; done
 shift
 exec "$@"
 """
-"""Runs a command where Spark lies in its home, and some folders are empty: `ip netns exec` gives it its own mounts."""
+"""Runs a command where Spark lies in its home, and some folders are empty: `ip netns exec` gives it its own mounts.
+
+A folder in one that has been emptied, as an environment in its clone, is gone with it.
+"""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,8 +92,11 @@ def test_every_command_and_example_for_logs_runs(
 
 
 def test_the_examples_of_the_tour_run(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    producer, job, writes = BLOCK.findall((DOCS / "pipeline.md").read_text())
+    producer, job, writes, on_a_cluster = BLOCK.findall((DOCS / "pipeline.md").read_text())
     assert "start_stream(" in job  # lines of examples/enrich_orders.py: test_pipeline_page.py
+    assert (
+        '.option("credentialsPath", "keys.yml")' in on_a_cluster
+    )  # as test_cluster.py reads, on one
     source, target = topics.fresh(), topics.fresh()
     text = producer.replace("127.0.0.1:9876", topics.namesrv).replace("1000", "20")
     exec(compile(text.replace('"Orders"', f'"{source}"'), "the producer", "exec"), {})
