@@ -117,7 +117,7 @@ def main() -> None:
             group = RunningGroup(processes)
             group.create_topic(TOPIC)
             create_groups(group)
-            rows[release] = run(group, options.tools, release, options.printed)
+            rows[release] = run(group, options.tools.resolve(), release, options.printed)
     options.out.write_text(page(rows))
 
 
