@@ -18,7 +18,6 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -26,24 +25,21 @@ import trio
 from rich.console import Console
 from rich.table import Table
 
-from bench.catch_up import is_level
 from bench.filling import fill
 from bench.hot_sends import Felt
 from bench.hot_traffic import sends_beside
-from bench.log_size import last_snapshot
-from bench.memory import memory_of
+from bench.log_size import last_snapshot, own_mib, reopened
 from bench.progress import StageBar, Stages
 from bench.real_group import made_topic
 from dledger_mq import RequestFailedError, SimpleConsumer
 from dledger_mq.remoting.codes import ResponseCode
-from jepsen.processes import Group, Process, poll
+from jepsen.processes import Group, Process
 
 TOPIC: Final = "InFlight"
 INVISIBLE_S: Final = 3 * 3600.0
 POPS_AT_ONCE: Final = 16
 LIMIT_PATIENCE_S: Final = 3.0
 """The time in which a pop that is refused for the limit is tried."""
-OPEN_PATIENCE_S: Final = 300.0
 POPS_MEASURED: Final = 200
 TAKEN_PER_S: Final = 8000
 """For the bar."""
@@ -98,7 +94,7 @@ class HoldingGroup:
         """Pop until nothing more is to be had.
 
         Raises:
-            RequestFailedError: a pop was refused for another reason than the limit.
+            ExceptionGroup: a pop was refused for another reason than the limit, or an acknowledgement.
         """
         async with self._consumer, trio.open_nursery() as nursery:
             for _ in range(POPS_AT_ONCE):
@@ -165,13 +161,13 @@ class _Bench:
             pass
         stages.stage("pops", 5)
         pops = trio.run(pops_felt, self.namesrv, f"Looking-{in_flight}")
-        leader_mib = _own_mib(self.leader)
+        leader_mib = own_mib(self.leader)
         stages.stage("a follower opens", 5)
-        opened_s = self._reopened()
+        opened_s = reopened(self.follower, self.leader)
         found = InFlightFigures(
             in_flight=in_flight,
             leader_mib=leader_mib,
-            follower_mib=_own_mib(self.follower),
+            follower_mib=own_mib(self.follower),
             sends=sends,
             pops=pops,
             opened_s=opened_s,
@@ -179,14 +175,6 @@ class _Bench:
         )
         stages.line(json.dumps(asdict(found)))
         return found
-
-    def _reopened(self) -> float:
-        self.follower.kill()
-        began_s = time.monotonic()
-        self.follower.start()
-        if not poll(partial(is_level, self.follower, self.leader), OPEN_PATIENCE_S):
-            raise TimeoutError(f"{self.follower.name} did not open: {self.follower.log_tail(3)}")
-        return time.monotonic() - began_s
 
     def take(self, groups: int, stages: Stages) -> tuple[int, float]:
         """Let so many groups take what they may have; return how much that is, and the seconds it took."""
@@ -197,11 +185,6 @@ class _Bench:
             trio.run(holder.take_all)
             held += holder.held
         return held, time.monotonic() - began_s
-
-
-def _own_mib(node: Process) -> float:
-    assert node.pid is not None, f"{node.name} does not run"
-    return memory_of(node.pid).own_mib
 
 
 def measure(options: argparse.Namespace, folder: Path, stages: Stages) -> Result:

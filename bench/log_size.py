@@ -149,15 +149,10 @@ class GrowingGroup:
         Raises:
             TimeoutError: it does not get there.
         """
-        self.follower.kill()
-        began_s = time.monotonic()
-        self.follower.start()
-        if not poll(partial(is_level, self.follower, self.leader), OPEN_PATIENCE_S):
-            raise TimeoutError(f"{self.follower.name} did not open: {self.follower.log_tail(3)}")
-        opened_s, own_mib = time.monotonic() - began_s, _own_mib(self.follower)
+        opened_s, opened_mib = reopened(self.follower, self.leader), own_mib(self.follower)
         if not poll(self._has_leader, OPEN_PATIENCE_S):
             raise TimeoutError("the two members did not agree on a leader")
-        return opened_s, own_mib
+        return opened_s, opened_mib
 
     def _has_leader(self) -> bool:
         """Take note who leads: there was no majority meanwhile, so it may be the one that was opened again."""
@@ -265,7 +260,7 @@ def measure(
                 filled_mib_per_s=rate,
                 opened_s=opened_s,
                 opened_own_mib=opened_mib,
-                leader_own_mib=_own_mib(growing.leader),
+                leader_own_mib=own_mib(growing.leader),
                 snapshot=last_snapshot(growing.leader),
                 beside=beside,
             )
@@ -275,7 +270,22 @@ def measure(
         return rows, growing.catch_up(load)
 
 
-def _own_mib(node: Process) -> float:
+def reopened(follower: Process, leader: Process) -> float:
+    """End a follower with SIGKILL and start it again; return the seconds until it has applied what the leader has.
+
+    Raises:
+        TimeoutError: it does not get there.
+    """
+    follower.kill()
+    began_s = time.monotonic()
+    follower.start()
+    if not poll(partial(is_level, follower, leader), OPEN_PATIENCE_S):
+        raise TimeoutError(f"{follower.name} did not open: {follower.log_tail(3)}")
+    return time.monotonic() - began_s
+
+
+def own_mib(node: Process) -> float:
+    """Return the memory of a node that runs, in MiB, without pages of files."""
     assert node.pid is not None, f"{node.name} does not run"
     return memory_of(node.pid).own_mib
 

@@ -172,7 +172,7 @@ def measure(folder: Path, options: argparse.Namespace) -> ProxyFigures:
     """Start everything and measure.
 
     Raises:
-        TimeoutError, RuntimeError, OSError: what is measured does not serve.
+        TimeoutError, RuntimeError, OSError, subprocess.SubprocessError: what is measured does not serve.
     """
     lacking = lacking_apache_proxy(options.interop)
     with ExitStack() as stack:
@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="dledger-bench-", dir=options.folder) as folder:
         try:
             found = measure(Path(folder), options)
-        except (TimeoutError, RuntimeError, OSError) as error:
+        except (TimeoutError, RuntimeError, OSError, subprocess.SubprocessError) as error:
             sys.stderr.write(f"bench.proxies: {error}\n")
             return 1
     if options.json:

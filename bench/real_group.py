@@ -34,17 +34,23 @@ def made_topic(group: Group, topic: str) -> Process:
         TimeoutError: nobody leads, or whoever does takes no topic.
     """
     found: list[Process] = []
+    last: list[Exception] = []
 
     def is_created() -> bool:
         """Order it again where another one began to lead meanwhile."""
-        with contextlib.suppress(LookupError, OSError, RuntimeError):
+        try:
             leader = find_leader(group, DEFAULT_TOPIC)
             create_topic(address_of(leader.address), topic, QUEUE_COUNT)
             found[:] = [leader]
+        except (LookupError, OSError, RuntimeError) as error:
+            last[:] = [error]
         return bool(found)
 
     if not poll(is_created, LEADER_PATIENCE_S):
-        raise TimeoutError(f"no leader after {LEADER_PATIENCE_S:.0f} s; logs are in {group.folder}")
+        why = f" ({last[0]})" if last else ""
+        raise TimeoutError(
+            f"no leader that takes a topic after {LEADER_PATIENCE_S:.0f} s{why}; logs are in {group.folder}"
+        )
     return found[0]
 
 

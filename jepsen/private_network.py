@@ -20,7 +20,7 @@ from jepsen.ports import own_block
 
 _CLONE_NEWNET: Final = 0x40000000
 _OURS: Final = Path("/proc/thread-self/ns/net")
-_COMMAND_TIMEOUT_S: Final = 10.0
+_COMMAND_TIMEOUT_S: Final = 60.0
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
