@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench.pipeline import decode, exactly_once, scan, source
+from bench.pipeline import decode, exactly_once, scan, sink, source
 
 COMMANDS = {
     "archive": scan.main_archive,
     "decode": decode.main,
     "exactly-once": exactly_once.main,
     "scan": scan.main_scan,
+    "sink": sink.main,
     "source": source.main,
 }
 

@@ -41,6 +41,8 @@ from pipeline.scan.stores import Store
 from pipeline.spark.session import open_session
 
 if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
     from pipeline.spark.names import SparkSession
 
 ALL = CommittedBound(None, "benchmark")
@@ -125,7 +127,7 @@ def scan_here(folder: Path, schema: pa.Schema, *, check_crc: bool) -> None:
             pass
 
 
-def scan_with_spark(spark: SparkSession, folder: Path, schema: str | None) -> None:
+def scan_with_spark(spark: SparkSession, folder: Path, schema: str | StructType | None) -> None:
     """Scan with all cores, and throw the rows away."""
     reader = spark.read.format("commitlog").option("upTo", "end")
     reader = reader if schema is None else reader.schema(schema)
@@ -150,6 +152,8 @@ def timed(what: Callable[[], None]) -> tuple[float, float]:
 
 def _scans(spark: SparkSession, folder: Path) -> dict[str, Callable[[], None]]:
     """Return the scans to be measured, from the most work per message to the least, in each way."""
+    from pipeline.spark.schemas import spark_schema
+
     return {
         "library, all columns, all checksums": lambda: scan_here(folder, EVERY, check_crc=True),
         "library, message columns, checksums of entries": lambda: scan_here(
@@ -159,6 +163,9 @@ def _scans(spark: SparkSession, folder: Path) -> dict[str, Callable[[], None]]:
             folder, MESSAGE_COLUMNS, check_crc=False
         ),
         "Spark, all columns, all checksums": lambda: scan_with_spark(spark, folder, None),
+        "Spark, message columns, checksums of entries": lambda: scan_with_spark(
+            spark, folder, spark_schema(MESSAGE_COLUMNS)
+        ),
         "Spark, one column, checksums of entries": lambda: scan_with_spark(
             spark, folder, "queueOffset bigint"
         ),
