@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from broker.node.config import MACHINES_MAX
 from jepsen.checkers.groups import check_groups, check_groups_of_keys
 from jepsen.checkers.results import CheckResult
-from jepsen.clients import cpp, java
+from jepsen.clients import cpp, java, node
 from jepsen.guards import Guard
 from jepsen.history.ops import Op
 from jepsen.nemeses.api import Fault
@@ -161,6 +161,15 @@ WORKLOADS: Final[Mapping[str, WorkloadEntry]] = {
         "queue, with Apache's Java client among the clients",
         workers_min=2,
         lacking=java.lacking,
+        shares_groups=False,
+        signs=False,
+    ),
+    "queue-node": WorkloadEntry(
+        partial(ForeignQueueWorkload, node.NODE),
+        _BROKERS,
+        "queue, with npm's RocketMQ client among the clients",
+        workers_min=2,
+        lacking=node.lacking,
         shares_groups=False,
         signs=False,
     ),

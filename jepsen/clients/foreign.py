@@ -1,7 +1,7 @@
 """RocketMQ's own clients as child processes that talk in lines: one sends, one reports what it is handed.
 
-It knows nothing of workloads and histories (`workloads/queue_foreign.py` does). Whose client it is, `cpp.py` and
-`java.py` say; what runs in the children are `cpp_worker.py` and `JavaWorker.java`.
+It knows nothing of workloads and histories (`workloads/queue_foreign.py` does). Whose client it is, `cpp.py`, `java.py`
+and `node.py` say; what runs in the children are `cpp_worker.py`, `JavaWorker.java` and `node_worker.mjs`.
 """
 
 from __future__ import annotations

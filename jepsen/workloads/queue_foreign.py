@@ -1,4 +1,4 @@
-"""The queue workload with one of RocketMQ's own clients, C++ or Java, as one of its clients.
+"""The queue workload with one of RocketMQ's clients, C++, Java or Node, as one of its clients.
 
 The model is that of `queue.py`, and each consumer group must get everything: the foreign push consumer as well as
 our readers, whoever sent it. The clients do not say of which group a queue is (`checkers/known_queues.py`).
@@ -6,9 +6,10 @@ our readers, whoever sent it. The clients do not say of which group a queue is (
 What is done. The last worker sends through a producer of the foreign client, to queues of the generator's choice; where
 there are several groups, to any, so that the client can go on with another group. The
 C++ client repeats a send of which it heard nothing under a new UNIQ_KEY, so that messages of its own may stand twice
-(`rekeyed` in `queue_log.py`); Java's keeps the key. A push consumer of the same client runs all the time, and what its
-listener is handed stands in the history as that of a process that has joined the group. In the end the group must get
-everything that was acknowledged; what it has not got when it has committed the end of every queue is lost.
+(`rekeyed` in `queue_log.py`); Java's keeps the key; Node's has none, and is told to send once. A push consumer of the
+same client runs all the time, and what its listener is handed stands in the history as that of a process that has
+joined the group. In the end the group must get everything that was acknowledged; what it has not got when it has
+committed the end of every queue is lost.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ FINAL_PAUSE_NS: Final = 100 * MILLISECOND_NS
 
 
 class ForeignQueueWorkload(QueueWorkload):
-    """The queue workload in which one client is RocketMQ's own, C++ or Java."""
+    """The queue workload in which one client is RocketMQ's, C++, Java or Node."""
 
     def __init__(self, foreign: ForeignClient, workers: int) -> None:
         super().__init__(workers - 1)

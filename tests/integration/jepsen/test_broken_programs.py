@@ -72,6 +72,13 @@ CASES = [
         done={"commit": 40, "committed": 40},
     ),
     Case(
+        "offset_without_leader",
+        "offsets",
+        "partition:leader-peers",
+        "proxies",
+        {"linearizable": {"nonlinearizable"}},
+    ),
+    Case(
         "duplicate_on_retry",
         "queue",
         "partition:leader-deaf",

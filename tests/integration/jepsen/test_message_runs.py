@@ -34,6 +34,7 @@ RUNS = [
     ("transactions", "pause:leader", 1),
     ("transactions", "fsync-fail:leader", 1),
     ("ordered", "kill:leader", 1),
+    ("sends", "kill:leader", 1),
     ("pop", "kill:leader", 1),
 ]
 

@@ -116,4 +116,5 @@ def test_what_can() -> None:
     check_guards("queue", "", "namespaces", GUARDS)
     check_guards("queue", "", "proxies", ("secret", "accounts"))
     check_guards("queue-java", "", "none", ("secret",))
+    check_guards("queue-node", "", "none", ("secret",))
     check_guards("log-append", "log", "namespaces", ("secret", "tls"))

@@ -169,7 +169,9 @@ def test_an_anomaly_points_into_the_whole_history() -> None:
     assert check(ops).anomalies == (Anomaly("foreign", "another", (1,)),)
 
 
-@pytest.mark.parametrize("name", ["together", "together-cpp", "queue-cpp", "queue-java"])
+@pytest.mark.parametrize(
+    "name", ["together", "together-cpp", "queue-cpp", "queue-java", "queue-node"]
+)
 def test_what_the_catalogue_has_side_by_side_can_be_made(name: str) -> None:
     from jepsen.catalogue import workload_entry
 
