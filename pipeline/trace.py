@@ -1,7 +1,8 @@
 """Follows one message through a broker: delays, transactions, retries per group, dead letters, offsets.
 
 The copies that a message leaves keep its UNIQ_KEY, and every topic has an index of unique keys; so the story is
-put together from look-ups in the topics where a copy can be. Where groups stand shows who is done with it.
+put together from look-ups in the topics where a copy can be. Where groups stand shows who is done with it. What clients
+themselves have told of it stands beside that, by their own clocks.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Final
 
 import trio
 
-from dledger_mq import ClientError
+from dledger_mq import ClientError, NoRouteError
 from dledger_mq.client.inspector import GroupOffsets, Inspector
+from dledger_mq.client.trace_reader import ClientTrace, read_trace
 from dledger_mq.message.errors import MessageFormatError
 from dledger_mq.message.ids import offset_msg_id, parse_offset_msg_id
 from dledger_mq.message.names import (
@@ -24,6 +26,7 @@ from dledger_mq.message.names import (
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
+    TRACE_TOPIC,
     is_dlq_topic,
     is_retry_topic,
 )
@@ -78,16 +81,28 @@ class GroupProgress:
 
 @dataclass(frozen=True, slots=True)
 class MessageTrace:
-    """Everything that is known of one message."""
+    """Everything that is known of one message.
+
+    Attributes:
+        steps: what brokers have stored, in order.
+        standings: where groups stand.
+        told: what clients have told; empty where none writes, or nobody keeps it.
+    """
 
     unique_key: str
     topic: str
+    told: ClientTrace
     steps: list[Step] = field(default_factory=list)
     standings: list[GroupProgress] = field(default_factory=list)
 
 
 def trace(
-    name_server: str, wanted: str, *, topic: str | None = None, timeout_s: float = 10.0
+    name_server: str,
+    wanted: str,
+    *,
+    topic: str | None = None,
+    trace_topic: str = TRACE_TOPIC,
+    timeout_s: float = 10.0,
 ) -> list[MessageTrace]:
     """Trace a message by its id, or all messages with a key.
 
@@ -95,6 +110,7 @@ def trace(
         name_server: host:port, several joined with ";".
         wanted: an offset message id; or, with a topic, a unique key or a key.
         topic: the topic that the message was sent to.
+        trace_topic: where clients write what they tell; there need be none.
         timeout_s: for each question.
 
     Raises:
@@ -119,7 +135,13 @@ def trace(
                 )
             copies = [each for each in topics if is_retry_topic(each) or is_dlq_topic(each)]
             return [
-                await _story(inspector, offsets, copies, key=key, topic=its_topic)
+                await _story(
+                    inspector,
+                    offsets,
+                    copies,
+                    told=await _told(inspector, key, trace_topic),
+                    topic=its_topic,
+                )
                 for its_topic, key in keys[:MESSAGES_MAX]
             ]
 
@@ -154,16 +176,25 @@ async def _unique_keys(
     return list(found)
 
 
+async def _told(inspector: Inspector, key: str, trace_topic: str) -> ClientTrace:
+    """Return what clients have told of a message: nothing where there is no such topic."""
+    try:
+        return await read_trace(inspector, key, topic=trace_topic)
+    except NoRouteError:
+        return ClientTrace(key)
+
+
 async def _story(
     inspector: Inspector,
     offsets: dict[str, GroupOffsets],
     copies: Iterable[str],
     *,
-    key: str,
+    told: ClientTrace,
     topic: str,
 ) -> MessageTrace:
     """Put a story together; `copies` are all topics of retries and dead letters."""
-    story = MessageTrace(key, topic)
+    key = told.message_id
+    story = MessageTrace(key, topic, told)
     for name, groups in offsets.items():
         # A group that gave a message back may have committed nothing yet.
         of_groups = {prefix + group for group in groups for prefix in (RETRY_PREFIX, DLQ_PREFIX)}

@@ -22,7 +22,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.integration]
 def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
     topics: Topics, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    topic, group = topics.fresh(), "refuses"
+    topic, told, group = topics.fresh(), topics.fresh(), "refuses"
+    topics.send([Message(told, b"no record")])  # somebody must create it
     (sent,) = topics.send([Message(topic, b"poison", keys="order-5", delay_level=1)])
     seen: list[int] = []
 
@@ -39,9 +40,12 @@ def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
         max_reconsume_times=1,
         retry_delay_level=1,
         commit_interval_s=0.2,
+        trace=True,
+        trace_topic=told,
     ):
         assert poll(lambda: any("dead letter" in step for step in steps(topics, topic)), PATIENCE_S)
         assert poll(lambda: all(one.is_done for one in story(topics, topic).standings), PATIENCE_S)
+        assert poll(lambda: len(deliveries(topics, topic, told)) == 2, PATIENCE_S)
     assert seen == [0, 1]
     assert steps(topics, topic) == [
         "waits (delay level 1)",
@@ -58,6 +62,19 @@ def test_a_message_that_is_given_back_until_it_is_a_dead_letter(
     shown = capsys.readouterr().out
     assert "refuses is done with it" in shown
     assert "dead letter" in shown
+    assert "told by clients" not in shown, "they have told it elsewhere"
+    where = ["--topic", topic, "--name-server", topics.namesrv, "--trace-topic", told]
+    assert main(["trace", "order-5", *where]) == 0
+    assert capsys.readouterr().out.count("delivered  refuses at 127.0.0.1: to come again") == 2
+    assert main(["trace", "order-5", *where, "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["messages"]
+    assert [one["retry_times"] for one in found["told"]["deliveries"]] == [0, 1]
+
+
+def deliveries(topics: Topics, topic: str, told: str) -> list[int]:
+    """How often the message was sent back before each delivery whose end is told, too."""
+    (found,) = trace(topics.namesrv, "order-5", topic=topic, trace_topic=told)
+    return [one.before.retry_times for one in found.told.deliveries if one.before and one.after]
 
 
 def story(topics: Topics, topic: str) -> MessageTrace:
