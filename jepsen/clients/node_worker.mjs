@@ -56,9 +56,11 @@ async function produce(options) {
   emit({ event: 'started' });
   for await (const line of createInterface({ input: process.stdin })) {
     const { key, topic, queue, body } = JSON.parse(line);
+    const message = new ons.Message(topic, Buffer.from(body));
+    delete message.properties.TAGS; // else it sends the text "null"
     wanted = queue;
     try {
-      const result = await producer.send(new ons.Message(topic, 'chaos', Buffer.from(body)));
+      const result = await producer.send(message);
       if (result.sendStatus === 'SEND_OK') {
         emit({ event: 'ack', key, offset: Number(result.queueOffset) });
       } else {
