@@ -59,6 +59,18 @@ def lacking_namespaces() -> str | None:
     return None
 
 
+def _remove_device(name: str) -> None:
+    """Remove a device if it is there; one whose other end's namespace was removed goes by itself, a moment later."""
+    there = Path("/sys/class/net", name)
+    if not there.exists():
+        return
+    try:
+        _run("ip", "link", "del", name)
+    except NamespaceError:
+        if there.exists():
+            raise
+
+
 def _run(*words: str) -> str:
     try:
         done = subprocess.run(
@@ -155,8 +167,7 @@ class NamespaceLinks:
 
     def close(self) -> None:
         """Remove the namespaces and the bridge. The processes inside must have ended."""
-        if Path("/sys/class/net", self._own_device).exists():
-            _run("ip", "link", "del", self._own_device)
+        _remove_device(self._own_device)
         for name in [*self._names, _SWITCH]:
             if (_RUN_FOLDER / self._space(name)).exists():
                 _run("ip", "netns", "del", self._space(name))

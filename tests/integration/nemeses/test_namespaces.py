@@ -7,12 +7,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from jepsen.nemeses import namespaces
-from jepsen.nemeses.namespaces import NamespaceLinks, lacking_namespaces, remove_left_over
+from jepsen.nemeses.namespaces import (
+    NamespaceError,
+    NamespaceLinks,
+    lacking_namespaces,
+    remove_left_over,
+)
 from jepsen.processes import poll
 from jepsen.systems.api import CLIENTS, CUT, WHOLE, Shape, UnsupportedShapeError
 
@@ -174,6 +180,21 @@ def test_what_a_killed_run_left_is_removed(monkeypatch: pytest.MonkeyPatch) -> N
         assert ours() == []
     finally:
         links.close()
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_a_device_that_goes_by_itself_while_it_is_removed_is_no_failure(
+    stays: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = iter([True, stays])
+
+    def no_such_device(*words: str) -> str:
+        raise NamespaceError(" ".join(words))
+
+    monkeypatch.setattr(Path, "exists", lambda _: next(seen))
+    monkeypatch.setattr(namespaces, "_run", no_such_device)
+    with pytest.raises(NamespaceError) if stays else nullcontext():
+        namespaces._remove_device("jp1")
 
 
 def test_without_root_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,9 +33,15 @@ SETTINGS = {
 }
 
 
+PATIENT = pytest.mark.timeout(1800)
+"""For what runs Spark: a job of seconds takes minutes on a machine with ten times as much to do as it has cores for."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Everything here that uses the session starts real processes."""
     for item in items:
+        if Path(__file__).parent in item.path.parents:
+            item.add_marker(PATIENT)
         if {"spark", "topics"} & set(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.integration)
 

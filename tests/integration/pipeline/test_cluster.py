@@ -41,7 +41,7 @@ from tests.integration.pipeline.clusters import (
 )
 from tests.integration.pipeline.packed import ROOT, make_environment
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 PAGE = ROOT / "docs" / "pipeline.md"
