@@ -33,7 +33,10 @@ TOOLS_4 = ROOT / ".interop/tools-4.9.8/jars"
 SIGNING_JARS = ("rocketmq-acl", "commons-codec", "snakeyaml")
 """Among mqadmin's: those that a client needs beside its own to sign."""
 
-GO_CLIENT = ROOT / ".interop/go/go_client"
+GO_CLIENTS = {
+    "go": ROOT / ".interop/go/go_client",
+    "grpc-go": ROOT / ".interop/grpc-go/grpc_go_client",
+}
 JAVAS = ("java-4.9.8", "java-5.3.3")
 GRPC_JAVA = "grpc-java-5.0.8"
 JAVA_TIMEOUTS = ("--api-timeout-ms", "30000", "--send-timeout-ms", "30000")
@@ -300,7 +303,7 @@ def command(kind: str) -> list[str]:
         "cpp": [str(CPP_PYTHON), str(CLIENTS / "cpp_client.py")],
         "grpc": [str(GRPC_PYTHON), str(CLIENTS / "grpc_client.py")],
         "grpc-node": ["node", str(CLIENTS / "grpc_node_client.mjs")],
-        "go": [str(GO_CLIENT)],
+        **{name: [str(program)] for name, program in GO_CLIENTS.items()},
         "node": ["node", str(CLIENTS / "node_client.mjs")],
         "ours": [sys.executable, "-m", "tests.interop.own_client"],
     }[kind]
@@ -313,8 +316,8 @@ def lacking(kind: str) -> str | None:
     if kind in (*JAVAS, GRPC_JAVA):
         ready = java_folder(kind) / ".ready"
         return None if ready.exists() else f"{kind} is not installed (make interop)"
-    if kind == "go":
-        return None if GO_CLIENT.exists() else "the Go client is not built (make interop)"
+    if kind in GO_CLIENTS:
+        return None if GO_CLIENTS[kind].exists() else f"{kind} is not built (make interop)"
     if kind == "grpc":
         return None if GRPC_PYTHON.exists() else "the gRPC client is not installed (make interop)"
     if kind == "ours":

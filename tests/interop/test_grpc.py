@@ -28,7 +28,7 @@ from tests.interop.conftest import (
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 INTEROP = ROOT / ".interop"
-KINDS = ("grpc", GRPC_JAVA, "grpc-node")
+KINDS = ("grpc", GRPC_JAVA, "grpc-node", "grpc-go")
 
 
 @pytest.fixture(scope="module", params=["ours", "apache"])

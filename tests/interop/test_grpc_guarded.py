@@ -30,7 +30,7 @@ from tests.interop.conftest import (
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-KINDS = (GRPC_JAVA, "grpc-node")
+KINDS = (GRPC_JAVA, "grpc-node", "grpc-go")
 KEYS = "accessKey: clients\nsecretKey: secret-of-clients\n"
 RULES = """
 accounts:
