@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 from pipeline.planning import INITIAL_FILE
-from pipeline.spark.streams import METADATA_FOLDER
+from pipeline.spark.streams import METADATA_FOLDER, Restarts, start_stream
 from tests.integration.pipeline import stream_program
 from tests.integration.pipeline.stream_program import start_copy
 from tests.integration.pipeline.topics import Topics, leader_of, load, numbers
@@ -82,6 +83,58 @@ def test_a_batch_outlives_the_leaders_that_serve_it(spark: Any, frail: Topics) -
     assert not failures, str(failures[0])
     assert got == [list(range(4000))]
     assert kills > 0
+
+
+def test_a_query_is_started_again_after_an_outage_of_all_brokers(
+    spark: Any, frail: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topics are gone from the name server meanwhile, and are not called lost."""
+    topic = frail.fresh()
+    frail.fill(topic, 40)
+    query = start_stream(
+        spark,
+        {"nameServer": frail.namesrv, "topic": topic, "startingOffsets": "earliest"}
+        | {"fetchOffset.numRetries": "1"},
+        lambda frame: frame.writeStream.format("parquet").option("path", f"{tmp_path}/out"),
+        checkpoint=f"{tmp_path}/checkpoint",
+        restarts=Restarts(most=100, pause_max_s=2),
+    )
+    query.processAllAvailable()
+    ends: list[bool | Exception] = []
+
+    def wait() -> None:
+        try:
+            ends.append(query.awaitTermination(PATIENCE_S) is True)
+        except Exception as error:  # noqa: BLE001 - the test tells it
+            ends.append(error)
+
+    def has_all() -> bool:
+        assert not ends, ends
+        return numbers(spark.read.parquet(f"{tmp_path}/out")) == list(range(80))
+
+    def has_said() -> bool:
+        assert not ends, ends
+        return "is started again" in caplog.text
+
+    waiter = threading.Thread(target=wait)
+    with caplog.at_level(logging.WARNING, "pipeline.spark.streams"):
+        waiter.start()
+        for node in frail.group.nodes:
+            node.kill()
+        assert poll(has_said, PATIENCE_S)
+    for node in frail.group.nodes:
+        node.start()
+    frail.wait_writable()
+    frail.fill(topic, 40, first=40)
+    assert poll(has_all, PATIENCE_S, 1.0)
+    query.stop()
+    waiter.join(PATIENCE_S)
+    assert ends == [True]
+    assert query.restart_count > 0
+    assert f"topic {topic} cannot be asked about: name server {frail.namesrv} knows no leader" in (
+        caplog.text
+    )
+    assert numbers(spark.read.parquet(f"{tmp_path}/out")) == list(range(80))
 
 
 class Copy:
