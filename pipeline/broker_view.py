@@ -134,6 +134,19 @@ class BrokerView:
 
         return self._asked(ask)
 
+    def store_times(self, offsets: Mapping[MessageQueue, int]) -> dict[MessageQueue, int]:
+        """Return when the first message at an offset or behind it was stored, in ms since 1970; no queue without one.
+
+        Raises:
+            PipelineUsageError, InconclusiveError: as `bounds`.
+        """
+
+        def ask(consumer: PullConsumer) -> dict[MessageQueue, int]:
+            found = {queue: _first_stored(consumer, queue, at) for queue, at in offsets.items()}
+            return {queue: time_ms for queue, time_ms in found.items() if time_ms is not None}
+
+        return self._asked(ask)
+
     def try_commit(self, offsets: Mapping[MessageQueue, QueueOffset]) -> bool:
         """Store offsets under commitGroup; they are for people to look at, so a failure is only logged."""
         try:
@@ -236,3 +249,11 @@ class BrokerView:
             access = self._options.access.arguments()
             self._consumer = PullConsumer(server, group, timeout_s=TRY_S, **access).open()
         return self._consumer
+
+
+def _first_stored(consumer: PullConsumer, queue: MessageQueue, offset: int) -> int | None:
+    """Return when the first message from an offset on was stored; None if there is none. Raises ClientError."""
+    pulled = consumer.pull(queue, offset, max_messages=1)
+    if not pulled.messages and pulled.min_offset > offset:  # retention was here
+        pulled = consumer.pull(queue, pulled.min_offset, max_messages=1)
+    return pulled.messages[0].store_timestamp_ms if pulled.messages else None

@@ -15,16 +15,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import PipelineUsageError
+from pipeline.source_options import SourceOptions, read_source_options
 from pipeline.spark.failures import is_passing, reason_of
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+
+    from pipeline.pulling import PullTotals
+    from pipeline.spark.pull_counts import PullsByStream
 
 METADATA_OPTION: Final = "metadataPath"
 METADATA_FOLDER: Final = "rocketmq-source"
 TURN_S: Final = 0.5
-"""How long several queries together are waited for before all are looked at again."""
+"""The time that several queries share before all of them are looked at again."""
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +53,31 @@ class Restarts:
         return float(min(self.pause_s * 2 ** (number - 1), self.pause_max_s))
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSource:
+    """The source of a query.
+
+    Attributes:
+        given: its options.
+        context: of the session.
+    """
+
+    given: Mapping[str, str]
+    context: SparkContext
+
+    @property
+    def options(self) -> SourceOptions:
+        """The options, read. Raises PipelineUsageError, as the query itself does then."""
+        return read_source_options(self.given, "stream")
+
+    def pulled(self) -> PullTotals | None:
+        """Return what tasks have pulled; None: none has told."""
+        from pipeline.spark.pull_counts import pull_counts, stream_name
+
+        told: PullsByStream = pull_counts(self.context).value
+        return told.get(stream_name(self.options) or "")
+
+
 class LiveQuery:
     """A streaming query that is started again while somebody waits for its end.
 
@@ -57,6 +87,7 @@ class LiveQuery:
     Args:
         start: starts the query.
         restarts: the bounds; they hold for its first start as well, which the constructor waits for.
+        source: what it reads, for `metrics_of`.
 
     Attributes:
         query: the one that runs, or ran last.
@@ -66,7 +97,13 @@ class LiveQuery:
         What the first start raises, if it would come again, or has come too often.
     """
 
-    def __init__(self, start: Callable[[], StreamingQuery], restarts: Restarts) -> None:
+    def __init__(
+        self,
+        start: Callable[[], StreamingQuery],
+        restarts: Restarts,
+        source: StreamSource | None = None,
+    ) -> None:
+        self.source = source
         self._start = start
         self._restarts = restarts
         self._stopped = threading.Event()
@@ -243,13 +280,14 @@ def start_stream(
     Returns:
         The query, which is used like a `StreamingQuery`.
     """
-    reader = spark.readStream.format("rocketmq").options(**options)
-    if not {name.lower() for name in options} & {METADATA_OPTION.lower()}:
-        reader = reader.option(METADATA_OPTION, f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}")
+    given = dict(options)
+    if METADATA_OPTION.lower() not in {name.lower() for name in options}:
+        given[METADATA_OPTION] = f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}"
+    reader = spark.readStream.format("rocketmq").options(**given)
     if schema is not None:
         reader = reader.schema(schema)
 
     def start() -> StreamingQuery:
         return write(reader.load()).option("checkpointLocation", checkpoint).start()
 
-    return LiveQuery(start, restarts)
+    return LiveQuery(start, restarts, StreamSource(given, spark.sparkContext))

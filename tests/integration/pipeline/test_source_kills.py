@@ -211,23 +211,33 @@ CLUSTER = """
 import sys
 from pyspark.sql.functions import spark_partition_id
 from pipeline.spark.session import open_session
+from pipeline.spark.streams import start_stream
 quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 settings = {"spark.driver.extraJavaOptions": quick, "spark.executor.extraJavaOptions": quick}
 spark = open_session("cluster", master="local-cluster[2,1,1024]", settings=settings)
 reader = spark.read.format("rocketmq").option("nameServer", sys.argv[1]).option("topic", sys.argv[2])
 rows = reader.option("minPartitions", 4).load().select(spark_partition_id()).collect()
-print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master)
+print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master, flush=True)
+query = start_stream(
+    spark,
+    {"nameServer": sys.argv[1], "topic": "Missing"},
+    lambda frame: frame.writeStream.format("noop"),
+    checkpoint=sys.argv[3],
+)
+query.awaitTermination()
 """
 
 
-def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
+def test_the_same_read_on_a_cluster_and_a_stream_without_its_topic(
+    frail: Topics, tmp_path: Path
+) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     topic = frail.fresh()
     frail.fill(topic, 200)
     program = tmp_path / "program.py"
     program.write_text(CLUSTER)
     done = subprocess.run(
-        [sys.executable, program, frail.namesrv, topic],
+        [sys.executable, program, frail.namesrv, topic, tmp_path / "checkpoint"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -236,3 +246,10 @@ def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert "rows 200 tasks 4 local-cluster[2,1,1024]" in done.stdout, done.stderr[-3000:]
+    # The stream that comes after it has no topic: that is said in plain text before Spark's pages about it.
+    told = f"rocketmq: topic Missing does not exist (name server {frail.namesrv} knows no route)\n"
+    before, _, after = done.stderr.partition(told)
+    assert after, done.stderr[-3000:]
+    assert "PYTHON_DATA_SOURCE_ERROR" not in before
+    assert "PYTHON_DATA_SOURCE_ERROR" in after
+    assert done.returncode == 1
