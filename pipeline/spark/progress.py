@@ -41,7 +41,7 @@ class QueueBehind:
 
 @dataclass(frozen=True, slots=True)
 class SourceMetrics:
-    """How far a query is behind, and what its tasks have pulled.
+    """The lag of a query, and the pulls of its tasks.
 
     Attributes:
         queues: each that a batch has read from, or has noted.

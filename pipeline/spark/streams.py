@@ -110,7 +110,7 @@ class LiveQuery:
         self._turn = threading.Lock()  # of those who wait, one starts it again
         self._in_a_row = 0
         self._due_s: float | None = None
-        """When it is to be started again after a failure, by the monotonic clock; None: it was."""
+        """The time of the start that is due after a failure, by the monotonic clock; None: none is."""
         self._failure: Exception | None = None
         self._name = "the query"
         self.query = self._first()
