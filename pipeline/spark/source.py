@@ -102,12 +102,12 @@ class TopicTasks:
                 try:
                     yield from read_batches(partition.ranges, options, self._schema, totals=totals)
                 finally:
-                    self._tell(totals)
+                    self._report(totals)
             elif isinstance(partition, HistoryPartition):
                 yield from read_history(partition.part, self.options, self._schema)
 
-    def _tell(self, totals: PullTotals) -> None:
-        """Tell the driver what a task has pulled; it hears of tasks that end well."""
+    def _report(self, totals: PullTotals) -> None:
+        """Report to the driver what a task has pulled; of one that fails nothing arrives."""
         name = stream_name(self.options)
         if self._counts is not None and name is not None:
             self._counts.add({name: totals})

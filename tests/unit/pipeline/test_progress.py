@@ -57,7 +57,7 @@ async def asked(query: Any) -> Any:
     return await trio.to_thread.run_sync(metrics_of, query)
 
 
-async def test_metrics_tell_the_lag_in_messages_and_seconds_now(group: FakeGroup) -> None:
+async def test_metrics_have_the_lag_in_messages_and_seconds_now(group: FakeGroup) -> None:
     for number in range(3):
         group.put("T", 0, b"%d" % number)
     stored_s = group.messages("T", 0)[2].store_timestamp_ms / 1000
