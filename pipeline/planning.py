@@ -55,6 +55,13 @@ class BrokerLookup(Protocol):
         """Store offsets for people to look at."""
 
 
+class StreamLookup(BrokerLookup, Protocol):
+    """The questions that a stream asks besides, since it knows what was there."""
+
+    def look_for(self, queues: Iterable[MessageQueue]) -> dict[MessageQueue, Bounds]:
+        """Return the bounds of queues that were not seen, without those that are gone; raise if nobody can say."""
+
+
 class ArchiveLookup(Protocol):
     """The questions that planning asks an archive; `pipeline.archive.history.History` answers them."""
 
@@ -239,7 +246,7 @@ class StreamOffsets:
     def __init__(
         self,
         options: SourceOptions,
-        view: BrokerLookup,
+        view: StreamLookup,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._options = options
@@ -282,7 +289,7 @@ class StreamOffsets:
 
         Raises:
             DataLossError: what comes next is gone, or the start is that of a query on other topics.
-            InconclusiveError: brokers do not answer.
+            InconclusiveError: brokers do not answer, or a group that the start names has no leader.
         """
         start = from_form(start_form, "the start of a batch")
         strangers = [queue for queue in start if not self._options.reads(queue)]
@@ -291,12 +298,15 @@ class StreamOffsets:
         left = [queue for queue in strangers if queue.topic not in topics]
         on_loss(self._options, loss_of_queues(sorted(left)))
         self._show(start)
-        bounds = self._view.bounds(may_miss=True)
         known = {queue: offset for queue, offset in start.items() if queue not in strangers}
+        bounds = self._bounds(known)
         on_loss(self._options, loss_at_start(known, bounds))
         end = reached(start, bounds)
         self._newest = end
         if self._target is not None:
+            # A queue of the checkpoint that was away when the ends were fixed, and is back, is read as well.
+            back = {queue: end[queue] for queue in known if queue in bounds}
+            self._target = back | self._target
             end = _not_beyond(self._target, start, end)
         new = {queue: min(bounds[queue].start, end[queue]) for queue in end if queue not in start}
         end = {queue: offset for queue, offset in end.items() if queue in start}
@@ -307,6 +317,18 @@ class StreamOffsets:
         if most is not None:
             end = limited(start, end, most)
         return to_form(end | new)
+
+    def _bounds(self, known: Offsets) -> dict[MessageQueue, Bounds]:
+        """Return what the queues hold. A known one that is not seen is looked for: its group may only be away.
+
+        Who goes on without what is gone goes on without what is away, too, as long as there is anything to read:
+        both keep their place.
+        """
+        bounds = self._view.bounds(may_miss=True)
+        unseen = known.keys() - bounds.keys()
+        if unseen and (self._options.fail_on_data_loss or not bounds):
+            bounds |= self._view.look_for(unseen)
+        return bounds
 
     def _should_wait(self, start: Offsets, end: Offsets) -> bool:
         """Return whether minOffsetsPerTrigger asks for more, and maxTriggerDelay is not over."""

@@ -15,6 +15,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from dledger_mq.blocking import PullConsumer
@@ -53,17 +54,32 @@ class Chunk(NamedTuple):
     rows_most: int
 
 
+@dataclass(slots=True)
+class PullTotals:
+    """Sums over pulls that were answered; `size` is that of their records as they came, in bytes."""
+
+    pulls: int = 0
+    size: int = 0
+
+    def __add__(self, other: PullTotals) -> PullTotals:
+        return PullTotals(self.pulls + other.pulls, self.size + other.size)
+
+
 class RangePuller:
     """Reads ranges with one consumer.
 
     Args:
         consumer: open; its `timeout_s` is how long a leader is looked for.
         options: batch size, filter, time per request, and whether followers may answer.
+        totals: has what is pulled added to it.
     """
 
-    def __init__(self, consumer: PullConsumer, options: SourceOptions) -> None:
+    def __init__(
+        self, consumer: PullConsumer, options: SourceOptions, totals: PullTotals | None = None
+    ) -> None:
         self._consumer = consumer
         self._options = options
+        self._totals = PullTotals() if totals is None else totals
         self._without_followers: set[str] = set()
 
     def chunks(self, ranges: Iterable[QueueRange]) -> Iterator[Chunk]:
@@ -124,7 +140,7 @@ class RangePuller:
             raise InconclusiveError(text) if error.retriable else PipelineError(text) from error
 
     def _ask(self, one: QueueRange, at: int, node: int | None) -> PulledRecords:
-        return self._consumer.pull_records(
+        pulled = self._consumer.pull_records(
             one.queue,
             at,
             max_messages=min(self._options.pull_batch_size, one.end - at),
@@ -132,6 +148,9 @@ class RangePuller:
             node=node,
             answer_within_s=self._options.pull_timeout_ms / 1000,
         )
+        self._totals.pulls += 1
+        self._totals.size += len(pulled.records)
+        return pulled
 
     def _check_patience(
         self, one: QueueRange, at: int, pulled: PulledRecords, stuck_s: float

@@ -19,7 +19,7 @@ from dledger_mq.message.errors import RecordError
 from dledger_mq.message.properties import TAGS
 from pipeline.broker_view import READ_GROUP
 from pipeline.errors import PipelineError, PipelineUsageError
-from pipeline.pulling import Chunk, RangePuller, ahead
+from pipeline.pulling import Chunk, PullTotals, RangePuller, ahead
 from pipeline.ranges import QueueRange, describe
 from pipeline.scan.columns import (
     LABEL_COLUMNS,
@@ -68,7 +68,11 @@ def check_columns(wanted: pa.Schema, known: pa.Schema) -> None:
 
 
 def read_batches(
-    ranges: Sequence[QueueRange], options: SourceOptions, schema: pa.Schema
+    ranges: Sequence[QueueRange],
+    options: SourceOptions,
+    schema: pa.Schema,
+    *,
+    totals: PullTotals | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Read ranges; every message of them that the filter wants comes once, queue by queue in order.
 
@@ -76,6 +80,7 @@ def read_batches(
         ranges: of one or several groups and topics.
         options: of the source.
         schema: the wanted columns, exactly as the batches will have them.
+        totals: has what was pulled added to it.
 
     Raises:
         PipelineError: what `RangePuller` raises, or damaged records; names the ranges.
@@ -86,7 +91,8 @@ def read_batches(
         timeout_s=options.retry_timeout_ms / 1000,
         **options.access.arguments(),
     )
-    with consumer, closing(ahead(RangePuller(consumer, options).chunks(ranges))) as chunks:
+    puller = RangePuller(consumer, options, totals)
+    with consumer, closing(ahead(puller.chunks(ranges))) as chunks:
         for broker_name, records in _gathered(chunks):
             try:
                 table = read_records(records)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Final
 
+from pyspark.accumulators import Accumulator
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
@@ -18,6 +19,7 @@ from pipeline.errors import PipelineUsageError
 from pipeline.reading import source_columns
 from pipeline.source_options import FORMAT, read_source_options
 from pipeline.spark.failures import printed_first
+from pipeline.spark.pull_counts import PullsByStream
 from pipeline.spark.schemas import spark_schema
 from pipeline.spark.sink import BatchSinkWriter, SinkPlan, StreamSinkWriter, plan_sink
 from pipeline.spark.source import TopicReader, TopicStreamReader, default_parallelism
@@ -35,10 +37,12 @@ class RocketMQDataSource(DataSource):
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
         speculates: whether the session may run a task twice at the same time; set likewise.
+        counts: of what the tasks of streams have pulled; set likewise.
     """
 
     parallelism: ClassVar[int | None] = None
     speculates: ClassVar[bool] = False
+    counts: ClassVar[Accumulator[PullsByStream] | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +70,8 @@ class RocketMQDataSource(DataSource):
         """Return the reader of a stream."""
         given, is_table = self._given(schema)
         options = read_source_options(given, "stream", is_table=is_table)
-        return TopicStreamReader(options, schema, self.parallelism or default_parallelism())
+        parallelism = self.parallelism or default_parallelism()
+        return TopicStreamReader(options, schema, parallelism, self.counts)
 
     @printed_first()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

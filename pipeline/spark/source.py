@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
+from pyspark.accumulators import Accumulator
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -29,10 +30,12 @@ from pipeline.broker_view import BrokerView
 from pipeline.locations import Location
 from pipeline.offsets import OffsetsForm, from_form
 from pipeline.planning import JoinedView, StreamOffsets, batch_offsets, divided
+from pipeline.pulling import PullTotals
 from pipeline.ranges import QueueRange, plan
 from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions
 from pipeline.spark.failures import printed_first
+from pipeline.spark.pull_counts import PullsByStream, stream_name
 from pipeline.spark.schemas import arrow_schema, spark_schema
 from pipeline.spark.shipped import with_shipped_files
 
@@ -58,13 +61,21 @@ class TopicTasks:
         options: of the source.
         schema: the wanted columns, all or some.
         parallelism: how many tasks a batch gets at most, unless numPartitions says so.
+        counts: is told what the tasks of a stream have pulled.
 
     Raises:
         PipelineUsageError: a column does not exist or has another type.
     """
 
-    def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        parallelism: int,
+        counts: Accumulator[PullsByStream] | None = None,
+    ) -> None:
         self.options = options
+        self._counts = counts
         self._schema = arrow_schema(schema)
         check_columns(self._schema, arrow_schema(spark_schema(source_columns(options))))
         self.tasks_max = options.num_partitions or parallelism
@@ -87,9 +98,19 @@ class TopicTasks:
         with printed_first():
             if isinstance(partition, RangesPartition):
                 options = with_shipped_files(self.options)
-                yield from read_batches(partition.ranges, options, self._schema)
+                totals = PullTotals()
+                try:
+                    yield from read_batches(partition.ranges, options, self._schema, totals=totals)
+                finally:
+                    self._report(totals)
             elif isinstance(partition, HistoryPartition):
                 yield from read_history(partition.part, self.options, self._schema)
+
+    def _report(self, totals: PullTotals) -> None:
+        """Report to the driver what a task has pulled; of one that fails nothing arrives."""
+        name = stream_name(self.options)
+        if self._counts is not None and name is not None:
+            self._counts.add({name: totals})
 
 
 class TopicReader(DataSourceReader):
@@ -133,8 +154,14 @@ class TopicReader(DataSourceReader):
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads topics as a stream; see `pipeline.planning.StreamOffsets`."""
 
-    def __init__(self, options: SourceOptions, schema: StructType, parallelism: int) -> None:
-        self._tasks = TopicTasks(options, schema, parallelism)
+    def __init__(
+        self,
+        options: SourceOptions,
+        schema: StructType,
+        parallelism: int,
+        counts: Accumulator[PullsByStream] | None = None,
+    ) -> None:
+        self._tasks = TopicTasks(options, schema, parallelism, counts)
         self._view = BrokerView(with_shipped_files(options))
         self._offsets = StreamOffsets(options, self._view)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -17,7 +18,7 @@ import pytest
 from dledger_mq.blocking import Producer
 from jepsen.processes import Group, Process, poll
 from pipeline.planning import INITIAL_FILE
-from pipeline.spark.streams import METADATA_FOLDER
+from pipeline.spark.streams import METADATA_FOLDER, Restarts, start_stream
 from tests.integration.pipeline import stream_program
 from tests.integration.pipeline.stream_program import start_copy
 from tests.integration.pipeline.topics import Topics, leader_of, load, numbers
@@ -82,6 +83,58 @@ def test_a_batch_outlives_the_leaders_that_serve_it(spark: Any, frail: Topics) -
     assert not failures, str(failures[0])
     assert got == [list(range(4000))]
     assert kills > 0
+
+
+def test_a_query_is_started_again_after_an_outage_of_all_brokers(
+    spark: Any, frail: Topics, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topics are gone from the name server meanwhile, and are not called lost."""
+    topic = frail.fresh()
+    frail.fill(topic, 40)
+    query = start_stream(
+        spark,
+        {"nameServer": frail.namesrv, "topic": topic, "startingOffsets": "earliest"}
+        | {"fetchOffset.numRetries": "1"},
+        lambda frame: frame.writeStream.format("parquet").option("path", f"{tmp_path}/out"),
+        checkpoint=f"{tmp_path}/checkpoint",
+        restarts=Restarts(most=100, pause_max_s=2),
+    )
+    query.processAllAvailable()
+    ends: list[bool | Exception] = []
+
+    def wait() -> None:
+        try:
+            ends.append(query.awaitTermination(PATIENCE_S) is True)
+        except Exception as error:  # noqa: BLE001 - the test tells it
+            ends.append(error)
+
+    def has_all() -> bool:
+        assert not ends, ends
+        return numbers(spark.read.parquet(f"{tmp_path}/out")) == list(range(80))
+
+    def has_said() -> bool:
+        assert not ends, ends
+        return "is started again" in caplog.text
+
+    waiter = threading.Thread(target=wait)
+    with caplog.at_level(logging.WARNING, "pipeline.spark.streams"):
+        waiter.start()
+        for node in frail.group.nodes:
+            node.kill()
+        assert poll(has_said, PATIENCE_S)
+    for node in frail.group.nodes:
+        node.start()
+    frail.wait_writable()
+    frail.fill(topic, 40, first=40)
+    assert poll(has_all, PATIENCE_S, 1.0)
+    query.stop()
+    waiter.join(PATIENCE_S)
+    assert ends == [True]
+    assert query.restart_count > 0
+    assert f"topic {topic} cannot be asked about: name server {frail.namesrv} knows no leader" in (
+        caplog.text
+    )
+    assert numbers(spark.read.parquet(f"{tmp_path}/out")) == list(range(80))
 
 
 class Copy:
@@ -158,23 +211,33 @@ CLUSTER = """
 import sys
 from pyspark.sql.functions import spark_partition_id
 from pipeline.spark.session import open_session
+from pipeline.spark.streams import start_stream
 quick = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 settings = {"spark.driver.extraJavaOptions": quick, "spark.executor.extraJavaOptions": quick}
 spark = open_session("cluster", master="local-cluster[2,1,1024]", settings=settings)
 reader = spark.read.format("rocketmq").option("nameServer", sys.argv[1]).option("topic", sys.argv[2])
 rows = reader.option("minPartitions", 4).load().select(spark_partition_id()).collect()
-print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master)
+print("rows", len(rows), "tasks", len(set(rows)), spark.sparkContext.master, flush=True)
+query = start_stream(
+    spark,
+    {"nameServer": sys.argv[1], "topic": "Missing"},
+    lambda frame: frame.writeStream.format("noop"),
+    checkpoint=sys.argv[3],
+)
+query.awaitTermination()
 """
 
 
-def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
+def test_the_same_read_on_a_cluster_and_a_stream_without_its_topic(
+    frail: Topics, tmp_path: Path
+) -> None:
     pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     topic = frail.fresh()
     frail.fill(topic, 200)
     program = tmp_path / "program.py"
     program.write_text(CLUSTER)
     done = subprocess.run(
-        [sys.executable, program, frail.namesrv, topic],
+        [sys.executable, program, frail.namesrv, topic, tmp_path / "checkpoint"],
         capture_output=True,
         text=True,
         timeout=PATIENCE_S,
@@ -183,3 +246,10 @@ def test_the_same_read_on_a_cluster(frail: Topics, tmp_path: Path) -> None:
         start_new_session=True,
     )
     assert "rows 200 tasks 4 local-cluster[2,1,1024]" in done.stdout, done.stderr[-3000:]
+    # The stream that comes after it has no topic: that is said in plain text before Spark's pages about it.
+    told = f"rocketmq: topic Missing does not exist (name server {frail.namesrv} knows no route)\n"
+    before, _, after = done.stderr.partition(told)
+    assert after, done.stderr[-3000:]
+    assert "PYTHON_DATA_SOURCE_ERROR" not in before
+    assert "PYTHON_DATA_SOURCE_ERROR" in after
+    assert done.returncode == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import PullConsumer
 from pipeline.spark.failures import reason_of
-from pipeline.spark.progress import lag_of
+from pipeline.spark.progress import lag_of, metrics_of
 from pipeline.spark.streams import start_stream
 from tests.integration.pipeline.topics import PATIENCE_S, Topics, load, numbers
 
@@ -117,16 +118,29 @@ def test_a_running_query_reads_what_comes_and_reports_its_lag(
         schema="body binary",
     )
     query.processAllAvailable()
+    queues = [MessageQueue(topic, "broker-a", number) for number in range(4)]
+    assert metrics_of(query).pulls is None, "no task had anything to pull"
     assert spark.table("seen").count() == 0  # latest: what was there before is not wanted
     topics.fill(topic, 20, first=8)
     query.processAllAvailable()
     assert numbers(spark.table("seen")) == list(range(8, 28))
     source = query.lastProgress["sources"][0]
     assert source["endOffset"] == source["latestOffset"]
-    assert lag_of(query.lastProgress) == {
-        MessageQueue(topic, "broker-a", number): 0 for number in range(4)
-    }
+    assert lag_of(query.lastProgress) == dict.fromkeys(queues, 0)
+    caught_up = metrics_of(query)
+    assert (caught_up.messages, caught_up.seconds) == (0, 0)
+    assert caught_up.pulls == 4, "one of each queue"
+    assert caught_up.size is not None
+    with PullConsumer(topics.namesrv, "TOOLS_CONSUMER", timeout_s=PATIENCE_S) as consumer:
+        pulled = [consumer.pull_records(queue, 2) for queue in queues]
+    assert caught_up.size == sum(len(each.records) for each in pulled)
     query.stop()
+    began = time.time()
+    topics.fill(topic, 6, first=28)
+    behind = metrics_of(query)
+    assert [behind.queues[queue].messages for queue in queues] == [2, 2, 1, 1]
+    assert all(0 < each.seconds < time.time() - began for each in behind.queues.values())
+    assert (behind.pulls, behind.size) == (caught_up.pulls, caught_up.size)
 
 
 def test_the_checkpoint_of_a_query_on_another_topic_is_refused(

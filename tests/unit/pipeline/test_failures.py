@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from pipeline.spark.failures import is_passing, reason_of
+from pipeline.errors import DataLossError
+from pipeline.spark.failures import is_passing, printed_first, reason_of
 
 
 @pytest.mark.parametrize(
@@ -56,3 +57,18 @@ def test_the_sentence_is_found(text: str, reason: str) -> None:
 )
 def test_what_may_be_over_when_it_is_tried_again(text: str, passes: bool) -> None:
     assert is_passing(RuntimeError(text)) is passes
+
+
+def test_a_sentence_of_ours_is_printed_before_it_is_raised(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    @printed_first()
+    def fail(error: Exception) -> None:
+        raise error
+
+    with pytest.raises(DataLossError):
+        fail(DataLossError("T@b/0 begins at 7"))
+    assert capsys.readouterr().err == "rocketmq: T@b/0 begins at 7\n"
+    with pytest.raises(ValueError, match="of the job"):
+        fail(ValueError("a mistake of the job"))
+    assert capsys.readouterr().err == ""

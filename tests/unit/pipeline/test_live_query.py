@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
-from pipeline.spark.streams import LiveQuery, Restarts
+from pipeline.errors import PipelineUsageError
+from pipeline.spark.streams import LiveQuery, Restarts, await_any
 
 NOBODY = "pipeline.errors.InconclusiveError: nobody answers"
+NO_WORKER = "org.apache.spark.SparkException: Python worker failed to connect back."
 GONE = "pipeline.errors.DataLossError: T@b/0 begins at 7"
 QUICK = Restarts(most=2, pause_s=0.001)
 
@@ -36,9 +39,33 @@ class Query:
         self.is_stopped = True
 
 
-def live(*queries: Query, restarts: Restarts = QUICK) -> LiveQuery:
-    ahead: Any = iter(queries)
-    return LiveQuery(lambda: next(ahead), restarts)
+class Running(Query):
+    """One that runs until it is stopped."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.ended = threading.Event()
+
+    def awaitTermination(self, timeout: float | None = None) -> bool | None:  # noqa: N802
+        is_over = self.ended.wait(timeout)
+        return None if timeout is None else is_over
+
+    def stop(self) -> None:
+        super().stop()
+        self.ended.set()
+
+
+def live(*queries: Query | str, restarts: Restarts = QUICK) -> LiveQuery:
+    """One that starts these in turn; a text is what a start fails with."""
+    ahead = iter(queries)
+
+    def start() -> Any:
+        found = next(ahead)
+        if not isinstance(found, str):
+            return found
+        raise RuntimeError(found)
+
+    return LiveQuery(start, restarts)
 
 
 def test_a_query_goes_on_after_failures_that_pass(caplog: pytest.LogCaptureFixture) -> None:
@@ -80,8 +107,85 @@ def test_a_query_that_was_stopped_is_not_started_again() -> None:
         query.awaitTermination()
 
 
-def test_pauses_grow_up_to_a_bound_and_keep_to_the_time_that_was_given() -> None:
+def test_a_start_that_fails_is_a_failure_in_the_row(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING):
+        query = live(NO_WORKER, Query(NOBODY), Query(None))
+        assert query.awaitTermination() is None
+    assert query.restart_count == 1
+    assert [record.getMessage().partition(" (")[0] for record in caplog.records] == [
+        "the query failed, and is started again in 0.001 s",
+        "query 4711 failed, and is started again in 0.002 s",
+    ]
+    query = live(Query(NOBODY, batches=1), NO_WORKER, Query(None))
+    assert query.awaitTermination(60) is True
+    with pytest.raises(RuntimeError, match="connect back"):
+        live(Query(NOBODY, batches=1), NO_WORKER, NO_WORKER, Query(None)).awaitTermination()
+    with pytest.raises(RuntimeError, match="connect back"):
+        live(NO_WORKER, NO_WORKER, NO_WORKER, Query(None))
+    with pytest.raises(RuntimeError, match="begins at 7"):
+        live(GONE, Query(None))
+    with pytest.raises(RuntimeError, match="begins at 7"):
+        live(Query(NOBODY), GONE, Query(None)).awaitTermination()
+
+
+def test_a_query_that_is_stopped_while_it_is_started_again_ends() -> None:
+    new = Running()
+    queries: Any = iter([Query(NOBODY), new])
+
+    def start() -> Any:
+        found = next(queries)
+        if found is new:
+            query.stop()  # by another thread, say
+        return found
+
+    query = LiveQuery(start, QUICK)
+    assert query.awaitTermination(60) is True
+    assert new.is_stopped
+
+
+def test_several_may_wait_for_a_query_and_one_of_them_starts_it_again() -> None:
+    new = Running()
+    query = live(Query(NOBODY), new, restarts=Restarts(pause_s=0.05))
+    ended: list[object] = []
+    waiting = [
+        threading.Thread(target=lambda: ended.append(query.awaitTermination(60))) for _ in range(3)
+    ]
+    for thread in waiting:
+        thread.start()
+    while query.query is not new:
+        waiting[0].join(0.01)
+    query.stop()
+    for thread in waiting:
+        thread.join(60)
+    assert ended == [True] * 3
+    assert query.restart_count == 1
+
+
+def test_of_several_queries_each_is_started_again_while_somebody_waits_for_any() -> None:
+    first = live(Running())
+    second = live(Query(NOBODY), NO_WORKER, Query(None))
+    assert await_any([first, second]) is second
+    assert (first.restart_count, second.restart_count) == (0, 1)
+    assert await_any([first], 0.01) is None
+    first.stop()
+    assert await_any([first], 60) is first
+    with pytest.raises(RuntimeError, match="begins at 7"):
+        await_any([live(Running()), live(Query(GONE))])
+    with pytest.raises(PipelineUsageError, match="no query"):
+        await_any([])
+
+
+def test_pauses_grow_up_to_a_bound_and_go_on_when_somebody_waits_again() -> None:
     bounds = Restarts(pause_s=1, pause_max_s=5)
     assert [bounds.pause_of(n) for n in range(1, 5)] == [1, 2, 4, 5]
+    query = live(Query(NOBODY), Query(None), restarts=Restarts(pause_s=60))
+    assert [query.awaitTermination(0.01) for _ in range(7)] == [False] * 7
+    query = live(Query(NOBODY), Query(None), restarts=Restarts(pause_s=0.1))
+    assert query.awaitTermination(0.01) is False
+    assert query.awaitTermination(60) is True
+    assert query.restart_count == 1
+    query = live(Query(NOBODY), Query(None), restarts=Restarts(pause_s=60))
+    assert query.awaitTermination(0.01) is False
+    query.stop()
     with pytest.raises(RuntimeError, match="nobody answers"):
-        live(Query(NOBODY), Query(None), restarts=Restarts(pause_s=60)).awaitTermination(0.01)
+        query.awaitTermination()

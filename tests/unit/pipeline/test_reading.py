@@ -24,7 +24,7 @@ from dledger_mq.message.sys_flags import COMPRESSED
 from dledger_mq.testing import FakeGroup, open_fake_group
 from pipeline import pulling
 from pipeline.errors import DataLossError, InconclusiveError, PipelineError, PipelineUsageError
-from pipeline.pulling import ahead, trimmed
+from pipeline.pulling import PullTotals, ahead, trimmed
 from pipeline.ranges import QueueRange
 from pipeline.reading import check_columns, read_batches, source_columns
 from pipeline.source_options import SourceOptions, read_source_options
@@ -83,6 +83,21 @@ async def test_ranges_are_read_exactly(group: FakeGroup) -> None:
         *((1, n) for n in range(10)),
     ]
     assert rows[0]["body"] == b"3"
+
+
+async def test_what_is_pulled_is_added_up(group: FakeGroup) -> None:
+    put(group, 0, 40)
+    wanted = options(group)
+    totals = PullTotals(1, 1)
+
+    def run() -> int:
+        schema = source_columns(wanted)
+        ranges = [QueueRange(Q0, 3, 33)]
+        return sum(b.num_rows for b in read_batches(ranges, wanted, schema, totals=totals))
+
+    assert await trio.to_thread.run_sync(run) == 30
+    records = sum(map(len, group.log.queues["T"][0][3:33]))
+    assert totals == PullTotals(1 + 4, 1 + records), "eight at a time"
 
 
 async def test_a_filter_leaves_gaps_and_no_loss_and_ends_where_it_should(group: FakeGroup) -> None:
