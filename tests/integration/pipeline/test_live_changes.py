@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlparse
 
 import pytest
 import trio
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
-
-import pyarrow.parquet as pq
 
 from broker.admin.ask import ask_all
 from dledger_mq import MessageQueue
@@ -26,6 +22,7 @@ from jepsen.processes import Group, poll
 from pipeline.spark.failures import reason_of
 from pipeline.spark.streams import Restarts, start_stream
 from tests.integration.broker.conftest import Wire, send_ext
+from tests.integration.pipeline.second_way import committed_rows
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -48,16 +45,6 @@ def start(spark: Any, namesrv: str, topic: str, folder: Path, *, once: bool, **o
     )
 
 
-def written(folder: Path) -> list[dict[str, Any]]:
-    """The rows that a query has committed: of the files that Spark's log of the output lists, read by pyarrow."""
-    listed = {
-        unquote(urlparse(json.loads(line)["path"]).path)
-        for batch in (folder / "out" / "_spark_metadata").glob("[0-9]*")
-        for line in batch.read_text().splitlines()[1:]
-    }
-    return [row for path in sorted(listed) for row in pq.ParquetFile(path).read().to_pylist()]
-
-
 def bodies(rows: list[dict[str, Any]]) -> list[int]:
     return sorted(int(row["body"]) for row in rows)
 
@@ -72,7 +59,9 @@ def test_queues_that_are_added_and_offsets_that_are_reset_change_nothing_in_the_
         nonlocal sent
         topics.fill(topic, count, first=sent, queues=queues)
         sent += count
-        assert poll(lambda: query is None or len(written(tmp_path)) >= sent, PATIENCE_S)
+        assert poll(
+            lambda: query is None or len(committed_rows(tmp_path / "out")) >= sent, PATIENCE_S
+        )
 
     send_and_see(40, queues=4)
     with (
@@ -112,7 +101,7 @@ def test_queues_that_are_added_and_offsets_that_are_reset_change_nothing_in_the_
         assert poll(is_shown, PATIENCE_S)
         query.processAllAvailable()
         query.stop()
-        rows = written(tmp_path)
+        rows = committed_rows(tmp_path / "out")
         assert bodies(rows) == list(range(sent))
         ends = {
             queue.queue_id: end for queue, (_, end) in shown.bounds(shown.queues(topic)).items()
@@ -157,7 +146,7 @@ def send_plainly(group: Group, topic: str, numbers: range) -> None:
             wire = Wire(connection)
             nursery.start_soon(wire.run)
             for number in numbers:
-                body = b"%0*d" % (BODY_BYTES, number)
+                body = b"%d" % number + b" " * BODY_BYTES
                 while True:  # until the node leads
                     answer = await wire.ask(RequestCode.SEND_MESSAGE_V2, send_ext(topic), body)
                     if answer.code == ResponseCode.SUCCESS:
@@ -182,7 +171,7 @@ def test_a_stream_that_retention_overtakes_fails_or_goes_on_with_what_is_left(
             assert query.awaitTermination(PATIENCE_S)
 
         run()
-        assert bodies(written(tmp_path)) == list(range(4))
+        assert bodies(committed_rows(tmp_path / "out")) == list(range(4))
         send_plainly(group, queue.topic, range(4, 60))
         with PullConsumer(group.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
             assert poll(lambda: held_bytes(group) <= HELD_BYTES, PATIENCE_S), group.nodes[
@@ -194,11 +183,13 @@ def test_a_stream_that_retention_overtakes_fails_or_goes_on_with_what_is_left(
                 run()
             told = f"{queue} begins at {begins}, 4 was next"
             assert told in reason_of(caught.value)
-            assert bodies(written(tmp_path)) == list(range(4)), "nothing of the batch that failed"
+            assert bodies(committed_rows(tmp_path / "out")) == list(range(4)), (
+                "nothing of the batch that failed"
+            )
 
             run(failOnDataLoss="false")
             assert reader.min_offset(queue) == begins
-        rows = written(tmp_path)
+        rows = committed_rows(tmp_path / "out")
         assert bodies(rows) == [*range(4), *range(begins, 60)]
         assert sorted(row["queueOffset"] for row in rows) == bodies(rows)
         assert len(rows) == 60 - (begins - 4), "the rest is gone, and counted by its offsets"

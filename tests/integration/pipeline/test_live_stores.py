@@ -14,11 +14,9 @@ import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
-import pyarrow.parquet as pq
-
 from dledger.codec.entry import EntryFormatError, decode_entry
 from dledger.raft.entry import EntryKind
-from dledger_mq import Message, MessageQueue, ReceivedMessage
+from dledger_mq import Message, MessageQueue
 from dledger_mq.blocking import PullConsumer
 from dledger_mq.message.record import StoredMessage, decode_records
 from jepsen.processes import poll
@@ -26,6 +24,7 @@ from pipeline.archive.manifests import listed_files
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.archiving import applied_index
+from tests.integration.pipeline.second_way import by_queue, rows_of
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
@@ -52,17 +51,6 @@ def job(spark: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtu
         return found
 
     return run
-
-
-def by_queue(topics: Topics, topic: str) -> dict[int, list[ReceivedMessage]]:
-    """What a consumer reads of a topic, by queue in order."""
-    found: dict[int, list[ReceivedMessage]] = {}
-    with PullConsumer(topics.namesrv, "reader", timeout_s=PATIENCE_S) as reader:
-        for queue in reader.queues(topic):
-            some = found[queue.queue_id] = []
-            while len(some) < reader.max_offset(queue):
-                some.extend(reader.pull(queue, len(some), max_messages=256).messages)
-    return found
 
 
 def records_in_log(store: Path, topic: str) -> list[StoredMessage]:
@@ -147,8 +135,7 @@ def test_jobs_read_stores_up_to_where_the_running_group_has_committed(
     assert 0 < kept["lastIndex"] <= verified["index"]
     held = [
         (row["queueId"], row["queueOffset"], row["body"])
-        for path in listed_files(archive, frozenset({old}))
-        for row in pq.ParquetFile(path).read().to_pylist()
+        for row in rows_of(listed_files(archive, frozenset({old})))
     ]
     expected = [
         (each.queue_id, each.queue_offset, each.body)
