@@ -32,7 +32,7 @@ _compiled: Final[Callable[[str], PropertyFilter]] = lru_cache(_KEPT)(compile_fil
 
 
 @dataclass(frozen=True, slots=True)
-class Selection:
+class MessageChoice:
     """The messages that are wanted. A message is, if each of the three says so.
 
     Attributes:
@@ -47,8 +47,8 @@ class Selection:
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing is left out."""
-        return self == Selection()
+        """True where nothing is left out."""
+        return self == MessageChoice()
 
     @property
     def asked(self) -> str | BySql:

@@ -30,7 +30,7 @@ from pipeline.locations import Location, LocationError, location
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.option_names import SINK_OPTIONS
 from pipeline.options import OptionReader
-from pipeline.selection import Selection
+from pipeline.selection import MessageChoice
 
 Use = Literal["batch", "stream", "either"]
 """The kind of reading; "either" while that is not known: then only what suits neither is refused."""
@@ -91,7 +91,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     num_partitions: int | None
     min_partitions: int | None
-    selection: Selection
+    selection: MessageChoice
     pull_batch_size: int
     pull_timeout_ms: int
     retry_timeout_ms: int
@@ -154,7 +154,7 @@ def read_source_options(
         fail_on_data_loss=options.boolean("failOnDataLoss", default=True),
         num_partitions=options.number("numPartitions", None, least=1, most=100_000),
         min_partitions=options.number("minPartitions", None, least=1, most=100_000),
-        selection=Selection(_tags(options), _condition(options), _keys(options)),
+        selection=MessageChoice(_tags(options), _condition(options), _keys(options)),
         pull_batch_size=options.number("pullBatchSize", 256, least=1, most=PULL_BATCH_MAX),
         pull_timeout_ms=options.number("pullTimeoutMs", 3000, least=1, most=HOUR_MS),
         retry_timeout_ms=options.number("retryTimeoutMs", 60_000, least=1, most=24 * HOUR_MS),

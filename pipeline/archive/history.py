@@ -38,7 +38,7 @@ from pipeline.locations import Location
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
 from pipeline.scan.columns import TIME_TYPE
-from pipeline.selection import Property, Selection
+from pipeline.selection import MessageChoice, Property
 from pipeline.source_options import SourceOptions
 
 BATCH_ROWS: Final = 8192
@@ -244,7 +244,7 @@ def read_history(
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _looked_at(wanted: Selection) -> set[str]:
+def _looked_at(wanted: MessageChoice) -> set[str]:
     """Return the columns by which a selection chooses; properties, the widest, only where a condition needs them."""
     return {
         *(["tags"] if wanted.tags else []),

@@ -91,7 +91,7 @@ def test_what_is_chosen_is_what_a_filter_on_the_whole_would_leave(
     assert len(rows) == 90
     every = [row | {"of": json.loads(row["properties"])} for row in rows]
 
-    def told(options: dict[str, str]) -> list[int]:
+    def bodies_with(options: dict[str, str]) -> list[int]:
         found = load(spark, topics, topic, **options).toArrow()["body"].to_pylist()
         return sorted(map(int, found))
 
@@ -116,7 +116,7 @@ def test_what_is_chosen_is_what_a_filter_on_the_whole_would_leave(
     ):
         expected = sorted(n_of(row) for row in every if is_wanted(row))
         assert expected
-        assert told(options) == expected, options
+        assert bodies_with(options) == expected, options
 
 
 def n_of(row: dict[str, Any]) -> int:

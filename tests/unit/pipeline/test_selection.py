@@ -23,7 +23,7 @@ from dledger_mq.message.properties import (
 from pipeline.archive.history import History, read_history
 from pipeline.ranges import QueueRange
 from pipeline.scan.properties import PropertyColumn
-from pipeline.selection import Selection
+from pipeline.selection import MessageChoice
 from pipeline.source_options import read_source_options
 from tests.unit.pipeline.archives import write_archive
 from tests.unit.store.lone_broker import LoneBroker
@@ -41,18 +41,18 @@ ROWS = [
 """The last ones are not as encoders write them."""
 
 SELECTIONS = [
-    Selection(),
-    Selection(tags=("it's", "paid")),
-    Selection(condition="n > 3 OR region IS NOT NULL"),
-    Selection(condition="1 = 1"),
-    Selection(condition="n IS NULL -- and no more"),
-    Selection(keys=("k2",)),
-    Selection(keys=("k'3", "k1")),
-    Selection(("paid",), "n > 3 -- seven", ("k1", "k12")),
+    MessageChoice(),
+    MessageChoice(tags=("it's", "paid")),
+    MessageChoice(condition="n > 3 OR region IS NOT NULL"),
+    MessageChoice(condition="1 = 1"),
+    MessageChoice(condition="n IS NULL -- and no more"),
+    MessageChoice(keys=("k2",)),
+    MessageChoice(keys=("k'3", "k1")),
+    MessageChoice(("paid",), "n > 3 -- seven", ("k1", "k12")),
 ]
 
 
-def is_wanted(wanted: Selection, properties: bytes) -> bool:
+def is_wanted(wanted: MessageChoice, properties: bytes) -> bool:
     """Say it of one message, plainly."""
     tag = (find_property(properties, b"TAGS") or b"").decode()
     keys = {key.decode() for key in split_keys(find_property(properties, b"KEYS") or b"")}
@@ -64,14 +64,16 @@ def is_wanted(wanted: Selection, properties: bytes) -> bool:
 
 
 @pytest.mark.parametrize("wanted", SELECTIONS, ids=str)
-def test_columns_are_judged_as_messages_are(wanted: Selection) -> None:
+def test_columns_are_judged_as_messages_are(wanted: MessageChoice) -> None:
     mask = wanted.mask(len(ROWS), PropertyColumn(pa.array(ROWS, pa.binary())).value)
     assert mask.tolist() == [is_wanted(wanted, row) for row in ROWS]
     assert wanted.is_everything == mask.all() or wanted.condition == "1 = 1"
 
 
 @pytest.mark.parametrize("wanted", SELECTIONS, ids=str)
-def test_a_broker_is_asked_for_what_can_be_wanted_and_for_little_else(wanted: Selection) -> None:
+def test_a_broker_is_asked_for_what_can_be_wanted_and_for_little_else(
+    wanted: MessageChoice,
+) -> None:
     asked = wanted.asked
     if isinstance(asked, BySql):
         told = compile_filter(asked.text)
@@ -87,13 +89,13 @@ def test_a_broker_is_asked_for_what_can_be_wanted_and_for_little_else(wanted: Se
 
 def test_what_does_not_fit_one_expression_is_asked_for_in_part() -> None:
     keys = tuple(f"order-{n}" for n in range(2000))
-    assert Selection(keys=keys).asked == "*"
-    assert Selection(("a", "b"), keys=keys).asked == "a || b"
-    assert Selection(("a",), "n > 3", keys).asked == BySql("n > 3")
+    assert MessageChoice(keys=keys).asked == "*"
+    assert MessageChoice(("a", "b"), keys=keys).asked == "a || b"
+    assert MessageChoice(("a",), "n > 3", keys).asked == BySql("n > 3")
 
 
-@pytest.mark.parametrize("wanted", [Selection(("paid",)), *SELECTIONS[2:]], ids=str)
-def test_an_archive_is_judged_likewise(wanted: Selection, tmp_path: Path) -> None:
+@pytest.mark.parametrize("wanted", [MessageChoice(("paid",)), *SELECTIONS[2:]], ids=str)
+def test_an_archive_is_judged_likewise(wanted: MessageChoice, tmp_path: Path) -> None:
     broker = LoneBroker()
     given = [*ROWS[:-3], b'x\x01\\"\x02']
     for number, properties in enumerate(given):

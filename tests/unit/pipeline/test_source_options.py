@@ -6,7 +6,7 @@ import pytest
 
 from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import PipelineUsageError
-from pipeline.selection import Selection
+from pipeline.selection import MessageChoice
 from pipeline.source_options import BoundaryKind, Use, read_source_options
 
 LEAST = {"nameServer": "127.0.0.1:9876", "topic": "T"}
@@ -20,7 +20,7 @@ def test_defaults() -> None:
     assert (batch.ending.kind, batch.topics, batch.selection) == (
         BoundaryKind.LATEST,
         ("T",),
-        Selection(),
+        MessageChoice(),
     )
     assert (batch.pull_batch_size, batch.pull_timeout_ms, batch.fetch_retries) == (256, 3000, 3)
     assert stream.max_trigger_delay_ms == 15 * 60_000
@@ -40,7 +40,7 @@ def test_names_are_read_without_case_and_aliases_mean_the_same() -> None:
 def test_messages_are_chosen_by_tags_a_condition_and_keys() -> None:
     given = {"subExpression": "b || a", "sqlExpression": " n > 5 ", "keys": " k2 k1  k2"}
     selection = read_source_options(LEAST | given, "stream").selection
-    assert selection == Selection(("a", "b"), "n > 5", ("k1", "k2"))
+    assert selection == MessageChoice(("a", "b"), "n > 5", ("k1", "k2"))
 
 
 def test_offsets_in_json_may_have_marks() -> None:
