@@ -13,7 +13,7 @@ from typing import Final, Protocol
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import DataLossError, PipelineUsageError
-from pipeline.initial_offsets import kept_offsets
+from pipeline.initial_offsets import asked_for, kept_offsets
 from pipeline.offsets import (
     EARLIEST,
     LATEST,
@@ -265,7 +265,9 @@ class StreamOffsets:
             self._initial = (
                 self._settle_initial()
                 if folder is None
-                else kept_offsets(folder / INITIAL_FILE, self._settle_initial)
+                else kept_offsets(
+                    folder / INITIAL_FILE, asked_for(self._options), self._settle_initial
+                )
             )
         return self._initial
 

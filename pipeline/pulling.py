@@ -19,8 +19,10 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeVar
 
 from dledger_mq.blocking import PullConsumer
-from dledger_mq.client.errors import ClientError
+from dledger_mq.client.errors import ClientError, RequestFailedError
 from dledger_mq.client.group_requests import PulledRecords
+from dledger_mq.client.subscriptions import BySql
+from dledger_mq.remoting.codes import ResponseCode
 from pipeline.errors import DataLossError, InconclusiveError, PipelineError
 from pipeline.offsets import OFFSET_MAX
 from pipeline.ranges import QueueRange
@@ -31,6 +33,9 @@ AHEAD: Final = 8
 
 PAUSE_S: Final = 0.02
 NODES_ASKED_ABOUT_LOSS: Final = 5
+
+_DOES_NOT_CHOOSE: Final = (ResponseCode.SYSTEM_ERROR, ResponseCode.SUBSCRIPTION_PARSE_FAILED)
+"""Answers of a broker where SQL92 is switched off, or that knows less of it."""
 
 _SIZE: Final = struct.Struct(">i")
 _QUEUE_OFFSET: Final = struct.Struct(">q")
@@ -70,7 +75,7 @@ class RangePuller:
 
     Args:
         consumer: open; its `timeout_s` is how long a leader is looked for.
-        options: batch size, filter, time per request, and whether followers may answer.
+        options: batch size, selection, time per request, and whether followers may answer.
         totals: has what is pulled added to it.
     """
 
@@ -80,6 +85,7 @@ class RangePuller:
         self._consumer = consumer
         self._options = options
         self._totals = PullTotals() if totals is None else totals
+        self._expression = options.selection.asked
         self._without_followers: set[str] = set()
 
     def chunks(self, ranges: Iterable[QueueRange]) -> Iterator[Chunk]:
@@ -140,11 +146,25 @@ class RangePuller:
             raise InconclusiveError(text) if error.retriable else PipelineError(text) from error
 
     def _ask(self, one: QueueRange, at: int, node: int | None) -> PulledRecords:
+        """Ask one node, or the leader, for as much of the selection as it takes; the rest is left out here, later."""
+        try:
+            return self._ask_for(self._expression, one, at, node)
+        except RequestFailedError as error:
+            plain = self._options.selection.asked_plainly
+            if error.code not in _DOES_NOT_CHOOSE or self._expression == plain:
+                raise
+            log.info("%s does not choose by %s: %s", one.queue.broker_name, self._expression, error)
+            self._expression = plain
+        return self._ask_for(self._expression, one, at, node)
+
+    def _ask_for(
+        self, expression: str | BySql, one: QueueRange, at: int, node: int | None
+    ) -> PulledRecords:
         pulled = self._consumer.pull_records(
             one.queue,
             at,
             max_messages=min(self._options.pull_batch_size, one.end - at),
-            expression=self._options.sub_expression,
+            expression=expression,
             node=node,
             answer_within_s=self._options.pull_timeout_ms / 1000,
         )

@@ -11,12 +11,9 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dledger_mq.blocking import PullConsumer
-from dledger_mq.client.subscriptions import EVERYTHING, subscribe
 from dledger_mq.message.errors import RecordError
-from dledger_mq.message.properties import TAGS
 from pipeline.broker_view import READ_GROUP
 from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.pulling import Chunk, PullTotals, RangePuller, ahead
@@ -138,10 +135,8 @@ def _check_bodies(table: RecordTable, schema: pa.Schema) -> None:
 
 
 def _wanted(table: RecordTable, options: SourceOptions) -> RecordTable:
-    """Drop the messages that share only the hash of a wanted tag."""
-    if options.sub_expression == EVERYTHING:
+    """Drop what brokers let through and nobody wants."""
+    if options.selection.is_everything:
         return table
-    tags: list[str] = sorted(subscribe("any", options.sub_expression, 0).tags)
-    found = PropertyColumn(table.properties).value(TAGS)
-    is_wanted = pc.is_in(found, pa.array(tags, pa.string()))
-    return table.select(is_wanted.to_numpy(zero_copy_only=False))
+    properties = PropertyColumn(table.properties)
+    return table.select(options.selection.mask(len(table), properties.value))

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from dledger_mq.client.errors import ClientUsageError
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.subscriptions import EVERYTHING, subscribe
+from dledger_mq.client.subscriptions import EVERYTHING, BySql, subscribe
 from dledger_mq.message.names import (
     group_problem,
     is_dlq_topic,
@@ -30,6 +30,7 @@ from pipeline.locations import Location, LocationError, location
 from pipeline.offsets import EARLIEST, LATEST, Offsets, from_form
 from pipeline.option_names import SINK_OPTIONS
 from pipeline.options import OptionReader
+from pipeline.selection import MessageChoice
 
 Use = Literal["batch", "stream", "either"]
 """The kind of reading; "either" while that is not known: then only what suits neither is refused."""
@@ -90,7 +91,7 @@ class SourceOptions:
     fail_on_data_loss: bool
     num_partitions: int | None
     min_partitions: int | None
-    sub_expression: str
+    selection: MessageChoice
     pull_batch_size: int
     pull_timeout_ms: int
     retry_timeout_ms: int
@@ -153,7 +154,7 @@ def read_source_options(
         fail_on_data_loss=options.boolean("failOnDataLoss", default=True),
         num_partitions=options.number("numPartitions", None, least=1, most=100_000),
         min_partitions=options.number("minPartitions", None, least=1, most=100_000),
-        sub_expression=_expression(options),
+        selection=MessageChoice(_tags(options), _condition(options), _keys(options)),
         pull_batch_size=options.number("pullBatchSize", 256, least=1, most=PULL_BATCH_MAX),
         pull_timeout_ms=options.number("pullTimeoutMs", 3000, least=1, most=HOUR_MS),
         retry_timeout_ms=options.number("retryTimeoutMs", 60_000, least=1, most=24 * HOUR_MS),
@@ -296,12 +297,27 @@ def _object_without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object
     return found
 
 
-def _expression(options: OptionReader) -> str:
+def _tags(options: OptionReader) -> tuple[str, ...]:
     text = options.text("subExpression") or EVERYTHING
     try:
-        return subscribe("any", text, 0).expression
+        return tuple(sorted(subscribe("any", text, 0).tags))
     except ClientUsageError:
         raise options.error("subExpression", f"is {text!r}, no tags joined with ||") from None
+
+
+def _condition(options: OptionReader) -> str | None:
+    text = options.text("sqlExpression")
+    try:
+        return None if text is None else BySql(text).text
+    except ClientUsageError as error:
+        raise options.error("sqlExpression", f"is no condition: {error}") from None
+
+
+def _keys(options: OptionReader) -> tuple[str, ...]:
+    keys = (options.text("keys") or "").split()
+    if any("||" in key for key in keys):
+        raise options.error("keys", f"is {' '.join(keys)!r}: blanks separate keys, not ||")
+    return tuple(sorted(set(keys)))
 
 
 def _includes_properties(options: OptionReader) -> bool:

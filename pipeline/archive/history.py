@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +22,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from dledger_mq.client.queues import MessageQueue
-from dledger_mq.client.subscriptions import EVERYTHING, subscribe
 from dledger_mq.message.numbers import QueueOffset
+from dledger_mq.message.properties import KEYS, TAGS
 from pipeline.archive.manifests import (
     MANIFESTS,
     STAGING,
@@ -37,6 +38,7 @@ from pipeline.locations import Location
 from pipeline.offsets import Bounds
 from pipeline.ranges import QueueRange
 from pipeline.scan.columns import TIME_TYPE
+from pipeline.selection import MessageChoice, Property
 from pipeline.source_options import SourceOptions
 
 BATCH_ROWS: Final = 8192
@@ -44,6 +46,9 @@ _DATE_AT: Final = 1
 _LATEST_MS: Final = 253_402_300_799_000
 _ARCHIVED_AS: Final = {"commitLogOffset": "physicalOffset"}
 """Columns of the source that the archive has under another name."""
+
+_COLUMN_OF: Final = {TAGS: "tags", KEYS: "keys"}
+"""Properties that are columns of an archive, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,24 +227,46 @@ def read_history(
         DataLossError: files do not hold what manifests say.
         OSError: a file cannot be read.
     """
-    tags = sorted(subscribe("any", options.sub_expression, 0).tags)
+    wanted = options.selection
     for file in part.files:
         ranges = {one.queue.queue_id: one for one in part.ranges if one.queue.topic == file.topic}
         names = {_ARCHIVED_AS.get(name, name) for name in schema.names} - {"topic", "brokerName"}
-        names |= {"queueId", "queueOffset"} | (
-            {"tags"} if options.sub_expression != EVERYTHING else set()
-        )
+        names |= {"queueId", "queueOffset"} | _looked_at(wanted)
         for rows in _opened(file).iter_batches(batch_size=BATCH_ROWS, columns=sorted(names)):
             mask = _inside(rows, ranges)
-            if tags:
-                is_wanted = pc.is_in(rows["tags"], pa.array(tags, pa.string()))
-                mask &= is_wanted.to_numpy(zero_copy_only=False)
+            if not wanted.is_everything:
+                mask &= wanted.mask(len(rows), _properties_of(rows))
             if mask.any():
                 kept = rows.filter(pa.array(mask))
                 broker_name = next(iter(ranges.values())).queue.broker_name
                 given = {"topic": file.topic, "brokerName": broker_name}
                 columns = [_column(kept, field, given) for field in schema]
                 yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _looked_at(wanted: MessageChoice) -> set[str]:
+    """Return the columns by which a selection chooses; properties, the widest, only where a condition needs them."""
+    return {
+        *(["tags"] if wanted.tags else []),
+        *(["keys"] if wanted.keys else []),
+        *(["properties"] if wanted.condition is not None else []),
+    }
+
+
+def _properties_of(rows: pa.RecordBatch) -> Property:
+    """Return who knows the properties of rows of an archive."""
+
+    @cache
+    def pairs() -> list[dict[str, str]]:
+        return [json.loads(text) for text in rows["properties"].to_pylist()]
+
+    def of(name: bytes) -> pa.StringArray:
+        column = _COLUMN_OF.get(name)
+        if column in rows.schema.names:
+            return rows[column]
+        return pa.array([each.get(name.decode()) for each in pairs()], pa.string())
+
+    return of
 
 
 def _inside(rows: pa.RecordBatch, ranges: Mapping[int, QueueRange]) -> pa.Array:

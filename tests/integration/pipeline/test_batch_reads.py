@@ -77,6 +77,52 @@ def test_offsets_times_and_tags_narrow_a_read(spark: Any, topics: Topics) -> Non
     assert f"have no message stored at {later} ms or later" in reason_of(caught.value)
 
 
+def test_what_is_chosen_is_what_a_filter_on_the_whole_would_leave(
+    spark: Any, topics: Topics
+) -> None:
+    topic = topics.fresh()
+    for n in range(90):
+        properties = {"region": ("EU", "US", "it's")[n % 3], "amount": f"{n}", f"only{n}": "x"}
+        keys = (f"order-{n}", f"day-{n % 7}")
+        topics.producer.send(
+            Message(topic, b"%d" % n, tags=f"t{n % 4}", keys=keys, properties=properties)
+        )
+    rows = load(spark, topics, topic).toArrow().to_pylist()
+    assert len(rows) == 90
+    every = [row | {"of": json.loads(row["properties"])} for row in rows]
+
+    def bodies_with(options: dict[str, str]) -> list[int]:
+        found = load(spark, topics, topic, **options).toArrow()["body"].to_pylist()
+        return sorted(map(int, found))
+
+    for options, is_wanted in (
+        (
+            {"sqlExpression": "region IN ('EU', 'it''s') AND amount BETWEEN 20 AND 70"},
+            lambda r: r["of"]["region"] != "US" and 20 <= int(r["of"]["amount"]) <= 70,
+        ),
+        (
+            {"sqlExpression": "only7 IS NOT NULL OR amount > 85"},
+            lambda r: n_of(r) in (7, *range(86, 90)),
+        ),
+        ({"keys": "order-1 order-33 order-999"}, lambda r: n_of(r) in (1, 33)),
+        (
+            {"keys": "day-3 day-5", "subExpression": "t1 || t2", "readFrom": "any"},
+            lambda r: {"day-3", "day-5"} & set(r["keys"].split()) and r["tags"] in ("t1", "t2"),
+        ),
+        (
+            {"sqlExpression": "amount > 30 -- dear", "subExpression": "t0", "keys": "day-1"},
+            lambda r: int(r["of"]["amount"]) > 30 and r["tags"] == "t0" and "day-1" in r["keys"],
+        ),
+    ):
+        expected = sorted(n_of(row) for row in every if is_wanted(row))
+        assert expected
+        assert bodies_with(options) == expected, options
+
+
+def n_of(row: dict[str, Any]) -> int:
+    return int(row["body"])
+
+
 def test_followers_serve_what_is_committed(spark: Any, topics: Topics) -> None:
     topic = topics.fresh()
     topics.fill(topic, 200)
@@ -92,6 +138,7 @@ def test_followers_serve_what_is_committed(spark: Any, topics: Topics) -> None:
         ({"topic": "T", "nameServer": "127.0.0.1:1"}, "no name server answers: 127.0.0.1:1"),
         ({"topic": "T", "startingOffsets": "{"}, "option startingOffsets is no JSON"),
         ({"topic": "T", "topik": "x"}, "has no option topik; did you mean topic?"),
+        ({"topic": "T", "sqlExpression": "a = 1 OR"}, "cannot be used: line 1, column 7"),
         ({"topic": "T", "group": "g"}, "option group is not taken"),
         ({"topic": "T", "maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger is for streams"),
     ],

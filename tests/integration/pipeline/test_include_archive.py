@@ -27,7 +27,8 @@ def test_history_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_pat
     topics.fill(topic, 80)
     topics.producer.send(Message(topic, b"80", tags="A", keys=("k",), properties={"c": "d"}))
     archive_all(spark, topics, tmp_path / "archive")
-    topics.fill(topic, 40, first=81)
+    topics.fill(topic, 39, first=81)
+    topics.producer.send(Message(topic, b"120", keys=("j", "kk"), properties={"c": "e"}))
     both = {"includeArchive": tmp_path / "archive", "includeMetadata": True}
     whole = load(spark, topics, topic, **both)
     assert numbers(whole) == list(range(121))
@@ -39,6 +40,9 @@ def test_history_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_pat
     assert whole.where("term is not null").count() == 81
 
     assert numbers(load(spark, topics, topic, subExpression="A", **both)) == [80]
+    condition = "c IN ('d', 'e') AND KEYS IS NOT NULL"
+    assert numbers(load(spark, topics, topic, sqlExpression=condition, **both)) == [80, 120]
+    assert numbers(load(spark, topics, topic, keys="k j", **both)) == [80, 120]
     as_map = load(spark, topics, topic, propertiesAs="map", subExpression="A", **both)
     assert [row.c for row in as_map.selectExpr("properties['c'] c").collect()] == ["d"]
     places = dict.fromkeys("0123", 10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,12 +87,15 @@ def test_delays_come_again_if_they_are_wanted(
 ) -> None:
     old, folder = topics.fresh(), str(tmp_path / "history")
     delayed = [Message(old, b"level", delay_level=1), Message(old, b"time", delay_ms=1500)]
+    at_ms = int(time.time() * 1000) + 2500
+    delayed += [Message(old, b"at", deliver_at_ms=at_ms)]
     topics.send([*delayed, Message(old, b"now")])
-    assert poll(lambda: sum(map(len, messages(topics, old).values())) == 3, PATIENCE_S)
+    assert poll(lambda: sum(map(len, messages(topics, old).values())) == 4, PATIENCE_S)
     load(kept_open, topics, old).write.parquet(folder)
+    (at,) = [m for some in messages(topics, old).values() for m in some if m.body == b"at"]
 
     def has_come(new: str) -> bool:
-        return sum(map(len, messages(topics, new).values())) == 4
+        return sum(map(len, messages(topics, new).values())) == 5
 
     for new, more in ((topics.fresh(), ["--keep-delays"]), (topics.fresh(), [])):
         command = ["replay", "--parquet", folder, "--topic", old, "--to-topic", new, "--id", new]
@@ -100,7 +104,31 @@ def test_delays_come_again_if_they_are_wanted(
         assert poll(partial(has_come, new), PATIENCE_S)
         found = {m.body: m for some in messages(topics, new).values() for m in some}
         waited = {body for body, m in found.items() if "REAL_TOPIC" in m.properties}
-        assert waited == ({b"level", b"time"} if more else set())
+        assert waited == ({b"level", b"time", b"at"} if more else set())
+        if more:  # for as long as it waited first, from when it was made
+            assert found[b"at"].properties["TIMER_DELAY_MS"] == str(at_ms - at.born_timestamp_ms)
+
+
+def test_how_long_a_message_waits_again_is_what_its_sender_said(spark: Any) -> None:
+    from pipeline.spark.replay import _delays
+
+    born_ms = 1_700_000_000_000
+    wanted: list[tuple[dict[str, str], int | None, int | None]] = [
+        ({"DELAY": "3"}, 3, None),
+        ({"DELAY": "3", "TIMER_DELAY_MS": "70"}, 3, None),
+        ({"TIMER_DELAY_SEC": "7"}, None, 7000),
+        ({"TIMER_DELAY_MS": "70"}, None, 70),
+        ({"TIMER_DELIVER_MS": str(born_ms + 2500)}, None, 2500),
+        ({"TIMER_DELIVER_MS": str(born_ms - 1)}, None, None),
+        ({"TIMER_DELIVER_MS": "soon", "DELAY": "long"}, None, None),
+        ({}, None, None),
+    ]
+    frame = spark.createDataFrame(
+        [(number, properties) for number, (properties, _, _) in enumerate(wanted)],
+        "number int, properties map<string,string>",
+    ).selectExpr("*", f"timestamp_millis({born_ms}) bornTimestamp")
+    rows = frame.select("number", *_delays()).orderBy("number").collect()
+    assert [(row.delayLevel, row.delayMs) for row in rows] == [each[1:] for each in wanted]
 
 
 def test_an_interrupted_replay_is_cut_alike_and_goes_on(

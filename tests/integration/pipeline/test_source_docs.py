@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
 
 from dledger_mq import Message
-from pipeline.archive.writing import Archive
+from pipeline.archive.manifests import listed_files
 from pipeline.errors import PipelineUsageError
 from pipeline.option_names import SINK_OPTIONS, SOURCE_OPTIONS
 from pipeline.sink.columns import COLUMNS
 from pipeline.source_options import read_source_options
-from tests.integration.pipeline.topics import Topics, load
+from tests.integration.pipeline.archiving import archive_all
+from tests.integration.pipeline.second_way import committed_rows, pulled, rows_of
+from tests.integration.pipeline.topics import Topics
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = DOCS / "pipeline-source.md"
@@ -24,12 +28,26 @@ FROM_KAFKA = DOCS / "pipeline-kafka.md"
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
+def order(number: int) -> Message:
+    return Message(
+        "Orders",
+        b'{"id":%d,"price":%d.5}' % (number, number),
+        tags="paid",
+        keys=(f"order-{number}",),
+        properties={"region": ("EU", "US")[number % 2], "amount": f"{number * 10}"},
+    )
+
+
+def texts(numbers: Iterable[int]) -> set[bytes]:
+    return {order(number).body for number in numbers}
+
+
 def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
-    topics.send([Message("Orders", b"%d" % n, tags="paid") for n in range(20)])
+    topics.send([order(n) for n in range(20)])
     names: dict[str, Any] = {"__name__": "__main__"}
     topics.fill("Copies", 1)
-    with Archive(tmp_path / "archive"):
-        pass  # with nothing in it yet
+    archive_all(spark, topics, tmp_path / "archive")
+    topics.send([order(n) for n in range(20, 24)])
     examples = BLOCK.findall(PAGE.read_text()) + BLOCK.findall(FROM_KAFKA.read_text())
     assert len(examples) >= 6
     for number, example in enumerate(examples):
@@ -38,10 +56,27 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
         exec(compile(text, f"example {number}", "exec"), names)
     spark.sql("DROP VIEW paid")
     spark.sql("DROP TABLE orders")
-    every = 21  # one was inserted
-    assert names["orders"].count() == names["whole"].count() == every
-    assert spark.read.parquet(str(tmp_path / "orders")).count() == every
-    assert load(spark, topics, "Copies").count() == 1 + every
+    # By a consumer and by pyarrow, too.
+    stored = pulled(topics, "Orders")
+    assert len(stored) == 25, "one was inserted"
+    bodies = sorted(message.body for message in stored)
+    held = rows_of(listed_files(tmp_path / "archive", frozenset({"Orders"})))
+    assert sorted(row["body"] for row in held) == sorted(order(n).body for n in range(20))
+    assert sorted(bytes(row.body) for row in names["whole"].select("body").collect()) == bodies
+    written = committed_rows(tmp_path / "orders")
+    assert sorted(row["text"].encode() for row in written) == bodies
+    assert sorted(row.id for row in names["orders"].collect() if row.id is not None) == list(
+        range(24)
+    )
+    copies = [json.loads(message.body) for message in pulled(topics, "Copies")]
+    assert len(copies) == 1 + 25
+    assert sorted(each["id"] for each in copies if each) == list(range(24))
+    for name, numbers in (("late", range(24)), ("expensive", range(12, 24, 2)), ("some", (17, 21))):
+        expected = {(m.queue.queue_id, m.queue_offset) for m in stored if m.body in texts(numbers)}
+        if name == "some":
+            expected |= {(m.queue.queue_id, m.queue_offset) for m in stored if m.body == b"{}"}
+        rows = names[name].select("queueId", "queueOffset").collect()
+        assert sorted(tuple(row) for row in rows) == sorted(expected), name
 
 
 def test_the_table_names_every_option() -> None:

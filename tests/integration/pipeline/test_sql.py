@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from pipeline.planning import INITIAL_FILE
 from pipeline.spark.failures import reason_of
 from tests.integration.pipeline.topics import Topics, load, numbers
 
@@ -64,6 +65,7 @@ def test_a_topic_is_a_table_with_views_inserts_and_filters(
 
         query = (
             spark.readStream.option("startingOffsets", "earliest")
+            .option("metadataPath", str(tmp_path / "began"))
             .table(table)
             .writeStream.format("memory")
             .queryName(f"seen_{topic}")
@@ -73,6 +75,7 @@ def test_a_topic_is_a_table_with_views_inserts_and_filters(
         )
         assert query.awaitTermination(PATIENCE_S)
         assert numbers(spark.table(f"seen_{topic}")) == list(range(41))
+        assert (tmp_path / "began" / INITIAL_FILE).exists()
         with pytest.raises(Exception, match="Error") as caught:
             create(spark, topics, other + "x", topik="y")
         assert "has no option topik; did you mean topic?" in reason_of(caught.value)

@@ -186,6 +186,44 @@ def test_the_initial_offset_is_settled_once(view: TableView, tmp_path: Path) -> 
     assert unkept.initial() == again != first
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"startingOffsets": "earliest"},
+        {"startingOffsets": '{"T":{"b":{"0":12,"1":0}}}'},
+        {"startingTimestamp": 5},
+        {"startingOffsetsByTimestamp": '{"T":{"b":{"0":12,"1":0}}}'},
+        {"topic": "T,U"},
+        {"topic": None, "topicPattern": "T"},
+        {"topic": None, "assign": '{"T":[0,1]}'},
+    ],
+)
+def test_two_queries_do_not_share_where_they_began(
+    view: TableView, tmp_path: Path, more: dict[str, object]
+) -> None:
+    view.times = {A: 12, B: 0}
+    kept = options("stream", metadataPath=tmp_path)
+    first = StreamOffsets(kept, view).initial()
+    other = options("stream", metadataPath=tmp_path, **more)
+    with pytest.raises(
+        PipelineUsageError, match=r"this one has .*: give it a metadataPath of its own"
+    ):
+        StreamOffsets(other, view).initial()
+    assert StreamOffsets(kept, view).initial() == first
+    (tmp_path / INITIAL_FILE).unlink()
+    begun = StreamOffsets(other, view).initial()
+    assert StreamOffsets(other, view).initial() == begun, "and it is the same after JSON"
+
+
+def test_a_file_of_an_older_version_does_not_say_what_was_asked_for(
+    view: TableView, tmp_path: Path
+) -> None:
+    offsets = '{"T": {"b": {"0": 12, "1": 0}}}'
+    (tmp_path / INITIAL_FILE).write_text(f'{{"version": 1, "offsets": {offsets}}}')
+    kept = options("stream", metadataPath=tmp_path)
+    assert StreamOffsets(kept, view).initial() == json.loads(offsets)
+
+
 def test_a_damaged_initial_file_is_named(view: TableView, tmp_path: Path) -> None:
     (tmp_path / INITIAL_FILE).write_text('{"version": 1, "offsets": {"T": 5}}')
     with pytest.raises(InconclusiveError, match=r"initial-offsets\.json"):

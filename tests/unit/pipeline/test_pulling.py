@@ -16,6 +16,7 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import DataLossError
 from pipeline.pulling import RangePuller
 from pipeline.ranges import QueueRange
+from pipeline.selection import MessageChoice
 from pipeline.source_options import SourceOptions
 
 QUEUE = MessageQueue("T", "broker-a", 0)
@@ -56,7 +57,7 @@ def pulled(nodes: Nodes, *, fails: bool = True) -> list[int]:
     options = SimpleNamespace(
         reads_followers=False,
         pull_batch_size=3,
-        sub_expression="*",
+        selection=MessageChoice(),
         pull_timeout_ms=1000,
         retry_timeout_ms=1000,
         fail_on_data_loss=fails,

@@ -19,7 +19,9 @@ pytest.importorskip("numpy", reason="numpy is not installed (extra `spark`)")
 
 import pyarrow as pa
 
+from dledger_mq.blocking import PullConsumer
 from dledger_mq.client.queues import MessageQueue
+from dledger_mq.message.record import decode_records
 from dledger_mq.message.sys_flags import COMPRESSED
 from dledger_mq.testing import FakeGroup, open_fake_group
 from pipeline import pulling
@@ -114,6 +116,57 @@ async def test_tags_of_one_hash_are_told_apart(group: FakeGroup) -> None:
     group.log.matches = lambda *_: True  # type: ignore[method-assign]
     rows = await read([QueueRange(Q0, 0, 2)], options(group, subExpression="BB"))
     assert [row["queueOffset"] for row in rows] == [1]
+
+
+async def test_a_condition_and_keys_are_judged_by_the_broker_and_again_here(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group.create_topic("%RETRY%g")
+    for n in range(60):
+        properties = b"n\x01%d\x02KEYS\x01k%d common\x02" % (n, n)
+        group.put("T", 0, b"", properties)
+        group.put("%RETRY%g", 0, b"", properties)  # read without a filter
+    wanted = options(group, sqlExpression="n >= 20", keys="k7 k25 k9")
+    sent: list[int] = []
+    pull = PullConsumer.pull_records
+
+    def counted(*args: Any, **named: Any) -> Any:
+        pulled = pull(*args, **named)
+        sent.append(len(decode_records(pulled.records)))
+        return pulled
+
+    monkeypatch.setattr(PullConsumer, "pull_records", counted)
+    rows = await read([QueueRange(Q0, 0, 60)], wanted)
+    assert [row["queueOffset"] for row in rows] == [25]
+    assert sum(sent) == 1, "k25: the broker finds texts in KEYS, and k7 and k9 are too early"
+    again = MessageQueue("%RETRY%g", "broker-a", 0)
+    rows = await read([QueueRange(again, 0, 60)], wanted)
+    assert [row["queueOffset"] for row in rows] == [25]
+    assert sum(sent) == 1 + 60
+
+
+async def test_where_sql92_is_switched_off_keys_are_judged_here_and_a_condition_is_refused(
+    group: FakeGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(30):
+        group.put("T", 0, b"", b"n\x01%d\x02KEYS\x01k%d\x02TAGS\x01t%d\x02" % (n, n, n % 2))
+    serve = group._on_pull
+
+    def refusing(node: Any, connection: Any, request: Any) -> None:
+        if request.fields.expression_type == "SQL92":
+            return group._refuse(connection, request.opaque, 1)
+        return serve(node, connection, request)
+
+    monkeypatch.setattr(group, "_on_pull", refusing)
+    for more, expected in (({}, [7, 12]), ({"subExpression": "t1"}, [7])):
+        for source in ("leader", "any"):
+            wanted = options(group, keys="k7 k12", readFrom=source, **more)
+            rows = await read([QueueRange(Q0, 0, 30)], wanted)
+            assert [row["queueOffset"] for row in rows] == expected
+    with pytest.raises(
+        PipelineError, match=r"T@broker-a/0 \[0, 30\) cannot be read from 0 on: .*code 1"
+    ):
+        await read([QueueRange(Q0, 0, 30)], options(group, sqlExpression="n > 5"))
 
 
 async def test_what_retention_took_is_named_or_passed_over(group: FakeGroup) -> None:

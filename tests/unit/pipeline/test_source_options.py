@@ -6,6 +6,7 @@ import pytest
 
 from dledger_mq.client.queues import MessageQueue
 from pipeline.errors import PipelineUsageError
+from pipeline.selection import MessageChoice
 from pipeline.source_options import BoundaryKind, Use, read_source_options
 
 LEAST = {"nameServer": "127.0.0.1:9876", "topic": "T"}
@@ -16,10 +17,10 @@ def test_defaults() -> None:
     stream = read_source_options(LEAST, "stream")
     assert batch.starting.kind is BoundaryKind.EARLIEST
     assert stream.starting.kind is BoundaryKind.LATEST
-    assert (batch.ending.kind, batch.topics, batch.sub_expression) == (
+    assert (batch.ending.kind, batch.topics, batch.selection) == (
         BoundaryKind.LATEST,
         ("T",),
-        "*",
+        MessageChoice(),
     )
     assert (batch.pull_batch_size, batch.pull_timeout_ms, batch.fetch_retries) == (256, 3000, 3)
     assert stream.max_trigger_delay_ms == 15 * 60_000
@@ -34,6 +35,12 @@ def test_names_are_read_without_case_and_aliases_mean_the_same() -> None:
     assert options.name_server == "h:1;h:2"
     assert options.topics == ("A", "B")
     assert not options.has_properties
+
+
+def test_messages_are_chosen_by_tags_a_condition_and_keys() -> None:
+    given = {"subExpression": "b || a", "sqlExpression": " n > 5 ", "keys": " k2 k1  k2"}
+    selection = read_source_options(LEAST | given, "stream").selection
+    assert selection == MessageChoice(("a", "b"), "n > 5", ("k1", "k2"))
 
 
 def test_offsets_in_json_may_have_marks() -> None:
@@ -86,6 +93,13 @@ def test_timestamps_come_before_offsets() -> None:
         ("stream", {"endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp is for batch"),
         ("batch", {"startingOffsetsByTimestamp": "7"}, "startingOffsetsByTimestamp: 7 is not an"),
         ("batch", {"subExpression": "||"}, "option subExpression is '||'"),
+        (
+            "stream",
+            {"sqlExpression": "a = 1 OR OR b = 2"},
+            "option sqlExpression is no condition: the filter 'a = 1 OR OR b = 2' cannot be used: line 1, column 10",
+        ),
+        ("batch", {"sqlExpression": "a LIKE 'x%'"}, "option sqlExpression is no condition"),
+        ("batch", {"keys": "a||b"}, "option keys is 'a||b': blanks separate keys, not ||"),
         ("batch", {"propertiesAs": "xml"}, "propertiesAs is 'xml', it must be json or map"),
         ("stream", {"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon', not a duration"),
         ("stream", {"metadataPath": "abfs://b/x"}, "metadataPath names no folder: 'abfs://b/x' is"),
