@@ -164,13 +164,23 @@ def _runs(folder: Folder, group: Sequence[TableFile]) -> Iterator[pa.Table]:
         with folder.source(file.path) as source:
             parquet = pq.ParquetFile(source, coerce_int96_timestamp_unit="us")
             for number in range(parquet.num_row_groups):
-                rows = parquet.read_row_group(number, use_threads=False)
-                held.append(rows.select(FILE_COLUMNS.names).cast(FILE_COLUMNS))
+                held.append(_in_columns(parquet.read_row_group(number, use_threads=False)))
                 if sum(each.nbytes for each in held) >= RUN_BYTES:
                     yield pa.concat_tables(held).sort_by(_ORDER)
                     held = []
     if held:
         yield pa.concat_tables(held).sort_by(_ORDER)
+
+
+def _in_columns(rows: pa.Table) -> pa.Table:
+    """Return rows in the columns of an archive now; what Spark or an older version has written may have others."""
+    columns = [
+        rows[field.name].cast(field.type)
+        if field.name in rows.column_names
+        else pa.nulls(len(rows), field.type)
+        for field in FILE_COLUMNS
+    ]
+    return pa.Table.from_arrays(columns, schema=FILE_COLUMNS)
 
 
 def _check(folder: Folder, group: Sequence[TableFile], path: str) -> None:

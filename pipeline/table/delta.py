@@ -40,6 +40,9 @@ FILE_COLUMNS: Final = pa.schema([each for each in ARCHIVE_COLUMNS if each.name !
 """The columns in a file; the others stand in the table's log."""
 
 PLACE: Final = "physicalOffset"
+CHECKPOINT_EVERY: Final = 20
+"""Versions."""
+
 LOG_DAYS: Final = 30
 """Versions that were the newest so long ago are forgotten."""
 
@@ -183,7 +186,7 @@ class TableVersion:
         self, actions: list[Any], told: Mapping[str, str], positions: list[Any]
     ) -> TableVersion:
         """Make the next version, or none; durable on return."""
-        from deltalake import CommitProperties
+        from deltalake import CommitProperties, PostCommitHookProperties
         from deltalake.exceptions import CommitFailedError
 
         properties = CommitProperties(
@@ -191,6 +194,7 @@ class TableVersion:
             max_commit_retries=0,
             app_transactions=positions,
         )
+        nothing = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
         _check_conditions(self.archive)
         if isinstance(self.archive, Path):
             _settle(self.archive, self.number)  # whoever made it may have been killed before that
@@ -198,22 +202,37 @@ class TableVersion:
         with _plain_errors(self.archive):
             try:
                 self._table.create_write_transaction(
-                    actions, "append", TABLE_COLUMNS, PARTITIONS, commit_properties=properties
+                    actions,
+                    "append",
+                    TABLE_COLUMNS,
+                    PARTITIONS,
+                    commit_properties=properties,
+                    post_commithook_properties=nothing,
                 )
             except CommitFailedError as error:
-                if _opened(self.archive).version() >= expected:
+                newest = _opened(self.archive)
+                if newest is not None and newest.version() >= expected:
                     raise OvertakenError(f"version {expected} of {self.archive}") from error
                 raise
             # Not what came behind it: whoever goes on has seen no more than this.
             made = TableVersion(self.archive, _opened(self.archive, expected))
         if isinstance(self.archive, Path):
             _settle(self.archive, expected)
+        if expected % CHECKPOINT_EVERY == 0:
+            made.checkpoint()
         return made
+
+    def checkpoint(self) -> None:
+        """Write all that this version lists into one file, so that readers need not begin with the first version."""
+        with _plain_errors(self.archive):
+            self._table.create_checkpoint()
+        if isinstance(self.archive, Path):
+            _sync(self.archive, f"{self.number:020d}.checkpoint.parquet", "_last_checkpoint")
 
     def tidy(self) -> None:
         """Write a checkpoint of this version, and remove the log of versions from before LOG_DAYS."""
+        self.checkpoint()
         with _plain_errors(self.archive):
-            self._table.create_checkpoint()
             self._table.cleanup_metadata()
 
 
@@ -345,14 +364,20 @@ def _check_conditions(place: Location) -> None:
 
 def _settle(archive: Path, version: int) -> None:
     """Make a version of the log durable; deltalake leaves that to the machine."""
+    _sync(archive, f"{version:020d}.json")
+    PosixDisk(archive).sync_folder("")
+
+
+def _sync(archive: Path, *names: str) -> None:
+    """Make files of the log durable."""
     disk = PosixDisk(archive)
-    file = disk.open(f"{LOG}/{version:020d}.json")
-    try:
-        file.sync()
-    finally:
-        file.close()
+    for name in names:
+        file = disk.open(f"{LOG}/{name}")
+        try:
+            file.sync()
+        finally:
+            file.close()
     disk.sync_folder(LOG)
-    disk.sync_folder("")
 
 
 def _added(file: NewFile, *, is_new: bool) -> Any:

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -44,11 +46,12 @@ from pipeline.table.following import follow
 from pipeline.table.reading import table_snapshot
 from pipeline.table.vacuuming import vacuum
 from tests.unit.pipeline.archives import write_archive
-from tests.unit.pipeline.object_stores import store_of
+from tests.unit.pipeline.object_stores import SECRET_KEY, TOKEN, store_of
 from tests.unit.pipeline.stores import orders
 
 TOPICS = ("orders", "%RETRY%bills", "a b=c")
 ROWS = 60
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "pipeline-table.md").read_text()
 LONG_AGO_S = 1_000_000_000
 Row = tuple[Any, ...]
 
@@ -541,26 +544,65 @@ def test_an_archive_in_an_object_store_has_a_table_as_well(
     assert by_deltalake(bucket, before) == plainly(entries)
     assert is_whole(bucket)
     assert table_snapshot(bucket).files[0].startswith(f"{bucket}/{COMPACTED}/topic=")
-
-
-def test_errors_of_a_store_are_one_line_without_a_secret(
-    bucket: ObjectPath, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    follow(bucket)
+    # Errors are one line without a secret; a store that lets a second writer win is refused.
     with pytest.raises(OSError, match="the table in s3://") as caught:
         open_table(bucket, 99)
-    assert "\n" not in str(caught.value)
-    assert "\x1b" not in str(caught.value)
+    said = str(caught.value)
+    assert [each for each in ("\n", "\x1b", SECRET_KEY, TOKEN) if each in said] == []
     assert caught.value.__cause__ is None
-    monkeypatch.setattr(ObjectFolder, "check_conditions", lambda _: refuse())
 
-    def refuse() -> None:
+    def refuse(_: ObjectFolder) -> None:
         raise OSError("the store lets a second writer write over the first one")
 
+    monkeypatch.setattr(ObjectFolder, "check_conditions", refuse)
     table = open_table(bucket)
     assert table is not None
     with pytest.raises(OSError, match="write over"):
         table.add([], 3)
+
+
+def test_the_page_says_what_can_be_run(
+    archive: Path, entries: list[Entry], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The commands of docs/pipeline-table.md, and its first example; the other one needs Spark."""
+    lines = re.findall(r"^    dledger-pipeline (.*)$", PAGE, re.MULTILINE)
+    assert [line.split()[0] for line in lines] == ["archive", "table", "table", "table"]
+    for line in lines:
+        given = line.replace("/var/archive", "ARCHIVE").replace("data/n0", "STORE")
+        words = [
+            {"ARCHIVE": str(archive), "STORE": str(archive.parent / "store")}.get(word, word)
+            for word in shlex.split(given, comments=True)
+        ]
+        capsys.readouterr()
+        assert main([*words, "--json"]) == 0, capsys.readouterr().err
+    assert compact(archive).written == 0, "the third one did"
+    (example,) = re.findall(r"```python\n(from deltalake.*?)```", PAGE, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(example.replace("/var/archive", str(archive)), names)
+    assert rows_of(names["orders"]) == [row for row in plainly(entries) if row[0] == "orders"]
+    checked = ["archive", str(archive.parent / "store"), str(archive), "--check"]
+    assert main(checked) == 0
+    assert main([*checked, "--table"]) == 2
+    in_hdfs = ["archive", str(archive.parent / "store"), "hdfs://namenode:8020/a", "--table"]
+    assert main(in_hdfs) == 2
+    assert "no table can be kept" in capsys.readouterr().err
+
+
+def test_many_versions_are_read_from_a_checkpoint(
+    archive: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(following, "FILES_MAX", 1)
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 3)
+    follow(archive)
+    assert (archive / LOG / f"{3:020d}.checkpoint.parquet").is_file()
+    for number in range(3):
+        (archive / LOG / f"{number:020d}.json").unlink()
+    table = open_table(archive)
+    assert table is not None
+    assert table.covered_index == load_manifests(archive)[-1].last_index
+    assert by_deltalake(archive) == plainly(entries)
+    compact(archive)
+    assert by_deltalake(archive) == plainly(entries)
 
 
 def test_a_copy_has_the_table_as_well_and_goes_on(
