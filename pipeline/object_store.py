@@ -112,7 +112,7 @@ class ObjectFolder:
             OSError: the store does not answer, refuses, or knows no conditional writes; whether the name has this
                 content is unknown.
         """
-        self._check_conditions()
+        self.check_conditions()
         try:
             self._put_new(path, content)
         except OSError:
@@ -130,8 +130,12 @@ class ObjectFolder:
         with plain_errors(self.full(path)):
             self._objects.put_new(self._at(path), content)
 
-    def _check_conditions(self) -> None:
-        """Try once whether the store keeps a first content: some take the condition and do not look at it."""
+    def check_conditions(self) -> None:
+        """Try once whether the store keeps a first content: some take the condition and do not look at it.
+
+        Raises:
+            OSError: it does not; or it does not answer, or refuses.
+        """
         if self._takes_conditions:
             return
         probe = f".first-wins-{uuid4().hex}"

@@ -316,8 +316,10 @@ class Archive(OpenArchive):
                     if each.is_dir():
                         shutil.rmtree(each)
             elif folder.name.startswith("topic="):
-                for path in folder.rglob("*.parquet"):
-                    if str(path.relative_to(self.path)) not in listed:
+                for path in folder.rglob("part-*.parquet"):
+                    # Others stand here when another program has compacted the table (adr/0281).
+                    is_ours = _FIRST_OF.search(str(path))
+                    if is_ours and str(path.relative_to(self.path)) not in listed:
                         path.unlink()
             elif folder.name == MANIFESTS:
                 for path in folder.glob("*.aside"):

@@ -16,6 +16,7 @@ from pipeline.jobs.context import JobContext
 JOBS: Final = (
     "environment",
     "archive",
+    "table",
     "find",
     "rebuild",
     "verify",

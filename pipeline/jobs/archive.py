@@ -72,6 +72,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="read every file that manifests list, and archive nothing",
     )
+    parser.add_argument(
+        "--table",
+        action="store_true",
+        help="then list what is archived as a Delta table, too, as `dledger-pipeline table` does",
+    )
 
 
 class ArchiveResult(TypedDict):
@@ -97,6 +102,8 @@ def run(context: JobContext) -> int:
     if options.stretch_mib < 1:
         raise PipelineUsageError(f"--stretch-mib {options.stretch_mib} must be above 0")
     where = understood(options.archive)
+    if options.table:
+        _check_has_table(options)
     store_of(options.store)  # before an archive is made for one that is none
     pin = _pin(options)
     started = time.monotonic()
@@ -109,6 +116,8 @@ def run(context: JobContext) -> int:
                 pin.begin(archive.manifests[-1].end_position if archive.manifests else None)
             added_bytes = _add_all(context, archive, store_of(options.store), pin)
             manifests = archive.manifests
+        if options.table and manifests:
+            _follow(options.archive)
     result: ArchiveResult = {
         "archive": str(where.absolute() if isinstance(where, Path) else where),
         "manifests": len(manifests),
@@ -122,6 +131,26 @@ def run(context: JobContext) -> int:
     }
     context.report(result, lambda: _table(result))
     return EXIT_FINE
+
+
+def _check_has_table(options: argparse.Namespace) -> None:
+    """Refuse what cannot be done, before hours are spent on the rest.
+
+    Raises:
+        PipelineUsageError: no table can be kept there; or nothing is archived that it could follow.
+        InconclusiveError: its library is missing.
+    """
+    from pipeline.table.delta import supported_place
+
+    if options.check:
+        raise PipelineUsageError("--check writes nothing, and --table would")
+    supported_place(options.archive)
+
+
+def _follow(archive: str) -> None:
+    from pipeline.table.following import follow
+
+    follow(archive)
 
 
 def _pin(options: argparse.Namespace) -> ArchivePin | None:

@@ -35,7 +35,7 @@ ENVIRONMENTS_OF_THEIR_OWN = {"jepsen/clients/cpp_worker.py"}
 
 EXTRAS_OF = {
     "broker": ("web", "grpc"),
-    "pipeline": ("spark", "s3", "gs", "hdfs", "java"),
+    "pipeline": ("spark", "s3", "gs", "hdfs", "delta", "java"),
     "bench": ("dev", "spark", "grpc"),
 }
 """Where more may be imported than every installation has."""

@@ -20,6 +20,7 @@ from tests.integration.pipeline.archiving import archive_all
 from tests.integration.pipeline.topics import Topics, load, numbers
 
 ENDS_WITHIN_S = 300
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "pipeline-table.md").read_text()
 
 
 def test_history_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_path: Path) -> None:
@@ -55,6 +56,42 @@ def test_history_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_pat
     with pytest.raises(Exception, match="Error") as caught:
         load(spark, topics, topic, **both).count()
     assert "is missing, and a manifest lists it" in reason_of(caught.value)
+
+
+def test_a_table_and_live_data_are_one_table(spark: Any, topics: Topics, tmp_path: Path) -> None:
+    """The example of docs/pipeline-table.md."""
+    pytest.importorskip("deltalake", reason="deltalake is not installed (extra `delta`)")
+    from pipeline.table.compacting import compact
+    from pipeline.table.following import follow
+
+    topic, archive = topics.fresh(), tmp_path / "archive"
+    for first in (0, 40):
+        topics.fill(topic, 40, first=first)
+        archive_all(spark, topics, archive)
+        follow(archive)
+    compact(archive)
+    topics.fill(topic, 10, first=80)
+    archive_all(spark, topics, archive)
+    follow(archive)
+    topics.fill(topic, 10, first=90)
+    archive_all(spark, topics, archive)  # which the table does not follow
+    topics.fill(topic, 10, first=100)
+    text = PAGE.split("```python\n")[-1].split("```")[0]
+    for shown, meant in (
+        ("/data/archive", str(archive)),
+        ("Orders", topic),
+        ("127.0.0.1:9876", topics.namesrv),
+    ):
+        text = text.replace(shown, meant)
+    names: dict[str, Any] = {"spark": spark}
+    exec(compile(text, "the example", "exec"), names)
+    assert len({"/_table/" in path for path in names["table"].files}) == 2
+    assert numbers(names["table_rows"](spark, names["table"])) == list(range(90))
+    assert numbers(names["live"]) == list(range(90, 110))
+    whole, plainly = names["whole"], load(spark, topics, topic)
+    assert numbers(whole) == list(range(110))
+    assert whole.exceptAll(plainly).isEmpty()
+    assert plainly.exceptAll(whole).isEmpty()
 
 
 def test_an_archive_that_is_not_there_is_an_error(spark: Any, topics: Topics) -> None:
