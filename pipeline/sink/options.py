@@ -14,7 +14,7 @@ from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 from pipeline.access import BrokerAccess, read_access
 from pipeline.errors import PipelineUsageError
-from pipeline.locations import Location, LocationError, location, location_here
+from pipeline.locations import Location, LocationError, location, location_here, placed
 from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
 
@@ -67,7 +67,11 @@ class SinkOptions:
 
 
 def read_options(
-    given: Mapping[str, str], *, is_stream: bool, is_table: bool = False
+    given: Mapping[str, str],
+    *,
+    is_stream: bool,
+    is_table: bool = False,
+    working_folder: str | None = None,
 ) -> SinkOptions:
     """Read and check the options of a sink.
 
@@ -75,6 +79,7 @@ def read_options(
         given: names and texts.
         is_stream: a streaming query writes.
         is_table: they are those of a table in a catalog: the source's are passed over.
+        working_folder: where the name of a checkpoint begins that has no scheme; None: on this machine.
 
     Raises:
         PipelineUsageError: names the option and what is wrong with it.
@@ -106,7 +111,7 @@ def read_options(
         batch_bytes=reader.number("sendBatchBytes", 1 << 20, least=1, most=BODY_BYTES_MAX),
         send_s=send_timeout_ms * (retries + 1) / 1000,
         rows_per_second=reader.number("maxRowsPerSecond", None, least=1),
-        metadata_folder=_metadata_folder(reader),
+        metadata_folder=_metadata_folder(reader, working_folder),
         skips_older_batch=reader.choice("olderBatch", (FAIL, SKIP), FAIL) == SKIP,
         counts_file=_counts_file(reader),
         access=read_access(reader),
@@ -163,7 +168,7 @@ def _counts_file(reader: OptionReader) -> Path | None:
     return path
 
 
-def _metadata_folder(reader: OptionReader) -> Location | None:
+def _metadata_folder(reader: OptionReader, working_folder: str | None) -> Location | None:
     """Return `metadataPath`, else a folder below the checkpoint; None when there is no place for such a file."""
     given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
     if given is not None:
@@ -172,6 +177,8 @@ def _metadata_folder(reader: OptionReader) -> Location | None:
         except LocationError as error:
             raise reader.error("metadataPath", f"names no folder: {error}") from None
     try:
-        return None if checkpoint is None else location(checkpoint) / "rocketmq-sink"
+        if checkpoint is not None:
+            return location(placed(checkpoint, working_folder)) / "rocketmq-sink"
     except LocationError:
-        return None
+        pass
+    return None

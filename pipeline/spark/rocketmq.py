@@ -35,10 +35,12 @@ class RocketMQDataSource(DataSource):
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
         speculates: whether the session may run a task twice at the same time; set likewise.
+        working_folder: where names of checkpoints begin that have no scheme; None: on this machine. Set likewise.
     """
 
     parallelism: ClassVar[int | None] = None
     speculates: ClassVar[bool] = False
+    working_folder: ClassVar[str | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -94,6 +96,7 @@ class RocketMQDataSource(DataSource):
             is_stream=is_stream,
             is_table=is_table,
             speculates=self.speculates,
+            working_folder=self.working_folder,
         )
 
 

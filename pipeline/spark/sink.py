@@ -65,6 +65,7 @@ def plan_sink(
     is_stream: bool,
     is_table: bool = False,
     speculates: bool = False,
+    working_folder: str | None = None,
 ) -> SinkPlan:
     """Check everything that can be checked before a task runs.
 
@@ -75,6 +76,7 @@ def plan_sink(
         is_stream: whether a streaming query writes.
         is_table: whether options and columns are those of a table in a catalog.
         speculates: whether the session may run a task twice at the same time.
+        working_folder: where the name of a checkpoint begins that has no scheme.
 
     Raises:
         PipelineUsageError: option, column or mode.
@@ -83,7 +85,9 @@ def plan_sink(
     if overwrite:
         mode = "outputMode complete" if is_stream else 'mode "overwrite"'
         raise PipelineUsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
-    options = read_options(given, is_stream=is_stream, is_table=is_table)
+    options = read_options(
+        given, is_stream=is_stream, is_table=is_table, working_folder=working_folder
+    )
     if speculates and not options.is_exactly_once:
         raise PipelineUsageError(
             f"{WHAT} with delivery at-least-once needs spark.speculation=false: two attempts of a task would send its "

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from pipeline.spark.checkpoints import METADATA_OPTION, below, qualified
 from pipeline.spark.failures import is_passing, reason_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
-METADATA_OPTION: Final = "metadataPath"
 METADATA_FOLDER: Final = "rocketmq-source"
 log = logging.getLogger(__name__)
 
@@ -134,16 +134,20 @@ def start_stream(
         spark: the session.
         options: of the source; without metadataPath that is a folder below the checkpoint.
         write: makes a `DataStreamWriter` of the stream's data frame; called again for each restart.
-        checkpoint: the folder of the checkpoint, as Spark has it.
+        checkpoint: the folder of the checkpoint, as Spark has it: without a scheme one of `fs.defaultFS`.
         schema: the columns that are wanted; default: all.
         restarts: how often the query is started again after a failure that passes.
 
     Returns:
         The query, which is used like a `StreamingQuery`.
+
+    Raises:
+        PipelineUsageError: the checkpoint lies where this package keeps no files, and there is no metadataPath.
     """
+    checkpoint = qualified(spark, checkpoint)
     reader = spark.readStream.format("rocketmq").options(**options)
     if not {name.lower() for name in options} & {METADATA_OPTION.lower()}:
-        reader = reader.option(METADATA_OPTION, f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}")
+        reader = reader.option(METADATA_OPTION, below(checkpoint, METADATA_FOLDER))
     if schema is not None:
         reader = reader.schema(schema)
 

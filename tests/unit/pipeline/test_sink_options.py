@@ -79,6 +79,25 @@ def test_the_queue_list_lies_below_a_checkpoint(
 
 
 @pytest.mark.parametrize(
+    ("checkpoint", "folder"),
+    [
+        ("/user/x", ObjectPath("nn:9000", "user/x/rocketmq-sink", "hdfs")),
+        ("x", ObjectPath("nn:9000", "user/me/x/rocketmq-sink", "hdfs")),
+        ("file:/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
+        ("s3a://bucket/cp", ObjectPath("bucket", "cp/rocketmq-sink")),
+    ],
+)
+def test_a_checkpoint_without_a_scheme_lies_in_hadoops_default_file_system(
+    checkpoint: str, folder: Path | ObjectPath
+) -> None:
+    given = GIVEN | {"checkpointLocation": checkpoint}
+    there = read_options(given, is_stream=True, working_folder="hdfs://nn:9000/user/me")
+    assert there.metadata_folder == folder
+    here = read_options(given, is_stream=True, working_folder=f"file:{Path.cwd()}").metadata_folder
+    assert here == (folder if ":" in checkpoint else Path.cwd() / checkpoint / "rocketmq-sink")
+
+
+@pytest.mark.parametrize(
     ("fields", "more", "why"),
     [
         ({"body": "binary", "colour": "string"}, {}, "no column colour, drop it"),
