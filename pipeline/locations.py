@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final, TypeAlias
 
 from pipeline.errors import PipelineUsageError
@@ -20,7 +20,6 @@ S3_SCHEMES: Final = (S3, "s3a", "s3n")
 """Spark says s3a, everybody else s3, old jobs s3n; all mean the same objects."""
 
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
-_ROOT: Final = re.compile(_SCHEME.pattern + "(?://[^/]*)?")
 _STORES: Final = {
     S3: re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]"),
     GS: re.compile(r"[a-z0-9][a-z0-9._-]{1,220}[a-z0-9]"),
@@ -121,14 +120,17 @@ def location_here(text: str) -> Path | None:
     return found if isinstance(found, Path) else None
 
 
-def placed(text: str, working: str | None) -> str:
+def placed(text: str, default_store: str | None) -> str:
     """Return the whole name of a place that Hadoop would look for in its default file system.
 
     Args:
         text: as a user gave it; one with a scheme is whole.
-        working: the folder that names begin at, with its scheme; None: nobody knows, and the text stays as it is.
+        default_store: the default file system, such as "hdfs://nn:8020"; None: nobody knows.
     """
-    root = None if working is None else _ROOT.match(working)
-    if working is None or root is None or _SCHEME.match(text):
+    if default_store is None or default_store.startswith("file:") or _SCHEME.match(text):
         return text
-    return f"{root[0]}{PurePosixPath(working[root.end() :] or '/') / text}"
+    # Only the file system knows where a name begins that has no slash in front; so it is no location.
+    store = (
+        default_store.rstrip("/") if text.startswith("/") else default_store.partition(":")[0] + ":"
+    )
+    return f"{store}{text}"

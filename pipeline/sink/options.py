@@ -67,11 +67,7 @@ class SinkOptions:
 
 
 def read_options(
-    given: Mapping[str, str],
-    *,
-    is_stream: bool,
-    is_table: bool = False,
-    working_folder: str | None = None,
+    given: Mapping[str, str], *, is_stream: bool, is_table: bool = False
 ) -> SinkOptions:
     """Read and check the options of a sink.
 
@@ -79,7 +75,6 @@ def read_options(
         given: names and texts.
         is_stream: a streaming query writes.
         is_table: they are those of a table in a catalog: the source's are passed over.
-        working_folder: where the name of a checkpoint begins that has no scheme; None: on this machine.
 
     Raises:
         PipelineUsageError: names the option and what is wrong with it.
@@ -111,13 +106,21 @@ def read_options(
         batch_bytes=reader.number("sendBatchBytes", 1 << 20, least=1, most=BODY_BYTES_MAX),
         send_s=send_timeout_ms * (retries + 1) / 1000,
         rows_per_second=reader.number("maxRowsPerSecond", None, least=1),
-        metadata_folder=_metadata_folder(reader, working_folder),
+        metadata_folder=_metadata_folder(reader),
         skips_older_batch=reader.choice("olderBatch", (FAIL, SKIP), FAIL) == SKIP,
         counts_file=_counts_file(reader),
         access=read_access(reader),
     )
     reader.finish(SOURCE_OPTIONS if is_table else ())
     return options
+
+
+def placed_options(given: Mapping[str, str], default_store: str | None) -> dict[str, str]:
+    """Return options with the whole name of the checkpoint; see `placed`."""
+    return {
+        name: placed(text, default_store) if name.lower() == "checkpointlocation" else text
+        for name, text in given.items()
+    }
 
 
 def _name_server(reader: OptionReader) -> str:
@@ -168,7 +171,7 @@ def _counts_file(reader: OptionReader) -> Path | None:
     return path
 
 
-def _metadata_folder(reader: OptionReader, working_folder: str | None) -> Location | None:
+def _metadata_folder(reader: OptionReader) -> Location | None:
     """Return `metadataPath`, else a folder below the checkpoint; None when there is no place for such a file."""
     given, checkpoint = reader.text("metadataPath"), reader.text("checkpointLocation")
     if given is not None:
@@ -177,8 +180,6 @@ def _metadata_folder(reader: OptionReader, working_folder: str | None) -> Locati
         except LocationError as error:
             raise reader.error("metadataPath", f"names no folder: {error}") from None
     try:
-        if checkpoint is not None:
-            return location(placed(checkpoint, working_folder)) / "rocketmq-sink"
+        return None if checkpoint is None else location(checkpoint) / "rocketmq-sink"
     except LocationError:
-        pass
-    return None
+        return None

@@ -6,13 +6,11 @@ is one of its name node. Who reads such a name by itself looks at another place 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Final
-
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
+from typing import TYPE_CHECKING, Final
 
 from pipeline.errors import PipelineUsageError
 from pipeline.locations import LocationError, location
+from pipeline.spark.java_side import java_side
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,18 +24,17 @@ def qualified(spark: SparkSession, folder: str) -> str:
     Raises:
         Exception: Spark's own; Hadoop knows no such file system, or the name is none.
     """
-    jvm: Any = spark._jvm  # noqa: SLF001  # PySpark shows no other way to Hadoop
+    jvm, session = java_side(spark)
     path = getattr(jvm, "org.apache.hadoop.fs.Path")(folder)
-    settings = spark._jsparkSession.sessionState().newHadoopConf()  # noqa: SLF001
-    return str(path.getFileSystem(settings).makeQualified(path).toString())
+    store = path.getFileSystem(session.sessionState().newHadoopConf())
+    return str(store.makeQualified(path).toString())
 
 
-def working_folder(spark: SparkSession) -> str | None:
-    """Return the folder that names of checkpoints begin at in this session; None where Hadoop cannot say it."""
-    try:
-        return qualified(spark, ".")
-    except (Py4JError, PySparkException):
-        return None
+def default_store(spark: SparkSession) -> str:
+    """Return the file system in which this session looks for names without a scheme; nobody there is asked."""
+    jvm, session = java_side(spark)
+    stores = getattr(jvm, "org.apache.hadoop.fs.FileSystem")
+    return str(stores.getDefaultUri(session.sessionState().newHadoopConf()).toString())
 
 
 def below(checkpoint: str, name: str) -> str:

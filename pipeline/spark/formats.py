@@ -20,10 +20,10 @@ def register_all(spark: SparkSession) -> None:
     """Register every format with a session.
 
     A planner knows nothing of its session, so the class that is registered carries how many tasks run at a
-    time, whether some may run twice, and where names of checkpoints begin; being made here, it is pickled as a
+    time, whether some may run twice, and in which file system names of files begin; being made here, it is pickled as a
     whole. Writers find them in every thread from here on (`pipeline.spark.threads`).
     """
-    from pipeline.spark.checkpoints import working_folder
+    from pipeline.spark.checkpoints import default_store
     from pipeline.spark.threads import write_from_every_thread
 
     write_from_every_thread()
@@ -32,7 +32,7 @@ def register_all(spark: SparkSession) -> None:
     session = {
         "parallelism": context.defaultParallelism,
         "speculates": speculation.lower() == "true",
-        "working_folder": working_folder(spark),
+        "default_store": default_store(spark),
     }
     for module, name in FORMATS:
         spark.dataSource.register(type(name, (getattr(import_module(module), name),), session))

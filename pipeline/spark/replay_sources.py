@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as f
 
 from dledger.raft.ids import Index
@@ -69,10 +68,8 @@ class ParquetSource:
     def whole(self, topic: str | None) -> DataFrame:
         """Return the messages, with the file that each is in."""
         frame = self._frame(topic)
-        try:
-            return frame.withColumn(_FILE, f.col(_FILE_PATH))
-        except AnalysisException:  # an archive that has no file of the topic
-            return frame.withColumn(_FILE, f.lit(""))
+        # An archive may have no file of the topic.
+        return frame.withColumn(_FILE, f.col(_FILE_PATH) if frame.inputFiles() else f.lit(""))
 
     def places(self) -> Column:
         """Return the files of some rows."""

@@ -35,12 +35,12 @@ class RocketMQDataSource(DataSource):
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
         speculates: whether the session may run a task twice at the same time; set likewise.
-        working_folder: where names of checkpoints begin that have no scheme; None: on this machine. Set likewise.
+        default_store: the session's default file system; None: the disks of this machine. Set likewise.
     """
 
     parallelism: ClassVar[int | None] = None
     speculates: ClassVar[bool] = False
-    working_folder: ClassVar[str | None] = None
+    default_store: ClassVar[str | None] = None
 
     @classmethod
     def name(cls) -> str:
@@ -96,7 +96,7 @@ class RocketMQDataSource(DataSource):
             is_stream=is_stream,
             is_table=is_table,
             speculates=self.speculates,
-            working_folder=self.working_folder,
+            default_store=self.default_store,
         )
 
 

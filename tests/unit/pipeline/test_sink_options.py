@@ -11,7 +11,7 @@ from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.locations import ObjectPath
 from pipeline.sink import queues as sink_queues
 from pipeline.sink.columns import check_columns
-from pipeline.sink.options import SinkOptions, read_options
+from pipeline.sink.options import SinkOptions, placed_options, read_options
 
 GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "Out"}
 ONCE = GIVEN | {"delivery": "exactly-once"}
@@ -82,19 +82,23 @@ def test_the_queue_list_lies_below_a_checkpoint(
     ("checkpoint", "folder"),
     [
         ("/user/x", ObjectPath("nn:9000", "user/x/rocketmq-sink", "hdfs")),
-        ("x", ObjectPath("nn:9000", "user/me/x/rocketmq-sink", "hdfs")),
+        ("x", None),  # the home of an account that only HDFS knows
         ("file:/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
         ("s3a://bucket/cp", ObjectPath("bucket", "cp/rocketmq-sink")),
     ],
 )
 def test_a_checkpoint_without_a_scheme_lies_in_hadoops_default_file_system(
-    checkpoint: str, folder: Path | ObjectPath
+    checkpoint: str, folder: Path | ObjectPath | None
 ) -> None:
     given = GIVEN | {"checkpointLocation": checkpoint}
-    there = read_options(given, is_stream=True, working_folder="hdfs://nn:9000/user/me")
-    assert there.metadata_folder == folder
-    here = read_options(given, is_stream=True, working_folder=f"file:{Path.cwd()}").metadata_folder
-    assert here == (folder if ":" in checkpoint else Path.cwd() / checkpoint / "rocketmq-sink")
+
+    def kept_in(default_store: str | None) -> Path | ObjectPath | None:
+        return read_options(placed_options(given, default_store), is_stream=True).metadata_folder
+
+    assert kept_in("hdfs://nn:9000") == folder
+    here = folder if ":" in checkpoint else Path(checkpoint) / "rocketmq-sink"
+    assert kept_in("file:///") == kept_in(None) == here
+    assert kept_in("viewfs:///") == (folder if ":" in checkpoint else None)
 
 
 @pytest.mark.parametrize(
