@@ -118,3 +118,19 @@ def location_here(text: str) -> Path | None:
     except LocationError:
         return None
     return found if isinstance(found, Path) else None
+
+
+def placed(text: str, default_store: str | None) -> str:
+    """Return the whole name of a place that Hadoop would look for in its default file system.
+
+    Args:
+        text: as a user gave it; one with a scheme is whole.
+        default_store: the default file system, such as "hdfs://nn:8020"; None: nobody knows.
+    """
+    if default_store is None or default_store.startswith("file:") or _SCHEME.match(text):
+        return text
+    # Only the file system knows where a name begins that has no slash in front; so it is no location.
+    store = (
+        default_store.rstrip("/") if text.startswith("/") else default_store.partition(":")[0] + ":"
+    )
+    return f"{store}{text}"

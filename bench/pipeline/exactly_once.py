@@ -158,6 +158,10 @@ class OrderReader:
         """Count the messages in a topic now."""
         return sum(map(self._consumer.max_offset, self._consumer.queues(topic)))
 
+    def ends(self, topic: str) -> dict[MessageQueue, int]:
+        """Return the end of each queue of a topic now."""
+        return {queue: self._consumer.max_offset(queue) for queue in self._consumer.queues(topic)}
+
     def bodies(self, topic: str) -> list[bytes]:
         """Return every body of a topic."""
         return [body for queue in self._consumer.queues(topic) for body in self._queue(queue)]
@@ -179,6 +183,22 @@ async def serving_nodes(group: Group) -> list[str]:
     serving = [a for a in answers.values() if isinstance(a, StatusAnswer) and a.is_serving]
     serving.sort(key=lambda answer: answer.term, reverse=True)
     return [str(answer.node_id) for answer in serving]
+
+
+def offsets_done(checkpoint: Path, topic: str) -> dict[tuple[str, int], int]:
+    """Return the offsets of a topic's queues before which a query's batches are done, as its checkpoint says."""
+    done = [int(file.name) for file in checkpoint.glob("commits/[0-9]*")]
+    if not done:
+        return {}
+    for line in (checkpoint / "offsets" / str(max(done))).read_text().splitlines():
+        if f'"{topic}"' in line:
+            brokers = json.loads(line)[topic]
+            return {
+                (name, int(number)): offset
+                for name, queues in brokers.items()
+                for number, offset in queues.items()
+            }
+    return {}
 
 
 class ProofRun:
@@ -286,10 +306,17 @@ class ProofRun:
         return self._group.node(names[0])
 
     def _wait_through(self, reader: OrderReader) -> None:
-        """Wait until every order came out, and then until nothing more does: duplicates may come late."""
-        wanted = reader.count(ORDERS) + 1  # and the row that made the topic
+        """Wait until the job is done with every order, and then until nothing more comes: duplicates may come late.
+
+        Raises:
+            NoProofError: it is not in time, so what is missing is not lost.
+        """
         clock = MachineClock()
-        self._poll(lambda: reader.count(ENRICHED) >= wanted, THROUGH_S, clock)
+        if not self._poll(lambda: not self._backlog(reader), THROUGH_S, clock):
+            raise NoProofError(
+                f"the job has {self._backlog(reader)} of {reader.count(ORDERS)} orders before it after "
+                f"{_waited(clock)}: {self._standing()}"
+            )
         # What comes twice may come late: everything that the job still has under way.
         settled = [reader.count(ENRICHED), 0]
 
@@ -300,6 +327,12 @@ class ProofRun:
             return settled[1] >= 4
 
         poll(is_quiet, THROUGH_S, interval_s=0.5)
+
+    def _backlog(self, reader: OrderReader) -> int:
+        """Count the orders that are in no batch that is done."""
+        done = offsets_done(self._checkpoint, ORDERS)
+        ends = reader.ends(ORDERS)
+        return sum(end - done.get((q.broker_name, q.queue_id), 0) for q, end in ends.items())
 
     def _standing(self) -> str:
         """Say how far the job has come, and its last words."""

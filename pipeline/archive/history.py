@@ -29,6 +29,7 @@ from pipeline.archive.manifests import (
     STAGING,
     Manifest,
     listed_files,
+    listed_paths,
     load_manifests,
     topic_of,
 )
@@ -53,11 +54,10 @@ _COLUMN_OF: Final = {TAGS: "tags", KEYS: "keys"}
 
 @dataclass(frozen=True, slots=True)
 class HistoryFile:
-    """One listed file, with the topic and the date that its folders name."""
+    """One listed file, with the topic that its folder names."""
 
     path: str
     topic: str
-    date: str
     bytes: int
 
 
@@ -87,6 +87,7 @@ class History:
         self, archive: Where, wants: Callable[[str], bool], broker_name: str | None
     ) -> None:
         self._archive = understood(archive)
+        self._broker_name = broker_name
         try:
             self._check_is_archive()
             self._manifests = load_manifests(archive)
@@ -144,7 +145,7 @@ class History:
         ]
         paths = listed_files(self._archive, frozenset(topics))
         return [
-            HistoryFile(path, topic_of(file.path), _date_of(file.path), file.bytes)
+            HistoryFile(path, topic_of(file.path), file.bytes)
             for path, file in zip(paths, listed, strict=False)  # a manifest may come in between
         ]
 
@@ -166,22 +167,89 @@ class History:
         """Return each queue's first archived offset stored at a time or later; queues without one are left out."""
         wanted = set(queues)
         found: dict[MessageQueue, int] = {}
-        time_ms = min(time_ms, _LATEST_MS)  # no file is of a later day
-        since = datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d")
-        for file in self.files({queue.topic for queue in wanted}):
-            if file.date < since:
+        at = datetime.fromtimestamp(
+            min(time_ms, _LATEST_MS) / 1000, UTC
+        )  # no file is of a later day
+        for manifest in self._manifests:
+            # What is found lies before all that later manifests have of its queue.
+            unsettled = self._earlier(manifest, wanted, found)
+            files = [
+                file
+                for file in manifest.files
+                if topic_of(file.path) in {queue.topic for queue in unsettled}
+                and _date_of(file.path) >= at.strftime("%Y-%m-%d")
+            ]
+            for path, file in zip(listed_paths(self._archive, files), files, strict=True):
+                topic = topic_of(file.path)
+                _find_first(path, [each for each in unsettled if each.topic == topic], at, found)
+        return found
+
+    def _earlier(
+        self,
+        manifest: Manifest,
+        wanted: Collection[MessageQueue],
+        found: Mapping[MessageQueue, int],
+    ) -> list[MessageQueue]:
+        """Return the queues of which a manifest may have an earlier offset than the one that was found."""
+        name = manifest.broker_name or self._broker_name or ""
+        least = {
+            MessageQueue(each.topic, name, each.queue_id): each.min_offset
+            for each in manifest.queues
+        }
+        return [
+            queue
+            for queue in wanted
+            if queue in least and (queue not in found or least[queue] < found[queue])
+        ]
+
+
+def _find_first(
+    path: str, queues: Sequence[MessageQueue], at: datetime, found: dict[MessageQueue, int]
+) -> None:
+    """Note the first offset of each queue that a file has from a time on, where it is before the one that is noted.
+
+    Row groups that their statistics exclude are not read.
+    """
+    of_topic = {queue.queue_id: queue for queue in queues}
+    with _opened(path) as file:
+        for number in range(file.num_row_groups):
+            if not _may_be_earlier(file.metadata.row_group(number), of_topic, at, found):
                 continue
-            of_topic = {queue.queue_id: queue for queue in wanted if queue.topic == file.topic}
-            table = _opened(file).read(columns=["queueId", "queueOffset", "storeTimestamp"])
+            table = file.read_row_group(
+                number, columns=["queueId", "queueOffset", "storeTimestamp"]
+            )
             times = _instants(table["storeTimestamp"].combine_chunks()).cast(pa.int64())
-            young = table.filter(pc.greater_equal(times, time_ms * 1000)).group_by("queueId")
+            at_us = int(at.timestamp()) * 1_000_000 + at.microsecond
+            young = table.filter(pc.greater_equal(times, at_us)).group_by("queueId")
             for row in young.aggregate([("queueOffset", "min")]).to_pylist():
                 queue = of_topic.get(row["queueId"])
                 if queue is not None:
-                    found[queue] = min(
-                        found.get(queue, row["queueOffset_min"]), row["queueOffset_min"]
-                    )
-        return found
+                    first = row["queueOffset_min"]
+                    found[queue] = min(found.get(queue, first), first)
+
+
+def _may_be_earlier(
+    row_group: pq.RowGroupMetaData,
+    of_topic: Mapping[int, MessageQueue],
+    at: datetime,
+    found: Mapping[MessageQueue, int],
+) -> bool:
+    """Return whether a row group may have a queue's first offset from a time on; True where it has no statistics."""
+    columns = [row_group.column(number) for number in range(row_group.num_columns)]
+    bounds = {
+        column.path_in_schema: column.statistics
+        for column in columns
+        if column.statistics is not None and column.statistics.has_min_max
+    }
+    times, ids, offsets = (
+        bounds.get(name) for name in ("storeTimestamp", "queueId", "queueOffset")
+    )
+    if times is not None and times.max.replace(tzinfo=UTC) < at:
+        return False
+    if ids is None or offsets is None:
+        return True
+    here = [queue for number, queue in of_topic.items() if ids.min <= number <= ids.max]
+    return any(queue not in found or offsets.min < found[queue] for queue in here)
 
 
 def _hole(archive: Location, queue: MessageQueue, known: Bounds | None, manifest: Manifest) -> str:
@@ -205,9 +273,9 @@ def _date_of(path: str) -> str:
     return path.split("/")[_DATE_AT].removeprefix("date=")
 
 
-def _opened(file: HistoryFile) -> pq.ParquetFile:
+def _opened(path: str) -> pq.ParquetFile:
     # Spark writes timestamps as INT96; nanoseconds would not reach from year 1 to 9999.
-    return pq.ParquetFile(source_of(file.path), coerce_int96_timestamp_unit="us")
+    return pq.ParquetFile(source_of(path), coerce_int96_timestamp_unit="us")
 
 
 def _instants(column: pa.Array) -> pa.Array:
@@ -232,7 +300,7 @@ def read_history(
         ranges = {one.queue.queue_id: one for one in part.ranges if one.queue.topic == file.topic}
         names = {_ARCHIVED_AS.get(name, name) for name in schema.names} - {"topic", "brokerName"}
         names |= {"queueId", "queueOffset"} | _looked_at(wanted)
-        for rows in _opened(file).iter_batches(batch_size=BATCH_ROWS, columns=sorted(names)):
+        for rows in _opened(file.path).iter_batches(batch_size=BATCH_ROWS, columns=sorted(names)):
             mask = _inside(rows, ranges)
             if not wanted.is_everything:
                 mask &= wanted.mask(len(rows), _properties_of(rows))

@@ -39,7 +39,8 @@ from pipeline.archive.manifests import (
     note_beginning,
     write_manifest,
 )
-from pipeline.archive.parts import Part, StagedFile, StagedPart, stage_part
+from pipeline.archive.parts import Part, StagedFile
+from pipeline.archive.told_parts import Told, stage_parts
 from pipeline.errors import InconclusiveError, PipelineError
 from pipeline.folders import Where, understood
 from pipeline.locations import ObjectPath
@@ -61,6 +62,10 @@ PART_BYTES_MIN: Final = 64 * 1024 * 1024
 
 _FIRST_OF: Final = re.compile(r"/part-([0-9]{20})-[^/]*\.parquet$")
 _NO_ROOM: Final = ("No space left on device", "Disk quota exceeded")
+
+
+def _nobody(_: int) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,8 +149,17 @@ class OpenArchive(ABC):
         *,
         broker_name: str,
         known_by: str,
+        told: Told = _nobody,
     ) -> Manifest:
         """Archive one stretch, which must begin where the archive ends.
+
+        Args:
+            spark: the session.
+            store: the log.
+            stretch: the entries.
+            broker_name: the group whose log it is; "": not known.
+            known_by: how it is known that they are committed.
+            told: of each part that is done.
 
         Raises:
             ArchiveError: what was written is not what the log holds, or there is no room for it. The
@@ -168,15 +182,16 @@ class OpenArchive(ABC):
         staging: str,
         broker_name: str,
         known_by: str,
+        told: Told,
     ) -> tuple[list[StagedFile], Manifest]:
         """Write the rows to new files and verify them against the log; Spark runs the parts in parallel."""
-        context = spark.sparkContext
-        part_bytes = max(stretch.size_bytes // context.defaultParallelism, PART_BYTES_MIN)
+        tasks = spark.sparkContext.defaultParallelism
+        part_bytes = max(stretch.size_bytes // tasks, PART_BYTES_MIN)
         parts = [
             Part(ranges, broker_name or None, staging, f"part-{_span(stretch)}")
             for ranges in _parts(store, stretch, part_bytes)
         ]
-        found: list[StagedPart] = context.parallelize(parts, len(parts)).map(stage_part).collect()
+        found = stage_parts(spark, parts, told)
         for each in found:
             if each.difference is not None:
                 raise ArchiveError(f"{staging} is not what the log holds: {each.difference}")
@@ -250,6 +265,7 @@ class Archive(OpenArchive):
         *,
         broker_name: str,
         known_by: str,
+        told: Told = _nobody,
     ) -> Manifest:
         """Archive one stretch; see `OpenArchive.add`. No other run can be faster, and no object store fails.
 
@@ -273,6 +289,7 @@ class Archive(OpenArchive):
                 staging=str(staged),
                 broker_name=broker_name,
                 known_by=known_by,
+                told=told,
             )
             self._place(files, manifest)
             write_manifest(self.path, manifest)
@@ -356,6 +373,7 @@ class ObjectArchive(OpenArchive):
         *,
         broker_name: str,
         known_by: str,
+        told: Told = _nobody,
     ) -> Manifest:
         """Archive one stretch; see `OpenArchive.add`."""
         covered = self.covered_index
@@ -364,7 +382,13 @@ class ObjectArchive(OpenArchive):
         )
         try:
             _, manifest = self._stage(
-                spark, store, stretch, staging=str(self), broker_name=broker_name, known_by=known_by
+                spark,
+                store,
+                stretch,
+                staging=str(self),
+                broker_name=broker_name,
+                known_by=known_by,
+                told=told,
             )
             create_manifest(self._folder, manifest, covered)
         except Exception as error:

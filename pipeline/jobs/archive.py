@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypedDict
 
@@ -212,8 +213,8 @@ def _add_all(
     found = archive.stretches(store, committed, options.stretch_mib * MIB)
     added = 0
     with context.progress() as progress:
-        task = progress.add_task(f"archive {Path(store.path).name}, MiB", total=None)
-        progress.update(task, total=sum(each.size_bytes for each in found) // MIB)
+        total = sum(each.size_bytes for each in found)
+        task = progress.add_task(f"archive {Path(store.path).name}, bytes", total=total)
         for stretch in found:
             archive.add(
                 context.spark,
@@ -221,11 +222,12 @@ def _add_all(
                 stretch,
                 broker_name=options.broker_name or options.group or "",
                 known_by=committed.known_by,
+                told=partial(progress.advance, task),
             )
             if pin is not None:
                 pin.move(stretch.end.position)
             added += stretch.size_bytes
-            progress.update(task, completed=added // MIB)
+            progress.update(task, completed=added)
     if found:
         first, end = found[0].before.position, found[-1].end.position
         assert added == end - first, f"{added} bytes were archived between {first} and {end}"

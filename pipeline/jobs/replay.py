@@ -24,8 +24,8 @@ from pipeline.sink.options import read_options
 from pipeline.sink.queues import plan_queues
 
 if TYPE_CHECKING:
-    from pipeline.spark.names import DataFrame
-    from pipeline.spark.replay import QueueCount, Target
+    from pipeline.spark.replay import QueueCount, ReplaySelection, Stretch, Target
+    from pipeline.spark.replay_sources import ReplaySource
 
 TOPICS_NAMED: Final = 10
 
@@ -113,17 +113,18 @@ def run(context: JobContext) -> int:
     options = context.options
     given = _sink_options(options)
     sink = read_options(given, is_stream=False)
-    last_index = Index(last_index_of(options) if options.store else 0)
-    rows = replaying.chosen(
-        replaying.with_map(_frame(context, last_index, options.topic)),
-        replaying.ReplaySelection(options.topic, options.from_time, options.to_time, options.key),
+    source = _source(context, Index(last_index_of(options) if options.store else 0))
+    selection = replaying.ReplaySelection(
+        options.topic, options.from_time, options.to_time, options.key
     )
+    rows = replaying.chosen(replaying.with_map(source.whole(options.topic)), selection)
     with context.progress() as progress, TemporaryDirectory(prefix="dledger-replay-") as folder:
         task = progress.add_task("counting", total=None)
-        counts = replaying.counts_of(rows)
+        stretches = replaying.stretches_of(rows, source.places())
+        counts = replaying.counts_of(stretches)
         total = sum(one.messages for one in counts)
         if not total:
-            raise PipelineUsageError(_nothing(context, last_index))
+            raise PipelineUsageError(_nothing(context, source))
         progress.update(task, description="sending", total=total)
         written = Path(folder, "counts")
         given["countsPath"] = str(written)
@@ -133,23 +134,19 @@ def run(context: JobContext) -> int:
                 rate = options.rate // target.tasks
                 assert rate > 0, f"{target.tasks} tasks share {options.rate} messages a second"
                 given["maxRowsPerSecond"] = str(rate)
-            covered = 0
-            for count in _send(rows, counts, target, given):
-                covered += count
-                progress.advance(task, count)
-            offsets = sum(c.last + 1 - c.first for c in counts)
-            assert covered == offsets, f"the batches cover {covered} offsets of {offsets}"
+            for _ in _send(source, selection, stretches, target, given=given):
+                progress.update(task, completed=summed(read_counts(written)).rows)
         done = summed(read_counts(written))
     assert options.dry_run or done.rows == total, f"{done.rows} of {total} messages are counted"
     context.report(_result(counts, options, done), lambda: _table(counts, options, done))
     return EXIT_FINE
 
 
-def _nothing(context: JobContext, last_index: Index) -> str:
+def _nothing(context: JobContext, source: ReplaySource) -> str:
     """Say why there is nothing to replay: no such topic, or nothing of it is wanted."""
     options = context.options
     place = options.store or options.parquet
-    every = _frame(context, last_index, None)
+    every = source.whole(None)
     if every.where(every.topic == options.topic).take(1):
         return f"no message of topic {options.topic} in {place} is one of those asked for (--from, --to, --key)"
     known = sorted(row.topic for row in every.select("topic").distinct().take(TOPICS_NAMED + 1))
@@ -176,33 +173,35 @@ def _target(
     return replaying.Target(options.to_topic, targets, tasks, options.keep_delays)
 
 
-def _frame(context: JobContext, last_index: Index, topic: str | None) -> DataFrame:
-    """Return the messages to choose from: those of a topic, or all."""
-    from pipeline.spark.history import log_history, parquet_history
+def _source(context: JobContext, last_index: Index) -> ReplaySource:
+    """Return what is read."""
+    from pipeline.spark.replay_sources import LogSource, ParquetSource
 
     options = context.options
     if options.store:
-        return log_history(context.spark, options.store, last_index, topic)
-    topics = None if topic is None else frozenset({topic})
-    return parquet_history(context.spark, options.parquet, topics)
+        return LogSource(context.spark, options.store, last_index)
+    return ParquetSource(context.spark, options.parquet)
 
 
 def _send(
-    rows: DataFrame, counts: list[QueueCount], target: Target, given: dict[str, str]
+    source: ReplaySource,
+    selection: ReplaySelection,
+    stretches: Sequence[Stretch],
+    target: Target,
+    *,
+    given: dict[str, str],
 ) -> Iterator[int]:
-    """Write batch after batch, one at a time; yield the approximate number of messages of each."""
+    """Write batch after batch, one at a time; yield the number of each when its rows are stored."""
     from pipeline.spark import replay as replaying
 
-    span = replaying.batch_span(counts)
-    for batch in range(
-        min(c.first for c in counts) // span, max(c.last for c in counts) // span + 1
-    ):
-        low, high = batch * span, (batch + 1) * span
-        part = replaying.between(rows, low, high)
-        frame = replaying.outgoing(part, target)
-        writer = frame.write.format("rocketmq").options(**given).option("batchId", batch)
-        writer.mode("append").save()
-        yield sum(max(0, min(c.last + 1, high) - max(c.first, low)) for c in counts)
+    span = replaying.batch_span(replaying.counts_of(stretches))
+    for batch, places in replaying.batches_of(stretches, span):
+        part = replaying.with_map(source.part(selection.topic, places))
+        wanted = replaying.chosen(part, selection)
+        rows = replaying.between(wanted, batch * span, (batch + 1) * span)
+        writer = replaying.outgoing(rows, target).write.format("rocketmq").options(**given)
+        writer.option("batchId", batch).mode("append").save()
+        yield batch
 
 
 def _result(

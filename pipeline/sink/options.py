@@ -14,7 +14,7 @@ from dledger_mq.message.names import topic_problem
 from dledger_mq.message.row_keys import SINK_ID_BYTES_MAX
 from pipeline.access import BrokerAccess, read_access
 from pipeline.errors import PipelineUsageError
-from pipeline.locations import Location, LocationError, location, location_here
+from pipeline.locations import Location, LocationError, location, location_here, placed
 from pipeline.option_names import SOURCE_OPTIONS
 from pipeline.options import OptionReader
 
@@ -113,6 +113,14 @@ def read_options(
     )
     reader.finish(SOURCE_OPTIONS if is_table else ())
     return options
+
+
+def placed_options(given: Mapping[str, str], default_store: str | None) -> dict[str, str]:
+    """Return options with the whole name of the checkpoint; see `placed`."""
+    return {
+        name: placed(text, default_store) if name.lower() == "checkpointlocation" else text
+        for name, text in given.items()
+    }
 
 
 def _name_server(reader: OptionReader) -> str:

@@ -20,9 +20,11 @@ def register_all(spark: SparkSession) -> None:
     """Register every format with a session.
 
     A planner knows nothing of its session, so the class that is registered carries how many tasks run at a
-    time, whether some may run twice, and the accumulator of what they pull; being made here, it is pickled as a
-    whole. Writers find them in every thread from here on (`pipeline.spark.threads`).
+    time, whether some may run twice, in which file system names of files begin, and the accumulator of what they
+    pull; being made here, it is pickled as a whole. Writers find them in every thread from here on
+    (`pipeline.spark.threads`).
     """
+    from pipeline.spark.checkpoints import default_store
     from pipeline.spark.pull_counts import pull_counts
     from pipeline.spark.threads import write_from_every_thread
 
@@ -32,6 +34,7 @@ def register_all(spark: SparkSession) -> None:
     session = {
         "parallelism": context.defaultParallelism,
         "speculates": speculation.lower() == "true",
+        "default_store": default_store(spark),
         "counts": pull_counts(context),
     }
     for module, name in FORMATS:

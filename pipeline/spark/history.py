@@ -17,6 +17,7 @@ from pipeline.spark.failures import reason_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+FIRST: Final = Index(1)
 NEEDED: Final = (
     *("topic", "brokerName", "queueId", "queueOffset", "body", "properties", "storeTimestamp"),
 )
@@ -66,11 +67,28 @@ def log_history(
     last_index: Index,
     topic: str | None = None,
     *,
+    first_index: Index = FIRST,
     with_control: bool = False,
+    with_index: bool = False,
 ) -> DataFrame:
-    """Return the messages in a store's log up to an entry; control records as well where that is wanted."""
-    options = {"upTo": str(last_index), "records": "all" if with_control else "messages"}
+    """Return the messages in a store's log from an entry up to another.
+
+    Args:
+        spark: the session.
+        store: the folder.
+        last_index: the last entry that is read.
+        topic: whose; None: all.
+        first_index: the first entry that is read.
+        with_control: control records as well.
+        with_index: the column `index` as well, of the entry that a message is in.
+    """
+    options = {
+        "fromIndex": str(first_index),
+        "upTo": str(last_index),
+        "records": "all" if with_control else "messages",
+    }
     if topic is not None:
         options["topic"] = topic
     schema = CONTROL_SCHEMA if with_control else LOG_SCHEMA
+    schema += ", index bigint" if with_index else ""
     return spark.read.format("commitlog").schema(schema).options(**options).load(store)

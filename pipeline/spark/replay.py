@@ -8,9 +8,10 @@ every time, because a broker group remembers the rows of a sink's current batch 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 from zlib import crc32
 
 from pyspark.sql import functions as f
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 BATCH_ROWS: Final = 2_000_000
 """Half of what a broker group takes in one batch of a sink."""
+
+STRETCH_OFFSETS: Final = 1 << 14
+"""Offsets of a queue that are counted together: most of a replay's 2 million, and few enough to skip what is sparse."""
 
 ORIGIN_TOPIC: Final = "ORIGIN_TOPIC"
 ORIGIN_BROKER: Final = "ORIGIN_BROKER"
@@ -62,6 +66,21 @@ class QueueCount:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """A stretch of an original queue.
+
+    Attributes:
+        count: what is replayed of it.
+        twice: offsets that two different messages have.
+        places: where its rows stand, as the source says it.
+    """
+
+    count: QueueCount
+    twice: int
+    places: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """The target of a replay.
 
@@ -97,32 +116,77 @@ def with_map(frame: DataFrame) -> DataFrame:
     return frame.withColumn("properties", f.from_json("properties", "map<string,string>"))
 
 
-def counts_of(rows: DataFrame) -> list[QueueCount]:
-    """Count what would be replayed, queue by queue.
+def stretches_of(rows: DataFrame, places: Column) -> list[Stretch]:
+    """Count what would be replayed, stretch by stretch.
 
-    Raises:
-        PipelineUsageError: two different messages have one place, so the sink would take the second for the first.
+    Args:
+        rows: what is chosen.
+        places: the aggregate that says where rows stand (`ReplaySource.places`).
     """
-    found = rows.groupBy("brokerName", "queueId").agg(
+    number = f.floor(f.col("queueOffset") / STRETCH_OFFSETS)
+    found = rows.groupBy("brokerName", "queueId", number.alias("stretch")).agg(
         f.count("*").alias("messages"),
         f.min("queueOffset").alias("first"),
         f.max("queueOffset").alias("last"),
         f.sum(f.octet_length("body")).alias("bytes"),
         f.count_distinct("queueOffset").alias("offsets"),
-        f.count_distinct("queueOffset", "storeTimestamp").alias("places"),
+        f.count_distinct("queueOffset", "storeTimestamp").alias("distinct"),
+        places.alias("places"),
     )
+    return [
+        Stretch(
+            QueueCount(r.brokerName or "", r.queueId, r.messages, r.first, r.last, r.bytes),
+            r.distinct - r.offsets,
+            tuple(r.places),
+        )
+        for r in found.collect()
+    ]
+
+
+def counts_of(stretches: Sequence[Stretch]) -> list[QueueCount]:
+    """Return the sums of stretches, queue by queue.
+
+    Raises:
+        PipelineUsageError: two different messages have one place, so the sink would take the second for the first.
+    """
+    by_queue: dict[tuple[str, int], list[Stretch]] = defaultdict(list)
+    for each in stretches:
+        by_queue[each.count.broker_name, each.count.queue_id].append(each)
     counts: list[QueueCount] = []
-    for r in found.collect():
-        if r.places > r.offsets:
+    for (broker_name, queue_id), some in sorted(by_queue.items()):
+        twice = sum(each.twice for each in some)
+        if twice:
             raise PipelineUsageError(
-                f"queue {r.brokerName or ''}/{r.queueId} had {r.places - r.offsets} offsets twice: its topic was "
+                f"queue {broker_name}/{queue_id} had {twice} offsets twice: its topic was "
                 "removed and made anew in this history; replay one after the other, with --from and --to and an "
                 "--id of its own for each"
             )
         counts.append(
-            QueueCount(r.brokerName or "", r.queueId, r.messages, r.first, r.last, r.bytes)
+            QueueCount(
+                broker_name,
+                queue_id,
+                sum(each.count.messages for each in some),
+                min(each.count.first for each in some),
+                max(each.count.last for each in some),
+                sum(each.count.body_bytes for each in some),
+            )
         )
-    return sorted(counts, key=lambda one: (one.broker_name, one.queue_id))
+    return counts
+
+
+def batches_of(stretches: Sequence[Stretch], span: int) -> Iterator[tuple[int, list[Any]]]:
+    """Yield the number of each batch that has rows, in order, and where these stand.
+
+    Args:
+        stretches: all of the replay.
+        span: how many offsets of each queue are in a batch (`batch_span`).
+    """
+    places: dict[int, set[Any]] = defaultdict(set)
+    for each in stretches:
+        for batch in range(each.count.first // span, each.count.last // span + 1):
+            places[batch].update(each.places)
+    for batch in sorted(places):
+        yield batch, sorted(places[batch])
 
 
 def target_of(broker_name: str, queue_id: int, queues: Sequence[MessageQueue]) -> MessageQueue:

@@ -37,11 +37,13 @@ class RocketMQDataSource(DataSource):
     Attributes:
         parallelism: how many tasks the session runs at a time; set when it is registered with one.
         speculates: whether the session may run a task twice at the same time; set likewise.
+        default_store: the session's default file system; None: the disks of this machine. Set likewise.
         counts: of what the tasks of streams have pulled; set likewise.
     """
 
     parallelism: ClassVar[int | None] = None
     speculates: ClassVar[bool] = False
+    default_store: ClassVar[str | None] = None
     counts: ClassVar[Accumulator[PullsByStream] | None] = None
 
     @classmethod
@@ -99,6 +101,7 @@ class RocketMQDataSource(DataSource):
             is_stream=is_stream,
             is_table=is_table,
             speculates=self.speculates,
+            default_store=self.default_store,
         )
 
 

@@ -23,7 +23,7 @@ from dledger_mq import MessageQueue
 from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.sink.columns import SinkColumns, check_columns
 from pipeline.sink.counts import BatchCounts, report, summed
-from pipeline.sink.options import WHAT, SinkOptions, read_options
+from pipeline.sink.options import WHAT, SinkOptions, placed_options, read_options
 from pipeline.sink.queues import plan_queues
 from pipeline.sink.rows import RowReader
 from pipeline.sink.sender import SinkTask, send_all
@@ -65,6 +65,7 @@ def plan_sink(
     is_stream: bool,
     is_table: bool = False,
     speculates: bool = False,
+    default_store: str | None = None,
 ) -> SinkPlan:
     """Check everything that can be checked before a task runs.
 
@@ -75,6 +76,7 @@ def plan_sink(
         is_stream: whether a streaming query writes.
         is_table: whether options and columns are those of a table in a catalog.
         speculates: whether the session may run a task twice at the same time.
+        default_store: the session's default file system, in which a checkpoint lies whose name has no scheme.
 
     Raises:
         PipelineUsageError: option, column or mode.
@@ -83,6 +85,7 @@ def plan_sink(
     if overwrite:
         mode = "outputMode complete" if is_stream else 'mode "overwrite"'
         raise PipelineUsageError(f'{WHAT} only appends, {mode} is not for topics; use "append"')
+    given = placed_options(given, default_store)
     options = read_options(given, is_stream=is_stream, is_table=is_table)
     if speculates and not options.is_exactly_once:
         raise PipelineUsageError(

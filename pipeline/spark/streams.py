@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pipeline.errors import PipelineUsageError
 from pipeline.source_options import SourceOptions, read_source_options
+from pipeline.spark.checkpoints import METADATA_OPTION, below, qualified
 from pipeline.spark.failures import is_passing, reason_of
 
 if TYPE_CHECKING:
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from pipeline.pulling import PullTotals
     from pipeline.spark.pull_counts import PullsByStream
 
-METADATA_OPTION: Final = "metadataPath"
 METADATA_FOLDER: Final = "rocketmq-source"
 TURN_S: Final = 0.5
 """The time that several queries share before all of them are looked at again."""
@@ -273,16 +273,20 @@ def start_stream(
         spark: the session.
         options: of the source; without metadataPath that is a folder below the checkpoint.
         write: makes a `DataStreamWriter` of the stream's data frame; called again for each restart.
-        checkpoint: the folder of the checkpoint, as Spark has it.
+        checkpoint: the folder of the checkpoint, as Spark has it: without a scheme one of `fs.defaultFS`.
         schema: the columns that are wanted; default: all.
         restarts: how often the query is started again after a failure that passes.
 
     Returns:
         The query, which is used like a `StreamingQuery`.
+
+    Raises:
+        PipelineUsageError: the checkpoint lies where this package keeps no files, and there is no metadataPath.
     """
+    checkpoint = qualified(spark, checkpoint)
     given = dict(options)
     if METADATA_OPTION.lower() not in {name.lower() for name in options}:
-        given[METADATA_OPTION] = f"{checkpoint.rstrip('/')}/{METADATA_FOLDER}"
+        given[METADATA_OPTION] = below(checkpoint, METADATA_FOLDER)
     reader = spark.readStream.format("rocketmq").options(**given)
     if schema is not None:
         reader = reader.schema(schema)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import DataFrameWriter, DataFrameWriterV2
 from pyspark.sql.streaming import DataStreamWriter
 
+from pipeline.spark.java_side import java_side
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -33,9 +35,10 @@ def write_from_every_thread() -> None:
 
 def activate(spark: SparkSession) -> None:
     """Make a session the active one of this thread, unless the thread has one."""
-    of_java = getattr(spark._jvm, "org.apache.spark.sql.classic.SparkSession")  # noqa: SLF001  # a name with dots
+    jvm, session = java_side(spark)
+    of_java = getattr(jvm, "org.apache.spark.sql.classic.SparkSession")
     if not of_java.getActiveSession().isDefined():
-        of_java.setActiveSession(spark._jsparkSession)  # noqa: SLF001  # PySpark itself has no other way
+        of_java.setActiveSession(session)
 
 
 def _activating(make: Callable[..., None]) -> Callable[..., None]:

@@ -70,7 +70,7 @@ IGNORED_RULES_ALLOWED: dict[str, int] = {
     "jepsen/systems": 4,
     "jepsen/workloads": 2,
     "pipeline": 1,
-    "pipeline/spark": 3,
+    "pipeline/spark": 2,
     "scripts": 1,
 }
 """Lines on which ruff's finding is ignored."""

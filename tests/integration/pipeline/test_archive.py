@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -74,12 +74,18 @@ def add_all(
     store: Path,
     bound: CommittedBound = ALL,
     stretch_bytes: int = 1 << 40,
+    told: Callable[[int], None] = lambda _: None,
 ) -> int:
     with Archive(archive) as opened:
         found = opened.stretches(Store(store), bound, stretch_bytes)
         for stretch in found:
             opened.add(
-                spark, Store(store), stretch, broker_name="broker-a", known_by=bound.known_by
+                spark,
+                Store(store),
+                stretch,
+                broker_name="broker-a",
+                known_by=bound.known_by,
+                told=told,
             )
     return len(found)
 
@@ -103,13 +109,17 @@ def entries() -> list[Entry]:
 
 
 def test_history_is_archived_once_by_topic_and_date(
-    spark: Any, tmp_path: Path, entries: list[Entry]
+    spark: Any, tmp_path: Path, entries: list[Entry], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, archive = tmp_path / "store", tmp_path / "archive"
     sealed = write_store(store, entries, 2000)
     assert add_all(spark, archive, store, CommittedBound(7, "test")) == 1
     assert archived(spark, archive) == plainly(entries[:7])
-    assert add_all(spark, archive, store) == 1
+    monkeypatch.setattr(writing, "PART_BYTES_MIN", 1000)
+    told: list[int] = []
+    assert add_all(spark, archive, store, told=told.append) == 1
+    assert len(told) == 2, "of each part, by its task"
+    assert sum(told) == sealed[-1].end_position - load_manifests(archive)[0].end_position
     assert add_all(spark, archive, store) == 0
     assert archived(spark, archive) == plainly(entries)
     first, second = load_manifests(archive)

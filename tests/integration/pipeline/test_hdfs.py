@@ -129,24 +129,29 @@ def test_an_archive_and_a_stream_with_its_checkpoint_lie_in_hdfs(
     read = whole.selectExpr("cast(cast(body as string) as int) n", "term is not null").collect()
     assert sorted(map(tuple, read)) == [(n, n < 40) for n in range(60)], "40 from the archive"
 
-    checkpoint = cluster.place / "checkpoint"  # Spark's own client of HDFS writes there, and ours
+    # Spark's own client of HDFS writes there, and ours; the second time with the name node in its name.
+    checkpoint = cluster.place / f"{str(tmp_path)[1:]}/checkpoint"
 
-    def run() -> None:
+    def run(checkpoint: str) -> None:
         query = start_stream(
             spark,
             {"nameServer": topics.namesrv, "topic": topic, "startingOffsets": "earliest"},
             lambda frame: (
                 frame.writeStream.format("parquet")
-                .option("path", str(tmp_path / "out"))
+                .option("path", f"file:{tmp_path / 'out'}")
                 .trigger(availableNow=True)
             ),
-            checkpoint=str(checkpoint),
+            checkpoint=checkpoint,
         )
         assert query.awaitTermination(PATIENCE_S)
 
-    run()
+    spark.conf.set("fs.defaultFS", str(cluster.place))
+    try:
+        run(f"/{checkpoint.key}")
+    finally:
+        spark.conf.unset("fs.defaultFS")
     topics.fill(topic, 10, first=60)
-    run()
+    run(str(checkpoint))
     bodies = pq.read_table(tmp_path / "out", columns=["body"])["body"].to_pylist()
     assert sorted(map(int, bodies)) == list(range(70))
     kept = ObjectFolder(checkpoint)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import PATIENCE_S, Topics, load
+from tests.unit.pipeline.stores import orders, write_store
 
 pytestmark = pytest.mark.slow
 
@@ -159,6 +161,66 @@ def test_an_interrupted_replay_is_cut_alike_and_goes_on(
     assert main(command) == 0
     for number, some in messages(topics, new).items():
         assert [int(m.body) for m in some] == list(range(number, 100, 4))
+
+
+def test_a_batch_reads_what_has_its_rows_and_one_without_rows_is_none(
+    kept_open: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two queues of 240 messages in batches of ten offsets of each; none of the first half is wanted."""
+    from pipeline.spark import replay as replaying
+    from pipeline.spark.replay_sources import LogSource
+
+    count, span = 480, 10
+    broker = orders(count, topics=("Old",))
+    entries = write_store(tmp_path / "store", broker.log.entries, 4000)
+    scan = {"path": str(tmp_path / "store"), "upTo": "end", "splitBytes": "2000"}
+    table = kept_open.read.format("commitlog").options(**scan).load().where("topic = 'Old'")
+    folder = str(tmp_path / "files")
+    table.repartitionByRange(12, "queueOffset").write.parquet(folder)
+    (first,) = (
+        table.where("queueOffset = 120").selectExpr("unix_millis(min(storeTimestamp))").first()
+    )
+    monkeypatch.setattr(replaying, "batch_span", lambda counts: span)
+    monkeypatch.setattr(replaying, "STRETCH_OFFSETS", span)
+    parts: list[Any] = []
+    entries_read: list[int] = []
+    real, real_part = replaying.outgoing, LogSource.part
+
+    def outgoing(rows: Any, target: Any) -> Any:
+        parts.append(rows)
+        return real(rows, target)
+
+    def part(self: LogSource, topic: str, places: Iterable[int]) -> Any:
+        entries_read.append(max(places) - min(places) + 1)
+        return real_part(self, topic, places)
+
+    monkeypatch.setattr(replaying, "outgoing", outgoing)
+    monkeypatch.setattr(LogSource, "part", part)
+    for source, bound in (
+        (["--store", str(tmp_path / "store")], ["--up-to", "end"]),
+        (["--parquet", folder], []),
+    ):
+        new = topics.fresh()
+        topics.fill(new, 1)
+        command = ["replay", *source, *bound, "--topic", "Old", "--to-topic", new, "--id", new]
+        command += ["--name-server", topics.namesrv, "--from", str(first)]
+        parts.clear()
+        assert main(command) == 0
+        stored = sum(map(len, messages(topics, new).values()))
+        assert (stored, len(parts)) == (1 + count // 2, 12)
+        if entries_read:
+            assert sum(entries_read) <= len(entries) // 2 + 2 * 12, "of the log, over all batches"
+            entries_read.clear()
+            continue
+        files = [files_read(each) for each in parts]
+        assert sum(files) <= 6 + 2 * 12, f"{files} files of 12 are read"
+
+
+def files_read(frame: Any) -> int:
+    """How many files Spark opens to read a frame, by its own count."""
+    frame.toArrow()
+    leaves = frame._jdf.queryExecution().executedPlan().collectLeaves()
+    return int(leaves.head().metrics().apply("numFiles").value())
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_one(

@@ -10,6 +10,8 @@ import pytest
 
 from dledger_mq import MessageQueue
 from dledger_mq.blocking import PullConsumer
+from pipeline.errors import PipelineUsageError
+from pipeline.spark.checkpoints import qualified
 from pipeline.spark.failures import reason_of
 from pipeline.spark.progress import lag_of, metrics_of
 from pipeline.spark.streams import start_stream
@@ -141,6 +143,43 @@ def test_a_running_query_reads_what_comes_and_reports_its_lag(
     assert [behind.queues[queue].messages for queue in queues] == [2, 2, 1, 1]
     assert all(0 < each.seconds < time.time() - began for each in behind.queues.values())
     assert (behind.pulls, behind.size) == (caught_up.pulls, caught_up.size)
+
+
+def test_a_checkpoint_lies_where_hadoop_says_it_does(
+    spark: Any, topics: Topics, tmp_path: Path
+) -> None:
+    """Hadoop's default file system is another one here: its views of others, with one link."""
+    topic = topics.fresh()
+    topics.fill(topic, 8)
+    changed = {
+        "fs.defaultFS": "viewfs:///",
+        "fs.viewfs.mounttable.default.link./kept": f"file:{tmp_path}",
+    }
+    for name, value in changed.items():
+        spark.conf.set(name, value)
+    try:
+        folder = "/kept/checkpoint"
+        assert qualified(spark, folder) == f"viewfs:{folder}"
+        with pytest.raises(PipelineUsageError, match=r"lies in viewfs:.*give option metadataPath"):
+            start_stream(spark, {}, lambda _: pytest.fail("nothing is begun"), checkpoint=folder)
+        query = start_stream(
+            spark,
+            {
+                "nameServer": topics.namesrv,
+                "topic": topic,
+                "startingOffsets": "earliest",
+                "metadataPath": str(tmp_path / "began"),
+            },
+            lambda frame: frame.writeStream.format("noop").trigger(availableNow=True),
+            checkpoint=folder,
+        )
+        assert query.awaitTermination(PATIENCE_S)
+    finally:
+        for name in changed:
+            spark.conf.unset(name)
+    assert (tmp_path / "checkpoint" / "commits" / "0").exists()
+    assert [each.name for each in (tmp_path / "began").iterdir()] == ["initial-offsets.json"]
+    assert qualified(spark, str(tmp_path)) == f"file:{tmp_path}"
 
 
 def test_the_checkpoint_of_a_query_on_another_topic_is_refused(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 from broker.admin.archive_search import ArchiveSearch
 from dledger.raft.entry import Entry, EntryKind
 from dledger_mq.message.record import decode_records
-from pipeline.archive import writing
+from pipeline.archive import told_parts, writing
 from pipeline.archive.history import History
 from pipeline.archive.manifests import (
     MANIFESTS,
@@ -57,14 +58,17 @@ class EndedError(BaseException):
 class OneByOne:
     """Does in this process what Spark does in tasks."""
 
-    def __init__(self) -> None:
-        self.__dict__ |= {"sparkContext": self, "defaultParallelism": 2}
+    def __init__(self, cores: int = 2) -> None:
+        self.__dict__ |= {"sparkContext": self, "defaultParallelism": cores}
 
     def parallelize(self, parts: list[Any], _: int) -> Any:
         def mapped(stage: Callable[[Any], Any]) -> Any:
             return SimpleNamespace(collect=lambda: [stage(part) for part in parts])
 
         return SimpleNamespace(map=mapped)
+
+    def accumulator(self, start: int, param: Any) -> Any:
+        return SimpleNamespace(add=partial(param.addInPlace, start))
 
 
 class Log(NamedTuple):
@@ -103,6 +107,25 @@ def add(archive: OpenArchive, log: Log, up_to: int | None = None) -> int:
     for stretch in found:
         archive.add(OneByOne(), store, stretch, broker_name="broker-a", known_by="test")
     return len(found)
+
+
+def test_each_part_is_told_when_it_is_done(
+    place: ObjectPath, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(writing, "PART_BYTES_MIN", 1000)
+    told: list[int] = []
+    with open_archive(place) as archive:
+        (stretch,) = archive.stretches(Store(log.folder), ALL)
+        archive.add(
+            OneByOne(8),
+            Store(log.folder),
+            stretch,
+            broker_name="broker-a",
+            known_by="test",
+            told=told.append,
+        )
+    assert len(told) > 4
+    assert sum(told) == stretch.size_bytes
 
 
 def archived(place: ObjectPath | Path) -> list[tuple[Any, ...]]:
@@ -193,7 +216,7 @@ def test_what_an_ended_run_leaves_is_not_taken_for_whole(
 
     with monkeypatch.context() as patch:
         patch.setattr(writing, "PART_BYTES_MIN", 500)
-        patch.setattr(writing, "stage_part", stage)
+        patch.setattr(told_parts, "stage_part", stage)
         patch.setattr(writing, "create_manifest", create)
         with pytest.raises(EndedError), open_archive(place) as archive:
             add(archive, log)
@@ -261,7 +284,7 @@ def test_a_run_whose_files_are_removed_under_its_hands_says_who_was_faster(
             raise OSError("the file that was written is not there")
         return staged
 
-    monkeypatch.setattr(writing, "stage_part", stage)
+    monkeypatch.setattr(told_parts, "stage_part", stage)
     with pytest.raises(PipelineError, match="another run has archived what follows entry 0"):
         add(open_archive(place), log)
 

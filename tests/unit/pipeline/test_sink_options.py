@@ -11,7 +11,7 @@ from pipeline.errors import PipelineError, PipelineUsageError
 from pipeline.locations import ObjectPath
 from pipeline.sink import queues as sink_queues
 from pipeline.sink.columns import check_columns
-from pipeline.sink.options import SinkOptions, read_options
+from pipeline.sink.options import SinkOptions, placed_options, read_options
 
 GIVEN = {"nameServer": "127.0.0.1:9876", "topic": "Out"}
 ONCE = GIVEN | {"delivery": "exactly-once"}
@@ -76,6 +76,29 @@ def test_the_queue_list_lies_below_a_checkpoint(
     assert options(checkpointLocation=checkpoint).metadata_folder == folder
     both = options(checkpointLocation=checkpoint, metadataPath="/tmp/m")
     assert both.metadata_folder == Path("/tmp/m")
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "folder"),
+    [
+        ("/user/x", ObjectPath("nn:9000", "user/x/rocketmq-sink", "hdfs")),
+        ("x", None),  # the home of an account that only HDFS knows
+        ("file:/tmp/cp", Path("/tmp/cp/rocketmq-sink")),
+        ("s3a://bucket/cp", ObjectPath("bucket", "cp/rocketmq-sink")),
+    ],
+)
+def test_a_checkpoint_without_a_scheme_lies_in_hadoops_default_file_system(
+    checkpoint: str, folder: Path | ObjectPath | None
+) -> None:
+    given = GIVEN | {"checkpointLocation": checkpoint}
+
+    def kept_in(default_store: str | None) -> Path | ObjectPath | None:
+        return read_options(placed_options(given, default_store), is_stream=True).metadata_folder
+
+    assert kept_in("hdfs://nn:9000") == folder
+    here = folder if ":" in checkpoint else Path(checkpoint) / "rocketmq-sink"
+    assert kept_in("file:///") == kept_in(None) == here
+    assert kept_in("viewfs:///") == (folder if ":" in checkpoint else None)
 
 
 @pytest.mark.parametrize(
