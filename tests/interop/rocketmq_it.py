@@ -13,8 +13,10 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
+from jepsen.processes import sigterm_as_interrupt
 from tests.interop.conftest import ROOT
 from tests.interop.rocketmq_causes import CAUSES, Cause, Whose
 from tests.interop.rocketmq_tests import (
@@ -112,11 +114,10 @@ def run(only: Iterable[str], *, members: int, as_json: bool, logs: Path) -> list
     """Run what is wanted, and say what came of each test."""
     outcomes = []
     with three_groups(logs / "groups", members) as groups:
-        runner = Runner(groups[0].namesrv, [each.group for each in groups], logs)
+        names = [each.group for each in groups]
+        runner = Runner(groups[0].namesrv, names, logs, partial(_tell, as_json=as_json))
         for name, methods in chosen(only):
-            for one in runner.run(name, methods):
-                outcomes.append(one)
-                _tell(one, as_json=as_json)
+            outcomes += runner.run(name, methods)
     return outcomes
 
 
@@ -148,6 +149,7 @@ def main() -> None:
     options = parser.parse_args()
     if reason := lacking():
         sys.exit(reason)
+    sigterm_as_interrupt()
     with tempfile.TemporaryDirectory() as folder:
         logs = (options.logs or Path(folder)).resolve()
         logs.mkdir(parents=True, exist_ok=True)

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -180,9 +180,16 @@ class Runner:
         namesrv: where the brokers are registered.
         brokers: their names; the first one is what most tests use.
         home: for what the clients write.
+        tell: is called with each outcome as it is there.
     """
 
-    def __init__(self, namesrv: str, brokers: Iterable[str], home: Path) -> None:
+    def __init__(
+        self,
+        namesrv: str,
+        brokers: Iterable[str],
+        home: Path,
+        tell: Callable[[Outcome], None] = lambda _: None,
+    ) -> None:
         properties = (
             f"-Dit.namesrv={namesrv}",
             f"-Dit.brokers={','.join(brokers)}",
@@ -193,31 +200,32 @@ class Runner:
         path = f"{FOLDER}/classes:{FOLDER}/jars/*"
         self._command = ["java", *OPTIONS, *properties, "-cp", path, "RunTests"]
         self._home = home
+        self._tell = tell
 
     def run(self, name: str, methods: Iterable[str] = ()) -> list[Outcome]:
         """Run the tests of a class, or some of them; one that does not end is a failure, and the others go on."""
         found: list[Outcome] = []
-        left_out: list[str] = []
-        chosen = list(methods)
+        chosen, left_out = list(methods), set[str]()
         while True:
-            hanging = self._run(name, [*chosen, *left_out], found)
+            hanging = self._run(name, [*chosen, *(f"-{each}" for each in sorted(left_out))], found)
             if hanging is None:
                 return found
             if not hanging:
-                found.append(Outcome(name, Verdict.FAILED, "its virtual machine has ended"))
+                self._note(found, Outcome(name, Verdict.FAILED, "its virtual machine has ended"))
                 return found
-            found.append(
-                Outcome(
-                    f"{name}.{hanging}", Verdict.FAILED, f"no end within {METHOD_LIMIT_S:.0f} s"
-                )
-            )
+            said = f"no end within {METHOD_LIMIT_S:.0f} s"
+            self._note(found, Outcome(f"{name}.{hanging}", Verdict.FAILED, said))
             done = {each.test.removeprefix(f"{name}.") for each in found}
             if chosen:
                 chosen = [each for each in chosen if each not in done]
                 if not chosen:
                     return found
             else:
-                left_out = [f"-{each}" for each in sorted(done)]
+                left_out = done
+
+    def _note(self, found: list[Outcome], one: Outcome) -> None:
+        found.append(one)
+        self._tell(one)
 
     def _run(self, name: str, choice: list[str], found: list[Outcome]) -> str | None:
         """Run once; returns None at the end of all tests, else the test that hung, or "" where there was none."""
@@ -256,7 +264,7 @@ class Runner:
             deadline = time.monotonic() + METHOD_LIMIT_S
             running = line["method"] if line["event"] == "started" else ""
             if line["event"] == "finished" and not _says_nothing(line):
-                found.append(judge(line, found))
+                self._note(found, judge(line, found))
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

@@ -2,12 +2,18 @@ package org.apache.rocketmq.test.base;
 
 import java.util.HashMap;
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import org.apache.rocketmq.common.TopicAttributes;
 import org.apache.rocketmq.common.attribute.CQType;
 import org.apache.rocketmq.common.attribute.TopicMessageType;
 import org.apache.rocketmq.test.util.MQAdminTestUtils;
 
-/** Creates topics. What starts a broker or a proxy in this virtual machine is missing here. */
+import static org.awaitility.Awaitility.await;
+
+/**
+ * Creates topics; what a broker refuses is an error here, as theirs is not. What starts a broker or a proxy in this
+ * virtual machine is missing.
+ */
 public class IntegrationTestBase {
 
     private static final int PATIENCE_S = 60;
@@ -21,7 +27,13 @@ public class IntegrationTestBase {
         if (messageType != TopicMessageType.NORMAL) {
             attributes.put("+" + TopicAttributes.TOPIC_MESSAGE_TYPE_ATTRIBUTE.getName(), messageType.toString());
         }
-        return MQAdminTestUtils.createTopic(nsAddr, where, topic, queues, attributes, PATIENCE_S);
+        RunningBrokers.ask(admin -> {
+            admin.createTopic(where, topic, queues, attributes);
+            return null;
+        });
+        await().atMost(PATIENCE_S, TimeUnit.SECONDS).until(
+            () -> RunningBrokers.ask(admin -> MQAdminTestUtils.checkTopicExist(admin, topic)));
+        return true;
     }
 
     public static boolean initTopic(String topic, String nsAddr, String where, int queues, CQType queueType) {
