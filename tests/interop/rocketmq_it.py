@@ -1,9 +1,10 @@
 """Writes docs/rocketmq-tests.md from a run of RocketMQ's own integration tests against a cluster of ours.
 
-    python -m tests.interop.rocketmq_it [--only AREA|CLASS[#METHOD]]... [--json] [--out docs/rocketmq-tests.md]
+    python -m tests.interop.rocketmq_it [--only AREA|CLASS[#METHOD]]... [--json] [--from FILE]... [--out FILE]
 
 With `--only`, an area (filter, pop, order, ...) or a class without its package, the page is not written unless `--out`
-names one. `--json` prints a line for each test. `make interop` fetches what is needed.
+names one. `--json` prints a line for each test; `--from` reads such lines of earlier runs, of which the last one about
+a test counts, and without `--only` nothing is run beside it. `make interop` fetches what is needed.
 """
 
 from __future__ import annotations
@@ -112,16 +113,32 @@ def _whose(outcomes: list[Outcome]) -> str:
 
 def run(only: Iterable[str], *, members: int, as_json: bool, logs: Path) -> list[Outcome]:
     """Run what is wanted, and say what came of each test."""
-    outcomes = []
+    outcomes: list[Outcome] = []
     with three_groups(logs / "groups", members) as groups:
         names = [each.group for each in groups]
-        runner = Runner(groups[0].namesrv, names, logs, partial(_tell, as_json=as_json))
+        runner = Runner(groups[0].namesrv, names, logs, partial(tell, as_json=as_json))
         for name, methods in chosen(only):
             outcomes += runner.run(name, methods)
     return outcomes
 
 
-def _tell(one: Outcome, *, as_json: bool) -> None:
+def earlier(files: Iterable[Path]) -> list[Outcome]:
+    """Return what earlier runs told with `--json`."""
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [
+        Outcome(row["test"], Verdict(row["verdict"]), row["said"], tuple(row["changed"]))
+        for row in rows
+    ]
+
+
+def latest(outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Return the last outcome of each test, by class and test."""
+    found = {one.test: one for one in outcomes}
+    return [found[test] for test in sorted(found)]
+
+
+def tell(one: Outcome, *, as_json: bool) -> None:
+    """Say what came of a test."""
     line = f"{one.test}: {one.verdict.value} {one.sentence}".rstrip()
     if as_json:
         line = json.dumps(
@@ -143,19 +160,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--only", action="append", default=[], metavar="AREA|CLASS[#METHOD]")
     parser.add_argument("--json", action="store_true", help="a line of JSON for each test")
+    parser.add_argument("--from", action="append", default=[], type=Path, dest="earlier")
     parser.add_argument("--members", type=int, default=3, help="of the first group")
     parser.add_argument("--out", type=Path, help=f"the page (default: {PAGE.relative_to(ROOT)})")
     parser.add_argument("--logs", type=Path, help="keep what brokers and tests wrote here")
     options = parser.parse_args()
+    outcomes = earlier(options.earlier)
+    if options.only or not options.earlier:
+        outcomes += _run_all(options)
+    if out := options.out or (None if options.only else PAGE):
+        out.write_text(page(latest(outcomes)))
+
+
+def _run_all(options: argparse.Namespace) -> list[Outcome]:
+    """Run what is wanted, if this machine has what it takes."""
     if reason := lacking():
         sys.exit(reason)
     sigterm_as_interrupt()
     with tempfile.TemporaryDirectory() as folder:
         logs = (options.logs or Path(folder)).resolve()
         logs.mkdir(parents=True, exist_ok=True)
-        outcomes = run(options.only, members=options.members, as_json=options.json, logs=logs)
-    if out := options.out or (None if options.only else PAGE):
-        out.write_text(page(outcomes))
+        return run(options.only, members=options.members, as_json=options.json, logs=logs)
 
 
 if __name__ == "__main__":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.interop import rocketmq_it
@@ -81,6 +83,23 @@ def test_an_area_is_the_first_that_fits() -> None:
     assert area("client.producer.order.OrderMsgIT.x") == "order"
     assert area("client.producer.batch.BatchSendIT.x") == "producer"
     assert area("container.SlaveBrokerIT.x") == "other"
+
+
+def test_what_earlier_runs_told_counts_until_a_later_one_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = Outcome("smoke.AnIT.testIt", Verdict.FAILED, "no", ("a=1",))
+    other = Outcome("offset.AnIT.testIt", Verdict.PASSED)
+    again = Outcome("smoke.AnIT.testIt", Verdict.PASSED)
+    files = []
+    for name, told in (("one", [first, other]), ("two", [again])):
+        for each in told:
+            rocketmq_it.tell(each, as_json=True)
+        files.append(tmp_path / name)
+        files[-1].write_text(capsys.readouterr().out)
+
+    assert rocketmq_it.earlier(files[:1]) == [first, other]
+    assert rocketmq_it.latest(rocketmq_it.earlier(files)) == [other, again]
 
 
 def test_the_page_counts_and_tells_causes(monkeypatch: pytest.MonkeyPatch) -> None:
