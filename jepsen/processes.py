@@ -187,6 +187,7 @@ class Group:
         name_servers: how many name servers.
         settings: every broker's `broker.conf`.
         group: name of the broker group.
+        namesrv: those of another group, instead of name servers of its own.
     """
 
     def __init__(
@@ -197,15 +198,17 @@ class Group:
         name_servers: int = 1,
         settings: str = SMALL_SEGMENTS,
         group: str = "broker-a",
+        namesrv: str = "",
     ) -> None:
         self.folder = folder
         self.group = group
         folder.mkdir(parents=True, exist_ok=True)
+        name_servers = 0 if namesrv else name_servers
         ports = iter(free_ports(2 * nodes + name_servers))
         self.name_servers = [
             self._name_server(f"namesrv{i}", next(ports)) for i in range(name_servers)
         ]
-        self.namesrv = ";".join(server.address for server in self.name_servers)
+        self.namesrv = namesrv or ";".join(server.address for server in self.name_servers)
         self.peers = ";".join(f"n{i}-127.0.0.1:{next(ports)}" for i in range(nodes))
         self._settings = settings
         self.nodes = [self._broker(f"n{i}", next(ports), self.peers) for i in range(nodes)]

@@ -5,6 +5,7 @@ They decide and answer, without sockets, files and clocks of their own; what hap
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from broker.access.digest import RulesDigests
@@ -82,7 +83,7 @@ from dledger import GroupSecret, LogServer
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import OffsetIdMaker, UniqKeyMaker
 from dledger_mq.message.names import HALF_TOPIC
-from dledger_mq.message.numbers import PhysicalOffset
+from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.replies import SendReplies
 
@@ -384,9 +385,14 @@ class Services:
             broker_name=self._config.broker_name,
             runtime=self.runtime.table,
             consumed_per_second=self.stats.consumed_per_second,
+            given=self._given_offsets,
             made=self._environment.made,
             looked=self.resets.looked,
         )
+
+    def _given_offsets(self, group: str, topic: str) -> Mapping[QueueId, QueueOffset]:
+        """Return how far the members of a group were given messages here; nothing when nobody is in it."""
+        return self.pulls.places.of(group, topic) if self.members.members(group) else {}
 
     def _make_tools(
         self,
@@ -424,6 +430,7 @@ class Services:
                 broker_name=self._config.broker_name,
                 service_address=str(environment.service_address),
                 consumed_per_second=self.stats.consumed_per_second,
+                given=self._given_offsets,
                 wall_ms=environment.wall_ms,
                 monotonic_ms=environment.monotonic_ms,
             ),

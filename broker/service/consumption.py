@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from broker.service.connections import wire_subscription
-from broker.service.tables import consume_table
+from broker.service.tables import GivenOffsets, consume_table
 from broker.service.tags import tag_hashes
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups
@@ -121,6 +121,7 @@ def all_consume_stats(
     broker_address: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
+    given: GivenOffsets,
     per_second: Callable[[str, str], float],
 ) -> bytes:
     """Encode the body of GET_BROKER_CONSUME_STATS (317): groups in their topics, and how much they lack together.
@@ -131,6 +132,7 @@ def all_consume_stats(
         broker_address: of this node.
         queues: whose ends are compared.
         offsets: with what is committed.
+        given: returns how far the members of a group were given messages of a topic.
         per_second: returns how many messages a group consumes of a topic in a second.
     """
     found: list[object] = []
@@ -139,7 +141,12 @@ def all_consume_stats(
         tables: list[object] = []
         for topic in topics:
             table = consume_table(
-                [topic], group=group, broker_name=broker_name, queues=queues, offsets=offsets
+                [topic],
+                group=group,
+                broker_name=broker_name,
+                queues=queues,
+                offsets=offsets,
+                given=given,
             )
             lacking += sum(row.lag for row in table.values())
             tables.append({"consumeTps": per_second(group, topic.name), "offsetTable": table})

@@ -5,7 +5,7 @@ Their forms: docs/formats/remoting.md, "Tables for tools".
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
@@ -18,6 +18,9 @@ from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.json_body import write_json
 from dledger_mq.remoting.message_queue import WireQueue
 from dledger_mq.remoting.topic_config import Int32, Int64, WireDataVersion, WireTopicConfig
+
+GivenOffsets = Callable[[str, str], Mapping[QueueId, QueueOffset]]
+"""Returns how far the members of a group were given messages of a topic, by queue id."""
 
 
 def wire_topic(config: TopicConfig, *, perm_mask: int = 15) -> WireTopicConfig:
@@ -227,12 +230,15 @@ class QueueProgress(msgspec.Struct, rename="camel"):
     Attributes:
         broker_offset: the max offset.
         consumer_offset: what is committed; 0 where nothing is, as RocketMQ says it: tools subtract it as it stands.
+        pull_offset: behind the last message that the group was given, as far as that is known: what stands between the
+            two is in the hands of its members.
         last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
         is_committed: whether anything is; for our own tools, others pass over it.
     """
 
     broker_offset: QueueOffset
     consumer_offset: QueueOffset
+    pull_offset: QueueOffset
     last_timestamp: int = 0
     is_committed: bool = True
 
@@ -249,16 +255,21 @@ def consume_table(
     broker_name: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
+    given: GivenOffsets,
 ) -> dict[WireQueue, QueueProgress]:
-    """Return how far a group is in all queues of these topics."""
+    """Return how far a group is in all queues of these topics; `given` says how far its members were given messages."""
     table = {}
     for topic in topics:
+        places = given(group, topic.name)
         for queue_id in map(QueueId, range(topic.read_queue_count)):
-            consumed = offsets.get(group, topic.name, queue_id)
+            committed = offsets.get(group, topic.name, queue_id)
+            consumed = committed or QueueOffset(0)
+            end = queues.end(topic.name, queue_id)
             table[WireQueue(broker_name, queue_id, topic.name)] = QueueProgress(
-                queues.min_max(topic.name, queue_id)[1],
-                consumed or QueueOffset(0),
-                is_committed=consumed is not None,
+                end,
+                consumed,
+                max(consumed, min(end, places.get(queue_id, consumed))),
+                is_committed=committed is not None,
             )
     return table
 

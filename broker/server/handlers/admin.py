@@ -66,6 +66,7 @@ class AdminHandlers:
         broker_name: str,
         runtime: Callable[[], Mapping[str, str]],
         consumed_per_second: Callable[[str, str], float],
+        given: tables.GivenOffsets,
         made: Callable[[str], bool],
         looked: Callable[[str, str], None],
     ) -> None:
@@ -79,6 +80,7 @@ class AdminHandlers:
             broker_name: of the group in routes.
             runtime: returns the figures of this process.
             consumed_per_second: returns the pace of a group in a topic.
+            given: returns how far the members of a group were given messages of a topic.
             made: returns True if this node registers somewhere with a token.
             looked: is told group and address of who asks how far a group is.
         """
@@ -89,6 +91,7 @@ class AdminHandlers:
         self._broker_name = broker_name
         self._runtime = runtime
         self._consumed_per_second = consumed_per_second
+        self._given = given
         self._made = made
         self._looked = looked
 
@@ -206,6 +209,7 @@ class AdminHandlers:
             broker_name=self._broker_name,
             queues=self._state.queues,
             offsets=self._state.offsets,
+            given=self._given,
         )
         if len(table) <= _TIMES_MAX:
             for queue, progress in table.items():

@@ -8,6 +8,7 @@ from typing import Final
 from broker.server.handlers.offset_overflows import OffsetOverflows
 from broker.server.handlers.pull_advice import LEADER_BROKER_ID, PullAdvice
 from broker.server.handlers.pull_loads import UNIT_WAITS_MAX, PullLoads
+from broker.server.handlers.pull_places import PullPlaces
 from broker.server.handlers.pull_request import Pull
 from broker.service.pull import PullOutcome, outcome_of
 from broker.store.reading import GetResult, GetStatus, get_messages
@@ -68,6 +69,7 @@ class PullAnswers:
 
     Attributes:
         counts: of those that were given.
+        places: how far groups were given messages.
         backlog_readers: numbers of the connections that were given old messages last.
     """
 
@@ -83,6 +85,7 @@ class PullAnswers:
             loads: knows who may wait for the disk, and reads ahead.
         """
         self.counts = PullCounts()
+        self.places = PullPlaces()
         self.backlog_readers = set[int]()
         self._log = log
         self._state = state
@@ -158,7 +161,9 @@ class PullAnswers:
         pull.reply_in_pieces((head, *result.records), outcome.code, was_held=was_held)
         if result.count:
             fields = pull.fields
-            self.counts.give(fields.consumer_group, fields.topic, result.count, body_bytes)
+            group, topic = fields.consumer_group, fields.topic
+            self.counts.give(group, topic, result.count, body_bytes)
+            self.places.note(group, topic, fields.queue_id, outcome.next_offset)
         else:
             self.counts.missed += 1
 
@@ -183,6 +188,8 @@ class PullAnswers:
     def move(self, pull: Pull, offset: QueueOffset) -> None:
         """Answer that the group was reset: its client goes on at the offset."""
         low, high = self._state.queues.min_max(*pull.place)
+        fields = pull.fields
+        self.places.note(fields.consumer_group, fields.topic, fields.queue_id, offset)
         self.give(
             pull,
             GetResult(GetStatus.OFFSET_RESET, offset, low, high),

@@ -49,6 +49,7 @@ class ToolReads:
         broker_name: str,
         service_address: str,
         consumed_per_second: Callable[[str, str], float],
+        given: tables.GivenOffsets,
         wall_ms: Callable[[], int],
         monotonic_ms: Callable[[], int],
     ) -> None:
@@ -62,6 +63,7 @@ class ToolReads:
             broker_name: of the group in routes.
             service_address: of this node.
             consumed_per_second: returns the pace of a group in a topic.
+            given: returns how far the members of a group were given messages of a topic.
             wall_ms: the time that a delay is counted to.
             monotonic_ms: the clock by which clients are heard of.
         """
@@ -72,6 +74,7 @@ class ToolReads:
         self._broker_name = broker_name
         self._service_address = service_address
         self._consumed_per_second = consumed_per_second
+        self._given = given
         self._wall_ms = wall_ms
         self._monotonic_ms = monotonic_ms
 
@@ -246,6 +249,7 @@ class ToolReads:
             broker_address=self._service_address,
             queues=state.queues,
             offsets=state.offsets,
+            given=self._given,
             per_second=self._consumed_per_second,
         )
         request.answer(ResponseCode.SUCCESS, body=body)

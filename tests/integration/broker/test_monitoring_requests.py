@@ -253,6 +253,7 @@ async def shows_progress(tool: Tool, ext: dict[str, str]) -> None:
     rows = {(queue.topic, queue.queue_id): row for queue, row in stats["offsetTable"].items()}
     row = rows["T", 0]
     assert (row["brokerOffset"], row["consumerOffset"]) == (SENT, CONSUMED)
+    assert CONSUMED <= row["pullOffset"] <= SENT, "what the members hold is not less than nothing"
     assert 0 < row["lastTimestamp"] <= time.time() * 1000 + 60_000
     (member,) = (await tool.members("G"))["connectionSet"]
     fields = {"consumerGroup": "G", "clientId": member["clientId"], "jstackEnable": "false"}

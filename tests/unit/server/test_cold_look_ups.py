@@ -198,6 +198,7 @@ class Bench:
                 broker_name="broker-a",
                 runtime=dict,
                 consumed_per_second=lambda group, topic: 0.0,
+                given=lambda _group, _topic: {},
                 made=lambda token: False,
                 looked=lambda _group, _address: None,
             ).handlers()

@@ -53,6 +53,7 @@ class Bench:
             broker_name="broker-a",
             service_address="",
             consumed_per_second=lambda _group, _topic: 0.0,
+            given=lambda _group, _topic: {},
             wall_ms=lambda: 0,
             monotonic_ms=lambda: 0,
         )

@@ -12,7 +12,7 @@ from broker.service.connections import consumer_connections, producer_connection
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.heartbeat import Subscription
 from dledger_mq.remoting.json_body import read_object
@@ -83,11 +83,21 @@ def test_202_topic_stats(state: BrokerState) -> None:
     ]
 
 
+def place(end: int, consumed: int, given: int) -> dict[str, int]:
+    offsets = {"brokerOffset": end, "consumerOffset": consumed, "pullOffset": given}
+    return {**offsets, "lastTimestamp": 0}
+
+
 def test_208_consume_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
     found = tables.consume_table(
-        [topic], group="g", broker_name="broker-a", queues=state.queues, offsets=state.offsets
+        [topic],
+        group="g",
+        broker_name="broker-a",
+        queues=state.queues,
+        offsets=state.offsets,
+        given=lambda _group, _topic: {QueueId(1): QueueOffset(0)},
     )
     assert [progress.lag for progress in found.values()] == [0, 0]
     body = read_object(tables.consume_stats(found, per_second=2.5))
@@ -95,9 +105,30 @@ def test_208_consume_stats(state: BrokerState) -> None:
     table = body["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [
-        {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "isCommitted": False},
-        {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 0, "isCommitted": True},
+        {**place(0, 0, 0), "isCommitted": False},
+        {**place(1, 1, 1), "isCommitted": True},
     ]
+
+
+@pytest.mark.parametrize(("given", "shown"), [({}, 0), ({1: 1}, 1), ({1: 7}, 1), ({0: 7}, 0)])
+def test_208_what_members_hold_is_no_more_than_there_is(
+    state: BrokerState, given: dict[int, int], shown: int
+) -> None:
+    topic = state.topics.get("T")
+    assert topic is not None
+    found = tables.consume_table(
+        [topic],
+        group="new",
+        broker_name="broker-a",
+        queues=state.queues,
+        offsets=state.offsets,
+        given=lambda group, name: (
+            {QueueId(queue): QueueOffset(place) for queue, place in given.items()}
+            if (group, name) == ("new", "T")
+            else {}
+        ),
+    )
+    assert [row.pull_offset - row.consumer_offset for row in found.values()] == [0, shown]
 
 
 def test_300_groups_of_a_topic() -> None:
