@@ -185,11 +185,14 @@ def test_properties_of_the_systems_and_too_many_are_refused() -> None:
     assert refusal(given)[0] is Code.ILLEGAL_MESSAGE_KEY
 
 
-def test_a_due_time_too_far_ahead_is_refused() -> None:
+def test_what_is_no_time_is_refused_and_how_far_ahead_one_may_lie_is_for_brokers_to_say() -> None:
+    later = message()
     for seconds in (NOW_MS, -1, 0):
-        later = message()
         later.system_properties.delivery_timestamp.seconds = seconds
         assert refusal(later)[0] is Code.ILLEGAL_DELIVERY_TIME
+    later.system_properties.delivery_timestamp.seconds = NOW_MS // 1000 + 7 * 86_400
+    due = decode_properties(sent(later).properties)["TIMER_DELIVER_MS"]
+    assert due == str(NOW_MS + 7 * 86_400_000)
 
 
 @pytest.mark.parametrize(
