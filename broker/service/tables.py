@@ -12,6 +12,7 @@ import msgspec
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
+from broker.store.pops import Pops
 from broker.store.topics import DataVersion, TopicConfig, Topics
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
@@ -182,11 +183,21 @@ def one_group(config: SubscriptionGroupConfig) -> bytes:
     return write_json(_wire_group(config))
 
 
-def all_offsets(offsets: ConsumerOffsets) -> bytes:
-    """Encode the body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers."""
+def all_offsets(offsets: ConsumerOffsets, pops: Pops) -> bytes:
+    """Encode the body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers.
+
+    `inFlightTable` is ours: what is popped and not acknowledged, of the queues of which anything is.
+    """
     table = {f"{topic}@{group}": dict(queues) for topic, group, queues in offsets.items()}
+    in_flight: dict[str, dict[int, int]] = {}
+    for (group, topic, queue_id), count in pops.queues():
+        in_flight.setdefault(f"{topic}@{group}", {})[queue_id] = count
     return write_json(
-        {"dataVersion": {"counter": offsets.change_count, "timestamp": 0}, "offsetTable": table}
+        {
+            "dataVersion": {"counter": offsets.change_count, "timestamp": 0},
+            "inFlightTable": in_flight,
+            "offsetTable": table,
+        }
     )
 
 
@@ -229,17 +240,25 @@ class QueueProgress(msgspec.Struct, rename="camel"):
         consumer_offset: what is committed; 0 where nothing is, as RocketMQ says it: tools subtract it as it stands.
         last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
         is_committed: whether anything is; for our own tools, others pass over it.
+        pull_offset: so far ahead of `consumer_offset` as messages are popped and not acknowledged; RocketMQ 5's tools
+            show the difference as in flight.
     """
 
     broker_offset: QueueOffset
     consumer_offset: QueueOffset
     last_timestamp: int = 0
     is_committed: bool = True
+    pull_offset: QueueOffset = QueueOffset(0)
 
     @property
     def lag(self) -> int:
         """Messages that are still to be consumed."""
         return self.broker_offset - self.consumer_offset
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are popped and not acknowledged."""
+        return self.pull_offset - self.consumer_offset
 
 
 def consume_table(
@@ -249,16 +268,20 @@ def consume_table(
     broker_name: str,
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
+    pops: Pops,
 ) -> dict[WireQueue, QueueProgress]:
     """Return how far a group is in all queues of these topics."""
     table = {}
     for topic in topics:
         for queue_id in map(QueueId, range(topic.read_queue_count)):
-            consumed = offsets.get(group, topic.name, queue_id)
+            key = (group, topic.name, queue_id)
+            consumed, popped = offsets.get(*key), pops.queue(key)
+            place = consumed or QueueOffset(0)
             table[WireQueue(broker_name, queue_id, topic.name)] = QueueProgress(
                 queues.min_max(topic.name, queue_id)[1],
-                consumed or QueueOffset(0),
+                place,
                 is_committed=consumed is not None,
+                pull_offset=QueueOffset(place + (0 if popped is None else popped.count)),
             )
     return table
 

@@ -151,7 +151,7 @@ class AdminHandlers:
 
     def all_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_ALL_CONSUMER_OFFSET."""
-        _body(request, tables.all_offsets(self._state.offsets))
+        _body(request, tables.all_offsets(self._state.offsets, self._state.pops))
 
     def delay_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_ALL_DELAY_OFFSET."""
@@ -206,6 +206,7 @@ class AdminHandlers:
             broker_name=self._broker_name,
             queues=self._state.queues,
             offsets=self._state.offsets,
+            pops=self._state.pops,
         )
         if len(table) <= _TIMES_MAX:
             for queue, progress in table.items():

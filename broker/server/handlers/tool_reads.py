@@ -246,6 +246,7 @@ class ToolReads:
             broker_address=self._service_address,
             queues=state.queues,
             offsets=state.offsets,
+            pops=state.pops,
             per_second=self._consumed_per_second,
         )
         request.answer(ResponseCode.SUCCESS, body=body)

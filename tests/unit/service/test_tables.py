@@ -12,7 +12,7 @@ from broker.service.connections import consumer_connections, producer_connection
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.state import BrokerState
 from broker.store.topics import TopicConfig
-from dledger_mq.message.numbers import StoreTimeMs
+from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
 from dledger_mq.remoting.heartbeat import Subscription
 from dledger_mq.remoting.json_body import read_object
@@ -26,6 +26,22 @@ def state() -> BrokerState:
     made.queues.create((b"T", 1)).append(0, 100, 0)
     made.offsets.commit("g", "T", 1, 1)
     return made
+
+
+def popped(state: BrokerState) -> None:
+    """Let the group have the first message of queue 1 in flight."""
+    key = ("g", "T", QueueId(1))
+    state.pops.hand_out(key, [QueueOffset(0)], [], now_ms=5, skipped_ms=0, invisible_ms=60_000)
+
+
+def progress_of(offset: int, *, is_committed: bool, in_flight: int) -> dict[str, object]:
+    return {
+        "brokerOffset": offset,
+        "consumerOffset": offset,
+        "lastTimestamp": 0,
+        "isCommitted": is_committed,
+        "pullOffset": offset + in_flight,
+    }
 
 
 def test_21_topics(state: BrokerState) -> None:
@@ -63,7 +79,10 @@ def test_200_no_group(body: bytes) -> None:
 
 
 def test_43_offsets_have_bare_numbers_as_keys(state: BrokerState) -> None:
-    assert b'"offsetTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets)
+    assert b'"offsetTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets, state.pops)
+    assert b'"inFlightTable":{}' in tables.all_offsets(state.offsets, state.pops)
+    popped(state)
+    assert b'"inFlightTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets, state.pops)
 
 
 def test_45_delay_offsets() -> None:
@@ -86,8 +105,14 @@ def test_202_topic_stats(state: BrokerState) -> None:
 def test_208_consume_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
+    popped(state)
     found = tables.consume_table(
-        [topic], group="g", broker_name="broker-a", queues=state.queues, offsets=state.offsets
+        [topic],
+        group="g",
+        broker_name="broker-a",
+        queues=state.queues,
+        offsets=state.offsets,
+        pops=state.pops,
     )
     assert [progress.lag for progress in found.values()] == [0, 0]
     body = read_object(tables.consume_stats(found, per_second=2.5))
@@ -95,8 +120,8 @@ def test_208_consume_stats(state: BrokerState) -> None:
     table = body["offsetTable"]
     assert isinstance(table, dict)
     assert list(table.values()) == [
-        {"brokerOffset": 0, "consumerOffset": 0, "lastTimestamp": 0, "isCommitted": False},
-        {"brokerOffset": 1, "consumerOffset": 1, "lastTimestamp": 0, "isCommitted": True},
+        progress_of(0, is_committed=False, in_flight=0),
+        progress_of(1, is_committed=True, in_flight=1),
     ]
 
 
