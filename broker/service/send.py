@@ -21,7 +21,16 @@ from broker.service.catalog import (
 )
 from broker.service.key_bounds import batch_refusal, keys_refusal
 from broker.service.refusal import Refusal
-from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainProperties, Shapes
+from broker.service.shapes import (
+    DELAYED,
+    HALF,
+    LIGHT,
+    POPPED,
+    REPLACED,
+    TIMED,
+    PlainProperties,
+    Shapes,
+)
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.record_shapes import FoldedProperties
@@ -34,6 +43,7 @@ from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import (
     CLUSTER,
     DELAY,
+    INNER_MULTI_DISPATCH,
     KEYS,
     MSG_REGION,
     POP_CK,
@@ -419,6 +429,10 @@ class SendRules:
         if plain is not None:
             uniq_key, stored, folded = plain
             return MessagePlan(flag, body, stored, uniq_key, folded)
+        if LIGHT in properties and not is_given_back:
+            queues = find_property(properties, INNER_MULTI_DISPATCH)
+            if queues is not None:
+                return _light_refusal(queues)
         if POPPED in properties:
             properties = remove_property(properties, POP_CK)
         if REPLACED[0] in properties or REPLACED[1] in properties:
@@ -437,6 +451,15 @@ class SendRules:
             )
         refusal = None if is_given_back else keys_refusal(find_property(properties, KEYS))
         return refusal or MessagePlan(flag, body, properties, key)
+
+
+def _light_refusal(queues: bytes) -> Refusal:
+    """Refuse a message for light queues: acknowledged, it would never come where it is to be read."""
+    return Refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal: it is for {queues[:255].decode(errors='replace')}. {names.NO_LIGHT_QUEUES}; "
+        "nothing was stored",
+    )
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):
