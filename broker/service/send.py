@@ -19,6 +19,7 @@ from broker.service.catalog import (
     special_topic,
     topic_for_send,
 )
+from broker.service.dead_letters import with_origin
 from broker.service.key_bounds import batch_refusal, keys_refusal
 from broker.service.refusal import Refusal
 from broker.service.shapes import (
@@ -72,6 +73,8 @@ KEPT_FLAGS = ~(TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH)
 """The bits of a client's system flag that are stored."""
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS)
 _STAMPED = (MSG_REGION, TRACE_ON, CLUSTER)
+_UNIQ_KEY_BYTES = 64
+"""Room for a unique key, where a message has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +196,7 @@ class SendRules:
         self._settings = settings
         self._sendable.clear()
         self._shapes = Shapes(settings.stamp)
+        self._added_bytes = len(settings.stamp) + _UNIQ_KEY_BYTES
 
     def plain_topic(self, name: str) -> PlainTopic | None:
         """Return what plain sends to a topic need; None: each send to it has to be decided on by itself, for now."""
@@ -280,6 +284,7 @@ class SendRules:
                 return redirected
             if redirected.topic is not target.topic:
                 properties = remove_property(properties, DELAY, *_TIMERS)  # L15: without delay
+                properties = with_origin(properties, PROPERTIES_BYTES_MAX - self._added_bytes)
             target = redirected
         # Most messages have none of these, so that they are looked for before anything is called.
         delay_level = self._delay_level(properties) if DELAYED in properties else 0

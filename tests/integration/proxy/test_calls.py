@@ -122,6 +122,8 @@ def test_a_dead_letter_does_not_come_again_and_is_consumed_from_its_topic(
     undertaker.subscribe(reader, letters)
     (dead,) = until(undertaker, reader, letters, 1)
     assert (dead.body, dead.topic.name) == (b"poison", letters)
+    origin = dead.system_properties.dead_letter_queue
+    assert (origin.topic, bool(origin.message_id)) == (topic, True)
     assert undertaker.ack(reader, letters, dead) == [Code.OK]
 
 

@@ -204,6 +204,15 @@ def test_topics_of_the_system_and_no_names_are_refused(name: str) -> None:
     assert refusal(given)[0] is Code.ILLEGAL_TOPIC
 
 
+def test_a_dead_letter_says_where_it_comes_from() -> None:
+    origin = {"DLQ_ORIGIN_TOPIC": "Orders", "DLQ_ORIGIN_MESSAGE_ID": "ID"}
+    pairs = {"UNIQ_KEY": "01A2", **origin}
+    found = incoming(received(sent(message()), pairs)).system_properties.dead_letter_queue
+    assert (found.topic, found.message_id) == ("Orders", "ID")
+    found = incoming(received(sent(message())))
+    assert not found.system_properties.HasField("dead_letter_queue")
+
+
 def test_dead_letters_are_a_topic_like_others() -> None:
     given = message()
     given.topic.name = "%DLQ%g"
