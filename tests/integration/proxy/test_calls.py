@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
 from broker.proxy.protocol.numbers import Code, MessageType
-from dledger_mq import Message, RequestFailedError
+from dledger_mq import Message, SendRefusedError
 from dledger_mq.blocking import Producer
 from jepsen.processes import poll
 from tests.integration.proxy.conftest import Caller, RunningProxy
@@ -194,11 +194,13 @@ def test_how_far_ahead_a_message_may_be_due_is_the_brokers_to_say(proxied: Runni
     own = Message(topic, b"later", delay_ms=week_s * 1000)
     with Producer(namesrv=proxied.namesrv, group="P") as producer:
         assert caller.send(topic, b"later", **due).status.code == Code.ILLEGAL_DELIVERY_TIME
-        with pytest.raises(RequestFailedError, match="timerMaxDelaySec"):
+        with pytest.raises(SendRefusedError, match="timerMaxDelaySec"):
             producer.send(own)
         proxied.ask(25, {}, b"timerMaxDelaySec=%d" % week_s)
         assert caller.send(topic, b"later", **due).status.code == Code.OK
-        assert producer.send(own).recall_handle is not None
+        handle = producer.send(own).recall_handle
+        assert handle is not None
+        assert producer.recall(handle)
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_dies(
