@@ -43,6 +43,7 @@ def _each(codes: Iterable[int], why: str) -> dict[int, str]:
 REFUSED_CODES: Final[dict[int, str]] = {
     **_each((13, 22, 23, 27, 47, *range(209, 215)), _UNUSED),
     **_each((60, 61), _TIMERS),
+    154: _UNUSED,
     **_each((301, 302), _FILTER),
     **_each((354, 355), _ROCKSDB),
     **_each((200_052, 200_055, 200_056), _PEEK),

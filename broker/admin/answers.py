@@ -46,16 +46,23 @@ class GroupPlace(msgspec.Struct, frozen=True, rename="camel"):
         consumer_offset: the next one that it consumes; -1: it has committed none.
         last_timestamp: store time of the last message that it has consumed; 0: not known.
         is_committed: False where the offset 0 stands for none. Older brokers of ours say -1 there, those of RocketMQ 0.
+        pull_offset: so far ahead of `consumer_offset` as messages are handed out and not done with; -1: it is not said.
     """
 
     broker_offset: Long = 0
     consumer_offset: Long = -1
     last_timestamp: Long = 0
     is_committed: bool = True
+    pull_offset: Long = -1
 
     def __post_init__(self) -> None:
         if not self.is_committed:
             force_setattr(self, "consumer_offset", -1)
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that are handed out and not done with; 0 where nobody says."""
+        return max(0, self.pull_offset - max(0, self.consumer_offset))
 
 
 class WireGroupConfig(msgspec.Struct, frozen=True, rename="camel"):

@@ -29,6 +29,7 @@ from broker.story.past import (
     waiting,
 )
 from broker.story.places import StorePlaces
+from broker.story.real_topics import of_topic
 from dledger import UsageError
 
 _ROW_TYPES: Final[dict[str, type[OffsetRow | TransactionRow | LockRow | WaitingRow]]] = {
@@ -37,6 +38,9 @@ _ROW_TYPES: Final[dict[str, type[OffsetRow | TransactionRow | LockRow | WaitingR
     "locks": LockRow,
     "timers": WaitingRow,
 }
+_OF_GROUPS: Final = ("offsets", "locks")
+"""The kinds that consumer groups have; the rest belongs to none."""
+
 _TEXTS: Final = ("group", "topic", "transaction_id", "client_id")
 
 ROWS: Final = 1000
@@ -49,15 +53,17 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         "kinds",
         nargs="*",
         metavar="WHAT",
-        help="offsets (with lag), transactions (that are open), locks, timers (what waits for its time); all of them, "
-        "if none is named",
+        help="offsets (with lag), transactions (that are open), locks, timers (what waits for its time); if none is "
+        "named all of them, and with --group those that belong to groups: offsets and locks",
     )
     command.add_argument(
         "--time", type=moment, required=True, metavar="TIME", help="behind what was stored by then"
     )
     add_store(command)
-    add_consumer_group(command, required=False, text="only offsets and locks of this group")
-    add_topic(command, required=False, text="only of this topic")
+    add_consumer_group(command, required=False, text="only of this group: offsets and locks")
+    add_topic(
+        command, required=False, text="only of this topic; of what waits the log is read for it"
+    )
     command.add_argument(
         "--limit",
         type=count(1, ROWS_MAX),
@@ -72,12 +78,9 @@ def _run(options: argparse.Namespace) -> int:
     """Show what held then.
 
     Raises:
-        UsageError: a kind is none.
+        UsageError: a kind is none, or groups have none of that kind.
     """
-    unknown = [each for each in options.kinds if each not in _ROW_TYPES]
-    if unknown:
-        raise UsageError(f"{unknown[0]!r} is none of: {', '.join(_ROW_TYPES)}")
-    kinds = [each for each in _ROW_TYPES if not options.kinds or each in options.kinds]
+    kinds = _kinds(options)
 
     def act(places: StorePlaces) -> int:
         with (
@@ -85,7 +88,8 @@ def _run(options: argparse.Namespace) -> int:
             moment_at(places, options.time, progress) as then,
         ):
             found = {
-                kind: list(islice(_rows(kind, then, options), options.limit + 1)) for kind in kinds
+                kind: list(islice(_rows(kind, then, places, options), options.limit + 1))
+                for kind in kinds
             }
             if options.json:
                 print_json(_as_json(then, found, options))
@@ -96,7 +100,27 @@ def _run(options: argparse.Namespace) -> int:
     return with_store(options.store, act)
 
 
-def _rows(kind: str, then: Moment, options: argparse.Namespace) -> Iterator[Any]:
+def _kinds(options: argparse.Namespace) -> list[str]:
+    """Return the kinds of rows that are asked for.
+
+    Raises:
+        UsageError: one is none, or is asked for by a group and belongs to none.
+    """
+    unknown = [each for each in options.kinds if each not in _ROW_TYPES]
+    if unknown:
+        raise UsageError(f"{unknown[0]!r} is none of: {', '.join(_ROW_TYPES)}")
+    of_none = [each for each in options.kinds if each not in _OF_GROUPS]
+    if options.consumer_group is not None and of_none:
+        raise UsageError(
+            f"{of_none[0]} belong to no consumer group: with --group there are {' and '.join(_OF_GROUPS)}"
+        )
+    known = _ROW_TYPES if options.consumer_group is None else _OF_GROUPS
+    return [each for each in known if not options.kinds or each in options.kinds]
+
+
+def _rows(
+    kind: str, then: Moment, places: StorePlaces, options: argparse.Namespace
+) -> Iterator[Any]:
     state, group, topic = then.state, options.consumer_group, options.topic
     if kind == "offsets":
         return offsets(state, group, topic)
@@ -104,7 +128,7 @@ def _rows(kind: str, then: Moment, options: argparse.Namespace) -> Iterator[Any]
         return transactions(state, topic)
     if kind == "locks":
         return locks(state, group, topic)
-    return waiting(state)
+    return waiting(state) if topic is None else of_topic(places, waiting(state), topic)
 
 
 def _as_json(
@@ -159,7 +183,7 @@ time_ms, entry, stored_ms, is_last (the log has nothing later), cut: [...],
 offsets: [group, topic, queue, offset, end, lag, in_flight],
 transactions: [topic, transaction_id, half_offset, physical_offset, stored_ms, checks, checked_ms],
 locks: [group, topic, queue, client_id, free_ms],
-timers: [due_ms, physical_offset, level (null: a due time of its own)]"""
+timers: [due_ms, physical_offset, level (null: a due time of its own), topic (null without --topic)]"""
 
 AT = Command(
     "at",

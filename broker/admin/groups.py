@@ -197,10 +197,10 @@ def _run_show(options: argparse.Namespace) -> int:
         print_json(_group_json(options.consumer_group, found, topics))
         return EXIT_OK
     cells = [
-        (topic, wanted, number(queues), number(lag))
-        for topic, (wanted, queues, lag) in topics.items()
+        (topic, row.wanted, number(row.queues), number(row.lag), number(row.in_flight))
+        for topic, row in topics.items()
     ]
-    headings = ("topic", "subscription", "queues", "lag")
+    headings = ("topic", "subscription", "queues", "lag", "in flight")
     print_table(options.consumer_group, headings, cells, right=headings[2:])
     for one in found:
         print_line(f"{one.broker}: {_config_text(one.config)}")
@@ -212,8 +212,25 @@ def _run_show(options: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-def _topics(found: Sequence[GroupOnBroker]) -> dict[str, tuple[str, int, int]]:
-    """Return subscription, number of queues and lag, by topic."""
+@dataclass(frozen=True, slots=True)
+class GroupInTopic:
+    """A consumer group in a topic, on all broker groups.
+
+    Attributes:
+        wanted: its subscription.
+        queues: how many it has a place in.
+        lag: messages from its places to the ends.
+        in_flight: popped, and not acknowledged.
+    """
+
+    wanted: str
+    queues: int
+    lag: int
+    in_flight: int
+
+
+def _topics(found: Sequence[GroupOnBroker]) -> dict[str, GroupInTopic]:
+    """Return where a group stands, by topic."""
     wanted = {
         topic: each.sub_string
         for one in found
@@ -223,21 +240,29 @@ def _topics(found: Sequence[GroupOnBroker]) -> dict[str, tuple[str, int, int]]:
     names = sorted({*wanted, *(queue.topic for queue, _ in rows)})
     table = {}
     for name in names:
-        lags = [lag_of(each) for queue, each in rows if queue.topic == name]
-        table[name] = (wanted.get(name, ""), len(lags), sum(lags))
+        places = [each for queue, each in rows if queue.topic == name]
+        in_flight = sum(each.in_flight for each in places)
+        lag = sum(map(lag_of, places))
+        table[name] = GroupInTopic(wanted.get(name, ""), len(places), lag, in_flight)
     return table
 
 
 def _group_json(
-    group: str, found: Sequence[GroupOnBroker], topics: Mapping[str, tuple[str, int, int]]
+    group: str, found: Sequence[GroupOnBroker], topics: Mapping[str, GroupInTopic]
 ) -> dict[str, object]:
     """Return a group as scripts read it."""
     return {
         "group": group,
         "brokers": [{"broker": one.broker, "settings": _config_json(one.config)} for one in found],
         "topics": [
-            {"topic": name, "subscription": wanted, "queues": queues, "lag": lag}
-            for name, (wanted, queues, lag) in topics.items()
+            {
+                "topic": name,
+                "subscription": row.wanted,
+                "queues": row.queues,
+                "lag": row.lag,
+                "in_flight": row.in_flight,
+            }
+            for name, row in topics.items()
         ],
         "members": [
             {
@@ -409,11 +434,11 @@ GROUPS = CommandGroup(
         ),
         Command(
             "show",
-            "a group's settings, members, subscriptions, and its lag in each topic",
+            "a group's settings, members, subscriptions, and in each topic its lag and what it has in flight",
             _add_show_options,
             _run_show,
             "groups show -n 127.0.0.1:9876 -g billing",
-            fields="group, brokers: [broker, settings], topics: [topic, subscription, queues, lag],\n"
+            fields="group, brokers: [broker, settings], topics: [topic, subscription, queues, lag, in_flight],\n"
             "members: [client_id, address, language, version]\n"
             "settings: consume, broadcast, order, retries, retry_queues, or null",
             aliases=("getConsumerConfig",),

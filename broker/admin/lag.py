@@ -5,13 +5,14 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from functools import partial
+from typing import Final
 
 import trio
 
 from broker.admin.command import Command
 from broker.admin.exit_codes import EXIT_OK
 from broker.admin.options import add_json, add_namesrv
-from broker.admin.printing import print_json, print_table
+from broker.admin.printing import NONE, print_json, print_table
 from dledger_mq.client.lag import by_topic, consumer_lags
 
 
@@ -37,11 +38,17 @@ def _run(options: argparse.Namespace) -> int:
     rows = []
     for one in by_topic(lags):
         worst = f"{one.worst.broker_name}/{one.worst.queue_id}: {one.worst.lag}"
-        rows.append((one.group, one.topic, str(one.queues), str(one.lag), str(one.missed), worst))
-    headings = ("group", "topic", "queues", "lag", "missed", "furthest behind")
+        in_flight = NONE if one.in_flight is None else str(one.in_flight)
+        numbers = (str(one.queues), str(one.lag), in_flight, str(one.missed), worst)
+        rows.append((one.group, one.topic, *numbers))
+    headings = ("group", "topic", "queues", "lag", "in flight", "missed", "furthest behind")
     print_table("lag of consumer groups", headings, rows)
     return EXIT_OK
 
+
+_IN_FLIGHT: Final = """\
+In flight is what was popped and not acknowledged. A pop moves the group on, so that is not in the lag, and comes
+again if nobody acknowledges it. Brokers of RocketMQ do not say it (in JSON null)."""
 
 LAG = Command(
     "lag",
@@ -49,6 +56,7 @@ LAG = Command(
     _add_options,
     _run,
     "lag -n 127.0.0.1:9876 -g billing",
-    fields="queues: [group, topic, broker_name, queue_id, committed, start, end, lag, missed]",
+    details=_IN_FLIGHT,
+    fields="queues: [group, topic, broker_name, queue_id, committed, start, end, in_flight, lag, missed]",
     aliases=("consumerProgress",),
 )

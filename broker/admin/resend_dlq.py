@@ -62,6 +62,8 @@ _OF_THE_SYSTEM: Final = frozenset(
         names.TIMER_ENQUEUE_MS,
         names.TIMER_DEQUEUE_MS,
         names.POP_CK,
+        names.DLQ_ORIGIN_TOPIC,
+        names.DLQ_ORIGIN_MESSAGE_ID,
     )
 )
 

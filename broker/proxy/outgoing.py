@@ -16,9 +16,6 @@ from dledger_mq.message import sys_flags
 from dledger_mq.message.errors import PropertyError
 from dledger_mq.message.properties import encode_properties
 
-DELAY_MS_MAX: Final = 3 * 24 * 3_600_000
-"""The brokers' timerMaxDelaySec, unless set otherwise."""
-
 MESSAGE_ID_CHARS_MAX: Final = 255
 TIMESTAMP_S_END: Final = 253_402_300_800
 """The year 10000, where protobuf's timestamps end."""
@@ -61,7 +58,7 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
     Args:
         message: a `Message`.
         client_host: its sender's address, where the message names none.
-        now_ms: the proxy's time, by which a due time is judged.
+        now_ms: the proxy's time, at which a message was born that does not say it.
 
     Raises:
         CallRefusedError: says what is wrong with it.
@@ -79,7 +76,7 @@ def outgoing(message: Any, *, client_host: str, now_ms: int) -> MessageToSend:
     if system.message_group:
         pairs["__SHARDINGKEY"] = checks.check_message_group(system.message_group)
     if system.HasField("delivery_timestamp"):
-        pairs["TIMER_DELIVER_MS"] = str(_due_ms(system, now_ms))
+        pairs["TIMER_DELIVER_MS"] = str(_due_ms(system.delivery_timestamp))
     if system.trace_context:
         pairs["TRACE_CONTEXT"] = system.trace_context
     pairs["__BORNHOST"] = system.born_host or client_host
@@ -136,12 +133,13 @@ def _half_properties(system: Any, topic: str) -> dict[str, str]:
     return pairs
 
 
-def _due_ms(system: Any, now_ms: int) -> int:
-    due = system.delivery_timestamp
+def _due_ms(due: Any) -> int:
+    """Return a due time in ms; how far ahead it may lie is for the brokers to say (`timerMaxDelaySec`)."""
     due_ms = int(due.seconds) * 1000 + int(due.nanos) // 1_000_000
-    if due_ms <= 0 or due_ms - now_ms > DELAY_MS_MAX:
-        text = f"delivery time {due_ms} is {due_ms - now_ms} ms ahead, at most {DELAY_MS_MAX}"
-        raise CallRefusedError(Code.ILLEGAL_DELIVERY_TIME, text)
+    if not 0 < due_ms < TIMESTAMP_S_END * 1000:
+        raise CallRefusedError(
+            Code.ILLEGAL_DELIVERY_TIME, f"delivery time {due_ms} ms is no time since 1970"
+        )
     return due_ms
 
 

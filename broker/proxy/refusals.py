@@ -26,6 +26,9 @@ _CODES: Final[Mapping[int, Code]] = {
     ResponseCode.NO_MESSAGE: Code.MESSAGE_NOT_FOUND,
 }
 
+_DUE_TIME_REFUSED: Final = "timer message illegal"
+"""So begins what a broker says to a due time that lies too far ahead; RocketMQ's does too."""
+
 
 class CallRefusedError(Exception):
     """A call that is not carried out, or of which nobody knows."""
@@ -55,6 +58,8 @@ def refused_with(code: int, remark: str) -> CallRefusedError:
     text = remark or f"code {code}"
     if not is_definite(code):
         return CallRefusedError(Code.PROXY_TIMEOUT, f"it may have been done: {text}")
+    if code == ResponseCode.MESSAGE_ILLEGAL and text.startswith(_DUE_TIME_REFUSED):
+        return CallRefusedError(Code.ILLEGAL_DELIVERY_TIME, text)
     return CallRefusedError(_CODES.get(code, Code.INTERNAL_SERVER_ERROR), text)
 
 

@@ -14,6 +14,7 @@ from broker.service.tags import tag_hashes
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups
 from broker.store.offsets import ConsumerOffsets
+from broker.store.pops import Pops
 from broker.store.topics import TopicConfig
 from broker.store.unit_stores import UNIT
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
@@ -122,6 +123,7 @@ def all_consume_stats(
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
     given: GivenOffsets,
+    pops: Pops,
     per_second: Callable[[str, str], float],
 ) -> bytes:
     """Encode the body of GET_BROKER_CONSUME_STATS (317): groups in their topics, and how much they lack together.
@@ -133,10 +135,11 @@ def all_consume_stats(
         queues: whose ends are compared.
         offsets: with what is committed.
         given: returns how far the members of a group were given messages of a topic.
+        pops: with what is in flight.
         per_second: returns how many messages a group consumes of a topic in a second.
     """
     found: list[object] = []
-    lacking = 0
+    lacking = in_flight = 0
     for group, topics in sorted(consumed.items()):
         tables: list[object] = []
         for topic in topics:
@@ -147,12 +150,19 @@ def all_consume_stats(
                 queues=queues,
                 offsets=offsets,
                 given=given,
+                pops=pops,
             )
             lacking += sum(row.lag for row in table.values())
+            in_flight += sum(row.in_flight for row in table.values())
             tables.append({"consumeTps": per_second(group, topic.name), "offsetTable": table})
         found.append({group: tables})
     return write_json(
-        {"brokerAddr": broker_address, "consumeStatsList": found, "totalDiff": lacking}
+        {
+            "brokerAddr": broker_address,
+            "consumeStatsList": found,
+            "totalDiff": lacking,
+            "totalInflightDiff": in_flight,
+        }
     )
 
 

@@ -19,9 +19,19 @@ from broker.service.catalog import (
     special_topic,
     topic_for_send,
 )
+from broker.service.dead_letters import with_origin
 from broker.service.key_bounds import batch_refusal, keys_refusal
 from broker.service.refusal import Refusal
-from broker.service.shapes import DELAYED, HALF, POPPED, REPLACED, TIMED, PlainProperties, Shapes
+from broker.service.shapes import (
+    DELAYED,
+    HALF,
+    LIGHT,
+    POPPED,
+    REPLACED,
+    TIMED,
+    PlainProperties,
+    Shapes,
+)
 from broker.service.timers import TimerRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.record_shapes import FoldedProperties
@@ -34,6 +44,7 @@ from dledger_mq.message.numbers import QueueId
 from dledger_mq.message.properties import (
     CLUSTER,
     DELAY,
+    INNER_MULTI_DISPATCH,
     KEYS,
     MSG_REGION,
     POP_CK,
@@ -62,6 +73,8 @@ KEPT_FLAGS = ~(TRANSACTION_MASK | NEED_UNWRAP | INNER_BATCH)
 """The bits of a client's system flag that are stored."""
 _TIMERS = (TIMER_DELAY_SEC, TIMER_DELAY_MS, TIMER_DELIVER_MS, TIMER_OUT_MS)
 _STAMPED = (MSG_REGION, TRACE_ON, CLUSTER)
+_UNIQ_KEY_BYTES = 64
+"""Room for a unique key, where a message has none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +196,7 @@ class SendRules:
         self._settings = settings
         self._sendable.clear()
         self._shapes = Shapes(settings.stamp)
+        self._added_bytes = len(settings.stamp) + _UNIQ_KEY_BYTES
 
     def plain_topic(self, name: str) -> PlainTopic | None:
         """Return what plain sends to a topic need; None: each send to it has to be decided on by itself, for now."""
@@ -270,6 +284,7 @@ class SendRules:
                 return redirected
             if redirected.topic is not target.topic:
                 properties = remove_property(properties, DELAY, *_TIMERS)  # L15: without delay
+                properties = with_origin(properties, PROPERTIES_BYTES_MAX - self._added_bytes)
             target = redirected
         # Most messages have none of these, so that they are looked for before anything is called.
         delay_level = self._delay_level(properties) if DELAYED in properties else 0
@@ -419,6 +434,10 @@ class SendRules:
         if plain is not None:
             uniq_key, stored, folded = plain
             return MessagePlan(flag, body, stored, uniq_key, folded)
+        if LIGHT in properties and not is_given_back:
+            queues = find_property(properties, INNER_MULTI_DISPATCH)
+            if queues is not None:
+                return _light_refusal(queues)
         if POPPED in properties:
             properties = remove_property(properties, POP_CK)
         if REPLACED[0] in properties or REPLACED[1] in properties:
@@ -437,6 +456,15 @@ class SendRules:
             )
         refusal = None if is_given_back else keys_refusal(find_property(properties, KEYS))
         return refusal or MessagePlan(flag, body, properties, key)
+
+
+def _light_refusal(queues: bytes) -> Refusal:
+    """Refuse a message for light queues: acknowledged, it would never come where it is to be read."""
+    return Refusal(
+        ResponseCode.MESSAGE_ILLEGAL,
+        f"the message is illegal: it is for {queues[:255].decode(errors='replace')}. {names.NO_LIGHT_QUEUES}; "
+        "nothing was stored",
+    )
 
 
 class _Target(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from broker.service.catalog import Catalog, Creation, group_for_use, special_topic
+from broker.service.dead_letters import with_origin
 from broker.service.refusal import Refusal
 from broker.service.send import retry_limit
 from broker.store.groups import SubscriptionGroupConfig
@@ -130,6 +131,7 @@ class SendBackRules:
                 QueueId(0),
                 level=0,
                 creation=Creation(dead_created.topics, groups),
+                is_dead=True,
             )
         level = request.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
         count = max(1, retry.write_queue_count)
@@ -181,7 +183,7 @@ class SendBackRules:
             text = f"the topic[{topic.name}] sending message is forbidden"
             return Refusal(ResponseCode.NO_PERMISSION, text)
         queue_id = QueueId(0 if is_dead else self._pick(max(1, topic.write_queue_count)))
-        properties = _returned_properties(message, 0)
+        properties = _returned_properties(message, 0, is_dead=is_dead)
         if len(properties) > PROPERTIES_BYTES_MAX:
             properties = remove_property(message.properties, DELAY)
         return SendBackPlan(
@@ -202,10 +204,11 @@ class SendBackRules:
         *,
         level: int,
         creation: Creation,
+        is_dead: bool = False,
     ) -> SendBackPlan | Refusal:
         """Plan the copy at a delay level; one whose properties would be too long is refused, and the original stays."""
         assert 0 <= level <= self._delay_level_max, f"level {level} of {self._delay_level_max}"
-        properties = _returned_properties(message, level)
+        properties = _returned_properties(message, level, is_dead=is_dead)
         if len(properties) > PROPERTIES_BYTES_MAX:
             return Refusal(
                 ResponseCode.SYSTEM_ERROR,
@@ -228,8 +231,11 @@ def _is_no_clients(topic: str) -> bool:
     return names.is_control_topic(topic) or topic in _WAITING
 
 
-def _returned_properties(message: StoredMessage, level: int) -> bytes:
-    """Return the properties of the copy (L4, L8): where it came from is noted once and then kept."""
+def _returned_properties(message: StoredMessage, level: int, *, is_dead: bool = False) -> bytes:
+    """Return the properties of the copy (L4, L8): where it came from is noted once and then kept.
+
+    A dead letter has that also under the names that clients of RocketMQ 5 read, if there is room for it.
+    """
     properties = set_property(message.properties, WAIT, b"false")
     if message.find(RETRY_TOPIC) is None:
         properties = set_property(properties, RETRY_TOPIC, message.topic.encode())
@@ -238,4 +244,5 @@ def _returned_properties(message: StoredMessage, level: int) -> bytes:
         properties = set_property(properties, ORIGIN_MESSAGE_ID, origin.encode())
     if level > 0:
         return set_property(properties, DELAY, str(level).encode())
-    return remove_property(properties, DELAY)
+    properties = remove_property(properties, DELAY)
+    return with_origin(properties) if is_dead else properties

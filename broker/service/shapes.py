@@ -29,6 +29,7 @@ DELAYED: Final = b"DELAY\x01"
 HALF: Final = b"TRAN_MSG\x01"
 TIMED: Final = b"TIMER_"
 POPPED: Final = b"POP_CK\x01"
+LIGHT: Final = b"INNER_MULTI_DISPATCH\x01"
 REPLACED: Final = (b"MSG_REGION\x01", b"CLUSTER\x01")
 """Properties without these bytes ask for nothing, and nothing in them is replaced: a quick look, before a name is
 really looked for."""
@@ -114,7 +115,7 @@ class Shapes:
     def _work_out(self, beginning: bytes, rest: bytes) -> _Shape | None:
         """Return what follows from a shape; None: it is not plain."""
         for text in (beginning, rest):
-            if any(each in text for each in (DELAYED, HALF, TIMED, POPPED, *REPLACED)):
+            if any(each in text for each in (DELAYED, HALF, TIMED, POPPED, LIGHT, *REPLACED)):
                 return None
         if _KEY in rest:
             return None  # the last one counts

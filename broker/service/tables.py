@@ -12,6 +12,7 @@ import msgspec
 from broker.store.consume_queue import ConsumeQueues
 from broker.store.groups import Groups, SubscriptionGroupConfig
 from broker.store.offsets import ConsumerOffsets
+from broker.store.pops import Pops
 from broker.store.topics import DataVersion, TopicConfig, Topics
 from dledger_mq.message.numbers import QueueId, QueueOffset, StoreTimeMs
 from dledger_mq.remoting.errors import BodyError
@@ -185,11 +186,21 @@ def one_group(config: SubscriptionGroupConfig) -> bytes:
     return write_json(_wire_group(config))
 
 
-def all_offsets(offsets: ConsumerOffsets) -> bytes:
-    """Encode the body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers."""
+def all_offsets(offsets: ConsumerOffsets, pops: Pops) -> bytes:
+    """Encode the body of GET_ALL_CONSUMER_OFFSET (43); queue ids stand as bare numbers.
+
+    `inFlightTable` is ours: what is popped and not acknowledged, of the queues of which anything is.
+    """
     table = {f"{topic}@{group}": dict(queues) for topic, group, queues in offsets.items()}
+    in_flight: dict[str, dict[int, int]] = {}
+    for (group, topic, queue_id), count in pops.queues():
+        in_flight.setdefault(f"{topic}@{group}", {})[queue_id] = count
     return write_json(
-        {"dataVersion": {"counter": offsets.change_count, "timestamp": 0}, "offsetTable": table}
+        {
+            "dataVersion": {"counter": offsets.change_count, "timestamp": 0},
+            "inFlightTable": in_flight,
+            "offsetTable": table,
+        }
     )
 
 
@@ -230,8 +241,8 @@ class QueueProgress(msgspec.Struct, rename="camel"):
     Attributes:
         broker_offset: the max offset.
         consumer_offset: what is committed; 0 where nothing is, as RocketMQ says it: tools subtract it as it stands.
-        pull_offset: behind the last message that the group was given, as far as that is known: what stands between the
-            two is in the hands of its members.
+        pull_offset: so far ahead of `consumer_offset` as members have messages in hand: given by pulls, as far as that is
+            known, or popped and not acknowledged. RocketMQ 5's tools show the difference as in flight.
         last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
         is_committed: whether anything is; for our own tools, others pass over it.
     """
@@ -247,6 +258,11 @@ class QueueProgress(msgspec.Struct, rename="camel"):
         """Messages that are still to be consumed."""
         return self.broker_offset - self.consumer_offset
 
+    @property
+    def in_flight(self) -> int:
+        """Messages that members have in hand."""
+        return self.pull_offset - self.consumer_offset
+
 
 def consume_table(
     topics: Iterable[TopicConfig],
@@ -256,19 +272,22 @@ def consume_table(
     queues: ConsumeQueues,
     offsets: ConsumerOffsets,
     given: GivenOffsets,
+    pops: Pops,
 ) -> dict[WireQueue, QueueProgress]:
     """Return how far a group is in all queues of these topics; `given` says how far its members were given messages."""
     table = {}
     for topic in topics:
         places = given(group, topic.name)
         for queue_id in map(QueueId, range(topic.read_queue_count)):
-            committed = offsets.get(group, topic.name, queue_id)
+            key = (group, topic.name, queue_id)
+            committed, popped = offsets.get(*key), pops.queue(key)
             consumed = committed or QueueOffset(0)
             end = queues.end(topic.name, queue_id)
+            pulled = max(consumed, min(end, places.get(queue_id, consumed)))
             table[WireQueue(broker_name, queue_id, topic.name)] = QueueProgress(
                 end,
                 consumed,
-                max(consumed, min(end, places.get(queue_id, consumed))),
+                QueueOffset(pulled + (0 if popped is None else popped.count)),
                 is_committed=committed is not None,
             )
     return table

@@ -306,6 +306,20 @@ class Pops:
         """Return how many messages a group has in flight."""
         return self._of_groups.get(group, 0)
 
+    def groups(self) -> Iterator[tuple[str, str, int]]:
+        """Yield group, topic and how many messages are in flight, for each that has any."""
+        for (group, topic), queues in self._by_group.items():
+            yield group, topic, sum(queue.count for queue in queues.values())
+
+    def queues(self) -> Iterator[tuple[PopKey, int]]:
+        """Yield the queues of which a group has messages in flight, and how many."""
+        return ((key, queue.count) for key, queue in self._queues.items())
+
+    def room(self, group: str) -> int:
+        """Return how many messages more a group may have in flight; `has_room` is true up to so many."""
+        held, left = self._of_groups.get(group, 0), IN_FLIGHT_MAX - self.count
+        return max(0, min(FEW_MAX - held, left), (left - held - IN_FLIGHT_MAX // 4) // 2)
+
     def has_room(self, group: str, count: int) -> bool:
         """Return whether a group may have so many more in flight: few, or no more than are left beside what is kept."""
         held, left = self._of_groups.get(group, 0) + count, IN_FLIGHT_MAX - self.count - count

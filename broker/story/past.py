@@ -74,11 +74,13 @@ class WaitingRow:
 
     Attributes:
         level: delay level; null: it has a due time of its own.
+        topic: that it is for; null: only its record says it, and that was not read.
     """
 
     due_ms: int
     physical_offset: int
     level: int | None
+    topic: str | None = None
 
 
 def offsets(state: BrokerState, group: str | None, topic: str | None) -> Iterator[OffsetRow]:

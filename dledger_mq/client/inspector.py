@@ -8,7 +8,7 @@ from __future__ import annotations
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 
 import anyio
 import msgspec
@@ -47,6 +47,9 @@ FOREVER_MS: Final = 2**62
 
 GroupOffsets = dict[str, dict[str, dict[int, QueueOffset]]]
 """Group, topic, queue id, and the next queue offset that the group will consume."""
+
+GroupCounts = dict[str, dict[str, dict[int, int]]]
+"""Group, topic, queue id, and how many messages it has popped there and not acknowledged; none: nothing."""
 
 
 class SearchedMember(NamedTuple):
@@ -104,20 +107,21 @@ class Inspector(Lifetime):
 
     async def consumer_offsets(self, broker_name: str) -> GroupOffsets:
         """Return where every consumer group stands on a broker group. Raises ClientError."""
+        return (await self.consumer_places(broker_name))[0]
+
+    async def consumer_places(self, broker_name: str) -> tuple[GroupOffsets, GroupCounts | None]:
+        """Return where every consumer group stands on a broker group, and what it has in flight at that moment.
+
+        Brokers of RocketMQ, and older ones of ours, do not say what is in flight: None. Raises ClientError.
+        """
         answer = raise_for(await self.ask(broker_name, RequestCode.GET_ALL_CONSUMER_OFFSET, {}))
         try:
-            table = msgspec.convert(
-                read_object(answer.body).get("offsetTable"),
-                dict[str, dict[int, QueueOffset]],
-                strict=False,
-            )
+            found = read_object(answer.body)
+            offsets = cast("GroupOffsets", _by_group(found.get("offsetTable")))
+            said = found.get("inFlightTable")
+            return offsets, None if said is None else _by_group(said)
         except (BodyError, msgspec.ValidationError) as error:
             raise RequestFailedError(answer.code, f"unreadable offsets: {error}") from error
-        offsets: GroupOffsets = {}
-        for name, queues in table.items():
-            topic, _, group = name.partition("@")
-            offsets.setdefault(group, {})[topic] = queues
-        return offsets
 
     async def find(
         self,
@@ -259,3 +263,16 @@ def _records(answer: RemotingCommand) -> list[StoredMessage]:
         return decode_records(answer.body)
     except RecordError as error:
         raise RequestFailedError(answer.code, f"unreadable messages: {error}") from error
+
+
+def _by_group(table: object) -> GroupCounts:
+    """Return numbers that stand by topic and group, and by queue, by group first.
+
+    Raises:
+        msgspec.ValidationError: they do not.
+    """
+    found: GroupCounts = {}
+    for name, queues in msgspec.convert(table, dict[str, dict[int, int]], strict=False).items():
+        topic, _, group = name.partition("@")
+        found.setdefault(group, {})[topic] = queues
+    return found

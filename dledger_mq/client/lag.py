@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dledger_mq.client.errors import ClientError
-from dledger_mq.client.inspector import Inspector
+from dledger_mq.client.inspector import GroupCounts, Inspector
 from dledger_mq.client.queues import MessageQueue
 from dledger_mq.message.names import is_system_topic
 from dledger_mq.message.numbers import QueueOffset
@@ -19,6 +19,8 @@ class QueueLag:
     Attributes:
         committed: the next offset that the group will consume.
         start, end: what the queue holds; `end` is the next offset to be written.
+        in_flight: messages that are popped and not acknowledged: the group has passed them, and they may come again.
+            None: the broker does not say.
     """
 
     group: str
@@ -28,6 +30,7 @@ class QueueLag:
     committed: QueueOffset
     start: QueueOffset
     end: QueueOffset
+    in_flight: int | None = None
 
     @property
     def lag(self) -> int:
@@ -50,6 +53,7 @@ class TopicLag:
     lag: int
     missed: int
     worst: QueueLag
+    in_flight: int | None = None
 
 
 async def consumer_lags(
@@ -71,7 +75,7 @@ async def _lags_of(
     inspector: Inspector, broker_name: str, wanted_group: str | None, wanted_topic: str | None
 ) -> list[QueueLag]:
     """Compute the lags in one group; offsets are read before bounds, so that no consumer seems ahead of its queue."""
-    offsets = await inspector.consumer_offsets(broker_name)
+    offsets, in_flight = await inspector.consumer_places(broker_name)
     rows = [
         (group, MessageQueue(topic, broker_name, queue_id), offset)
         for group, topics in offsets.items()
@@ -91,10 +95,24 @@ async def _lags_of(
         {queue for _, queue, _ in rows if queue in known[queue.topic]}
     )
     return [
-        QueueLag(group, queue.topic, broker_name, queue.queue_id, offset, *bounds[queue])
+        QueueLag(
+            group,
+            queue.topic,
+            broker_name,
+            queue.queue_id,
+            offset,
+            *bounds[queue],
+            in_flight=_count_of(in_flight, group, queue),
+        )
         for group, queue, offset in rows
         if queue in bounds
     ]
+
+
+def _count_of(in_flight: GroupCounts | None, group: str, queue: MessageQueue) -> int | None:
+    if in_flight is None:
+        return None
+    return in_flight.get(group, {}).get(queue.topic, {}).get(queue.queue_id, 0)
 
 
 def by_topic(lags: Iterable[QueueLag]) -> list[TopicLag]:
@@ -110,7 +128,14 @@ def by_topic(lags: Iterable[QueueLag]) -> list[TopicLag]:
             sum(one.lag for one in queues),
             sum(one.missed for one in queues),
             max(queues, key=lambda one: (one.lag, one.missed)),
+            _sum_of([one.in_flight for one in queues]),
         )
         for (group, topic), queues in gathered.items()
     ]
     return sorted(sums, key=lambda one: (-one.lag, one.group, one.topic))
+
+
+def _sum_of(counts: Iterable[int | None]) -> int | None:
+    """Return the sum of what is known; None: nothing is."""
+    known = [each for each in counts if each is not None]
+    return sum(known) if known else None

@@ -32,7 +32,9 @@ COMPRESS_FROM_BYTES: Final = 4096
 COMPRESSION_LEVEL: Final = 5  # the Java producer's; zlib container
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a small body must not fill the memory of a consumer
 DELAY_LEVEL_MAX: Final = 18
-DELAY_MS_MAX: Final = 3 * 24 * 3_600_000  # the broker's timerMaxDelaySec, three days
+DUE_MS_END: Final = (
+    10**17
+)  # the year 3 170 843; what brokers take (`timerMaxDelaySec`) they say themselves
 
 _COMPRESSION: Final = sys_flags.COMPRESSION_MASK
 _RESERVED: Final = frozenset(
@@ -65,7 +67,8 @@ class Message(msgspec.Struct, frozen=True):
         properties: the application's own; names that the system uses have attributes here instead.
         flag: a number of the application's own, stored with the message.
         delay_level: 0 deliver at once, 1 to 18: after 1s 5s 10s 30s 1m ... 2h.
-        delay_ms: 0 deliver at once, else so many milliseconds after the broker gets it; 3 days at most.
+        delay_ms: 0 deliver at once, else so many milliseconds after the broker gets it. Beyond its
+            `timerMaxDelaySec` (3 days unless set otherwise) it refuses, as it does for deliver_at_ms.
         deliver_at_ms: deliver at this time (ms since 1970); at once if it is past. Of delay_level,
             delay_ms and deliver_at_ms one may be given.
         unique_key: the UNIQ_KEY of an earlier send of this very message whose outcome stayed
@@ -253,26 +256,11 @@ def _check_due_time(message: Message) -> None:
         raise InvalidMessageError(
             "only one of delay_level, delay_ms and deliver_at_ms may be given"
         )
-    if not 0 <= message.delay_ms <= DELAY_MS_MAX:
-        raise InvalidMessageError(f"delay_ms {message.delay_ms} is not in 0..{DELAY_MS_MAX}")
+    if not 0 <= message.delay_ms < DUE_MS_END:
+        raise InvalidMessageError(f"delay_ms {message.delay_ms} is not in 0..{DUE_MS_END - 1}")
     at_ms = message.deliver_at_ms
-    if at_ms is not None and not 0 < at_ms < 10**17:
+    if at_ms is not None and not 0 < at_ms < DUE_MS_END:
         raise InvalidMessageError(f"deliver_at_ms {at_ms} is no time in ms since 1970")
-
-
-def check_not_too_far(message: Message, now_ms: int) -> None:
-    """Refuse a due time that lies further ahead than brokers accept.
-
-    The bound has a minute to spare, because the broker judges by its own clock.
-
-    Raises:
-        InvalidMessageError: says by how much.
-    """
-    at_ms = message.deliver_at_ms
-    if at_ms is not None and at_ms - now_ms > DELAY_MS_MAX + 60_000:
-        raise InvalidMessageError(
-            f"deliver_at_ms {at_ms} is {at_ms - now_ms} ms ahead, at most {DELAY_MS_MAX}"
-        )
 
 
 def has_labels(message: Message) -> bool:

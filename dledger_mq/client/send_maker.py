@@ -14,7 +14,6 @@ from dledger_mq.client.errors import ClientClosedError, InvalidMessageError
 from dledger_mq.client.lane import PendingSend
 from dledger_mq.client.messages import (
     Message,
-    check_not_too_far,
     has_labels,
     message_properties,
     pack_body,
@@ -86,8 +85,6 @@ class SendMaker:
         if session is None:
             raise closed_error()
         now_ms = time.time_ns() // 1_000_000
-        if message.deliver_at_ms is not None:
-            check_not_too_far(message, now_ms)
         settings = self._settings
         if settings.hooks is not None:
             message = settings.hooks.sending(message)
@@ -194,7 +191,6 @@ class SendMaker:
         keys = []
         for row in rows:
             message = row.message
-            check_not_too_far(message, now_ms)
             unique_key = message.unique_key or session.unique_keys.next_key(now_ms)
             mark = encode_property(SINK_ROW, f"{row.key.hex()} {sink_batch}".encode())
             properties = message_properties(message, unique_key) + mark

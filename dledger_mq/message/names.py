@@ -131,9 +131,14 @@ TRACE_IS_OFF: Final = (
     "msgTraceTopicName names"
 )
 
+LIGHT_PREFIX: Final = "%LMQ%"
+NO_LIGHT_QUEUES: Final = "Light queues (%LMQ%, INNER_MULTI_DISPATCH) are not supported"
+
 
 def missing_because(topic: str) -> str:
     """Return a sentence to be put behind "it does not exist", with a space before it; empty: nothing is known (V2)."""
+    if topic.startswith(LIGHT_PREFIX):
+        return f" {NO_LIGHT_QUEUES}."
     return f" {TRACE_IS_OFF}." if topic == TRACE_TOPIC else ""
 
 

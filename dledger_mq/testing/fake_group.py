@@ -483,7 +483,7 @@ class FakeGroup:
                 table: dict[str, dict[int, int]] = defaultdict(dict)
                 for (group, topic, queue_id), offset in self.offsets.items():
                     table[f"{topic}@{group}"][queue_id] = offset
-                body = write_json({"offsetTable": table})
+                body = write_json({"inFlightTable": self.pops.counts(), "offsetTable": table})
         return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
 
     def _on_lock_request(self, request: RemotingCommand) -> RemotingCommand:

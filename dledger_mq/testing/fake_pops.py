@@ -82,6 +82,14 @@ class FakePops:
             len(queue.in_flight) for key, queue in self._queues.items() if key[:2] == (group, topic)
         )
 
+    def counts(self) -> dict[str, dict[int, int]]:
+        """Return how many messages are in flight, by topic and group, and by queue."""
+        table: dict[str, dict[int, int]] = {}
+        for (group, topic, queue_id), queue in self._queues.items():
+            if queue.in_flight:
+                table.setdefault(f"{topic}@{group}", {})[queue_id] = len(queue.in_flight)
+        return table
+
     def answer(self, request: RemotingCommand) -> RemotingCommand:
         """Carry out one of POP_CODES at once."""
         ext, opaque = request.ext, request.opaque

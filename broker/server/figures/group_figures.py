@@ -42,6 +42,7 @@ class GroupFigures(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield the families; see `Families` for their parts."""
         yield from self._lags()
+        yield from self._popped()
         yield from self._sent_back()
         yield from self._pending()
         yield from self._pending_by_topic()
@@ -74,6 +75,32 @@ class GroupFigures(Collector):
             ["topic", "consumer_group", "queue_id"],
             self._offsets(),
         )
+
+    def _popped(self) -> Iterator[Metric]:
+        """Yield what groups have popped and not acknowledged, and how much more they may."""
+        yield from self._families.gauges(
+            "rocketmq_consumer_inflight_messages",
+            "messages that a group has popped and not acknowledged; none for a group without any",
+            ["topic", "consumer_group", "is_retry", "is_system"],
+            self._in_flight(),
+        )
+        yield from self._families.gauges(
+            "dledger_pop_room_messages",
+            "messages more that a group which has some in flight may pop, before it is refused with code 209",
+            ["consumer_group"],
+            self._pop_room(),
+        )
+
+    def _in_flight(self) -> Iterable[Row]:
+        if self._observed.log.is_serving:
+            for group, topic, count in tuple(self._observed.state.pops.groups()):
+                yield _labels(topic, group), count
+
+    def _pop_room(self) -> Iterable[Row]:
+        if self._observed.log.is_serving:
+            pops = self._observed.state.pops
+            for group in dict.fromkeys(group for group, _, _ in pops.groups()):
+                yield (group,), pops.room(group)
 
     def _lag_messages(self) -> Iterable[Row]:
         state = self._observed.state

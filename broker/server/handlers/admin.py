@@ -154,7 +154,7 @@ class AdminHandlers:
 
     def all_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_ALL_CONSUMER_OFFSET."""
-        _body(request, tables.all_offsets(self._state.offsets))
+        _body(request, tables.all_offsets(self._state.offsets, self._state.pops))
 
     def delay_offsets(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Answer GET_ALL_DELAY_OFFSET."""
@@ -210,6 +210,7 @@ class AdminHandlers:
             queues=self._state.queues,
             offsets=self._state.offsets,
             given=self._given,
+            pops=self._state.pops,
         )
         if len(table) <= _TIMES_MAX:
             for queue, progress in table.items():

@@ -250,6 +250,7 @@ class ToolReads:
             queues=state.queues,
             offsets=state.offsets,
             given=self._given,
+            pops=state.pops,
             per_second=self._consumed_per_second,
         )
         request.answer(ResponseCode.SUCCESS, body=body)

@@ -18,8 +18,8 @@ from broker.admin.command import PROGRAM, Command, CommandGroup
 from broker.admin.find import FIND
 from broker.admin.import_store import IMPORT
 from broker.admin.web.command import WEB
-from dledger_mq import ConsumeResult, Message, ReceivedMessage
-from dledger_mq.blocking import Producer, PushConsumer
+from dledger_mq import ConsumeResult, Message, PoppedMessage, ReceivedMessage
+from dledger_mq.blocking import Producer, PushConsumer, SimpleConsumer
 from jepsen.processes import Group, poll, program
 from tests.integration.broker.test_processes import leader_of
 from tests.integration.commands import Ended, run_here
@@ -154,6 +154,59 @@ def test_messages_are_found_in_every_way_and_are_the_same(group: Group) -> None:
         f"order {number}" for number in range(COUNT)
     }
     assert run(group, "messages", "key", "-t", "Orders", "-k", "unknown").returncode == 1
+
+
+def popped(consumer: SimpleConsumer, count: int) -> list[PoppedMessage]:
+    """Receive so many messages, in as many tries as it takes."""
+    found: list[PoppedMessage] = []
+
+    def more() -> int:
+        found.extend(consumer.receive(invisible_s=3600, wait_s=1))
+        return len(found)
+
+    assert poll(lambda: more() >= count, PATIENCE_S)
+    return found
+
+
+def in_flight(group: Group, name: str) -> list[tuple[int, int]]:
+    """Return lag and messages in flight of a group in the topic Popped, as both commands count them."""
+    shows = shown(group, "groups", "show", "-g", name)["topics"]
+    queues = shown(group, "lag", "-g", name, "-t", "Popped")["queues"]
+    sums = sum(each["lag"] for each in queues), sum(each["in_flight"] for each in queues)
+    rows = [(each["lag"], each["in_flight"]) for each in shows if each["topic"] == "Popped"]
+    return [*rows, sums]
+
+
+def test_what_is_popped_is_shown_and_its_story_is_told_by_a_node_that_runs(group: Group) -> None:
+    assert run(group, "topics", "create", "-t", "Popped").returncode == 0
+    with (
+        Producer(group.namesrv, "shop", timeout_s=PATIENCE_S) as producer,
+        SimpleConsumer(
+            group.namesrv,
+            "popping",
+            subscriptions={"Popped": "*"},
+            start_from="first",
+            timeout_s=PATIENCE_S,
+        ) as consumer,
+    ):
+        producer.send_many(Message("Popped", b"%d" % number) for number in range(5))
+        found = popped(consumer, 5)
+        consumer.ack(found[:2])
+        assert in_flight(group, "popping") == [(0, 3), (0, 3)]
+        node = leader_of(group)
+        for message, ended in ((found[0], True), (found[4], False)):
+            words = ("why", message.unique_key, "--store", str(group.folder / node.name), "--json")
+            story = json.loads(run_here(dledger_admin, *words).stdout)
+            events = [each["event"] for each in story["steps"]]
+            assert events[:1] == ["stored"]
+            assert sorted(events[1:]) == sorted(["popped", "passed", *["acknowledged"] * ended])
+            (record,) = story["records"]
+            (place,) = [each for each in record["groups"] if each["group"] == "popping"]
+            assert (place["is_passed"], place["in_flight_until_ms"] is None) == (True, ended)
+            assert story["log_end_problem"] is None or "whole" in story["log_end_problem"]
+        assert node.pid is not None, "it runs"
+        consumer.ack(found[2:])
+        assert in_flight(group, "popping") == [(0, 0), (0, 0)]
 
 
 def test_a_group_that_has_consumed_nothing_begins_where_it_is_set(group: Group) -> None:

@@ -10,6 +10,7 @@ import trio
 from broker.metrics import endpoint
 from broker.server.config import MetricsSettings
 from broker.server.requests import put_times
+from broker.store.pops import IN_FLIGHT_MAX
 from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.header import encode_command, make_request
@@ -245,6 +246,33 @@ async def test_retries_and_dead_letters_are_counted_by_their_group(
         figures = await scrape(leader.metrics_address)
     dead = figures.one("rocketmq_send_to_dlq_messages_total", consumer_group="G")
     assert (dead, figures.one("dledger_pending_delays")) == (1, 0)
+
+
+async def test_what_is_popped_and_not_acknowledged_is_counted_by_its_group(
+    make_cluster: ClusterMaker,
+) -> None:
+    cluster = await make_cluster(1, metrics=FIGURES)
+    leader = await cluster.leader()
+    async with cluster.wire(leader) as wire:
+        assert (await wire.ask(200, {}, b'{"groupName":"G"}')).code == 0
+        for _ in range(5):
+            await wire.send("T")
+        place = {"consumerGroup": "G", "topic": "T", "queueId": "0"}
+        wish = {"maxMsgNums": "32", "invisibleTime": "600000", "pollTime": "0", "initMode": "0"}
+        popped = await wire.ask(200_050, {**place, **wish, "bornTime": "0"})
+        said = popped.ext
+        start = said["startOffsetInfo"].split(" ")[2]
+        for offset in ("0", "2"):
+            times = f"{said['popTime']} {said['invisibleTime']} {said['reviveQid']}"
+            handle = f"{start} {times} 0 broker-a 0 {offset}"
+            acknowledged = await wire.ask(200_051, {**place, "offset": offset, "extraInfo": handle})
+            assert acknowledged.code == 0, acknowledged.remark
+        figures = await scrape(leader.metrics_address)
+    found = {"consumer_group": "G", "topic": "T"}
+    assert figures.one("rocketmq_consumer_lag_messages", **found) == 0, "they are passed"
+    assert figures.one("rocketmq_consumer_inflight_messages", **found) == 3
+    room = figures.one("dledger_pop_room_messages", consumer_group="G")
+    assert room == (IN_FLIGHT_MAX - 3 - 3 - IN_FLIGHT_MAX // 4) // 2
 
 
 def by_label(figures: Figures, name: str, *labels: str) -> dict[str, float]:

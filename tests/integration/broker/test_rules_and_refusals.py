@@ -77,7 +77,7 @@ async def test_907_and_1007_replication_and_terms(make_cluster: ClusterMaker) ->
         ]
 
 
-@pytest.mark.parametrize("code", [902, 1005, 2003, 354, 200_052, 60, 3001, 3010])
+@pytest.mark.parametrize("code", [154, 902, 1005, 2003, 354, 200_052, 60, 3001, 3010])
 async def test_what_has_no_meaning_here_is_refused_with_a_reason(one: Wire, code: int) -> None:
     answer = await one.ask(code)
     assert (answer.code, answer.remark) == (1, REFUSED_CODES[code])

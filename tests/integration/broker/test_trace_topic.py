@@ -1,11 +1,12 @@
-"""The trace topic (rules V1, V2): there when it is on; when it is off, whoever asks for it learns that."""
+"""Topics that are not there for a reason: trace that is off (rules V1, V2), light queues. Whoever asks learns it."""
 
 from __future__ import annotations
 
 import pytest
 
+from dledger_mq.message.batch import BatchItem, encode_batch
 from dledger_mq.message.names import TRACE_TOPIC
-from tests.integration.broker.conftest import ClusterMaker, Wire
+from tests.integration.broker.conftest import ClusterMaker, Wire, send_ext
 
 pytestmark = pytest.mark.usefixtures("each_stage", "patient")
 
@@ -33,6 +34,20 @@ async def test_off_everybody_who_asks_is_told_so(one: Wire) -> None:
     assert (await one.send("Own-trace")).code == 0, (
         "a topic of a client's own is one like any other"
     )
+
+
+async def test_light_queues_are_refused_with_the_reason(one: Wire) -> None:
+    light = "INNER_MULTI_DISPATCH\x01%LMQ%a,%LMQ%b\x02"
+    refused = await one.send("T", properties=f"{light}UNIQ_KEY\x01u\x02")
+    assert refused.code == 13
+    assert "%LMQ%a,%LMQ%b. Light queues" in (refused.remark or "")
+    items = [BatchItem(0, b"x", f"UNIQ_KEY\x01{n}\x02{light}".encode()) for n in range(2)]
+    batch = send_ext("T") | {"m": "true"}
+    assert (await one.ask(320, batch, encode_batch(items))).code == 13
+    assert await one.messages("T") == []
+    for answer in (await one.pull("%LMQ%a"), await one.ask(202, {"topic": "%LMQ%a"})):
+        assert answer.code == 17
+        assert "Light queues" in (answer.remark or "")
 
 
 async def test_on_it_is_there_under_its_name(make_cluster: ClusterMaker) -> None:

@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("grpc", reason="grpcio is not installed (extra `grpc`)")
 
 from broker.proxy.protocol.numbers import Code, MessageType
+from dledger_mq import Message, SendRefusedError
+from dledger_mq.blocking import Producer
 from jepsen.processes import poll
 from tests.integration.proxy.conftest import Caller, RunningProxy
 from tests.interop.conftest import WAIT_S, kill_and_restart, request, stored
@@ -120,6 +122,8 @@ def test_a_dead_letter_does_not_come_again_and_is_consumed_from_its_topic(
     undertaker.subscribe(reader, letters)
     (dead,) = until(undertaker, reader, letters, 1)
     assert (dead.body, dead.topic.name) == (b"poison", letters)
+    origin = dead.system_properties.dead_letter_queue
+    assert (origin.topic, bool(origin.message_id)) == (topic, True)
     assert undertaker.ack(reader, letters, dead) == [Code.OK]
 
 
@@ -182,6 +186,21 @@ def test_a_delayed_message_is_recalled(proxied: RunningProxy, name: str) -> None
     assert (answer.status.code, answer.message_id) == (Code.OK, sent.message_id)
     fields["topic"] = {"name": proxied.topic()}
     assert caller.call("RecallMessage", **fields).status.code == Code.INVALID_RECEIPT_HANDLE
+
+
+def test_how_far_ahead_a_message_may_be_due_is_the_brokers_to_say(proxied: RunningProxy) -> None:
+    caller, topic, week_s = proxied.caller(), proxied.topic(), 7 * 86_400
+    due = {"delivery_timestamp": {"seconds": int(time.time()) + week_s}, "message_type": 3}
+    own = Message(topic, b"later", delay_ms=week_s * 1000)
+    with Producer(namesrv=proxied.namesrv, group="P") as producer:
+        assert caller.send(topic, b"later", **due).status.code == Code.ILLEGAL_DELIVERY_TIME
+        with pytest.raises(SendRefusedError, match="timerMaxDelaySec"):
+            producer.send(own)
+        proxied.ask(25, {}, b"timerMaxDelaySec=%d" % week_s)
+        assert caller.send(topic, b"later", **due).status.code == Code.OK
+        handle = producer.send(own).recall_handle
+        assert handle is not None
+        assert producer.recall(handle)
 
 
 def test_nothing_acknowledged_is_lost_or_doubled_when_the_leader_dies(

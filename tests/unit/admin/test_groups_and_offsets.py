@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from dledger_mq import PoppedMessage, SimpleConsumer
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand, make_response
 from tests.unit.admin.tool_group import BROKER, ToolGroup, dledger_admin, in_json, open_tool_group
@@ -42,11 +43,45 @@ async def test_a_group_is_shown_with_its_members_and_lag(capfd: Out) -> None:
             {"client_id": "c1", "address": "10.0.0.9:4711", "language": "GO", "version": "4.5.2"}
         ]
         assert found["topics"] == [
-            {"topic": "Orders", "subscription": "red || blue", "queues": 2, "lag": 2}
+            {
+                "topic": "Orders",
+                "subscription": "red || blue",
+                "queues": 2,
+                "lag": 2,
+                "in_flight": 0,
+            }
         ]
         assert await dledger_admin(group, "groups", "show", "-g", "billing") == 0
         assert "c1 from 10.0.0.9:4711 (GO, 4.5.2)" in capfd.readouterr().out
         assert await dledger_admin(group, "groups", "show", "-g", "nobody") == 1
+
+
+async def test_what_is_popped_and_not_acknowledged_is_shown(
+    capfd: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_tool_group() as group:
+        subscriptions = {"Orders": "*"}
+        async with SimpleConsumer(
+            group.fake.namesrv, "popping", subscriptions=subscriptions, start_from="first"
+        ) as consumer:
+            found: list[PoppedMessage] = []
+            while len(found) < 5:
+                found += await consumer.receive()
+            await consumer.ack(found[:2])
+        _, said = await in_json(group, capfd, "groups", "show", "-g", "popping")
+        rows = {each["topic"]: (each["lag"], each["in_flight"]) for each in said["topics"]}
+        assert rows["Orders"] == (0, 3)
+        code, said = await in_json(group, capfd, "lag", "-t", "Orders")
+        counts = {"billing": 0, "popping": 0}
+        for each in said["queues"]:
+            counts[each["group"]] += each["in_flight"]
+        assert (code, counts) == (0, {"billing": 0, "popping": 3})
+        assert await dledger_admin(group, "lag", "-g", "popping", "-t", "Orders") == 0
+        assert "in flight" in capfd.readouterr().out
+        monkeypatch.setattr(group.fake.pops, "counts", lambda: None)  # as of RocketMQ's brokers
+        _, said = await in_json(group, capfd, "lag", "-g", "popping")
+        assert {each["in_flight"] for each in said["queues"]} == {None}
+        assert await dledger_admin(group, "lag", "-g", "popping") == 0
 
 
 async def test_a_group_is_made_and_changed_only_in_what_is_named(capfd: Out) -> None:

@@ -144,6 +144,26 @@ def test_a_time_is_shown_with_all_its_tables(
     assert found["cut"] == []
 
 
+def test_a_time_is_shown_of_a_topic_or_of_a_group(
+    store: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["at", "--time", "now", "--store", str(store)]
+    assert main([*words, "--json", "-t", "T"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert_documented(AT, found)
+    assert [(each["level"], each["topic"]) for each in found["timers"]] == [(2, "T")]
+    assert main([*words, "--json", "timers", "transactions", "-t", "Other"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["timers"], found["transactions"]) == ([], [])
+    assert main([*words, "--json", "-g", "g"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert ([each["group"] for each in found["locks"]], found["offsets"]) == (["g"], [])
+    assert not {"transactions", "timers"} & found.keys()
+    for kind in ("transactions", "timers"):
+        assert main([*words, "offsets", kind, "-g", "g"]) == 2
+        assert f"{kind} belong to no consumer group" in capsys.readouterr().err
+
+
 def test_a_time_is_shown_in_parts(store: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["at", "timers", "--time", "now", "--store", str(store), "--limit", "1"]
     assert main([*words, "--json"]) == 0

@@ -169,6 +169,8 @@ class ToolGroup:
                 "brokerOffset": self._ends(topic, queue_id)[1],
                 "consumerOffset": self.fake.offsets.get((group, topic, queue_id), -1),
                 "lastTimestamp": 0,
+                "pullOffset": self.fake.offsets.get((group, topic, queue_id), 0)
+                + self.fake.pops.counts().get(f"{topic}@{group}", {}).get(queue_id, 0),
             }
             for topic in named
             for queue_id in range(len(self.fake.log.queues.get(topic, ())))

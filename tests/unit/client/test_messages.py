@@ -174,3 +174,11 @@ def test_a_wrong_type_is_told_where_it_is_given(make: Callable[[], object], said
 
 def test_a_body_may_be_any_kind_of_bytes() -> None:
     assert Message("T", bytearray(b"x")).body == Message("T", memoryview(b"x")).body == b"x"
+
+
+def test_how_far_ahead_a_due_time_may_lie_is_for_brokers_to_say() -> None:
+    week_ms = 7 * 86_400_000
+    for far in (Message("T", b"x", delay_ms=week_ms), Message("T", b"x", deliver_at_ms=4 * 10**12)):
+        module.check_message(far)
+    with pytest.raises(ClientUsageError, match="delay_ms 100000000000000000 is not in 0"):
+        module.check_message(Message("T", b"x", delay_ms=10**17))

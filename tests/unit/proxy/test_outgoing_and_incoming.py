@@ -185,11 +185,14 @@ def test_properties_of_the_systems_and_too_many_are_refused() -> None:
     assert refusal(given)[0] is Code.ILLEGAL_MESSAGE_KEY
 
 
-def test_a_due_time_too_far_ahead_is_refused() -> None:
+def test_what_is_no_time_is_refused_and_how_far_ahead_one_may_lie_is_for_brokers_to_say() -> None:
+    later = message()
     for seconds in (NOW_MS, -1, 0):
-        later = message()
         later.system_properties.delivery_timestamp.seconds = seconds
         assert refusal(later)[0] is Code.ILLEGAL_DELIVERY_TIME
+    later.system_properties.delivery_timestamp.seconds = NOW_MS // 1000 + 7 * 86_400
+    due = decode_properties(sent(later).properties)["TIMER_DELIVER_MS"]
+    assert due == str(NOW_MS + 7 * 86_400_000)
 
 
 @pytest.mark.parametrize(
@@ -199,6 +202,15 @@ def test_topics_of_the_system_and_no_names_are_refused(name: str) -> None:
     given = message()
     given.topic.name = name
     assert refusal(given)[0] is Code.ILLEGAL_TOPIC
+
+
+def test_a_dead_letter_says_where_it_comes_from() -> None:
+    origin = {"DLQ_ORIGIN_TOPIC": "Orders", "DLQ_ORIGIN_MESSAGE_ID": "ID"}
+    pairs = {"UNIQ_KEY": "01A2", **origin}
+    found = incoming(received(sent(message()), pairs)).system_properties.dead_letter_queue
+    assert (found.topic, found.message_id) == ("Orders", "ID")
+    found = incoming(received(sent(message())))
+    assert not found.system_properties.HasField("dead_letter_queue")
 
 
 def test_dead_letters_are_a_topic_like_others() -> None:

@@ -15,7 +15,7 @@ from broker.proxy.handles import OpenTransaction
 from broker.proxy.producing import Producing
 from broker.proxy.protocol import message_class
 from broker.proxy.protocol.numbers import Code, MessageType
-from broker.proxy.refusals import CallRefusedError
+from broker.proxy.refusals import CallRefusedError, refused_with
 from dledger_mq.client.errors import NoRouteError
 from dledger_mq.client.session import Session
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -81,6 +81,14 @@ async def test_what_follows_a_message_that_failed_does_not_overtake_it(served: S
 async def test_an_answer_after_which_nobody_knows_says_so(served: Served) -> None:
     served.group.script.append(ResponseCode.SYSTEM_ERROR)
     assert await served.send("") == [Code.PROXY_TIMEOUT]
+
+
+async def test_what_is_wrong_with_a_message_is_told_apart() -> None:
+    for remark, code in (
+        ("timer message illegal: 604800000 ms ahead", Code.ILLEGAL_DELIVERY_TIME),
+        ("the body has 5 bytes, at most 4", Code.MESSAGE_CORRUPTED),
+    ):
+        assert refused_with(ResponseCode.MESSAGE_ILLEGAL, remark).code is code
 
 
 async def test_a_topic_takes_what_it_is_for_and_all_while_nobody_tells(served: Served) -> None:

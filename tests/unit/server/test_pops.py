@@ -819,7 +819,8 @@ def test_a_message_is_handed_out_as_often_as_its_group_wants_then_it_is_a_dead_l
     assert bench.pop().code == 210
     (dead,) = bench.leader.stored("%DLQ%G")
     assert (dead.body, dead.reconsume_times) == (b"a", 2)
-    assert dead.find(b"RETRY_TOPIC") == b"T"
+    assert dead.find(b"RETRY_TOPIC") == dead.find(b"DLQ_ORIGIN_TOPIC") == b"T"
+    assert dead.find(b"ORIGIN_MESSAGE_ID") == dead.find(b"DLQ_ORIGIN_MESSAGE_ID") is not None
     assert bench.leader.state.pops.count == 0
 
 

@@ -91,7 +91,9 @@ def test_l13_l15_a_client_that_gives_back_by_sending() -> None:
     leader.send(b"one", "%RETRY%g", 2, DELAY="3", **named)
     leader.send(b"two", "%RETRY%g", 3, DELAY="3", **named)
     leader.commit()
-    assert [message.body for message in leader.stored("%DLQ%g")] == [b"two"]
+    (dead,) = leader.stored("%DLQ%g")
+    assert (dead.body, dead.find(b"DLQ_ORIGIN_TOPIC")) == (b"two", b"T")
+    assert dead.find(b"DLQ_ORIGIN_MESSAGE_ID") == b"ID"
     leader.pass_until(leader.now_ms + 10_100)
     assert [message.body for message in leader.stored("%RETRY%g")] == [b"one"]
 

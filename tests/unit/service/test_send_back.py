@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from broker.service.catalog import Catalog
+from broker.service.dead_letters import with_origin
 from broker.service.refusal import Refusal
 from broker.service.send_back import SendBack, SendBackPlan, SendBackRules
 from broker.store.groups import SubscriptionGroupConfig
 from broker.store.topics import QUEUE_COUNT_MAX, TopicConfig
 from dledger_mq.message.hosts import pack_host
 from dledger_mq.message.ids import offset_msg_id
-from dledger_mq.message.properties import decode_properties
+from dledger_mq.message.properties import decode_properties, encode_property
 from dledger_mq.message.record import StoredMessage
 from dledger_mq.remoting.codes import ResponseCode
 
@@ -154,6 +155,24 @@ def test_l4_l8_where_it_came_from_is_noted() -> None:
         "DELAY": "3",
     }
     assert (plan.topic, plan.reconsume_times, plan.delay_level) == ("%RETRY%g", 1, 3)
+
+
+def test_a_dead_letter_names_its_origin_as_clients_of_5_read_it_if_there_is_room() -> None:
+    for times in (0, 1):
+        origin = b"RETRY_TOPIC\x01First\x02ORIGIN_MESSAGE_ID\x01ID\x02" if times else b""
+        dead = planned(SendBack(1000, "g", -1), stored(properties=origin, reconsume_times=times))
+        found = decode_properties(dead.properties)
+        topic, message_id = ("First", "ID") if times else ("T", offset_msg_id(HOST, 1000))
+        assert (found["RETRY_TOPIC"], found["ORIGIN_MESSAGE_ID"]) == (topic, message_id)
+        assert (found["DLQ_ORIGIN_TOPIC"], found["DLQ_ORIGIN_MESSAGE_ID"]) == (topic, message_id)
+    retried = planned(SendBack(1000, "g", 0), stored())
+    assert "DLQ_ORIGIN_TOPIC" not in decode_properties(retried.properties)
+    full = encode_property(b"A", b"x" * (32_767 - 80)) + origin
+    dead = planned(SendBack(1000, "g", -1), stored(properties=full, reconsume_times=1))
+    assert "DLQ_ORIGIN_TOPIC" not in decode_properties(dead.properties)
+    assert dead.topic == "%DLQ%g"
+    odd = b"RETRY_TOPIC\x01a\x01b\x02"
+    assert with_origin(odd) == odd, "a client may have put anything there"
 
 
 def test_l8_what_was_noted_first_stays() -> None:

@@ -28,6 +28,12 @@ def state() -> BrokerState:
     return made
 
 
+def popped(state: BrokerState) -> None:
+    """Let the group have the first message of queue 1 in flight."""
+    key = ("g", "T", QueueId(1))
+    state.pops.hand_out(key, [QueueOffset(0)], [], now_ms=5, skipped_ms=0, invisible_ms=60_000)
+
+
 def test_21_topics(state: BrokerState) -> None:
     body = json.loads(tables.all_topics(state.topics))
     assert body["dataVersion"]["counter"] == 1
@@ -63,7 +69,10 @@ def test_200_no_group(body: bytes) -> None:
 
 
 def test_43_offsets_have_bare_numbers_as_keys(state: BrokerState) -> None:
-    assert b'"offsetTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets)
+    assert b'"offsetTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets, state.pops)
+    assert b'"inFlightTable":{}' in tables.all_offsets(state.offsets, state.pops)
+    popped(state)
+    assert b'"inFlightTable":{"T@g":{1:1}}' in tables.all_offsets(state.offsets, state.pops)
 
 
 def test_45_delay_offsets() -> None:
@@ -91,6 +100,7 @@ def place(end: int, consumed: int, given: int) -> dict[str, int]:
 def test_208_consume_stats(state: BrokerState) -> None:
     topic = state.topics.get("T")
     assert topic is not None
+    popped(state)
     found = tables.consume_table(
         [topic],
         group="g",
@@ -98,6 +108,7 @@ def test_208_consume_stats(state: BrokerState) -> None:
         queues=state.queues,
         offsets=state.offsets,
         given=lambda _group, _topic: {QueueId(1): QueueOffset(0)},
+        pops=state.pops,
     )
     assert [progress.lag for progress in found.values()] == [0, 0]
     body = read_object(tables.consume_stats(found, per_second=2.5))
@@ -106,7 +117,7 @@ def test_208_consume_stats(state: BrokerState) -> None:
     assert isinstance(table, dict)
     assert list(table.values()) == [
         {**place(0, 0, 0), "isCommitted": False},
-        {**place(1, 1, 1), "isCommitted": True},
+        {**place(1, 1, 2), "isCommitted": True},
     ]
 
 
@@ -122,6 +133,7 @@ def test_208_what_members_hold_is_no_more_than_there_is(
         broker_name="broker-a",
         queues=state.queues,
         offsets=state.offsets,
+        pops=state.pops,
         given=lambda group, name: (
             {QueueId(queue): QueueOffset(place) for queue, place in given.items()}
             if (group, name) == ("new", "T")

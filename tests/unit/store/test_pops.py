@@ -111,6 +111,26 @@ def bench() -> Bench:
     return Bench()
 
 
+@pytest.mark.parametrize("others", [0, 50, 600, 760, 900, 1000])
+@pytest.mark.parametrize("held", [0, 1, 30, 31, 100, 200])
+def test_the_room_of_a_group_is_what_it_may_have_more(
+    others: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pops, "IN_FLIGHT_MAX", 1024)
+    monkeypatch.setattr(pops, "FEW_MAX", 32)
+    table = Pops()
+    for group, count in (("others", others), ("g", held)):
+        offsets = [QueueOffset(each) for each in range(min(count, 1024 - table.count))]
+        key = (group, "T", QueueId(0))
+        table.hand_out(key, offsets, [], now_ms=1, skipped_ms=0, invisible_ms=1)
+    room = table.room("g")
+    assert [n for n in range(1025) if table.has_room("g", n)] == list(range(room + 1)) or not room
+    assert not table.has_room("g", room + 1)
+    assert sum(count for _, _, count in table.groups()) == table.count
+    by_queue = {(name, topic, 0): count for name, topic, count in table.groups()}
+    assert dict(table.queues()) == by_queue
+
+
 def test_a_pop_hands_out_and_moves_the_group_on(bench: Bench) -> None:
     outcome = bench.pop(3)
     assert outcome.is_taken

@@ -27,6 +27,7 @@ from broker.story.past import (
     waiting,
 )
 from broker.story.places import StorePlaces
+from broker.story.real_topics import of_topic
 from dledger_mq.message.numbers import QueueId, QueueOffset
 from tests.unit.pipeline.stores import write_snapshot, write_store
 from tests.unit.store.lone_broker import START_MS, LoneBroker
@@ -88,6 +89,30 @@ def test_what_held_then_is_the_same_from_any_snapshot(snapshots: list[int], tmp_
         assert then.index == len(sealed)
         assert [each.lag for each in offsets(then.state, None, None)] == [1]
         assert list(locks(then.state, None, None)) == []
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_what_waits_is_read_for_its_topic(at_once: int, tmp_path: Path) -> None:
+    broker = new_broker("T")
+    due: dict[str, list[int]] = {}
+    for number in range(40):
+        place, topic = START_MS + 60_000 - number % 7, f"T{number % 3}"
+        broker.send("rmq_sys_wheel_timer", 0, TIMER_OUT_MS=str(place), REAL_TOPIC=topic)
+        due.setdefault(topic, []).append(place)
+        for _ in range(number % 5):
+            broker.send()
+    broker.send("SCHEDULE_TOPIC_XXXX", 1, DELAY="2", REAL_TOPIC="T1", REAL_QID="0")
+    write_store(tmp_path, broker.log.entries, SEGMENT_BYTES)
+    places = StorePlaces(tmp_path)
+    with moment_at(places, START_MS + 10**9, nothing) as then:
+        found = list(of_topic(places, waiting(then.state), "T1", at_once))
+        assert [each.due_ms for each in found[1:]] == sorted(due["T1"])
+        assert {each.topic for each in found} == {"T1"}
+        assert [each.level for each in found[:2]] == [2, None]
+        assert list(of_topic(places, waiting(then.state), "T", at_once)) == []
+        lost = iter([WaitingRow(START_MS, 10**9, None)])
+        with pytest.raises(StoryError, match="has no message at 1000000000"):
+            list(of_topic(places, lost, "T1", at_once))
 
 
 def test_what_is_popped_counts_as_in_flight(tmp_path: Path) -> None:
