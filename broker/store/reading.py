@@ -24,6 +24,8 @@ from broker.store.unit_stores import UNIT, UNIT_BYTES
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter
+from dledger_mq.message import compiled
+from dledger_mq.message.compiled import ChosenRuns
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import record_properties
 
@@ -185,23 +187,6 @@ class _Bounds(NamedTuple):
         return self.log_end - self.limits.memory_span_bytes
 
 
-class _Chosen(NamedTuple):
-    """The wanted records among some units.
-
-    Attributes:
-        runs: places of these records, those back to back as one: the first position, and that after the last.
-        record_count: of them.
-        examined: units that were looked at.
-        first, last: physical offsets of the first and the last of these units.
-    """
-
-    runs: list[tuple[int, int]]
-    record_count: int
-    examined: int
-    first: int
-    last: int
-
-
 def _get_within(
     queue: ConsumeQueue,
     log: PulledLog,
@@ -281,8 +266,11 @@ def _get_quickly(
 
 def _choose(
     units: memoryview, tag_hashes: AbstractSet[int] | None, count_max: int, bytes_max: int
-) -> _Chosen:
+) -> ChosenRuns:
     """Choose the wanted records: one at least, and no more than these bounds allow (D16, D18)."""
+    chosen = compiled.chosen_runs(units, tag_hashes, count_max, bytes_max)
+    if chosen is not None:
+        return chosen
     runs: list[tuple[int, int]] = []
     total = count = examined = 0
     start = end = first = position = -1
@@ -304,7 +292,7 @@ def _choose(
         examined += 1
     if count:
         runs.append((start, end))
-    return _Chosen(runs, count, examined, first, position)
+    return runs, count, examined, first, position
 
 
 _JUDGED_AT_FIRST: Final = 32
