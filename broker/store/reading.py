@@ -241,20 +241,27 @@ def _get_quickly(
     tag_hashes: AbstractSet[int] | None,
     without_waiting: bool,
 ) -> GetResult | None:
-    """Read what counts as in memory, and is; None: it is to be read record by record (`_Batch`), with the same result.
+    """Read what is in memory; None: it is to be read record by record (`_Batch`), with the same result.
 
-    Records that stand back to back in the log are one piece of the result.
+    Records that stand back to back in the log are one piece of the result. All of them have to count as in memory, or
+    none of them, and neither the one with which there would be too much.
     """
-    limits, log_end = bounds.limits, bounds.log_end
-    count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
-    bytes_max = min(bounds.bytes_max, limits.bytes_max_in_memory)
+    limits, log_end, memory_start = bounds.limits, bounds.log_end, bounds.memory_start
+    count_max, bytes_max = limits.count_max_in_memory, limits.bytes_max_in_memory
     units_max = bounds.examined_max
     if tag_hashes is None:
-        units_max = min(units_max, count_max)
+        most = min(bounds.count_max, max(count_max, limits.count_max_on_disk))
+        units_max = min(
+            units_max, max(1, most)
+        )  # with the one that is too much, where that matters
     units = queue.units(offset, units_max, without_waiting=without_waiting)
-    runs, count, examined, first, last = _choose(units, tag_hashes, count_max, bytes_max)
-    if first < bounds.memory_start:  # what follows stands further on in the log
-        return None
+    if UNIT.unpack_from(units)[0] < memory_start:  # what follows stands further on in the log
+        if UNIT.unpack_from(units, len(units) - UNIT_BYTES)[0] >= memory_start:
+            return None
+        count_max, bytes_max = limits.count_max_on_disk, limits.bytes_max_on_disk
+    count_max = max(1, min(bounds.count_max, count_max))
+    bytes_max = min(bounds.bytes_max, bytes_max)
+    runs, count, examined, _, last = _choose(units, tag_hashes, count_max, bytes_max)
     records = log.views(runs, log_end) if count else ()
     if records is None:
         return None
