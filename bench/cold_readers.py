@@ -4,13 +4,15 @@
 
 A group of three gets a log of so many MiB, most of which no memory has. A producer sends at a steady rate to the
 leader; then the readers begin, each somewhere in the older half of a queue, and pull from the leader as fast as it
-answers. The first part of the run says what the sends take without them. Both are of one run, on one machine: trust the
-ratio. The kernel may have the files in its cache; with a log larger than the machine's memory it has not.
+answers, each time from where the answer before ended. The first part of the run says what the sends take without them.
+Both are of one run, on one machine: trust the ratio. The kernel may have the files in its cache; with a log larger than
+the machine's memory it has not.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import re
 import sys
 import threading
 import time
@@ -24,13 +26,15 @@ from typing import Final
 from bench.filling import fill, mib_of
 from bench.hot_sends import Felt, HotSends
 from bench.hot_traffic import HotResult, make_parser, run_once, sends_beside
-from bench.loadgen import FrameTemplate, pull_template, run_load
+from bench.loadgen import pull_template, run_load
 from bench.real_group import PULL_COUNT, QUEUE_COUNT, broker_group
 
 TOPIC: Final = "ColdReaders"
 RATIO_GOAL: Final = 2.0
 SPAN_PULLS: Final = 200
-"""Pulls of a reader in order before it begins elsewhere."""
+"""Pulls of a reader in order before it begins elsewhere; fewer if it might come to the end of its queue."""
+
+_NEXT_OFFSET: Final = re.compile(rb'"nextBeginOffset" *: *"([0-9]+)"')
 
 JOIN_PATIENCE_S: Final = 300.0
 
@@ -73,26 +77,19 @@ def read(reading: ColdReading, number: int) -> int:
         OSError: the node cannot be reached.
         RuntimeError: pulls were refused.
     """
-    chance = Random(number)
-    queue_id, per_queue = number % QUEUE_COUNT, reading.per_queue
+    chance, reader = Random(number), Reader(reading.topic, number % QUEUE_COUNT)
+    newer_half = max(1, reading.per_queue // 2 // PULL_COUNT)
     end_s = time.monotonic() + reading.seconds
     read_bytes = 0
     while (left_s := end_s - time.monotonic()) > 0:
-        start = chance.randrange(per_queue // 2)
-        templates = [
-            pull_template(
-                reading.topic,
-                queue_id,
-                start + each * PULL_COUNT % (per_queue // 4),
-                PULL_COUNT,
-            )
-            for each in range(SPAN_PULLS)
-        ]
+        reader.offset = chance.randrange(reading.per_queue // 2)
         result = run_load(
             reading.address,
-            partial(_frame_of, templates),
+            reader.next_frame,
             in_flight=1,
             seconds=min(left_s, 2.0),
+            count=min(SPAN_PULLS, newer_half),
+            answered=reader.answered,
         )
         if result.refused:
             raise RuntimeError(f"{result.refused} of {result.requests} pulls were refused")
@@ -100,8 +97,27 @@ def read(reading: ColdReading, number: int) -> int:
     return read_bytes
 
 
-def _frame_of(templates: list[FrameTemplate], place: int) -> bytes:
-    return templates[place % len(templates)].frame(place)
+class Reader:
+    """One that goes on where the last answer has ended: far behind the log's end that is sooner than it asked for.
+
+    Attributes:
+        offset: from which it pulls next.
+    """
+
+    def __init__(self, topic: str, queue_id: int) -> None:
+        self.offset = 0
+        self._topic = topic
+        self._queue_id = queue_id
+
+    def next_frame(self, number: int) -> bytes:
+        """Return the next pull."""
+        return pull_template(self._topic, self._queue_id, self.offset, PULL_COUNT).frame(number)
+
+    def answered(self, header: bytes) -> None:
+        """Go on where an answer says."""
+        found = _NEXT_OFFSET.search(header)
+        if found is not None:
+            self.offset = int(found[1])
 
 
 def read_together(reading: ColdReading, answer: Connection) -> None:

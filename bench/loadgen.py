@@ -209,11 +209,12 @@ def run_load(
     in_flight: int,
     seconds: float,
     count: int | None = None,
+    answered: Callable[[bytes], None] | None = None,
 ) -> LoadResult:
     """Keep `in_flight` requests outstanding for `seconds`, or until `count` were sent; then wait for the rest.
 
-    `next_frame` is given the running number of the request. Raises OSError when the server closes the
-    connection, TimeoutError when it is silent for 10 s.
+    `next_frame` is given the running number of the request, `answered` the header of each reply before that. Raises
+    OSError when the server closes the connection, TimeoutError when it is silent for 10 s.
     """
     with socket.create_connection(address, timeout=10) as sock:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -247,6 +248,8 @@ def run_load(
                 latencies.append(now - sent_at[opaque - _FIRST_OPAQUE])
                 if b'"code":0,' not in header.replace(b" ", b""):
                     refused += 1
+                if answered is not None:
+                    answered(header)
                 reply_bytes += size
                 done += 1
                 free += 1

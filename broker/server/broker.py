@@ -457,6 +457,7 @@ class Broker:
         """
         self._is_turn = False
         self._outputs.flush()
+        self._controller.services.pulls.turns.turn_ended()
         if self._has_staged:
             self._has_staged = False
             self.log.appender.gather_now()

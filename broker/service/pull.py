@@ -149,7 +149,7 @@ class PullRules:
             return wanted
         selection = self.select(wanted)
         if isinstance(selection, PullGrant):
-            return selection._replace(creation=creation)
+            return selection._replace(creation=creation) if creation else selection
         is_reported = not fields.sys_flag & PULL_SUBSCRIPTION
         if (
             is_reported

@@ -24,6 +24,8 @@ from broker.store.unit_stores import UNIT, UNIT_BYTES
 from dledger.errors import EntryDamagedError
 from dledger.raft.ids import Position
 from dledger_mq.filters import PropertyFilter
+from dledger_mq.message import compiled
+from dledger_mq.message.compiled import ChosenRuns
 from dledger_mq.message.numbers import PhysicalOffset, QueueId, QueueOffset
 from dledger_mq.message.record import record_properties
 
@@ -185,23 +187,6 @@ class _Bounds(NamedTuple):
         return self.log_end - self.limits.memory_span_bytes
 
 
-class _Chosen(NamedTuple):
-    """The wanted records among some units.
-
-    Attributes:
-        runs: places of these records, those back to back as one: the first position, and that after the last.
-        record_count: of them.
-        examined: units that were looked at.
-        first, last: physical offsets of the first and the last of these units.
-    """
-
-    runs: list[tuple[int, int]]
-    record_count: int
-    examined: int
-    first: int
-    last: int
-
-
 def _get_within(
     queue: ConsumeQueue,
     log: PulledLog,
@@ -256,20 +241,27 @@ def _get_quickly(
     tag_hashes: AbstractSet[int] | None,
     without_waiting: bool,
 ) -> GetResult | None:
-    """Read what counts as in memory, and is; None: it is to be read record by record (`_Batch`), with the same result.
+    """Read what is in memory; None: it is to be read record by record (`_Batch`), with the same result.
 
-    Records that stand back to back in the log are one piece of the result.
+    Records that stand back to back in the log are one piece of the result. All of them have to count as in memory, or
+    none of them, and neither the one with which there would be too much.
     """
-    limits, log_end = bounds.limits, bounds.log_end
-    count_max = max(1, min(bounds.count_max, limits.count_max_in_memory))
-    bytes_max = min(bounds.bytes_max, limits.bytes_max_in_memory)
+    limits, log_end, memory_start = bounds.limits, bounds.log_end, bounds.memory_start
+    count_max, bytes_max = limits.count_max_in_memory, limits.bytes_max_in_memory
     units_max = bounds.examined_max
     if tag_hashes is None:
-        units_max = min(units_max, count_max)
+        most = min(bounds.count_max, max(count_max, limits.count_max_on_disk))
+        units_max = min(
+            units_max, max(1, most)
+        )  # with the one that is too much, where that matters
     units = queue.units(offset, units_max, without_waiting=without_waiting)
-    runs, count, examined, first, last = _choose(units, tag_hashes, count_max, bytes_max)
-    if first < bounds.memory_start:  # what follows stands further on in the log
-        return None
+    if UNIT.unpack_from(units)[0] < memory_start:  # what follows stands further on in the log
+        if UNIT.unpack_from(units, len(units) - UNIT_BYTES)[0] >= memory_start:
+            return None
+        count_max, bytes_max = limits.count_max_on_disk, limits.bytes_max_on_disk
+    count_max = max(1, min(bounds.count_max, count_max))
+    bytes_max = min(bounds.bytes_max, bytes_max)
+    runs, count, examined, _, last = _choose(units, tag_hashes, count_max, bytes_max)
     records = log.views(runs, log_end) if count else ()
     if records is None:
         return None
@@ -281,8 +273,11 @@ def _get_quickly(
 
 def _choose(
     units: memoryview, tag_hashes: AbstractSet[int] | None, count_max: int, bytes_max: int
-) -> _Chosen:
+) -> ChosenRuns:
     """Choose the wanted records: one at least, and no more than these bounds allow (D16, D18)."""
+    chosen = compiled.chosen_runs(units, tag_hashes, count_max, bytes_max)
+    if chosen is not None:
+        return chosen
     runs: list[tuple[int, int]] = []
     total = count = examined = 0
     start = end = first = position = -1
@@ -304,7 +299,7 @@ def _choose(
         examined += 1
     if count:
         runs.append((start, end))
-    return _Chosen(runs, count, examined, first, position)
+    return runs, count, examined, first, position
 
 
 _JUDGED_AT_FIRST: Final = 32

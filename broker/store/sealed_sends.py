@@ -44,13 +44,17 @@ NUMBERS: Final = 1 << 32
 _FIRST_NUMBER: Final = 1
 """Not 0, which untouched cells have; whoever takes it for a number finds no key there."""
 
+_KEY_BYTES: Final = 12
+"""In the three columns of a table."""
+
 _LOW, _HIGH = (0, 1) if sys.byteorder == "little" else (1, 0)
 _TAG_SHIFT: Final = 32
 _HALF_MASK: Final = 0xFFFF_FFFF
 
 
-def _column() -> array[int]:
-    return array("I")
+def _column() -> memoryview:
+    """Return memory for all keys of a table: what grows is moved again and again, and leaves holes behind."""
+    return memoryview(bytearray(4 * TABLE_KEYS)).cast("I")
 
 
 def _halves(numbers: Iterable[int]) -> memoryview:
@@ -63,6 +67,7 @@ class SealedTable:
     """Keys in the order of the log, in columns.
 
     Attributes:
+        count: of its keys; what stands behind them in the columns of keys means nothing.
         tags: half of a key's hash.
         before: number of the key before it in its chain.
         lows: where its record begins, without the upper half.
@@ -70,10 +75,11 @@ class SealedTable:
             begins, the store time.
     """
 
-    tags: array[int] = field(default_factory=_column)
-    before: array[int] = field(default_factory=_column)
-    lows: array[int] = field(default_factory=_column)
-    starts: array[int] = field(default_factory=_column)
+    count: int = 0
+    tags: memoryview = field(default_factory=_column)
+    before: memoryview = field(default_factory=_column)
+    lows: memoryview = field(default_factory=_column)
+    starts: array[int] = field(default_factory=lambda: array("I"))
     firsts: array[int] = field(default_factory=lambda: array("q"))
     times: array[int] = field(default_factory=lambda: array("q"))
 
@@ -85,7 +91,7 @@ class SealedTable:
     def count_since(self, oldest_ms: StoreTimeMs) -> int:
         """Return how many keys are not older than that."""
         entry = bisect_left(self.times, oldest_ms)
-        return len(self.tags) - self.starts[entry] if entry < len(self.starts) else 0
+        return self.count - self.starts[entry] if entry < len(self.starts) else 0
 
 
 class SealedSends:
@@ -116,10 +122,7 @@ class SealedSends:
     @property
     def size_bytes(self) -> int:
         """Bytes of cells and columns."""
-        columns = [
-            part for table in self._tables for part in (table.tags, table.before, table.lows)
-        ]
-        return sum(part.itemsize * len(part) for part in (self._heads, *columns))
+        return _KEY_BYTES * TABLE_KEYS * len(self._tables) + self._heads.itemsize * len(self._heads)
 
     def add(
         self,
@@ -139,19 +142,21 @@ class SealedSends:
         """
         self._oldest_ms = oldest_ms
         hashes = _halves(map(hash, keys))
-        before = self._chain(hashes[_LOW::2].tolist())
+        before = memoryview(self._chain(hashes[_LOW::2].tolist()))
         tags, lows = hashes[_HIGH::2], _halves(offsets)[_LOW::2]
         start = 0
         while start < len(keys):
             table = self._with_room(oldest_ms)
-            end = start + TABLE_KEYS - len(table.tags)
-            table.starts.append(len(table.tags))
+            first = table.count
+            count = min(TABLE_KEYS - first, len(keys) - start)
+            end, table.count = start + count, first + count
+            table.starts.append(first)
             table.firsts.append(offsets[start])
             table.times.append(store_ms)
-            table.tags.frombytes(tags[start:end].tobytes())
-            table.before.extend(before[start:end])
-            table.lows.frombytes(lows[start:end].tobytes())
-            self._count += min(end, len(keys)) - start
+            table.tags[first : table.count] = tags[start:end]
+            table.before[first : table.count] = before[start:end]
+            table.lows[first : table.count] = lows[start:end]
+            self._count += count
             start = end
 
     def _chain(self, hashes: list[int]) -> array[int]:
@@ -177,7 +182,7 @@ class SealedSends:
     def _with_room(self, oldest_ms: StoreTimeMs) -> SealedTable:
         """Return the newest table, or a new one if it is full."""
         tables = self._tables
-        if tables and len(tables[-1].tags) < TABLE_KEYS:
+        if tables and tables[-1].count < TABLE_KEYS:
             return tables[-1]
         if len(tables) >= TABLES_MAX:
             self.forgotten_early += tables[0].count_since(oldest_ms)
@@ -186,7 +191,7 @@ class SealedSends:
         return tables[-1]
 
     def _forget_oldest(self) -> None:
-        gone = len(self._tables.popleft().tags)
+        gone = self._tables.popleft().count
         self._first = (self._first + gone) % NUMBERS
         self._count -= gone
 

@@ -100,7 +100,7 @@ class StateLimits:
     """
 
     resident_units_max: int = 4_000_000
-    keep_units_max: int = 65_536
+    keep_units_max: int = 16_384
     spill_interval: int = 65_536
     index_segment_units: int = SEGMENT_UNITS_DEFAULT
     sealed_units: int = SEALED_UNITS

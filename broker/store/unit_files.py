@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 from broker.store.errors import NoRoomError
 from broker.store.file_places import FolderPlace, OpenFiles, folder_beside
@@ -39,6 +39,9 @@ QUEUE_FILE_BYTES: Final = 6_000_000
 """300,000 units, as in RocketMQ."""
 
 OPEN_FILES_MAX: Final = 128
+PATHS_MAX: Final = 1024
+"""Paths that are remembered, in less than a megabyte: to make one takes five times as long as the read itself."""
+
 NAME_BYTES_MAX: Final = 255
 
 _UNSAFE = re.compile(rb"[^%|a-zA-Z0-9_-]")
@@ -117,11 +120,17 @@ class UnitFiles(FolderPlace):
         super().__init__(folder / name)
         self._file_bytes = file_bytes
         self._firsts: dict[QueueKey, int] = {}
+        self._paths: dict[tuple[QueueKey, int], Path] = {}
 
     def beside(self) -> UnitFiles:
         """Return an empty one; see `PartPlace`."""
         root = folder_beside(self._root)
         return UnitFiles(root.parent, self._file_bytes, root.name)
+
+    def take_place_of(self, other: Self) -> None:
+        """Change names with another one; see `PartPlace`."""
+        super().take_place_of(other)
+        self._paths, other._paths = {}, {}  # a thread may be about to put one in those of before
 
     def append(self, key: QueueKey, first: QueueOffset, units: bytes) -> None:
         """Keep units; see `UnitStore`."""
@@ -207,7 +216,13 @@ class UnitFiles(FolderPlace):
 
     def _place(self, key: QueueKey, byte: int) -> tuple[Path, int]:
         offset = byte % self._file_bytes
-        return self._folder(key) / f"{byte - offset:020}", offset
+        first, paths = byte - offset, self._paths
+        path = paths.get((key, first))
+        if path is None:
+            if len(paths) >= PATHS_MAX:
+                paths.clear()
+            path = paths[key, first] = self._folder(key) / f"{first:020}"
+        return path, offset
 
 
 class SegmentFiles(FolderPlace):

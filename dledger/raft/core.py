@@ -63,6 +63,7 @@ class Core:
         may_lead: False while its state machine lacks what stands before its log: it votes and confirms, and asks for no
             votes.
         standstill_count: how often this node stood still in the present silence.
+        step_count: of the steps that have ended; what a node says of itself changes in steps only, but for the time.
         paused_until_ms: a node that had to step down does not campaign before.
         slow_disk_pause_until_ms: a leader does not hand over for its slow disk before.
         announced_members: the last change of the members that is committed, as a leader told it, and the entry up to
@@ -100,6 +101,7 @@ class Core:
         "role",
         "slow_disk_pause_until_ms",
         "standstill_count",
+        "step_count",
         "term",
         "vote",
         "voter_count",
@@ -145,6 +147,7 @@ class Core:
         self.election_timeout_ms = 0
         self.election_deadline_ms = now_ms
         self.standstill_count = 0
+        self.step_count = 0
         self.announced_members: tuple[Index, ConfigurationNote | None] | None = None
         self._effects: list[Effect] = []
         self._saved = hard_state
@@ -224,6 +227,7 @@ class Core:
         Term and vote are saved first, once, whatever changed them: so no message of this step, nor
         of a later one, can leave before they are durable (paper 5.2; thesis 3.8).
         """
+        self.step_count += 1
         effects = self._effects
         self._effects = []
         saved = self._saved

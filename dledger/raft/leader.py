@@ -6,6 +6,7 @@ One object for each term led. It answers every token that it took, at the latest
 from __future__ import annotations
 
 from collections import deque
+from typing import Final
 
 from dledger.errors import (
     LeadershipLostError,
@@ -31,6 +32,12 @@ from dledger.raft.replication import Replication
 from dledger.raft.roles import Cause
 from dledger.raft.transfer import Handover
 
+_LONG_AGO_MS: Final = -(1 << 62)
+"""Before any time."""
+
+_FOR_EVER_MS: Final = 1 << 62
+"""After any time."""
+
 
 class Leader:
     """The leadership of one term.
@@ -48,6 +55,8 @@ class Leader:
         "_confirming_after",
         "_core",
         "_heartbeat_deadline_ms",
+        "_lease_end_ms",
+        "_lease_step_count",
         "_pending",
         "_reads",
         "changes",
@@ -63,6 +72,8 @@ class Leader:
         self._reads = WaitingReads()
         self._confirming_after = -1
         self._heartbeat_deadline_ms = core.now_ms + core.config.heartbeat_interval_ms
+        self._lease_end_ms = _LONG_AGO_MS
+        self._lease_step_count = -1
         self.replication = Replication(core)
         self.handover = Handover(core, self.replication)
         self.changes = MemberChanges(
@@ -93,14 +104,24 @@ class Leader:
         """Return whether no other leader can have been elected up to now.
 
         A majority has answered a round; each of them supports nobody else for lease_ms since then.
-        A tenth is kept back for clocks that run at different speeds (thesis 6.4.1).
+        A tenth is kept back for clocks that run at different speeds (thesis 6.4.1). When it ends is worked out once
+        after each step: reads ask far more often.
         """
+        step_count = self._core.step_count
+        if self._lease_step_count != step_count:
+            self._lease_end_ms = self._lease_until_ms()
+            self._lease_step_count = step_count
+        return now_ms < self._lease_end_ms
+
+    def _lease_until_ms(self) -> int:
+        """Return when the lease ends, as far as it is known by now."""
+        core = self._core
         if not self.is_ready or self.handover.has_given_up_lease:
-            return False
-        if self._core.is_counted and not self._core.other_voters:
-            return True
+            return _LONG_AGO_MS
+        if core.is_counted and not core.other_voters:
+            return _FOR_EVER_MS
         sent_ms = self.replication.rounds.sent_ms(self.replication.confirmed_round())
-        return sent_ms is not None and now_ms < sent_ms + self._core.config.lease_ms * 9 // 10
+        return _LONG_AGO_MS if sent_ms is None else sent_ms + core.config.lease_ms * 9 // 10
 
     def is_bound(self) -> bool:
         """Return whether this leader has its majority, so that it too supports no other candidate."""

@@ -130,8 +130,12 @@ class LogReader:
         and a follower may be done sooner.
         """
         standing = self._standing
+        driver = standing.driver
         return (
-            standing.is_serving and standing.has_lease() and self.applied_index >= self.commit_index
+            driver is not None
+            and not standing.has_stopped
+            and driver.applied_index >= driver.engine.node.commit_index
+            and standing.has_lease()  # so the first entry of the term is committed, and it serves
         )
 
     async def barrier(self, *, timeout_s: float) -> Index:

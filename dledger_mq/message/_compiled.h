@@ -15,7 +15,8 @@
 
 enum {
     RECORD_HEAD_BYTES = 88,    /* of a V1 record with IPv4 hosts, up to its body */
-    RECORD_BYTES_MIN = 91      /* and the lengths of its topic and properties */
+    RECORD_BYTES_MIN = 91,     /* and the lengths of its topic and properties */
+    UNIT_BYTES = 20            /* of a consume queue: physical offset, size of the record, tag hash */
 };
 
 #define RECORD_MAGIC ((int32_t)-626843481)
@@ -177,5 +178,6 @@ PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);
 PyObject *asked_values(PyObject *module, PyObject *arguments);
+PyObject *chosen_runs(PyObject *module, PyObject *arguments);
 
 #endif

@@ -1,6 +1,7 @@
 from dledger_mq.message.compiled import (
     AskedValues,
     Chain,
+    ChooseRuns,
     EncodeRecords,
     FoldUsual,
     ParseRecords,
@@ -13,3 +14,4 @@ parse_records: ParseRecords
 fold_usual: FoldUsual
 chain: Chain
 asked_values: AskedValues
+chosen_runs: ChooseRuns

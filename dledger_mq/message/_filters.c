@@ -8,8 +8,7 @@
 #include "_compiled.h"
 
 enum {
-    UNIT_BYTES = 20, /* physical offset, size of the record, tag hash */
-    HELD_MAX = 16    /* records that are found before the first of them is read: they lie far from each other */
+    HELD_MAX = 16 /* records that are found before the first of them is read: they lie far from each other */
 };
 
 /* Find the properties of a plain record. */

@@ -10,6 +10,7 @@ Nothing here knows what asks; whoever runs a process says by `choose` if the sta
 from __future__ import annotations
 
 from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from typing import Any, Final, NamedTuple
 
 ShapeParts = tuple[bytes, bytes, int, "bytes | None"]
@@ -75,6 +76,16 @@ the first that does not stand whole in the last stretch that begins at it or bef
 has none of that name. Declines all, if one is no plain V1 record with IPv4 hosts."""
 
 
+ChosenRuns = tuple[list[tuple[int, int]], int, int, int, int]
+"""The wanted records among some units: where they stand, those back to back as one, each with the first position and
+that after the last; how many records that are; how many units were looked at; the physical offsets of the first and the
+last of these units, -1 of none."""
+
+ChooseRuns = Callable[[memoryview, "AbstractSet[int] | None", int, int], "ChosenRuns | None"]
+"""Takes units of a consume queue, the wanted tag hashes, None for all, and how many records, and bytes of them, are
+wanted at most; one in any case. Declines hashes that are in no set, and units that no record has."""
+
+
 class _Functions(NamedTuple):
     """The functions of the stage."""
 
@@ -84,6 +95,7 @@ class _Functions(NamedTuple):
     fold_usual: FoldUsual
     chain: Chain
     asked_values: AskedValues
+    chosen_runs: ChooseRuns
 
 
 def _decline(*_arguments: object) -> None:
@@ -91,34 +103,29 @@ def _decline(*_arguments: object) -> None:
 
 
 def _find() -> _Functions | None:
-    """Return the functions of the stage; None: it was not built."""
+    """Return the functions of the stage; None: it was not built, or not since one was added."""
     try:
         from dledger_mq.message import _compiled
-    except ImportError:
+
+        return _Functions._make(getattr(_compiled, name) for name in _Functions._fields)
+    except (AttributeError, ImportError):
         return None
-    return _Functions(
-        _compiled.read_batch,
-        _compiled.encode_records,
-        _compiled.parse_records,
-        _compiled.fold_usual,
-        _compiled.chain,
-        _compiled.asked_values,
-    )
 
 
-_NONE: Final = _Functions(_decline, _decline, _decline, _decline, _decline, _decline)
+_NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, chain, asked_values = _NONE
+read_batch, encode_records, parse_records, fold_usual, chain, asked_values, chosen_runs = _NONE
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
-    global is_used, read_batch, encode_records, parse_records, fold_usual, chain, asked_values
+    global is_used, read_batch, encode_records, parse_records, fold_usual, chain
+    global asked_values, chosen_runs
     is_used = is_wanted and is_built
-    read_batch, encode_records, parse_records, fold_usual, chain, asked_values = (
+    read_batch, encode_records, parse_records, fold_usual, chain, asked_values, chosen_runs = (
         _FOUND if is_used and _FOUND else _NONE
     )
 

@@ -22,7 +22,7 @@ SHARE_S: Final = 0.0005
 """Of each turn: some newest pulls, or one that is read from the system's memory and verified."""
 
 TURN_S_MAX: Final = 0.005
-"""After so long without a pull beyond the share, the turn in which it began is surely over."""
+"""After so long without a pull beyond the share, the turn in which it began is surely over, though nobody said so."""
 
 
 class Turn(Protocol):
@@ -102,6 +102,14 @@ class PullTurns(Generic[Turned]):
         else:
             self._take(each)
 
+    def turn_ended(self) -> None:
+        """Begin with a new share: the connections' turn of the loop is over, and their next one comes in another.
+
+        While any waits, its own turn comes first, and begins with one.
+        """
+        if not (self._waiting or self._backlog):
+            self._left_s = SHARE_S
+
     def put_off(self, each: Turned) -> bool:
         """Let one that has more to do go on behind those that wait; return False if it is to go on at once."""
         if not self._is_running:
@@ -125,6 +133,9 @@ class PullTurns(Generic[Turned]):
             if wait_s <= 0:
                 return
             self._some = trio.Event()
+            if wait_s == math.inf:
+                await self._some.wait()
+                continue
             with trio.move_on_after(wait_s):
                 await self._some.wait()
 

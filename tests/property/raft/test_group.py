@@ -196,6 +196,7 @@ def random_soup(
     move_count: int,
     commit_rule: CommitRule = commit_by_count,
     weights: Mapping[str, float] | None = None,
+    look: Callable[[Soup], None] = lambda _: None,
 ) -> Soup:
     """A long soup from one seed: hypothesis draws short lists, elections need long ones."""
     source = random.Random(seed)
@@ -205,7 +206,17 @@ def random_soup(
     chosen = {**COMMON, **drawn, **(weights or {})}
     for what in source.choices(list(chosen), list(chosen.values()), k=move_count):
         soup.move(what, source.randrange(10), source.randrange(1000))
+        look(soup)
     return soup
+
+
+def check_remembered_leases(soup: Soup) -> None:
+    """What leaders remember of their leases is what follows from their members' answers."""
+    for member in soup.group.leaders():
+        leader = member.node._leader
+        assert leader is not None, member.name
+        end_ms = leader._lease_until_ms()
+        assert (leader.has_lease(end_ms - 1), leader.has_lease(end_ms)) == (True, False)
 
 
 @pytest.mark.slow
@@ -255,7 +266,7 @@ def test_the_checker_finds_a_wrong_commit_rule() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(20))
 def test_leaders_that_are_cut_off_answer_no_stale_read(seed: int) -> None:
-    random_soup(seed, move_count=4000, weights=LEASE_SOUP)
+    random_soup(seed, move_count=4000, weights=LEASE_SOUP, look=check_remembered_leases)
 
 
 @pytest.mark.slow

@@ -119,7 +119,7 @@ def comparable(found: Outcome, *, is_judged: bool) -> object:
 def asked(random: Random, broker: LoneBroker, log: PartlyLoadedLog) -> dict[str, object]:
     queue = broker.state.queues.get("T", 0)
     most = queue.max_offset if queue is not None else 0
-    span = random.choice((8 << 30, 8 << 30, 20_000, -(1 << 60)))
+    span = random.choice((8 << 30, 8 << 30, 8 << 30, 20_000, 70_000, -(1 << 60)))
     tags = {tags_code(tag) for tag in random.choice(("A", "B", "AB", "C"))}
     return {
         "offset": random.randint(0, most),
@@ -132,6 +132,8 @@ def asked(random: Random, broker: LoneBroker, log: PartlyLoadedLog) -> dict[str,
             examined_units_max=random.choice((3, 800)),
             count_max_in_memory=random.choice((4, 32)),
             bytes_max_in_memory=random.choice((2000, 262_144)),
+            count_max_on_disk=random.choice((2, 8)),
+            bytes_max_on_disk=random.choice((1500, 65_536)),
             judged_bytes_max=random.choice((1, 5000, 2 << 20)),
             memory_span_bytes=span,
         ),
@@ -141,7 +143,7 @@ def asked(random: Random, broker: LoneBroker, log: PartlyLoadedLog) -> dict[str,
 
 @pytest.mark.parametrize("block", range(4))
 def test_a_pull_in_pieces_is_a_pull_record_by_record(block: int) -> None:
-    given = looked = 0
+    given = looked = given_far = 0
     for seed in range(block * 25, block * 25 + 25):
         random = Random(seed)
         broker, log = filled(random)
@@ -151,13 +153,17 @@ def test_a_pull_in_pieces_is_a_pull_record_by_record(block: int) -> None:
             log.damaged = set(random.sample(entries, random.choice((0, 0, 0, 1))))
             log.first_position = random.choice((0, 0, 0, log.end_position // 2))
             named = asked(random, broker, log)
+            before = log.given
             log.gives_views = True
             is_judged = named["property_filter"] is not None
             quick = comparable(outcome(broker, named), is_judged=is_judged)
             log.gives_views = False
             slow = comparable(outcome(broker, named), is_judged=is_judged)
             assert quick == slow, (seed, named)
+            if named["limits"].memory_span_bytes < 8 << 30:  # type: ignore[attr-defined]
+                given_far += log.given - before
         given += log.given
         looked += log.looked
     assert given > 60
+    assert given_far > 60
     assert looked > 40

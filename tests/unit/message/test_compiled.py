@@ -25,9 +25,11 @@ SOURCES = sorted((ROOT / "dledger_mq/message").glob("_*.c"))
 TWINS = {
     "filters and references": (
         "tests/property/store/test_asked_values_twin.py",
+        "tests/property/store/test_chosen_runs_twin.py",
         "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away",
         "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_the_fold",
         "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_filters",
+        "tests/unit/message/test_compiled.py::test_no_reference_is_kept_or_given_away_by_pulls",
     ),
     "entries": ("tests/property/store/test_encoded_entries_twin.py",),
     "shapes": ("tests/property/store/test_record_shapes_twin.py",),
@@ -174,6 +176,53 @@ def test_no_reference_is_kept_or_given_away_by_filters() -> None:
         for _ in range(50):
             use_all()
         assert [sys.getrefcount(each) for each in watched if each is not None] == before
+        assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
+
+
+class Unequal:
+    """It cannot be compared with a number that has its hash."""
+
+    def __hash__(self) -> int:
+        return 7
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+
+@needs_compiled
+def test_no_reference_is_kept_or_given_away_by_pulls() -> None:
+    """On all ways out, as before."""
+    far = 1 << 40
+    units = b"".join(UNIT.pack(far + at, 91, 7 + at % 2) for at in (0, 91, 200, 500))
+    tags, count, most = frozenset((7, far)), far + 5, far + 7
+    calls: list[tuple[Any, ...]] = [
+        (units, None, count, most),
+        (units, tags, count, most),
+        (units, set[int](), count, most),
+        (units, tags, 2, most),
+        (units, tags, count, 1),
+        (units, [7], count, most),
+        (units, {Unequal()}, count, most),
+        (units, tags, None, most),
+        (units, tags, count, "x"),
+        (units[1:], tags, count, most),
+        (UNIT.pack(far, -1, 7), tags, count, most),
+        (5, tags, count, most),
+    ]
+    watched: list[Any] = [units, tags, count, most, far, calls]
+
+    def use_all() -> None:
+        for arguments in calls:
+            _outcome(compiled.chosen_runs, *arguments)
+
+    with stage(is_compiled=True):
+        assert _outcome(compiled.chosen_runs, *calls[6]) is ZeroDivisionError
+        use_all()
+        before = [sys.getrefcount(each) for each in watched]
+        blocks = sys.getallocatedblocks()
+        for _ in range(50):
+            use_all()
+        assert [sys.getrefcount(each) for each in watched] == before
         assert sys.getallocatedblocks() - blocks < 50, "one for each round would be a leak"
 
 

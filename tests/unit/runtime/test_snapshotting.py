@@ -132,7 +132,9 @@ async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_ye
         end_position = server.reader.committed_position
         last = server.reader.commit_index
         assert server._standing.driver is not None
+        assert server.reader.is_current
         server._standing.driver.state_replaced(Index(last + 5), None)
+        assert server.reader.is_current, "it has applied what is committed, and more"
         asks: tuple[Callable[[], object], ...] = (
             lambda: server.reader.get(Index(last + 1)),
             lambda: server.reader.entry_at(end_position),
@@ -143,6 +145,7 @@ async def test_what_a_fetched_state_contains_and_the_log_does_not_is_not_here_ye
         with pytest.raises(OutOfRangeError):
             server.reader.get(Index(last + 6))
         assert server.reader.get(last).index == last
+    assert not server.reader.is_current, "it has stopped"
 
 
 async def test_a_damaged_snapshot_is_named_and_the_older_one_used(

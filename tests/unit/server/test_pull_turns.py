@@ -85,6 +85,29 @@ async def test_small_ones_share_a_turn(bench: Bench) -> None:
         assert bench.went_on == [0, 1, 2, 3, 4, 5, None]
 
 
+async def test_each_turn_of_the_connections_has_its_share(bench: Bench) -> None:
+    async with bench.running():
+        for number in range(6):
+            bench.turns.take(Asked(number, takes_s=SHARE_S * 0.6))
+            if number % 2:
+                bench.turns.turn_ended()
+        assert bench.went_on == [0, 1, 2, 3, 4, 5], "two in each turn, and none had to wait"
+
+
+@pytest.mark.parametrize("is_backlog", [False, True])
+async def test_the_end_of_a_turn_gives_nothing_while_one_waits(
+    bench: Bench, is_backlog: bool
+) -> None:
+    async with bench.running():
+        bench.turns.take(Asked(0))
+        bench.turns.take(Asked(1, is_backlog=is_backlog))
+        bench.turns.turn_ended()
+        bench.turns.take(Asked(2))
+        assert bench.went_on == [0]
+        await trio.testing.wait_all_tasks_blocked()
+        assert sorted(each for each in bench.went_on if each is not None) == [0, 1, 2]
+
+
 async def test_none_overtakes_one_that_waits(bench: Bench) -> None:
     async with bench.running():
         bench.turns.take(Asked(0))

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.store import unit_files
 from broker.store.errors import NoRoomError
 from broker.store.unit_files import OPEN_FILES_MAX, SegmentFiles, UnitFiles, folder_name
 from dledger import EntryDamagedError
@@ -35,6 +36,29 @@ def test_units_are_read_back_across_files(tmp_path: Path) -> None:
     for first in range(11):
         for count in range(1, 12 - first):
             assert files.read(key, first, count) == b"".join(map(unit, range(first, first + count)))
+    files.close()
+
+
+def test_paths_are_remembered_and_follow_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unit_files, "PATHS_MAX", 2)
+    files = UnitFiles(tmp_path, file_bytes=60)
+    beside = files.beside()
+    key = (b"T", 0)
+    for number in range(9):
+        files.append(key, number, unit(number))
+        beside.append(key, number, unit(100 + number))
+    assert (len(files._paths), len(beside._paths)) == (1, 1), "three files, two of them forgotten"
+    for count in range(1, 9):
+        assert files.read(key, 0, count) == b"".join(map(unit, range(count)))
+    beside.take_place_of(files)
+    assert beside.read(key, 6, 3) == b"".join(map(unit, range(106, 109)))
+    assert files.read(key, 0, 9) == b"".join(map(unit, range(9)))
+    assert (
+        tmp_path / "consumequeue" / "T" / "0" / "00000000000000000000"
+    ).read_bytes() == b"".join(map(unit, range(100, 103)))
+    beside.close()
     files.close()
 
 
