@@ -439,6 +439,7 @@ class Registrants:
         is_placed: bool = False,
         is_vouched: bool = False,
     ) -> None:
+        """Note what is known of the registrations over a connection."""
         self._known[connection] = _Known(
             identity.broker_addr,
             identity.broker_name,
