@@ -271,14 +271,14 @@ class Registrants:
                 await self._prove(address, ext[TOKEN_FIELD])
             self._know(identity, connection, ext)
         elif known.is_placed and self._routes.is_registered(identity.broker_addr, connection):
-            vouching = await self._vouch(identity)
+            vouching = await self._vouch(identity, connection)
             if vouching.denial is not None:
                 raise vouching.denial
             self._know(identity, connection, ext, is_placed=True, is_vouched=vouching.is_vouched)
             return
         for _ in range(_COMPARISONS_MAX):
             holder = self._holder(identity)
-            vouching = await self._vouch(identity)
+            vouching = await self._vouch(identity, connection)
             is_same = holder is None or await self._is_same_log(
                 identity, point, holder, silent=vouching.silent
             )
@@ -328,7 +328,7 @@ class Registrants:
 
         async def judge(broker: ProvenBroker) -> None:
             known = self._known.get(broker.connection)
-            vouching = await self._vouch(broker.identity)
+            vouching = await self._vouch(broker.identity, broker.connection)
             if known is None or self._known.get(broker.connection) is not known:
                 return  # it left, or another registration came meanwhile
             if vouching.denial is not None:
@@ -388,9 +388,9 @@ class Registrants:
             )
         return True
 
-    async def _vouch(self, identity: BrokerIdentity) -> _Vouching:
+    async def _vouch(self, identity: BrokerIdentity, connection: Hashable) -> _Vouching:
         """Ask those who have the name if they know a broker as a member; a signature proves more."""
-        if self._secrets(identity.broker_name):
+        if self._secrets(identity.broker_name) and connection in self._signed:
             return _Vouching(is_vouched=True)
         vouchers = self._vouchers(identity)
         if not vouchers:
