@@ -34,7 +34,7 @@ from dledger.errors import (
     EntryDamagedError,
 )
 from dledger.held_sends import HeldSends
-from dledger.log_history import check_history
+from dledger.log_history import check_history, other_writers
 from dledger.raft.configuration import Configuration
 from dledger.raft.effects import (
     AppendEntries,
@@ -734,7 +734,9 @@ class Engine:
             f"entry {first} would be cut, {self._committed_index} is committed"
         )
         if self.failure is None:
-            self._news.append(EntriesCut(first, self.log.last_id))
+            before = self.node.configuration_at(Index(first - 1))
+            writers = other_writers(self.log, first, before)
+            self._news.append(EntriesCut(first, self.log.last_id, writers))
             self.live_repair.forget_from(first)
             self.log.truncate_from(first)
             self._held.saves_log(Index(first - 1))

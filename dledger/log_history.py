@@ -5,9 +5,12 @@ It must not know what becomes of a log of another history.
 
 from __future__ import annotations
 
+from typing import Final
+
 from dledger.codec.chain import expected_chain_crc
 from dledger.codec.entry import chain_crc
 from dledger.errors import CorruptionError, ForkedError
+from dledger.raft.configuration import Configuration
 from dledger.raft.entry import Entry
 from dledger.raft.ids import EntryId, Index, NodeId, Term
 from dledger.raft.log_layout import LogLayout
@@ -15,6 +18,9 @@ from dledger.raft.membership import MembershipFormatError, configuration_in
 from dledger.raft.messages import AppendRequest
 from dledger.storage.read_errors import is_shortage
 from dledger.storage.segmented_log import SegmentedLog
+
+_RUNS_MAX: Final = 64
+"""The newest terms whose first entries are looked at."""
 
 
 def check_history(
@@ -68,6 +74,38 @@ def _last_held(layout: LogLayout, request: AppendRequest) -> Entry | None:
             break
         held = entry
     return held
+
+
+def other_writers(
+    log: SegmentedLog, first: Index, before: Configuration | None
+) -> frozenset[NodeId]:
+    """Return the voters that a term from `first` on was begun with, if they are not this group's; empty: none is known.
+
+    An older version's terms name nobody.
+
+    Args:
+        log: of this node.
+        first: the first entry that is looked at.
+        before: the members that the group had until there; None: nobody knows.
+    """
+    for term, begin in log.layout.term_runs(_RUNS_MAX):
+        named = _named(log, begin, term) if begin >= first else None
+        if named is None:
+            continue
+        if before is not None and not before.may_precede(named):
+            return frozenset(named.voters)
+        before = named
+    return frozenset()
+
+
+def _named(log: SegmentedLog, index: Index, term: Term) -> Configuration | None:
+    """Return what an entry names; None: nothing, or it is unreadable, which is not reported from here."""
+    try:
+        (entry,) = log.entries(index, Index(index + 1))
+        assert entry.term == term, f"entry {entry.id} begins term {term}"
+        return configuration_in(entry)
+    except (OSError, CorruptionError, MembershipFormatError):
+        return None
 
 
 def last_membership(log: SegmentedLog) -> tuple[EntryId, frozenset[NodeId]] | None:

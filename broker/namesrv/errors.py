@@ -18,6 +18,10 @@ class NotYetError(RefusedRegistrationError):
     """Nothing is known against a registration; it is to be tried again soon."""
 
 
+class StrangerError(NotYetError):
+    """Those who have the name know of no member at the address that registers."""
+
+
 class UnsignedRegistrationError(RefusedRegistrationError):
     """A registration had to be signed and was not, or with another secret.
 

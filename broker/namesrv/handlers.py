@@ -22,6 +22,7 @@ from broker.namesrv.errors import (
     NameTakenError,
     NotYetError,
     RefusedRegistrationError,
+    StrangerError,
     UnsignedRegistrationError,
 )
 from broker.namesrv.kv import ORDER_TOPIC_NAMESPACE, KvStore
@@ -263,6 +264,9 @@ class RequestHandlers:
         except NameTakenError as error:
             self._note_rival(identity, asker, error)
             raise
+        except StrangerError:
+            self._routes.unregister(identity, connection)
+            raise
         finally:
             if asker.is_closed():  # what was found out must not outlive it
                 self._registrants.closed(connection)
@@ -272,7 +276,35 @@ class RequestHandlers:
             )
         if not self._routes.members(name):
             self._disputes.settle(name)
-        return self._register(request, asker)
+        standing = self._registrants.standing(identity, connection, request.ext)
+        try:
+            answer = self._register(request, asker)
+        except RefusedRegistrationError as error:
+            if standing.is_vouched and await self._dismiss_strangers(name):
+                self._ring(connection)  # its standing may have changed meanwhile
+                raise NotYetError(
+                    f"a stranger had the place of {identity.broker_addr}, and has left; try again"
+                ) from error
+            raise
+        if standing.is_vouched:
+            await self._dismiss_strangers(name)
+        return answer
+
+    async def _dismiss_strangers(self, name: str) -> bool:
+        """Take those out of a name that its members do not know; return True if there was one.
+
+        It was let in while they could not say who it is. Should they be mistaken, it registers again.
+        """
+        is_any = False
+        for stranger in await self._registrants.find_strangers(name):
+            if self._routes.unregister(stranger.identity, stranger.connection):
+                is_any = True
+                addr = stranger.identity.broker_addr
+                _log.warning(
+                    "broker %s at %s left: the name's members know no such member", name, addr
+                )
+                self._ring(stranger.connection)
+        return is_any
 
     def _note_rival(
         self, identity: BrokerIdentity, asker: RequestSender, error: NameTakenError
@@ -328,13 +360,14 @@ class RequestHandlers:
             )
         order = dict(self._kv.namespace(ORDER_TOPIC_NAMESPACE) or {})
         rival = self._disputes.rival_of(name, self._now_ms()) if is_proven else ""
+        believed = point if standing.is_vouched else None
         return _success(
             request,
             ext=_known(
                 {
                     "masterAddr": reply.leader_addr,
                     "haServerAddr": reply.ha_server_addr,
-                    FURTHEST_FIELD: self._furthest_before(identity, point),
+                    FURTHEST_FIELD: self._furthest_before(identity, believed),
                     RIVAL_FIELD: rival,
                 }
             ),

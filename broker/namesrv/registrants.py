@@ -12,8 +12,10 @@ but where it is the one in the name already that does not answer, a leader is ta
 next.
 
 Anybody can read a log where there is no secret, and claim to have it. So those who have the name are asked as well
-whether a member of theirs serves clients at the newcomer's address. What only followers without a leader could say is
-not waited for: they may be cut off from the newcomer.
+whether a member of theirs serves clients at the newcomer's address. A member without a leader cannot say so: it may be
+cut off from the newcomer, which is let in. But it is *not vouched for* then, and nor does it vouch for others: nobody
+is compared with it, no place in the log is believed from it, and those who have the name are asked about it again at
+each of its registrations, and of theirs, until one says yes; or no, and it has to leave.
 
 It must not know topics, nor change the routes: it only reads who holds a name.
 """
@@ -27,22 +29,21 @@ from typing import Final, NamedTuple, Protocol
 
 import trio
 
+from broker.namesrv.check_turns import CheckTurns
 from broker.namesrv.errors import (
     NameTakenError,
     NotYetError,
     RefusedRegistrationError,
+    StrangerError,
     UnsignedRegistrationError,
 )
-from broker.namesrv.routes import Member, RouteTable
+from broker.namesrv.routes import Member, ProvenBroker, RouteTable
 from dledger import Index
 from dledger_mq.net.address import Address, parse_address
 from dledger_mq.remoting.log_point import LogPoint
 from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
 from dledger_mq.remoting.registration import BrokerIdentity
 from dledger_mq.remoting.route import LEADER_ID
-
-ASKS_PER_S_MAX: Final = 32
-"""The times that one host can make the name server connect back."""
 
 _COMPARISONS_MAX: Final = 3
 _VOUCHERS_MAX: Final = 3
@@ -84,10 +85,12 @@ class RegistrationStatus(NamedTuple):
     Attributes:
         is_proven: its sender was shown to be who it says.
         is_placed: and its log to be that of the name's group.
+        is_vouched: and it to be a member, or the first one of the name: it may say what others hear of the group.
     """
 
     is_proven: bool
     is_placed: bool
+    is_vouched: bool = False
 
 
 class _Known(NamedTuple):
@@ -95,12 +98,28 @@ class _Known(NamedTuple):
 
     Attributes:
         is_placed: its log was compared, or was the first.
+        is_vouched: it signs, was the first, or a broker that is vouched for itself knows it as a member.
     """
 
     broker_addr: str
     broker_name: str
     token: str | None
     is_placed: bool
+    is_vouched: bool
+
+
+class _Vouching(NamedTuple):
+    """The result of asking who a broker is.
+
+    Attributes:
+        is_vouched: one says that it is a member, or there is nobody to ask.
+        silent: the addresses that did not answer.
+        denial: the refusal, if one of them does not know it, and none does.
+    """
+
+    is_vouched: bool
+    silent: Container[str] = ()
+    denial: StrangerError | None = None
 
 
 class Registrants:
@@ -133,8 +152,7 @@ class Registrants:
         self._nonces: dict[Hashable, str] = {}
         self._signed: set[Hashable] = set()
         self._turns: dict[Hashable, int] = {}
-        self._second = 0
-        self._asks: dict[str, int] = {}
+        self._check_turns = CheckTurns(now_ms)
 
     def closed(self, connection: Hashable) -> None:
         """Forget a connection."""
@@ -175,19 +193,30 @@ class Registrants:
     def is_known(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> bool:
-        """Return True if nothing has to be found out: it is foreign, or was proven and compared."""
+        """Return True if nothing has to be found out: it is foreign, or all is known of it and of all of its name."""
         if not self._secrets(identity.broker_name) and not is_token(ext.get(TOKEN_FIELD)):
             return True
+        return self._is_settled(identity, connection, ext) and not self._doubtful(
+            identity.broker_name
+        )
+
+    def _is_settled(
+        self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
+    ) -> bool:
         known = self._known_of(identity, connection, ext)
         is_registered = self._routes.is_registered(identity.broker_addr, connection)
-        return known is not None and known.is_placed and is_registered
+        return known is not None and known.is_placed and known.is_vouched and is_registered
 
     def standing(
         self, identity: BrokerIdentity, connection: Hashable, ext: Mapping[str, str]
     ) -> RegistrationStatus:
         """Return what is known of a registration by now."""
         known = self._known_of(identity, connection, ext)
-        return RegistrationStatus(known is not None, known is not None and known.is_placed)
+        if known is None:
+            return RegistrationStatus(is_proven=False, is_placed=False)
+        return RegistrationStatus(
+            is_proven=True, is_placed=known.is_placed, is_vouched=known.is_vouched
+        )
 
     async def find_out(
         self,
@@ -201,19 +230,25 @@ class Registrants:
         """Ask back, and compare with who holds the name. Afterwards `standing` has the result.
 
         Args:
-            identity: who registers, and is not known.
+            identity: who registers.
             connection: over which it came.
             ext: of the registration.
             point: how far its sender's log is committed.
-            host: where it came from; how often it can make us ask is bounded.
+            host: where it came from; how often it can make us ask in vain is bounded.
 
         Raises:
             RefusedRegistrationError: no broker at its address confirms it.
             NotYetError: that, or whose log it has, cannot be known now; or it is outdated.
+            StrangerError: those who have the name know of no such member.
             NameTakenError: its log is not that of the brokers that have its name.
         """
+        if self._is_settled(identity, connection, ext):
+            return
         turn = self._turns[connection] = self._turns.get(connection, 0) + 1
-        await self._find_out(identity, connection, ext, point=point, host=host)
+        async with self._check_turns.turn(host) as check:
+            await self._find_out(identity, connection, ext, point=point)
+            known = self._known_of(identity, connection, ext)
+            check.is_in_vain = known is None or not known.is_vouched
         if self._turns.get(connection) != turn:
             raise NotYetError(
                 f"a later registration came over the connection of {identity.broker_addr}, or it ended: this one "
@@ -227,39 +262,40 @@ class Registrants:
         ext: Mapping[str, str],
         *,
         point: LogPoint | None,
-        host: str,
     ) -> None:
         """Prove a registrant, and compare its log with the name's holder until nobody else took the name meanwhile."""
         address = _address(identity.broker_addr)
-        if self._known_of(identity, connection, ext) is None:
+        known = self._known_of(identity, connection, ext)
+        if known is None:
             if not self._secrets(identity.broker_name):
-                await self._prove(address, ext[TOKEN_FIELD], host)
-            self._know(identity, connection, ext, is_placed=False)
-        compared: Member | None = None
+                await self._prove(address, ext[TOKEN_FIELD])
+            self._know(identity, connection, ext)
+        elif known.is_placed and self._routes.is_registered(identity.broker_addr, connection):
+            vouching = await self._vouch(identity, connection)
+            if vouching.denial is not None:
+                raise vouching.denial
+            self._know(identity, connection, ext, is_placed=True, is_vouched=vouching.is_vouched)
+            return
         for _ in range(_COMPARISONS_MAX):
             holder = self._holder(identity)
-            if holder == compared:
-                # At first: nobody has the name. Later: nobody else came meanwhile.
-                self._know(identity, connection, ext, is_placed=point is not None)
-                return
-            assert holder is not None or compared is not None, (
-                f"{identity.broker_name} is held by nobody, as it was: there is nothing to compare"
+            vouching = await self._vouch(identity, connection)
+            is_same = holder is None or await self._is_same_log(
+                identity, point, holder, silent=vouching.silent
             )
-            if holder is not None:
-                silent, denial = await self._vouch(identity, host)
-                is_same = await self._is_same_log(identity, point, holder, host=host, silent=silent)
-                if denial is not None:
-                    raise denial
-                if not is_same:
-                    return
-            compared = holder
+            if vouching.denial is not None:
+                raise vouching.denial
+            if not is_same or self._holder(identity) == holder:
+                is_placed = is_same and point is not None
+                is_vouched = vouching.is_vouched or (known is not None and known.is_vouched)
+                self._know(identity, connection, ext, is_placed=is_placed, is_vouched=is_vouched)
+                return
         raise NotYetError(
             f"others register under {identity.broker_name} at this moment: {_COMPARISONS_MAX} times somebody else had "
             "the name after a comparison; try again"
         )
 
-    async def _prove(self, address: Address, token: str, host: str) -> None:
-        answer = await self._ask_bounded(address, host, token=token)
+    async def _prove(self, address: Address, token: str) -> None:
+        answer = await self._ask(address, token=token)
         if answer is None or not answer.is_own:
             raise RefusedRegistrationError(
                 f"{_denial(address, answer)}; the name server must be able to connect there, or have the group's "
@@ -267,14 +303,43 @@ class Registrants:
             )
 
     def _holder(self, identity: BrokerIdentity) -> Member | None:
-        """Return who has the name at another address: the one that named the furthest place, or None."""
-        return next(iter(self._others(identity)), None)
+        """Return who has the name at another address, or None.
 
-    def _others(self, identity: BrokerIdentity) -> list[Member]:
-        """Return who has the name at other addresses: who named the furthest place first."""
+        It is the one that named the furthest place, of those that are vouched for if there is any: others may name
+        any place, and say of each log that it is another one.
+        """
         members = self._routes.members(identity.broker_name)
         others = [member for member in members if member.broker_addr != identity.broker_addr]
-        return sorted(others, key=lambda member: member.point.index, reverse=True)
+        trusted = [member for member in others if self._is_vouched(member.connection)]
+        return max(trusted or others, key=lambda member: member.point.index, default=None)
+
+    def _is_vouched(self, connection: Hashable) -> bool:
+        known = self._known.get(connection)
+        return known is not None and known.is_vouched
+
+    def _doubtful(self, name: str) -> list[ProvenBroker]:
+        """Return the proven brokers of a name that nobody vouched for yet."""
+        brokers = self._routes.proven_brokers(name)
+        return [broker for broker in brokers if not self._is_vouched(broker.connection)]
+
+    async def find_strangers(self, name: str) -> list[ProvenBroker]:
+        """Ask again about those of a name that nobody vouched for; note who is a member, and return who is none."""
+        strangers: list[ProvenBroker] = []
+
+        async def judge(broker: ProvenBroker) -> None:
+            known = self._known.get(broker.connection)
+            vouching = await self._vouch(broker.identity, broker.connection)
+            if known is None or self._known.get(broker.connection) is not known:
+                return  # it left, or another registration came meanwhile
+            if vouching.denial is not None:
+                strangers.append(broker)
+            elif vouching.is_vouched:
+                self._known[broker.connection] = known._replace(is_vouched=True)
+
+        async with trio.open_nursery() as judging:
+            for broker in self._doubtful(name):
+                judging.start_soon(judge, broker)
+        return strangers
 
     async def _is_same_log(
         self,
@@ -282,7 +347,6 @@ class Registrants:
         point: LogPoint | None,
         holder: Member,
         *,
-        host: str,
         silent: Container[str],
     ) -> bool:
         """Compare two logs at the last place that both have; return False if the holder cannot say so now.
@@ -307,7 +371,7 @@ class Registrants:
             index = Index(min(point.index, theirs.index))
             answer: Answer | None = None
             if asked not in silent:
-                answer = await self._ask_bounded(_address(asked), host, index=index)
+                answer = await self._ask(_address(asked), index=index)
             if answer is None or answer.chain_crc is None:
                 if answer is None and not is_ahead and identity.broker_id == LEADER_ID:
                     return False
@@ -324,26 +388,18 @@ class Registrants:
             )
         return True
 
-    async def _vouch(
-        self, identity: BrokerIdentity, host: str
-    ) -> tuple[set[str], NotYetError | None]:
-        """Ask those who have the name if they know the newcomer; a signature proves more.
-
-        Returns:
-            The addresses that did not answer; and the refusal, if one of them does not know it, and none does.
-        """
-        if self._secrets(identity.broker_name):
-            return set(), None
+    async def _vouch(self, identity: BrokerIdentity, connection: Hashable) -> _Vouching:
+        """Ask those who have the name if they know a broker as a member; a signature proves more."""
+        if self._secrets(identity.broker_name) and connection in self._signed:
+            return _Vouching(is_vouched=True)
+        vouchers = self._vouchers(identity)
+        if not vouchers:
+            return _Vouching(is_vouched=True)  # the first one
         answers: dict[str, bool | None] = {}
         silent: set[str] = set()
-        too_often: list[NotYetError] = []
 
         async def ask(addr: str) -> None:
-            try:
-                answer = await self._ask_bounded(_address(addr), host, member=identity.broker_addr)
-            except NotYetError as error:
-                too_often.append(error)
-                return
+            answer = await self._ask(_address(addr), member=identity.broker_addr)
             answers[addr] = None if answer is None else answer.is_member
             if answer is None:
                 silent.add(addr)
@@ -351,40 +407,28 @@ class Registrants:
                 asking.cancel_scope.cancel()
 
         async with trio.open_nursery() as asking:
-            for member in self._others(identity)[:_VOUCHERS_MAX]:
-                asking.start_soon(ask, member.broker_addr)
+            for addr in vouchers:
+                asking.start_soon(ask, addr)
         if True in answers.values():
-            return silent, None
+            return _Vouching(is_vouched=True, silent=silent)
+        denial = None
         if False in answers.values():
-            return silent, NotYetError(
+            denial = StrangerError(
                 f"the registered members of {identity.broker_name} know of none that serves clients at "
                 f"{identity.broker_addr}"
             )
-        return silent, too_often[0] if too_often else None
+        return _Vouching(is_vouched=False, silent=silent, denial=denial)
 
-    async def _ask_bounded(
-        self,
-        address: Address,
-        host: str,
-        *,
-        token: str | None = None,
-        index: Index | None = None,
-        member: str | None = None,
-    ) -> Answer | None:
-        """Ask a process back.
+    def _vouchers(self, identity: BrokerIdentity) -> list[str]:
+        """Return who of a name is to say whether a broker is a member: those that named the furthest place first.
 
-        The rate is bounded per host, since each registration makes us connect to an address that it names.
+        Where nobody is vouched for himself, as the first one has left, it is the one that came next.
         """
-        second = self._now_ms() // 1000
-        if second != self._second:
-            self._second = second
-            self._asks.clear()
-        self._asks[host] = self._asks.get(host, 0) + 1
-        if self._asks[host] > ASKS_PER_S_MAX:
-            raise NotYetError(
-                f"more than {ASKS_PER_S_MAX} registrations of {host} had to be asked back within a second; try again"
-            )
-        return await self._ask(address, token=token, index=index, member=member)
+        brokers = self._routes.proven_brokers(identity.broker_name)
+        others = [each for each in brokers if each.identity.broker_addr != identity.broker_addr]
+        trusted = [each for each in others if self._is_vouched(each.connection)] or others[:1]
+        trusted.sort(key=lambda each: -1 if each.point is None else each.point.index, reverse=True)
+        return [each.identity.broker_addr for each in trusted[:_VOUCHERS_MAX]]
 
     def _know(
         self,
@@ -392,11 +436,16 @@ class Registrants:
         connection: Hashable,
         ext: Mapping[str, str],
         *,
-        is_placed: bool,
+        is_placed: bool = False,
+        is_vouched: bool = False,
     ) -> None:
-        token = ext.get(TOKEN_FIELD)
+        """Note what is known of the registrations over a connection."""
         self._known[connection] = _Known(
-            identity.broker_addr, identity.broker_name, token, is_placed
+            identity.broker_addr,
+            identity.broker_name,
+            ext.get(TOKEN_FIELD),
+            is_placed=is_placed,
+            is_vouched=is_vouched,
         )
 
     def _known_of(
@@ -408,6 +457,7 @@ class Registrants:
             identity.broker_name,
             ext.get(TOKEN_FIELD),
             is_placed=known is not None and known.is_placed,
+            is_vouched=known is not None and known.is_vouched,
         )
         return known if known == claimed else None
 

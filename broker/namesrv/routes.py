@@ -78,6 +78,18 @@ class Member(msgspec.Struct, frozen=True):
     connection: Hashable
 
 
+class ProvenBroker(NamedTuple):
+    """A broker that was shown to be who it says, whether or not its log is known.
+
+    Attributes:
+        point: the committed place that it named last, of one that is known to be of the name's group.
+    """
+
+    identity: BrokerIdentity
+    connection: Hashable
+    point: LogPoint | None
+
+
 class _Live(msgspec.Struct):
     """An address that is heard.
 
@@ -425,6 +437,15 @@ class RouteTable:
             Member(addr, live.point, live.connection)
             for addr, live in (entry.heard.items() if entry is not None else ())
             if live.point is not None
+        ]
+
+    def proven_brokers(self, broker_name: str) -> list[ProvenBroker]:
+        """Return the proven brokers that are heard under a name, the one that came first at first."""
+        entry = self._names.get(broker_name)
+        return [
+            ProvenBroker(live.identity, live.connection, live.point)
+            for live in (entry.heard.values() if entry is not None else ())
+            if live.is_proven
         ]
 
     # Questions of tools and clients.

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from broker.net.handshakes import Handshakes
 from broker.net.unsent_answers import UnsentAnswers
-from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
+from dledger.runtime.frame_room import FrameRoom
 from dledger.runtime.ready_sockets import READ, WRITE, ReadySockets
 from dledger_mq.net.frame_socket import Cipher, FrameSocket, ReadBuffer
 
@@ -54,7 +54,7 @@ class ServedConnection(FrameSocket):
         waits_for_turn: True while frames that were read wait for their turn; it is not read from.
     """
 
-    __slots__ = ("_has_asked", "_server", "_watched", "has_spoken", "waits_for_turn")
+    __slots__ = ("_has_asked", "_is_loose", "_server", "_watched", "has_spoken", "waits_for_turn")
 
     def __init__(
         self,
@@ -77,7 +77,7 @@ class ServedConnection(FrameSocket):
             cipher=cipher,
         )
         self._server = server
-        self._has_asked = False
+        self._has_asked = self._is_loose = False
         self.has_spoken = self.waits_for_turn = False
         self._watched = 0
         server.ends.register(sock, _HALF_CLOSED)
@@ -126,6 +126,7 @@ class ServedConnection(FrameSocket):
         server.unsent.leave(self)
         if self._has_asked:
             server.room.leave(self)
+        self._note_loose(False)
         if self._watched:
             server.ready.forget(sock)
         server.ends.unregister(sock)
@@ -177,7 +178,7 @@ class ServedConnection(FrameSocket):
         if self._server.is_crowded:
             piece_bytes = _CROWDED_BYTES
         elif self._server.room.is_short:
-            piece_bytes = FREE_BYTES
+            piece_bytes = self._server.room.free_bytes
         else:
             return 0
         if self._has_asked:
@@ -191,15 +192,22 @@ class ServedConnection(FrameSocket):
         if self._has_asked and (ended_one or not pending_bytes):
             self._has_asked = False
             room.leave(self)
-        if pending_bytes and not self._has_asked and self._decoder.need_bytes > FREE_BYTES:
+        if pending_bytes and not self._has_asked and self._decoder.need_bytes > room.free_bytes:
             self._has_asked = True
             if not room.want(self, self._decoder.need_bytes):
                 self._watch()
                 self._server.kept_waiting(self)
+        self._note_loose(bool(pending_bytes) and (not self._has_asked or self.waits_for_room))
+
+    def _note_loose(self, is_loose: bool) -> None:
+        """Count this connection among those that hold a part of a frame without room for it, or no more."""
+        self._server.room.loose_count += is_loose - self._is_loose
+        self._is_loose = is_loose
 
     def go_on(self) -> None:
         """Read on, since there is room; the time until now does not count against the sender."""
         if not self.close_reason:
+            self._note_loose(False)
             self._count_from_now()
             self._watch()
 

@@ -180,10 +180,12 @@ class EntriesCut(msgspec.Struct, frozen=True, gc=False):
 
     Attributes:
         first, last: of what was cut.
+        writers: the members of another group that has written of it; empty: as far as is known, it was this one.
     """
 
     first: Index
     last: EntryId
+    writers: frozenset[NodeId] = frozenset()
 
 
 News = RoleChanged | MembersChanged | MembersCommitted | HandsOver | EntriesCut

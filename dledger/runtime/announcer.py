@@ -107,6 +107,16 @@ class Announcer:
                 self.log(logging.WARNING, "members-changed", members=configuration, entry=index)
             case MembersCommitted(configuration=configuration, index=index):
                 self.log(logging.INFO, "members-committed", members=configuration, entry=index)
+            case EntriesCut(first=first, last=last, writers=writers) if writers:
+                self.log(
+                    logging.ERROR,
+                    "forked-entries-cut",
+                    first=first,
+                    last=last,
+                    writers=", ".join(sorted(writers)),
+                    leader=self._engine.node.leader_id,
+                    reason="this store was run apart from its group: what was acknowledged then is gone",
+                )
             case EntriesCut(first=first, last=last):
                 self.log(
                     logging.WARNING,

@@ -4,6 +4,9 @@ A length, or a bound of it, is known long before the bytes, so a frame is given 
 frames that were begun can always end, and nothing locks up however many are begun at once. Who gets no room is not
 read from, and waits in order, with no more in memory than one small read; its sender notices a slow network only.
 
+What has no room is small, but it is held by each connection. So of those with such *loose* bytes only some may hold
+a whole small frame; the others must ask for room from the first kilobyte on, and are read in pieces of that size.
+
 Room that nobody fills would keep the others out. So while some wait, those who have room must fill it at a pace;
 the slower ones are closed. Without a queue a connection may be as slow as it likes.
 """
@@ -20,6 +23,12 @@ ROOM_BYTES_MAX: Final = 64 * 1024 * 1024
 
 FREE_BYTES: Final = 16 * 1024
 """A smaller frame needs no room, and a connection that has none is read in pieces of this size when room is short."""
+
+FEW_BYTES: Final = 1024
+"""The same while many connections hold something without room."""
+
+LOOSE_SHARE: Final = 4
+"""They are many once they may hold this part of the room besides it."""
 
 PACE_S: Final = 0.5
 PACE_BYTES: Final = 128 * 1024
@@ -61,11 +70,14 @@ class FrameRoom:
     Attributes:
         bytes_max: at least twice the largest frame.
         used_bytes: room that was given.
+        loose_count: connections that hold a part of a frame and have no room for it.
     """
 
     def __init__(self, bytes_max: int = ROOM_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.used_bytes = 0
+        self.loose_count = 0
+        self._loose_max = bytes_max // LOOSE_SHARE // FREE_BYTES
         self._given: dict[Holder, int] = {}
         self._waiting: dict[Holder, _Waiter] = {}
         self._received_before: dict[Holder, int] = {}
@@ -74,7 +86,16 @@ class FrameRoom:
     @property
     def is_short(self) -> bool:
         """True while one of the largest frames might have to wait: small pieces are read then."""
-        return 2 * self.used_bytes > self.bytes_max
+        return 2 * self.used_bytes > self.bytes_max or self._has_many_loose
+
+    @property
+    def free_bytes(self) -> int:
+        """Size up to which a frame needs no room."""
+        return FEW_BYTES if self._has_many_loose else FREE_BYTES
+
+    @property
+    def _has_many_loose(self) -> bool:
+        return self.loose_count >= self._loose_max
 
     @property
     def waiting_count(self) -> int:

@@ -399,6 +399,7 @@ class FrameSocket(ABC):
                 self._sock.send(self._cipher.farewell())
         self._queue.clear()
         self.unsent_bytes = 0
+        self._decoder.forget()  # others get its room, before this object is collected
         self._part_from(self._sock)
         self._sock.close()
 

@@ -98,6 +98,11 @@ class FrameDecoder:
         self._cut(frames, -1)
         return frames
 
+    def forget(self) -> None:
+        """Drop what was fed and not taken out: the stream has ended, and its rest is no frame."""
+        self._data, self._position = b"", 0
+        self._tail = bytearray()
+
     @property
     def pending_bytes(self) -> int:
         """Bytes fed that are not part of a frame taken out yet."""

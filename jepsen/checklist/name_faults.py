@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import socket
+import socketserver
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from threading import Thread
 from typing import Final
 
 import trio
 
 from dledger_mq.message.names import AUTO_CREATE_TOPIC
-from dledger_mq.remoting.codes import RequestCode
+from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
-from dledger_mq.remoting.header import RemotingCommand, decode_command, encode_command, make_request
+from dledger_mq.remoting.header import (
+    RemotingCommand,
+    decode_command,
+    encode_command,
+    make_request,
+    make_response,
+)
 from dledger_mq.remoting.log_point import COMMITTED_FIELD
-from dledger_mq.remoting.registrant import TOKEN_FIELD
+from dledger_mq.remoting.registrant import ASK_REGISTRANT, INDEX_FIELD, TOKEN_FIELD
 from dledger_mq.remoting.registration import BrokerIdentity, identity_ext
-from dledger_mq.remoting.route import LEADER_ID, decode_route
+from dledger_mq.remoting.route import LEADER_ID, BrokerData, decode_route
 from jepsen.checklist.stage import Catalogue, Stage
 from jepsen.processes import Group, Process
 
@@ -65,6 +73,12 @@ class Stranger:
         self.ask(RequestCode.UNREGISTER_BROKER, ext)
         self.ask(RequestCode.DELETE_TOPIC_IN_NAMESRV, {"topic": AUTO_CREATE_TOPIC})
         return codes
+
+    def claim(self, group: str, addr: str) -> int:
+        """Claim to lead, with a token that the server at the address is to confirm; returns the code of the answer."""
+        identity = BrokerIdentity("DefaultCluster", group, addr, LEADER_ID, term=HUGE)
+        ext = {**identity_ext(identity), COMMITTED_FIELD: LIE, TOKEN_FIELD: "0" * 32}
+        return self.ask(RequestCode.REGISTER_BROKER, ext).code
 
     def __enter__(self) -> Stranger:
         return self
@@ -117,6 +131,37 @@ async def a_stranger_was_first(stage: Stage) -> None:
         await stage.progress(50)
 
 
+@NAMES.add(68)
+async def a_proven_stranger_between_leaders(stage: Stage) -> None:
+    """Register a server that answers as brokers do while a group has no majority; it must not stay in its name."""
+    server = stage.broker.group.name_servers[0]
+    await stage.progress(50)
+    leader = await stage.leader()
+    stays, *others = stage.others(leader)
+    gone = [leader, *others]
+    stage.kill(*gone)
+    with pretended_broker(stage.system.node(stays).port) as addr, Stranger(server.port) as stranger:
+
+        async def is_in() -> bool:
+            code = await trio.to_thread.run_sync(stranger.claim, stage.broker.group.group, addr)
+            return code == 0
+
+        let_in = await stage.until_true(is_in, LOG_WAIT_S)
+        stage.expect(let_in, "a node without a leader cannot say who is a member")
+        stage.note("stranger", f"has the id 0 at {addr}")
+        stage.start(*gone)
+        await stage.whole()
+        await _routed(stage, server, await stage.leader())
+        stage.expect(
+            addr not in _addresses(server), "the stranger is in the route no more, nor a follower"
+        )
+        await stage.progress(50)
+    stage.expect(
+        not any(b" group-went-back " in node.log.read_bytes() for node in stage.system.nodes),
+        "nobody believes what the stranger said of the log",
+    )
+
+
 @NAMES.add(69)
 async def a_second_group_of_the_same_name(stage: Stage) -> None:
     """Start a second group from a copied broker.conf: both groups must log it, and the route must stay."""
@@ -141,6 +186,36 @@ async def a_second_group_of_the_same_name(stage: Stage) -> None:
         await stage.whole()
         stage.expect(_leader_addr(server) != other.address, "the route stays with the first group")
     await stage.progress(50)
+
+
+@contextmanager
+def pretended_broker(port: int) -> Iterator[str]:
+    """Serve on a loopback port, and confirm every registration; yields the address.
+
+    What it is asked of the log it asks the broker at `port`, which tells everybody.
+    """
+
+    class Confirming(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            decoder = FrameDecoder()
+            while data := self.request.recv(65536):
+                decoder.feed(data)
+                for question in map(decode_command, decoder.frames()):
+                    if question.code != ASK_REGISTRANT:
+                        return  # it takes no send of a client that finds it in the route
+                    index = question.ext.get(INDEX_FIELD)
+                    ext = {}
+                    if index is not None:
+                        with Stranger(port) as copier:
+                            ext = copier.ask(ASK_REGISTRANT, {INDEX_FIELD: index}, b"").ext
+                    answer = make_response(question.opaque, ResponseCode.SUCCESS, ext=ext)
+                    self.request.sendall(encode_command(answer))
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Confirming) as server:
+        server.daemon_threads = True
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
 
 
 @contextmanager
@@ -179,9 +254,17 @@ async def _routed(stage: Stage, server: Process, leader: str) -> None:
 
 def _leader_addr(server: Process) -> str:
     """Return where the name server sends clients; empty for nowhere."""
+    return next(
+        (addr for each in _brokers(server) if (addr := each.broker_addrs.get(LEADER_ID))), ""
+    )
+
+
+def _addresses(server: Process) -> set[str]:
+    """Return all addresses that the name server shows clients."""
+    return {addr for each in _brokers(server) for addr in each.broker_addrs.values()}
+
+
+def _brokers(server: Process) -> Sequence[BrokerData]:
     with Stranger(server.port) as client:
         answer = client.ask(RequestCode.GET_ROUTEINFO_BY_TOPIC, {"topic": AUTO_CREATE_TOPIC}, b"")
-    if answer.code != 0:
-        return ""
-    brokers = decode_route(answer.body).brokers
-    return next((addr for each in brokers if (addr := each.broker_addrs.get(LEADER_ID))), "")
+    return decode_route(answer.body).brokers if answer.code == 0 else ()

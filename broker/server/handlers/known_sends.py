@@ -15,7 +15,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
-from itertools import islice
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -180,13 +179,15 @@ class KnownSends:
         ahead, recent = self.ahead, self._repeats.recent_keys
         parts: list[Part] = []
         taken: set[object] = set()
+        untaken_by_text: dict[tuple[bytes, bytes], list[InFlightMessage]] = {}
         mismatches = Mismatches()
         for message in plan.messages:
             part: Part = None
             key = message.uniq_key
             if (key in recent or key in ahead) and not mismatches.are_too_many:
                 asked = requested_by_plan(plan, message)
-                part = self._find_ahead(plan, key, asked, taken, mismatches=mismatches)
+                untaken = self._untaken(key, asked.body, untaken_by_text)
+                part = self._find_ahead(plan, asked, untaken, mismatches=mismatches)
                 if part is None and not only_ahead:
                     part = self._repeats.find(
                         key,
@@ -210,29 +211,36 @@ class KnownSends:
         _log.debug("%d of %d messages were sent before", len(parts) - len(fresh), len(parts))
         return PartlyKnownSend(parts, msgspec.structs.replace(plan, messages=fresh))
 
+    def _untaken(
+        self, key: bytes, body: bytes, by_text: dict[tuple[bytes, bytes], list[InFlightMessage]]
+    ) -> list[InFlightMessage]:
+        """Return what is in flight with a key and a body and no message of the same send repeats yet, the newest last.
+
+        The newest one counts: between it and an older one its topic may be deleted, and made again.
+        """
+        untaken = by_text.get((key, body))
+        if untaken is None:
+            untaken = by_text[key, body] = [
+                InFlightMessage(first, step)
+                for first in self._held(key)
+                for step in reversed(first.steps_of(key, body))
+            ]
+        return untaken
+
     def _find_ahead(
         self,
         plan: SendPlan,
-        key: bytes,
         asked: RequestedMessage,
-        taken: set[object],
+        untaken: list[InFlightMessage],
         *,
         mismatches: Mismatches,
     ) -> InFlightMessage | None:
-        """Find the same message in flight. It was not answered yet, so its outcome is that of both.
-
-        The newest one: between it and an older one its topic may be deleted, and made again.
-        """
-        candidates = (
-            InFlightMessage(first, step)
-            for first in reversed(self._held(key))
-            for step in first.steps_of(key, asked.body)
-        )
-        for found in islice(candidates, COPIES_MAX):
-            if found in taken:
-                continue
+        """Take the same message out of those in flight. It was not answered yet, so its outcome is that of both."""
+        for at in range(1, min(len(untaken), COPIES_MAX) + 1):
+            found = untaken[-at]
             own, message = found.first.plan, found.first.plan.messages[found.step]
             if is_same(asked, requested_by_plan(own, message), any_queue=plan.any_queue):
+                del untaken[-at]
                 return found
             mismatches.add(len(message.body) + len(message.properties))
         return None

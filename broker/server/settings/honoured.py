@@ -464,7 +464,9 @@ _OF_BOUNDS: Final = (
         number("unfinishedFramesBytesMax"),
         "request frames over 16 KiB that have begun and not ended, of all connections together. A frame gets its room "
         "whole before it is read on. Frames for which there is none wait, with at most 16 KiB each in memory; while "
-        "some wait, connections whose frames grow by less than 128 KiB in half a second are closed",
+        "some wait, connections whose frames grow by less than 128 KiB in half a second are closed. What has no room "
+        "is at most a quarter of this, besides: once so many connections hold a part of a frame, others need room "
+        "from 1 KiB on, and hold at most 2 KiB without it",
         unit="bytes",
     ),
     HonouredKey(

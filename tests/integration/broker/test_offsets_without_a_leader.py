@@ -64,6 +64,11 @@ async def test_a_node_without_a_leader_tells_no_number(
             name: wire.send_request(14, PLACE, **client)
             for name, client in {"java 5": JAVA_5, "java 4": JAVA_4, "c++": CPP, "node": NODE, "go": GO}.items()
         }  # fmt: skip
+        no_zero = {**PLACE, "setZeroIfNotFound": "false"}
+        asked |= {
+            f"{name}, no zero": wire.send_request(14, no_zero, **client)
+            for name, client in {"java 5": JAVA_5, "c++": CPP}.items()
+        }
         listed = wire.send_request(38, {"consumerGroup": "G"}, **NODE)
         others = [wire.send_request(code, ext, **JAVA_4) for code, ext in NUMBERS]
         told = {name: await wire.answer(opaque) for name, opaque in asked.items()}
@@ -73,6 +78,8 @@ async def test_a_node_without_a_leader_tells_no_number(
             "c++": (0, {"offset": str(OFFSET_UNKNOWN)}),
             "node": (0, {"offset": str(OFFSET_UNKNOWN)}),
             "go": (14, {}),
+            "java 5, no zero": (14, {}),
+            "c++, no zero": (0, {"offset": str(OFFSET_UNKNOWN)}),
         }
         assert all("no leader is known" in (answer.remark or "") for answer in told.values())
         assert decode_consumer_list((await wire.answer(listed)).body) == []

@@ -53,6 +53,9 @@ class ScriptedNode:
         self.effects: list[Effect] = []
         self.events: list[Event] = []
 
+    def configuration_at(self, index: Index) -> Configuration:
+        return self.configuration
+
     def step(self, event: Event, now_ms: int) -> list[Effect]:
         self.events.append(event)
         effects, self.effects = self.effects, []

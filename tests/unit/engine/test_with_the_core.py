@@ -16,6 +16,7 @@ from dledger.log_history import check_history
 from dledger.raft.effects import (
     AppendEntries,
     Committed,
+    EntriesCut,
 )
 from dledger.raft.entry import Entry
 from dledger.raft.events import (
@@ -117,6 +118,32 @@ def test_entries_of_the_same_terms_and_another_history_are_not_taken() -> None:
     for first, prev_term in ((1, 0), (2, 1), (3, 2)):
         engine.step(request(own, first, prev_term), 3)
     assert engine.failure is None
+
+
+@pytest.mark.parametrize("is_fork", [True, False])
+def test_entries_that_a_group_of_others_wrote_are_cut_with_an_error(*, is_fork: bool) -> None:
+    """The store of a node that was run alone, and whose last term names it as the only voter."""
+    disk = SimDisk(Random(1))
+    three = config("n0-127.0.0.1:1;n1-127.0.0.1:2;n2-127.0.0.1:3")
+    own = Engine(alone() if is_fork else three, disk, draw=lambda low, high: low, now_ms=0)
+    if is_fork:
+        lead(own)
+        own.step(Propose((b"a",), 1), 10)
+        persist(own)
+    source = scripted()
+    give(source, AppendEntries((entry(1, 5, body=b"x"),)))
+    theirs = tuple(source.log.entries(Index(1), Index(2)))
+    if not is_fork:
+        first = scripted()
+        give(first, AppendEntries((entry(1, 1, body=b"own"),)))
+        sent = tuple(first.log.entries(Index(1), Index(2)))
+        own.step(Received(AppendRequest(Term(1), N1, Index(0), Term(0), sent, Index(0), 1)), 10)
+        persist(own)
+    engine = Engine(three, disk, draw=lambda low, high: low, now_ms=20)
+    engine.step(Received(AppendRequest(Term(5), N1, Index(0), Term(0), theirs, Index(0), 1)), 30)
+    (cut,) = [news for news in engine.take_news() if isinstance(news, EntriesCut)]
+    assert cut.writers == ({N0} if is_fork else set())
+    assert cut.first == 1
 
 
 @pytest.mark.parametrize("before_first", [2, 3])

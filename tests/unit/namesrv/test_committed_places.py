@@ -135,7 +135,10 @@ class Server:
             index: Index | None = None,
             member: str | None = None,
         ) -> Answer:
-            return Answer(is_own=True, chain_crc=None if index is None else 7)
+            chain_crc = None if index is None else 7
+            return Answer(
+                is_own=True, chain_crc=chain_crc, is_member=None if member is None else True
+            )
 
         self._registrants = Registrants(
             self.routes, ask, secrets=lambda _name: (), draw_nonce=lambda: "", now_ms=lambda: 0

@@ -8,6 +8,7 @@ import pytest
 import trio
 import trio.testing
 
+from broker.namesrv.check_turns import VAIN_CHECKS_MAX
 from broker.namesrv.disputes import DISPUTE_MS, RING_MS, Disputes
 from broker.namesrv.errors import (
     NameTakenError,
@@ -17,19 +18,30 @@ from broker.namesrv.errors import (
 )
 from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import LocalKv
-from broker.namesrv.registrants import ASKS_PER_S_MAX, Answer, Registrants
+from broker.namesrv.registrants import Answer, Registrants
 from broker.namesrv.routes import RouteTable
 from broker.namesrv.signing_secrets import SigningSecrets
 from dledger import Index
 from dledger_mq.net.address import Address
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
-from dledger_mq.remoting.log_point import LogPoint
-from dledger_mq.remoting.registrant import PROOF_FIELD, TOKEN_FIELD, is_token, registration_proof
+from dledger_mq.remoting.log_point import (
+    COMMITTED_FIELD,
+    FURTHEST_FIELD,
+    LogPoint,
+    write_log_point,
+)
+from dledger_mq.remoting.registrant import (
+    PROOF_FIELD,
+    RIVAL_FIELD,
+    TOKEN_FIELD,
+    is_token,
+    registration_proof,
+)
 from dledger_mq.remoting.registration import BrokerIdentity, Registration, identity_ext
 from dledger_mq.remoting.topic_config import WireDataVersion
 
-A, B, C = "10.0.0.1:10911", "10.0.0.2:10911", "10.0.0.3:10911"
+A, B, C, D = (f"10.0.0.{number}:10911" for number in (1, 2, 3, 4))
 NAME = "broker-a"
 HOST = "10.9.9.9"
 
@@ -42,12 +54,14 @@ class NameServerBench:
         logs: by address, the chain CRC at each index; who is not in it does not answer.
         asked: who was asked what, in order.
         members: by address, whether its group knows of a member there; who is not in it knows of no leader.
+        rung: the connections whose brokers were made to register again.
     """
 
     secrets: dict[str, str] = field(default_factory=dict)
     logs: dict[str, dict[int, int]] = field(default_factory=dict)
     asked: list[tuple[str, bool, int | None]] = field(default_factory=list)
     members: dict[str, dict[str, bool]] = field(default_factory=dict)
+    rung: list[object] = field(default_factory=list)
     now_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -60,6 +74,9 @@ class NameServerBench:
             secrets=SigningSecrets({name: (each,) for name, each in self.secrets.items()}).accepted,
             draw_nonce=lambda: "nonce",
             now_ms=lambda: self.now_ms,
+        )
+        self.handlers = RequestHandlers(
+            self.routes, LocalKv(None), lambda: self.now_ms, self.registrants, ring=self.rung.append
         )
 
     async def ask(
@@ -82,6 +99,37 @@ class NameServerBench:
         is_member = self.members.get(addr, {}).get(member or "")
         return Answer(is_own, None if index is None else log.get(index), is_member)
 
+    async def request(
+        self,
+        addr: str,
+        broker_id: int = 1,
+        *,
+        point: LogPoint | None,
+        term: int = 3,
+        name: str = NAME,
+        host: str = HOST,
+    ) -> RemotingCommand:
+        """Register over the socket's side of the name server, on a connection that is named after the address."""
+        identity = BrokerIdentity("main", name, addr, broker_id, term=term)
+        ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr)}
+        if point is not None:
+            ext[COMMITTED_FIELD] = write_log_point(point)
+        request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=b"{}")
+        asker = RequestSender(addr, f"{host}:40000")
+        while True:
+            if self.handlers.is_slow(request, asker):
+                answer = await self.handlers.answer_slow(request, asker)
+            else:
+                answer = self.handlers.answer(request, asker)
+            if addr not in self.rung:
+                return answer
+            self.rung.remove(addr)
+
+    def shown(self) -> dict[int, str]:
+        """The addresses by id that clients are given."""
+        group = self.routes.member_group(NAME)
+        return {} if group is None else dict(group.broker_addrs)
+
     async def register(
         self,
         addr: str,
@@ -98,7 +146,7 @@ class NameServerBench:
         line = connection or addr
         if not self.registrants.is_known(identity, line, ext):
             await self.registrants.find_out(identity, line, ext, point=point, host=HOST)
-        is_proven, is_placed = self.registrants.standing(identity, line, ext)
+        is_proven, is_placed, _ = self.registrants.standing(identity, line, ext)
         self.routes.register(
             identity,
             Registration(WireDataVersion(), {}),
@@ -108,6 +156,11 @@ class NameServerBench:
             point=point if is_placed else None,
         )
         return is_proven, is_placed
+
+
+def at(index: int, *, founded: int = 7) -> LogPoint:
+    """A place in a log."""
+    return LogPoint(index, 3, founded * 1000 + index)
 
 
 def token_of(addr: str) -> str:
@@ -138,7 +191,7 @@ async def test_a_registration_that_nobody_made_is_refused() -> None:
         ext = {**identity_ext(claim), TOKEN_FIELD: token}
         with pytest.raises(RefusedRegistrationError):
             await world.registrants.find_out(claim, "stranger", ext, point=None, host=HOST)
-        assert world.registrants.standing(claim, "stranger", ext) == (False, False)
+        assert world.registrants.standing(claim, "stranger", ext) == (False, False, False)
     assert [addr for addr, *_ in world.asked] == [A, B], "names are not looked up"
 
 
@@ -151,6 +204,7 @@ def test_only_what_our_brokers_draw_is_passed_on() -> None:
 @pytest.mark.parametrize("newcomer_index", [3, 5, 9])
 async def test_two_groups_are_told_apart_by_their_logs(newcomer_index: int) -> None:
     world = NameServerBench(logs={A: log(9), B: log(9), C: log(9, founded=8)})
+    world.members = {A: {B: True}}
     await world.register(A, 0, index=5)
     assert await world.register(B, index=newcomer_index) == (True, True)
     with pytest.raises(NameTakenError, match=f"with a broker at {A if newcomer_index < 9 else B}"):
@@ -195,13 +249,109 @@ async def test_who_copies_a_log_is_no_member(index: int) -> None:
     """Without a secret anybody can read what a log is known by, and run a server that tells it."""
     world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
     await world.register(A, 0, index=5)
-    world.members = {A: {C: False}}
+    world.members = {A: {B: True, C: False}}
     for broker_id in (0, 1):
         with pytest.raises(NotYetError, match=f"know of none that serves clients at {C}"):
             await world.register(C, broker_id, index=index)
-    assert await world.register(B, 1, index=4) == (True, True), "A knows of no leader to ask"
+    assert await world.register(B, 1, index=4) == (True, True)
     world.members |= {B: {C: True}}
     assert await world.register(C, 0, index=index) == (True, True), "one knows it"
+
+
+HUGE = 2**63 - 1
+
+
+async def without_a_leader() -> NameServerBench:
+    """A and B of a group whose members know of no leader, and C, a stranger's server, which copied their log."""
+    world = NameServerBench(logs={A: log(9), B: log(9), C: {**log(9), 2**62: 1}})
+    for addr, broker_id in ((A, 1), (B, 2)):
+        assert (await world.request(addr, broker_id, point=at(5))).code == 0
+    answer = await world.request(C, 0, point=LogPoint(2**62, 3, 1), term=HUGE)
+    assert answer.code == 0, "its members cannot say who it is"
+    assert world.shown() == {0: C, 1: A, 2: B}
+    return world
+
+
+def with_a_leader(world: NameServerBench) -> None:
+    world.members = {A: {A: True, B: True, C: False}}
+
+
+async def test_a_stranger_from_between_two_leaders_goes_when_one_registers() -> None:
+    world = await without_a_leader()
+    with_a_leader(world)
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: A, 2: B}
+    assert world.rung == [C], "if that was a mistake, it comes back"
+    refused = await world.request(C, 0, point=at(5), term=HUGE)
+    assert refused.code == ResponseCode.SYSTEM_BUSY
+    assert world.shown() == {0: A, 2: B}
+
+
+@pytest.mark.parametrize("broker_id", [0, 7])
+async def test_who_nobody_vouched_for_is_asked_about_again_before_it_changes_anything(
+    broker_id: int,
+) -> None:
+    """Whoever got in as a follower does not become the leader by that."""
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
+    await world.request(A, 1, point=at(5))
+    assert (await world.request(C, 7, point=at(5), term=HUGE)).code == 0
+    with_a_leader(world)
+    assert (await world.request(C, broker_id, point=at(5), term=HUGE)).code != 0
+    assert world.shown() == {1: A}
+
+
+async def test_a_follower_that_registers_has_a_stranger_leave() -> None:
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
+    await world.request(A, 1, point=at(5))
+    await world.request(C, 7, point=at(5), term=HUGE)
+    assert (await world.request(A, 1, point=at(5))).code == 0
+    assert world.shown() == {1: A, 7: C}, "A cannot say who C is"
+    with_a_leader(world)
+    assert (await world.request(A, 1, point=at(5))).code == 0
+    assert world.shown() == {1: A}
+
+
+async def test_members_are_not_compared_with_who_nobody_vouched_for() -> None:
+    """A stranger may name a place that is further than all, and say of each log that it is another one."""
+    world = await without_a_leader()
+    world.logs[C] = log(9, founded=8)
+    world.registrants.closed(B)
+    world.routes.connection_closed(B)
+    answer = await world.request(B, 2, point=at(6))
+    assert (answer.code, RIVAL_FIELD in answer.ext) == (0, False)
+
+
+async def test_who_nobody_vouched_for_vouches_for_nobody_and_plants_no_place() -> None:
+    world = await without_a_leader()
+    world.members = {C: {B: False, D: True}, A: {D: False}}
+    world.logs[D] = log(9)
+    assert (await world.request(D, 3, point=at(5))).code == ResponseCode.SYSTEM_BUSY
+    answer = await world.request(A, 1, point=at(5))
+    assert (answer.code, FURTHEST_FIELD in answer.ext) == (0, False)
+    assert set(world.shown().values()) == {A, B, C}, "C does not send B away"
+
+
+async def test_members_that_came_between_two_leaders_stay() -> None:
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
+    for addr, broker_id in ((A, 1), (B, 2), (C, 3)):
+        await world.request(addr, broker_id, point=at(5))
+    knows = {A: True, B: True, C: True}
+    world.members = {A: knows, B: knows, C: knows}
+    assert (await world.request(B, 0, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: B, 1: A, 3: C}
+    world.members = {A: {B: False, C: False}}
+    for addr, broker_id in ((A, 1), (B, 0), (C, 3)):
+        assert (await world.request(addr, broker_id, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: B, 1: A, 3: C}, "they were vouched for, and are asked about no more"
+
+
+async def test_when_the_first_one_has_left_the_next_one_vouches() -> None:
+    world = await without_a_leader()
+    world.registrants.closed(A)
+    world.routes.connection_closed(A)
+    world.members = {addr: {A: True, B: True, C: False} for addr in (A, B)}
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: A, 2: B}
 
 
 async def test_an_answer_that_comes_late_registers_nobody() -> None:
@@ -231,15 +381,48 @@ async def test_an_answer_that_comes_late_registers_nobody() -> None:
         world.registrants.closed(A)
 
 
-async def test_how_often_one_host_makes_us_ask_is_bounded() -> None:
+async def test_how_often_one_host_makes_us_ask_in_vain_is_bounded() -> None:
     world = NameServerBench(logs={A: log(9)})
-    for number in range(ASKS_PER_S_MAX):
-        await world.register(A, 0, index=5, connection=f"{number}")
-    with pytest.raises(NotYetError, match=HOST):
-        await world.register(A, 0, index=5, connection="more")
+    codes: list[int] = []
+
+    async def lie(number: int) -> None:
+        codes.append((await world.request(f"10.1.0.{number}:1", 0, point=at(5))).code)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(3 * VAIN_CHECKS_MAX):
+            nursery.start_soon(lie, number)
+    assert len(world.asked) == codes.count(ResponseCode.SYSTEM_ERROR) == VAIN_CHECKS_MAX
+    assert codes.count(ResponseCode.SYSTEM_BUSY) == 2 * VAIN_CHECKS_MAX
+    refused = await world.request(A, 0, point=at(5))
+    assert (refused.code, HOST in (refused.remark or "")) == (ResponseCode.SYSTEM_BUSY, True)
+    assert (await world.request(A, 0, point=at(5), host="10.9.9.8")).code == 0
     world.now_ms = 1000
-    await world.register(A, 0, index=5, connection="more")
-    assert len(world.asked) == ASKS_PER_S_MAX + 1
+    assert (await world.request(A, 0, point=at(5))).code == 0
+
+
+async def test_the_honest_brokers_of_one_host_register_all_at_once() -> None:
+    """Whatever number of groups a machine has: after a restart of the name server all of them come together."""
+    world = NameServerBench()
+    brokers = [
+        (f"broker-{group}", f"10.0.1.{group}:{port}") for group in range(20) for port in (1, 2, 3)
+    ]
+    codes: list[int] = []
+    world.logs = {addr: log(9) for _, addr in brokers}
+    world.members = {addr: {other: True for _, other in brokers} for _, addr in brokers}
+
+    async def come(name: str, addr: str) -> None:
+        broker_id = int(addr[-1]) - 1
+        codes.append(
+            (await world.request(addr, broker_id, point=at(3 + broker_id), name=name)).code
+        )
+
+    world.may_answer = trio.Event()
+    async with trio.open_nursery() as nursery:
+        for name, addr in brokers:
+            nursery.start_soon(come, name, addr)
+        await trio.testing.wait_all_tasks_blocked()
+        world.may_answer.set()
+    assert codes == [0] * len(brokers)
 
 
 @pytest.mark.parametrize("name", [NAME, "*"])

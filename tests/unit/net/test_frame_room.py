@@ -11,7 +11,13 @@ import pytest
 import trio
 
 from broker.net.listener import Listener, ListenerLimits
-from dledger.runtime.frame_room import FREE_BYTES, PACE_BYTES, FrameRoom
+from dledger.runtime.frame_room import (
+    FEW_BYTES,
+    FREE_BYTES,
+    LOOSE_SHARE,
+    PACE_BYTES,
+    FrameRoom,
+)
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
 from dledger_mq.net.frame_socket import FrameSocket, ReadBuffer
@@ -157,6 +163,25 @@ async def test_frames_that_never_end_do_not_keep_others_out(
     assert "unfinished frames came too slowly" in caplog.text
 
 
+async def test_small_frames_that_never_end_have_a_bound_over_all_connections() -> None:
+    """A frame of 16 KiB needs no room, but ten thousand of them would be 160 MB."""
+    count = 200
+    begun = encode_frame(b"", bytes(FREE_BYTES - 10))[:-1]
+    async with serving() as (listener, dial):
+        for _ in range(count):
+            (await dial()).send_nowait(begun)
+        honest = await dial()
+        honest.send_nowait(encode_frame(b"", b"small"))
+        assert (await honest.receive())[0].body == b"small"
+        held_bytes = sum(each._decoder.pending_bytes for each in listener.connections)
+        loose_bytes = LIMITS.unfinished_bytes_max // LOOSE_SHARE + count * 2 * FEW_BYTES
+        assert held_bytes <= LIMITS.unfinished_bytes_max + loose_bytes
+        honest.send_nowait(encode_frame(b"", BODY))
+        assert (await honest.receive())[0].body == BODY
+    assert listener._room.loose_count == 0
+    assert listener._room.used_bytes == 0
+
+
 def test_no_more_is_read_than_fits_and_is_wanted() -> None:
     left, right = socket.socketpair()
     with left, right:
@@ -174,8 +199,14 @@ async def test_a_connection_that_waits_for_room_can_be_closed() -> None:
         while not listener._room.waiting_count:
             await trio.lowlevel.checkpoint()
         (waiting,) = [each for each in listener.connections if each.waits_for_room]
+        (holding, *_) = [each for each in listener.connections if each is not waiting]
+        assert min(waiting._decoder.pending_bytes, holding._decoder.pending_bytes) > 0
         waiting.close("test")
-        while not gone:
+        holding.close("test")
+        assert waiting._decoder.pending_bytes + holding._decoder.pending_bytes == 0, (
+            "others have the room, so it must not keep them until it is collected"
+        )
+        while len(gone) < 2:
             await trio.lowlevel.checkpoint()
-        assert gone == ["test"]
+        assert gone == ["test", "test"]
         assert not listener._room.waiting_count

@@ -35,6 +35,7 @@ from dledger import (
     OutOfRangeError,
     Position,
     RaftConfig,
+    ReadTimeoutError,
     Role,
     RoleView,
     StoppingError,
@@ -184,6 +185,8 @@ async def test_barrier_sees_what_was_confirmed_before(open_group: OpenGroup) -> 
         entry_id = await server.appender.append(b"x", timeout_s=S)
         await wait_until(server.has_lease)  # a lease is short, and a test may stand still
         assert await server.reader.barrier(timeout_s=S) >= entry_id.index
+        with pytest.raises(ReadTimeoutError, match="not confirmed within 0 s"):
+            await server.reader.barrier(timeout_s=0)
 
 
 async def test_watchers_learn_of_roles_and_of_serving(open_group: OpenGroup) -> None:

@@ -432,6 +432,17 @@ def test_a_batch_that_is_on_its_way_is_not_stored_twice(bench: Bench) -> None:
     assert bench.stored() == 3, "a key twice in one batch is on purpose"
 
 
+@pytest.mark.parametrize("count", [COPIES_MAX + 1, 5 * COPIES_MAX])
+def test_a_batch_of_many_equal_messages_that_is_on_its_way_is_not_stored_twice(
+    bench: Bench, count: int
+) -> None:
+    items = [("a", b"1")] * count
+    first, again = bench.send(None, items=items), bench.send(None, items=items)
+    bench.commit()
+    assert place(first) == place(again)
+    assert bench.stored() == count
+
+
 def test_a_batch_under_one_key_is_not_compared_with_large_records_over_and_over(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
