@@ -241,8 +241,8 @@ class QueueProgress(msgspec.Struct, rename="camel"):
     Attributes:
         broker_offset: the max offset.
         consumer_offset: what is committed; 0 where nothing is, as RocketMQ says it: tools subtract it as it stands.
-        pull_offset: so far ahead of `consumer_offset` as members have messages in hand: given by pulls, as far as that is
-            known, or popped and not acknowledged. RocketMQ 5's tools show the difference as in flight.
+        pull_offset: so far ahead of `consumer_offset` as members have messages in hand: given by pulls, as far as that
+            is known, or popped and not acknowledged. RocketMQ 5's tools show the difference as in flight.
         last_timestamp: store time, in ms, of the last message that was consumed; 0: it was not looked up, or is gone.
         is_committed: whether anything is; for our own tools, others pass over it.
     """
