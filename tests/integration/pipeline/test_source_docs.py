@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from struct import pack as struct_pack
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
+from pyspark.sql.functions import struct
 
 from dledger_mq import Message
 from pipeline.archive.writing import Archive
@@ -30,7 +33,7 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     topics.fill("Copies", 1)
     with Archive(tmp_path / "archive"):
         pass  # with nothing in it yet
-    examples = BLOCK.findall(PAGE.read_text()) + BLOCK.findall(FROM_KAFKA.read_text())
+    examples = BLOCK.findall(PAGE.read_text()) + of_kafka(has_avro=False)
     assert len(examples) >= 6
     for number, example in enumerate(examples):
         text = example.replace("127.0.0.1:9876", topics.namesrv).replace("/data/", f"{tmp_path}/")
@@ -42,6 +45,29 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     assert names["orders"].count() == names["whole"].count() == every
     assert spark.read.parquet(str(tmp_path / "orders")).count() == every
     assert load(spark, topics, "Copies").count() == 1 + every
+
+
+def of_kafka(*, has_avro: bool) -> list[str]:
+    """The examples of the page for those who come from Kafka; one kind of them needs a jar."""
+    return [each for each in BLOCK.findall(FROM_KAFKA.read_text()) if ("avro" in each) is has_avro]
+
+
+def test_bodies_are_avro(spark: Any, topics: Topics) -> None:
+    if not spark.conf.get("spark.jars", ""):
+        pytest.skip("the jar of Spark's Avro is not installed (make interop)")
+    topic = topics.fresh()
+    topics.send([Message(topic, b"no order")])
+    orders = spark.createDataFrame([(1, 1.5), (2, None), (300, -2.0)], "id bigint, price double")
+    names: dict[str, Any] = {"spark": spark, "orders": orders, "struct": struct}
+    (example,) = of_kafka(has_avro=True)
+    exec(example.replace("127.0.0.1:9876", topics.namesrv).replace("AvroOrders", topic), names)
+    read = sorted(map(tuple, names["from_topic"].where("id is not null").collect()))
+    assert read == [(1, 1.5), (2, None), (300, -2.0)]
+    assert names["from_topic"].count() == 4, "what is no order is a null"
+    # As the format's specification has it: a union's branch, a zigzag number, a double.
+    sent = {bytes(row.body) for row in load(spark, topics, topic).select("body").collect()}
+    numbers = {b"\x02\x02\x02" + struct_pack("<d", 1.5), b"\x02\x04\x00"}
+    assert sent == {b"no order", *numbers, b"\x02\xd8\x04\x02" + struct_pack("<d", -2.0)}
 
 
 def test_the_table_names_every_option() -> None:
