@@ -21,7 +21,8 @@ from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import PATIENCE_S, Topics, load
-from tests.unit.pipeline.stores import orders, write_store
+from tests.unit.pipeline.stores import write_store
+from tests.unit.store.lone_broker import LoneBroker
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +149,12 @@ def test_a_batch_reads_what_has_its_rows_and_one_without_rows_is_none(
     from pipeline.spark.replay_sources import LogSource
 
     count, span = 480, 40
-    broker = orders(count, topics=("Old",))
+    broker = LoneBroker()
+    for number in range(count):
+        broker.now_ms += 7
+        broker.stage("Old", number % 2, b"%d" % number)
+        if number % 3 == 2:
+            broker.commit()
     entries = write_store(tmp_path / "store", broker.log.entries, 4000)
     scan = {"path": str(tmp_path / "store"), "upTo": "end", "splitBytes": "2000"}
     table = kept_open.read.format("commitlog").options(**scan).load().where("topic = 'Old'")
