@@ -19,11 +19,12 @@ from jepsen.processes import Group
 from pipeline.errors import InconclusiveError
 from pipeline.locations import ObjectPath
 from tests.integration.pipeline.topics import PATIENCE_S, Topics
-from tests.unit.pipeline.object_stores import object_store
+from tests.unit.pipeline.object_stores import google_bucket, object_store
 
 WORKERS = str(Path(__file__).with_name("workers"))
 """What is first on the path of Spark's Python workers."""
 
+AVRO = Path(__file__).resolve().parents[3] / ".interop/avro-4.2.0"
 MASTER = "local[2]"
 SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
@@ -65,16 +66,42 @@ def store(_store: ObjectPath | None) -> ObjectPath:
 
 
 @pytest.fixture(scope="session")
-def _session(_store: ObjectPath | None) -> Any:
+def _google() -> Iterator[ObjectPath | None]:
+    """The same of Google's store."""
+    try:
+        importlib.util.find_spec("google.cloud.storage")
+    except ModuleNotFoundError:
+        yield None
+        return
+    with google_bucket() as bucket:
+        yield bucket
+
+
+@pytest.fixture
+def google(_google: ObjectPath | None) -> ObjectPath:
+    """A bucket of a store on this machine that Google's clients know."""
+    if _google is None:
+        pytest.skip("google-cloud-storage is not installed (extra `gs`)")
+    return _google
+
+
+@pytest.fixture(scope="session")
+def _session(_store: ObjectPath | None, _google: ObjectPath | None) -> Any:
     pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
     from pipeline.spark.session import open_session
 
     with pytest.MonkeyPatch.context() as patch:
         start_workers_quickly(patch)
         try:
-            return open_session("tests", master=MASTER, settings=SETTINGS)
+            return open_session("tests", master=MASTER, settings=SETTINGS | jars())
         except InconclusiveError as error:
             pytest.skip(str(error))
+
+
+def jars() -> dict[str, str]:
+    """What the session takes along: Spark's functions for Avro, where they are installed."""
+    found = sorted(AVRO.glob("*.jar"))
+    return {"spark.jars": ",".join(map(str, found))} if found else {}
 
 
 def start_workers_quickly(patch: pytest.MonkeyPatch) -> None:

@@ -102,6 +102,16 @@ def test_an_archive_that_is_not_there_is_an_error(spark: Any, topics: Topics) ->
     assert "there is no folder /no/such/folder" in reason_of(caught.value)
 
 
+def test_history_may_lie_in_googles_store(spark: Any, topics: Topics, google: ObjectPath) -> None:
+    topic = topics.fresh()
+    topics.fill(topic, 40)
+    archive_all(spark, topics, google / "archive")
+    topics.fill(topic, 20, first=40)
+    whole = load(spark, topics, topic, includeArchive=str(google / "archive"), includeMetadata=True)
+    read = whole.selectExpr("cast(cast(body as string) as int) n", "term is not null").collect()
+    assert sorted(map(tuple, read)) == [(n, n < 40) for n in range(60)], "40 from the archive"
+
+
 def test_history_and_where_a_stream_began_may_lie_in_an_object_store(
     spark: Any, topics: Topics, store: ObjectPath, tmp_path: Path
 ) -> None:

@@ -11,13 +11,19 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("pyarrow", reason="pyarrow is not installed (extra `spark`)")
+
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
 from dledger_mq import Message, MessageQueue, ReceivedMessage
 from dledger_mq.blocking import PullConsumer
 from jepsen.processes import poll
 from pipeline.cli import main
 from pipeline.jobs.context import JobContext
 from tests.integration.pipeline.topics import PATIENCE_S, Topics, load
-from tests.unit.pipeline.stores import orders, write_store
+from tests.unit.pipeline.stores import write_store
+from tests.unit.store.lone_broker import LoneBroker
 
 pytestmark = pytest.mark.slow
 
@@ -166,20 +172,27 @@ def test_an_interrupted_replay_is_cut_alike_and_goes_on(
 def test_a_batch_reads_what_has_its_rows_and_one_without_rows_is_none(
     kept_open: Any, topics: Topics, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two queues of 240 messages in batches of ten offsets of each; none of the first half is wanted."""
+    """Two queues of 240 messages in batches of 40 offsets of each; none of the first half is wanted."""
     from pipeline.spark import replay as replaying
     from pipeline.spark.replay_sources import LogSource
 
-    count, span = 480, 10
-    broker = orders(count, topics=("Old",))
+    count, span = 480, 40
+    broker = LoneBroker()
+    for number in range(count):
+        broker.now_ms += 7
+        broker.stage("Old", number % 2, b"%d" % number)
+        if number % 3 == 2:
+            broker.commit()
     entries = write_store(tmp_path / "store", broker.log.entries, 4000)
     scan = {"path": str(tmp_path / "store"), "upTo": "end", "splitBytes": "2000"}
     table = kept_open.read.format("commitlog").options(**scan).load().where("topic = 'Old'")
-    folder = str(tmp_path / "files")
-    table.repartitionByRange(12, "queueOffset").write.parquet(folder)
-    (first,) = (
-        table.where("queueOffset = 120").selectExpr("unix_millis(min(storeTimestamp))").first()
-    )
+    held = table.toArrow().sort_by("queueOffset")
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for number in range(12):
+        pq.write_table(held.slice(number * 40, 40), folder / f"{number}.parquet")
+    (first,) = pc.unique(held.filter(pc.field("queueOffset") == 120)["storeTimestamp"])
+    first_ms = round(first.as_py().timestamp() * 1000)
     monkeypatch.setattr(replaying, "batch_span", lambda counts: span)
     monkeypatch.setattr(replaying, "STRETCH_OFFSETS", span)
     parts: list[Any] = []
@@ -198,22 +211,22 @@ def test_a_batch_reads_what_has_its_rows_and_one_without_rows_is_none(
     monkeypatch.setattr(LogSource, "part", part)
     for source, bound in (
         (["--store", str(tmp_path / "store")], ["--up-to", "end"]),
-        (["--parquet", folder], []),
+        (["--parquet", str(folder)], []),
     ):
         new = topics.fresh()
         topics.fill(new, 1)
         command = ["replay", *source, *bound, "--topic", "Old", "--to-topic", new, "--id", new]
-        command += ["--name-server", topics.namesrv, "--from", str(first)]
+        command += ["--name-server", topics.namesrv, "--from", str(first_ms)]
         parts.clear()
         assert main(command) == 0
         stored = sum(map(len, messages(topics, new).values()))
-        assert (stored, len(parts)) == (1 + count // 2, 12)
+        assert (stored, len(parts)) == (1 + count // 2, 3)
         if entries_read:
-            assert sum(entries_read) <= len(entries) // 2 + 2 * 12, "of the log, over all batches"
+            assert sum(entries_read) <= len(entries) // 2 + 2 * 3, "of the log, over all batches"
             entries_read.clear()
             continue
         files = [files_read(each) for each in parts]
-        assert sum(files) <= 6 + 2 * 12, f"{files} files of 12 are read"
+        assert sum(files) <= 6 + 2 * 3, f"{files} files of 12 are read"
 
 
 def files_read(frame: Any) -> int:

@@ -6,11 +6,14 @@ import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from struct import pack as struct_pack
 from typing import Any
 
 import pytest
 
 pytest.importorskip("pyspark", reason="PySpark is not installed (extra `spark`)")
+
+from pyspark.sql.functions import struct
 
 from dledger_mq import Message
 from pipeline.archive.manifests import listed_files
@@ -48,7 +51,7 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
     topics.fill("Copies", 1)
     archive_all(spark, topics, tmp_path / "archive")
     topics.send([order(n) for n in range(20, 24)])
-    examples = BLOCK.findall(PAGE.read_text()) + BLOCK.findall(FROM_KAFKA.read_text())
+    examples = BLOCK.findall(PAGE.read_text()) + of_kafka(has_avro=False)
     assert len(examples) >= 6
     for number, example in enumerate(examples):
         text = example.replace("127.0.0.1:9876", topics.namesrv).replace("/data/", f"{tmp_path}/")
@@ -77,6 +80,29 @@ def test_every_example_runs(spark: Any, topics: Topics, tmp_path: Path) -> None:
             expected |= {(m.queue.queue_id, m.queue_offset) for m in stored if m.body == b"{}"}
         rows = names[name].select("queueId", "queueOffset").collect()
         assert sorted(tuple(row) for row in rows) == sorted(expected), name
+
+
+def of_kafka(*, has_avro: bool) -> list[str]:
+    """The examples of the page for those who come from Kafka; one kind of them needs a jar."""
+    return [each for each in BLOCK.findall(FROM_KAFKA.read_text()) if ("avro" in each) is has_avro]
+
+
+def test_bodies_are_avro(spark: Any, topics: Topics) -> None:
+    if not spark.conf.get("spark.jars", ""):
+        pytest.skip("the jar of Spark's Avro is not installed (make interop)")
+    topic = topics.fresh()
+    topics.send([Message(topic, b"no order")])
+    orders = spark.createDataFrame([(1, 1.5), (2, None), (300, -2.0)], "id bigint, price double")
+    names: dict[str, Any] = {"spark": spark, "orders": orders, "struct": struct}
+    (example,) = of_kafka(has_avro=True)
+    exec(example.replace("127.0.0.1:9876", topics.namesrv).replace("AvroOrders", topic), names)
+    read = sorted(map(tuple, names["from_topic"].where("id is not null").collect()))
+    assert read == [(1, 1.5), (2, None), (300, -2.0)]
+    assert names["from_topic"].count() == 4, "what is no order is a null"
+    # As the format's specification has it: a union's branch, a zigzag number, a double.
+    sent = {bytes(row.body) for row in load(spark, topics, topic).select("body").collect()}
+    numbers = {b"\x02\x02\x02" + struct_pack("<d", 1.5), b"\x02\x04\x00"}
+    assert sent == {b"no order", *numbers, b"\x02\xd8\x04\x02" + struct_pack("<d", -2.0)}
 
 
 def test_the_table_names_every_option() -> None:

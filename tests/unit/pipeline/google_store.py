@@ -1,4 +1,7 @@
-"""A store on the loopback interface that answers Google's own client, for tests: what of its JSON API is used here.
+"""A store on the loopback interface that answers Google's own clients, for tests: what of its JSON API is used here.
+
+That is the client in Python, and Google's connector for Hadoop, which moves objects, and lists folders that are objects
+with a slash at the end.
 
 What it believes is Google's description: an upload is visible once it is done, `ifGenerationMatch` is judged in the
 same step, lists come in pages. What it is not: Google's, several machines, or anybody who asks for credentials.
@@ -18,6 +21,7 @@ from uuid import uuid4
 
 from crc32c import crc32c
 
+UNFULFILLED = "At least one of the pre-conditions you specified did not hold."
 PAGE = 2
 """Names in a page of a list: few, so that there are several."""
 
@@ -62,8 +66,10 @@ class _Handler(BaseHTTPRequestHandler):
         name, query = self._asked()
         with self.bucket.lock:
             objects = dict(self.bucket.objects)
-        if name is None:
-            self._answer(200, _page(objects, query))
+        if urlsplit(self.path).path.endswith("/storageLayout"):
+            self._answer(200, {"hierarchicalNamespace": {"enabled": False}})
+        elif name is None:
+            self._answer(200, _page(self._bucket_name(), objects, query))
         elif (
             name not in objects
             or int(query.get("generation", objects[name][0])) != objects[name][0]
@@ -72,27 +78,42 @@ class _Handler(BaseHTTPRequestHandler):
         elif query.get("alt") == "media":
             self._send(objects[name][1])
         else:
-            self._answer(200, _described(name, *objects[name]))
+            self._answer(200, _described(self._bucket_name(), name, *objects[name]))
 
     def do_DELETE(self) -> None:
-        name, _ = self._asked()
+        name, query = self._asked()
+        condition = int(query["ifGenerationMatch"]) if "ifGenerationMatch" in query else None
         with self.bucket.lock:
-            was_there = self.bucket.objects.pop(str(name), None) is not None
-        self._answer(204, None) if was_there else self._fail(404, f"No such object: {name}")
+            generation = self.bucket.objects.get(str(name), (None, b""))[0]
+            is_meant = condition in (None, generation)
+            if is_meant:
+                self.bucket.objects.pop(str(name), None)
+        if generation is None:
+            self._fail(404, f"No such object: {name}")
+        elif not is_meant:
+            self._fail(412, UNFULFILLED)
+        else:
+            self._answer(204, None)
 
     def do_POST(self) -> None:
-        _, query = self._asked()
+        moved, query = self._asked()
         body = self._body()
         condition = int(query["ifGenerationMatch"]) if "ifGenerationMatch" in query else None
+        if "uploadType" not in query:
+            source, _, target = str(moved).partition("/moveTo/o/")
+            self._move(source, target, condition)
+            return
         if query["uploadType"] == "multipart":
             boundary = self.headers["Content-Type"].partition("boundary=")[2].strip('"').encode()
             _, described, content, _ = body.split(b"--" + boundary)
             name = json.loads(described.partition(b"\r\n\r\n")[2])["name"]
             self._put(name, condition, content.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n"))
             return
-        upload, name = uuid4().hex, json.loads(body)["name"]
+        upload, name = uuid4().hex, query.get("name") or json.loads(body)["name"]
         self.bucket.uploads[upload] = name, condition, bytearray()
-        where = f"http://{self.headers['Host']}/upload/more?upload_id={upload}"
+        where = (
+            f"http://{self.headers['Host']}/upload/b/{self._bucket_name()}/more?upload_id={upload}"
+        )
         self._answer(200, {}, Location=where)
 
     def do_PUT(self) -> None:
@@ -104,20 +125,38 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._put(name, condition, bytes(content))
 
+    def _move(self, source: str, target: str, condition: int | None) -> None:
+        with self.bucket.lock:
+            found = self.bucket.objects.get(source)
+            is_meant = condition in (None, self.bucket.objects.get(target, (0, b""))[0])
+            if found is not None and is_meant:
+                del self.bucket.objects[source]
+                self.bucket.generation += 1
+                self.bucket.objects[target] = self.bucket.generation, found[1]
+        if found is None:
+            self._fail(404, f"No such object: {source}")
+        elif not is_meant:
+            self._fail(412, UNFULFILLED)
+        else:
+            self._answer(200, _described(self._bucket_name(), target, *self.bucket.objects[target]))
+
     def _put(self, name: str, condition: int | None, content: bytes) -> None:
         if not self.bucket.put(name, condition, content):
-            self._fail(412, "At least one of the pre-conditions you specified did not hold.")
+            self._fail(412, UNFULFILLED)
         elif self.bucket.lost_answers:
             self.bucket.lost_answers -= 1
             self.close_connection = True
         else:
-            self._answer(200, _described(name, *self.bucket.objects[name]))
+            self._answer(200, _described(self._bucket_name(), name, *self.bucket.objects[name]))
 
     def _asked(self) -> tuple[str | None, dict[str, str]]:
         """Return the object's name, None for all of the bucket, and what stands behind the question mark."""
         parts = urlsplit(self.path)
         name = parts.path.partition("/o/")[2]
         return unquote(name) or None, {key: each[0] for key, each in parse_qs(parts.query).items()}
+
+    def _bucket_name(self) -> str:
+        return self.path.partition("/b/")[2].partition("/")[0]
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
@@ -148,27 +187,36 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
 
-def _described(name: str, generation: int, content: bytes) -> dict[str, Any]:
+def _described(bucket: str, name: str, generation: int, content: bytes) -> dict[str, Any]:
     checksum = b64encode(crc32c(content).to_bytes(4, "big")).decode()
     size = str(len(content))
-    return {"name": name, "generation": str(generation), "size": size, "crc32c": checksum}
+    described = {"name": name, "generation": str(generation), "size": size, "crc32c": checksum}
+    times = dict.fromkeys(("timeCreated", "updated"), "2026-01-31T12:00:00.000Z")
+    return described | times | {"bucket": bucket, "metageneration": "1"}
 
 
-def _page(objects: dict[str, tuple[int, bytes]], query: dict[str, str]) -> dict[str, Any]:
+def _page(
+    bucket: str, objects: dict[str, tuple[int, bytes]], query: dict[str, str]
+) -> dict[str, Any]:
     prefix, delimiter = query.get("prefix", ""), query.get("delimiter")
-    found: dict[str, bool] = {}
-    for name in sorted(objects):
+    found: set[str] = set()
+    folders: set[str] = set()
+    for name in objects:
         if name.startswith(prefix):
             rest = name.removeprefix(prefix)
-            folder, slash, _ = rest.partition("/") if delimiter else (rest, "", "")
-            found[prefix + folder + slash] = bool(slash)
-    start = int(query.get("pageToken", 0))
-    names = list(found)[start : start + PAGE]
+            folder, slash, below = rest.partition("/") if delimiter else (rest, "", "")
+            if slash:
+                folders.add(f"{prefix}{folder}/")
+            if not slash or (not below and "includeTrailingDelimiter" in query):
+                found.add(name)
+    start, size = int(query.get("pageToken", 0)), min(PAGE, int(query.get("maxResults", PAGE)))
+    every = sorted(found | folders)
+    names = every[start : start + size]
     page = {
-        "items": [_described(each, *objects[each]) for each in names if not found[each]],
-        "prefixes": [each for each in names if found[each]],
+        "items": [_described(bucket, each, *objects[each]) for each in names if each in found],
+        "prefixes": [each for each in names if each in folders],
     }
-    return page | ({"nextPageToken": str(start + PAGE)} if len(found) > start + PAGE else {})
+    return page | ({"nextPageToken": str(start + size)} if len(every) > start + size else {})
 
 
 @contextmanager
