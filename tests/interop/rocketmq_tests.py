@@ -207,7 +207,8 @@ class Runner:
         found: list[Outcome] = []
         chosen, left_out = list(methods), set[str]()
         while True:
-            hanging = self._run(name, [*chosen, *(f"-{each}" for each in sorted(left_out))], found)
+            choice = [*chosen, *(f"-{each}" for each in sorted(left_out))]
+            hanging = self._run(name, [_word(name, choice)], found)
             if hanging is None:
                 return found
             if not hanging:
@@ -223,18 +224,23 @@ class Runner:
             else:
                 left_out = done
 
+    def run_together(self, some: Iterable[tuple[str, str]]) -> list[Outcome]:
+        """Run a few tests, class and method each, in one virtual machine; one that does not end is the last one."""
+        found: list[Outcome] = []
+        self._run("some", [_word(name, [method]) for name, method in some], found)
+        return found
+
     def _note(self, found: list[Outcome], one: Outcome) -> None:
         found.append(one)
         self._tell(one)
 
-    def _run(self, name: str, choice: list[str], found: list[Outcome]) -> str | None:
+    def _run(self, name: str, words: list[str], found: list[Outcome]) -> str | None:
         """Run once; returns None at the end of all tests, else the test that hung, or "" where there was none."""
-        word = f"{PACKAGE}{name}" + (f"#{','.join(choice)}" if choice else "")
         errors = self._home / f"{name}.stderr"
         with (
             errors.open("a") as stderr,
             subprocess.Popen(
-                [*self._command, word],
+                [*self._command, *words],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
@@ -265,6 +271,11 @@ class Runner:
             running = line["method"] if line["event"] == "started" else ""
             if line["event"] == "finished" and not _says_nothing(line):
                 self._note(found, judge(line, found))
+
+
+def _word(name: str, choice: list[str]) -> str:
+    """Return what the driver is to run of a class."""
+    return f"{PACKAGE}{name}" + (f"#{','.join(choice)}" if choice else "")
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:
