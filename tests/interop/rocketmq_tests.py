@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen.processes import SMALL_SEGMENTS, Group
+from tests.certificates import write_files
 from tests.interop.conftest import ROOT
 
 FOLDER = ROOT / ".interop" / "rocketmq-test-5.5.0"
@@ -113,16 +114,25 @@ def classes(folder: Path = FOLDER) -> list[str]:
 
 @contextmanager
 def three_groups(folder: Path, members: int = 3) -> Iterator[list[Group]]:
-    """Run a cluster of three broker names, as the tests want it; the first one, which most use, has several members."""
+    """Run a cluster of three broker names, as the tests want it; the first one, which most use, has several members.
+
+    Name server and brokers take TLS as well, as RocketMQ's do.
+    """
+    files = write_files(folder / "tls")
+    tls = f"tls.server.certPath={files.certificate}\ntls.server.keyPath={files.key}\n"
+    (folder / "namesrv.conf").write_text(tls)
+    settings = SMALL_SEGMENTS + tls
     with ExitStack() as running:
-        groups = [running.enter_context(Group(folder / "broker-a", nodes=members))]
+        groups = [Group(folder / "broker-a", nodes=members, settings=settings)]
+        running.enter_context(groups[0])
+        groups[0].name_servers[0].command += ["-c", str(folder / "namesrv.conf")]
         for name in ("broker-b", "broker-c"):
             further = Group(
                 folder / name,
                 nodes=1,
                 group=name,
                 namesrv=groups[0].namesrv,
-                settings=SMALL_SEGMENTS,
+                settings=settings,
             )
             groups.append(running.enter_context(further))
         for each in groups:
@@ -162,9 +172,9 @@ def _needed(errors: list[list[str]], before: Iterable[Outcome]) -> str:
 def _missing(name: str, message: str) -> str:
     """Return what of a broker's or name server's code an error of linking misses; empty where it is none of that."""
     if name == "NoSuchFieldError" and re.match(r"(namesrv|broker)Controller", message):
-        return f"`{message}`"
+        return f"the field {message}"
     if name == "NoClassDefFoundError" and message.replace("/", ".").startswith(_SERVER_SIDE):
-        return f"`{message.rpartition('/')[2]}`"
+        return f"the class {message.rpartition('/')[2]}"
     method = (
         _METHOD.search(message) if name in ("NoSuchMethodError", "AbstractMethodError") else None
     )
