@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from jepsen.processes import SMALL_SEGMENTS, Group
+from tests.certificates import write_files
 from tests.interop.conftest import ROOT
 
 FOLDER = ROOT / ".interop" / "rocketmq-test-5.5.0"
@@ -113,16 +114,25 @@ def classes(folder: Path = FOLDER) -> list[str]:
 
 @contextmanager
 def three_groups(folder: Path, members: int = 3) -> Iterator[list[Group]]:
-    """Run a cluster of three broker names, as the tests want it; the first one, which most use, has several members."""
+    """Run a cluster of three broker names, as the tests want it; the first one, which most use, has several members.
+
+    Name server and brokers take TLS as well, as RocketMQ's do.
+    """
+    files = write_files(folder / "tls")
+    tls = f"tls.server.certPath={files.certificate}\ntls.server.keyPath={files.key}\n"
+    (folder / "namesrv.conf").write_text(tls)
+    settings = SMALL_SEGMENTS + tls
     with ExitStack() as running:
-        groups = [running.enter_context(Group(folder / "broker-a", nodes=members))]
+        groups = [Group(folder / "broker-a", nodes=members, settings=settings)]
+        running.enter_context(groups[0])
+        groups[0].name_servers[0].command += ["-c", str(folder / "namesrv.conf")]
         for name in ("broker-b", "broker-c"):
             further = Group(
                 folder / name,
                 nodes=1,
                 group=name,
                 namesrv=groups[0].namesrv,
-                settings=SMALL_SEGMENTS,
+                settings=settings,
             )
             groups.append(running.enter_context(further))
         for each in groups:
@@ -162,9 +172,9 @@ def _needed(errors: list[list[str]], before: Iterable[Outcome]) -> str:
 def _missing(name: str, message: str) -> str:
     """Return what of a broker's or name server's code an error of linking misses; empty where it is none of that."""
     if name == "NoSuchFieldError" and re.match(r"(namesrv|broker)Controller", message):
-        return f"`{message}`"
+        return f"the field {message}"
     if name == "NoClassDefFoundError" and message.replace("/", ".").startswith(_SERVER_SIDE):
-        return f"`{message.rpartition('/')[2]}`"
+        return f"the class {message.rpartition('/')[2]}"
     method = (
         _METHOD.search(message) if name in ("NoSuchMethodError", "AbstractMethodError") else None
     )
@@ -207,7 +217,8 @@ class Runner:
         found: list[Outcome] = []
         chosen, left_out = list(methods), set[str]()
         while True:
-            hanging = self._run(name, [*chosen, *(f"-{each}" for each in sorted(left_out))], found)
+            choice = [*chosen, *(f"-{each}" for each in sorted(left_out))]
+            hanging = self._run(name, [_word(name, choice)], found)
             if hanging is None:
                 return found
             if not hanging:
@@ -223,18 +234,23 @@ class Runner:
             else:
                 left_out = done
 
+    def run_together(self, some: Iterable[tuple[str, str]]) -> list[Outcome]:
+        """Run a few tests, class and method each, in one virtual machine; one that does not end is the last one."""
+        found: list[Outcome] = []
+        self._run("some", [_word(name, [method]) for name, method in some], found)
+        return found
+
     def _note(self, found: list[Outcome], one: Outcome) -> None:
         found.append(one)
         self._tell(one)
 
-    def _run(self, name: str, choice: list[str], found: list[Outcome]) -> str | None:
+    def _run(self, name: str, words: list[str], found: list[Outcome]) -> str | None:
         """Run once; returns None at the end of all tests, else the test that hung, or "" where there was none."""
-        word = f"{PACKAGE}{name}" + (f"#{','.join(choice)}" if choice else "")
         errors = self._home / f"{name}.stderr"
         with (
             errors.open("a") as stderr,
             subprocess.Popen(
-                [*self._command, word],
+                [*self._command, *words],
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
@@ -265,6 +281,11 @@ class Runner:
             running = line["method"] if line["event"] == "started" else ""
             if line["event"] == "finished" and not _says_nothing(line):
                 self._note(found, judge(line, found))
+
+
+def _word(name: str, choice: list[str]) -> str:
+    """Return what the driver is to run of a class."""
+    return f"{PACKAGE}{name}" + (f"#{','.join(choice)}" if choice else "")
 
 
 def _read(process: subprocess.Popen[str], lines: queue.Queue[str | None]) -> None:

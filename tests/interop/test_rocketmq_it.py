@@ -17,7 +17,7 @@ SOME = (
     ("client.consumer.filter.SqlFilterIT", "testFilterPullConsumer"),
     ("client.consumer.pop.PopOrderlyIT", "testPopOrderly"),
 )
-"""Each takes some seconds."""
+"""In one virtual machine they take some seconds each."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,10 +26,11 @@ def installed() -> None:
         pytest.skip(reason)
 
 
-@pytest.mark.parametrize(("name", "method"), SOME)
-def test_it_passes(group: RunningGroup, tmp_path: Path, name: str, method: str) -> None:
-    (found,) = Runner(group.namesrv, ["broker-a"], tmp_path).run(name, [method])
-    assert (found.test, found.verdict, found.sentence) == (f"{name}.{method}", Verdict.PASSED, "")
+def test_some_pass(group: RunningGroup, tmp_path: Path) -> None:
+    found = Runner(group.namesrv, ["broker-a"], tmp_path).run_together(SOME)
+    assert [(one.test, one.verdict, one.sentence) for one in found] == [
+        (f"{name}.{method}", Verdict.PASSED, "") for name, method in SOME
+    ]
 
 
 def test_what_is_chosen_is_there() -> None:

@@ -44,11 +44,11 @@ def test_what_passed_and_what_they_leave_out() -> None:
             "'void org.apache.rocketmq.broker.BrokerController.<init>(org.apache.rocketmq.Y)'",
             "`BrokerController.<init>()`",
         ),
-        ("java.lang.NoSuchFieldError", "namesrvController", "`namesrvController`"),
+        ("java.lang.NoSuchFieldError", "namesrvController", "the field namesrvController"),
         (
             "java.lang.NoClassDefFoundError",
             "org/apache/rocketmq/container/BrokerContainer",
-            "`BrokerContainer`",
+            "the class BrokerContainer",
         ),
     ],
 )
