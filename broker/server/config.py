@@ -31,6 +31,7 @@ from broker.service.timers import DELAY_MAX_SEC_DEFAULT
 from broker.settings.judging import join_mistakes, judge
 from broker.settings.keys import ANY_HOSTS
 from broker.settings.tls import TlsMode, TlsSettings, read_peer_tls, read_tls
+from broker.store.reading import GetLimits
 from broker.store.schedule import DELAY_LEVELS_TEXT, parse_delay_levels
 from dledger import ConfigError, LogConfig, MemberTls, NodeId, Peer, RaftConfig, parse_peers
 from dledger.config import is_loopback, voters_of
@@ -45,6 +46,12 @@ METRICS_PORT: Final = 5557
 
 MEMORY_PERCENT: Final = 40
 """RocketMQ's share of memory for the end of the log."""
+
+TRANSFER_COUNT_MAX: Final = 1024
+"""Messages in one answer, whatever a client asks for."""
+
+TRANSFER_BYTES_MAX: Final = 8 << 20
+"""Half of the largest frame that clients take."""
 
 STOP_FORWARD_S_MAX: Final = 50
 """For a minute after a hand-over the new leader does not give the lead back to who may be about to stop."""
@@ -113,7 +120,7 @@ class BrokerConfig:
         stop_forward_s: for so long after it has led, a node that is to stop goes on for clients that have not learnt
             of the new leader; 0: not at all.
         slave_reads: whether clients that read far behind the log's end are sent to followers.
-        memory_span_bytes: records at most this far behind the log's end count as in memory.
+        reads: how much one pull or pop is given at most, and how far behind the log's end records count as in memory.
         unchangeable: keys that tools may not change while it runs.
         texts: every key that was read, as text; without secrets.
         times: of heartbeats, lease and elections.
@@ -168,7 +175,7 @@ class BrokerConfig:
     register_interval_ms: int = 30_000
     recognise_repeats: bool = True
     slave_reads: bool = True
-    memory_span_bytes: int = 8 << 30
+    reads: GetLimits = GetLimits()
     vip_port: bool | None = None
     stop_forward_s: int = STOP_FORWARD_S
     times: RaftTimes = field(default_factory=RaftTimes)
@@ -479,6 +486,31 @@ def _with_transactions(config: BrokerConfig, values: Values) -> BrokerConfig:
     )
 
 
+def _read_bounds(values: Values) -> GetLimits:
+    """Return how much one read is given, by RocketMQ's names; a client gets no more than it asks for."""
+    usual = GetLimits()
+
+    def messages(key: str, default: int) -> int:
+        return values.number(key, default, low=1, high=TRANSFER_COUNT_MAX)
+
+    def size_bytes(key: str, default: int) -> int:
+        return values.number(key, default, low=1, high=TRANSFER_BYTES_MAX)
+
+    return GetLimits(
+        count_max_in_memory=messages(
+            "maxTransferCountOnMessageInMemory", usual.count_max_in_memory
+        ),
+        bytes_max_in_memory=size_bytes(
+            "maxTransferBytesOnMessageInMemory", usual.bytes_max_in_memory
+        ),
+        count_max_on_disk=messages("maxTransferCountOnMessageInDisk", usual.count_max_on_disk),
+        bytes_max_on_disk=size_bytes("maxTransferBytesOnMessageInDisk", usual.bytes_max_on_disk),
+        memory_span_bytes=_memory_bytes()
+        * values.number("accessMessageInMemoryMaxRatio", MEMORY_PERCENT, high=100)
+        // 100,
+    )
+
+
 def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
     """Add how the node serves clients and registers with name servers, and its limits."""
     return replace(
@@ -487,9 +519,7 @@ def _with_service(config: BrokerConfig, values: Values) -> BrokerConfig:
         long_polling=values.boolean("longPollingEnable", default=True),
         property_filters=values.boolean("enablePropertyFilter", default=True),
         slave_reads=values.boolean("slaveReadEnable", default=True),
-        memory_span_bytes=_memory_bytes()
-        * values.number("accessMessageInMemoryMaxRatio", MEMORY_PERCENT, high=100)
-        // 100,
+        reads=_read_bounds(values),
         region=values.text("regionId", "DefaultRegion"),
         trace_on=values.boolean("traceOn", default=True),
         register_interval_ms=values.number(

@@ -66,7 +66,7 @@ class LiveRules:
         self.pull_rules.property_filters = config.property_filters
         self.members.auto_create_groups = config.auto_create_groups
         self.pulls.long_polling = self.pops.long_polling = config.long_polling
-        self.advice.adopt(config.memory_span_bytes, slave_reads=config.slave_reads)
+        self.advice.adopt(config.reads, slave_reads=config.slave_reads)
         self.checks.timeout_ms = config.transaction_timeout_ms
         self.checks.interval_ms = config.transaction_check_interval_ms
         self.checks.check_max = config.transaction_check_max

@@ -711,7 +711,7 @@ class Services:
             self._log,
             self._followers,
             own_id=config.broker_id_as_follower,
-            memory_span_bytes=config.memory_span_bytes,
+            limits=config.reads,
             slave_reads=config.slave_reads,
             now_ms=self._environment.monotonic_ms,
         )

@@ -149,7 +149,7 @@ class PullRules:
             return wanted
         selection = self.select(wanted)
         if isinstance(selection, PullGrant):
-            return selection._replace(creation=creation) if creation else selection
+            return selection if creation is NOTHING_NEW else selection._replace(creation=creation)
         is_reported = not fields.sys_flag & PULL_SUBSCRIPTION
         if (
             is_reported

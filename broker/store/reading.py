@@ -31,7 +31,13 @@ from dledger_mq.message.record import record_properties
 
 
 class GetStatus(Enum):
-    """The ends of a read by queue offset (A2); names are the remarks of pull responses (E10)."""
+    """The ends of a read by queue offset (A2); names are the remarks of pull responses (E10).
+
+    Attributes:
+        remark: the name as it stands in answers.
+    """
+
+    __hash__ = object.__hash__  # each stands for itself; that of Enum is a call into Python for each pull
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -41,6 +47,9 @@ class GetStatus(Enum):
     OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     OFFSET_RESET = "OFFSET_RESET"
+
+    def __init__(self, name: str) -> None:
+        self.remark = name.encode()
 
 
 @dataclass(frozen=True, slots=True)

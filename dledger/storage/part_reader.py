@@ -189,15 +189,17 @@ class LoadPlanner:
         log, get = self._log, self._cache.get
         newest = log.newest_position
         found: list[memoryview] = []
-        number, position, data = -1, 0, _NO_BYTES
-        body_start, body = 0, _NO_BYTES
+        number, position, behind, data = -1, 0, 0, _NO_BYTES
         for start, end in runs:
+            if position <= start and end <= behind:  # in what has the run before it
+                found.append(data[start - position : end - position])
+                continue
             if start >= newest:
-                if start >= body_start + len(body):
-                    body_start, body = log.newest_body(start) or (start, _NO_BYTES)
-                if start < body_start or end > body_start + len(body):
+                position, data = log.newest_body(start) or (start, _NO_BYTES)
+                number, behind = -1, position + len(data)
+                if start < position or end > behind:
                     return None
-                found.append(body[start - body_start : end - body_start])
+                found.append(data[start - position : end - position])
                 continue
             at = start
             while at < end:
@@ -207,6 +209,7 @@ class LoadPlanner:
                     if part is None:
                         return None
                     position, data = part
+                    behind = position + len(data)
                 first = at - position
                 piece = data[first : first + end - at]
                 if first < 0 or not piece:

@@ -38,6 +38,9 @@ _PEER_CLOSED: Final[int] = getattr(select, "POLLRDHUP", 0)
 _JOINED_BYTES_MAX: Final = 256 * 1024
 """Queued pieces are joined up to about this size for one system call."""
 
+_NOT_COPIED_BYTES: Final = 32 * 1024
+"""To copy fewer costs less than to find the piece in which they end."""
+
 _PIECES_MAX: Final = 1024
 """Pieces that one system call takes (IOV_MAX of Linux)."""
 
@@ -352,7 +355,7 @@ class FrameSocket(ABC):
             return
         sent = self._try_to(self._sock.sendmsg, pieces)
         if sent < sum(map(len, pieces)) and not self.close_reason:
-            self._queue_rest(b"".join(pieces)[sent:])
+            self._queue_rest(_joined_from(pieces, sent))
 
     def _try_to(self, write: Callable[[Data], int], data: Data) -> int:
         """Return how many bytes the socket took of what is written; 0, too, of a connection that ends with it."""
@@ -402,6 +405,17 @@ class FrameSocket(ABC):
         self._decoder.forget()  # others get its room, before this object is collected
         self._part_from(self._sock)
         self._sock.close()
+
+
+def _joined_from(pieces: Sequence[bytes | memoryview], start: int) -> bytes:
+    """Return pieces joined, without their first bytes, which are not copied if they are many."""
+    if start < _NOT_COPIED_BYTES:
+        return b"".join(pieces)[start:]
+    for place, piece in enumerate(pieces):
+        if start < len(piece):
+            return b"".join((memoryview(piece)[start:], *pieces[place + 1 :]))
+        start -= len(piece)
+    return b""
 
 
 def _peer_text(sock: socket.socket) -> str:

@@ -38,7 +38,7 @@ class PullAdvice:
         followers: Followers,
         *,
         own_id: int,
-        memory_span_bytes: int,
+        limits: GetLimits,
         slave_reads: bool,
         now_ms: Callable[[], int],
     ) -> None:
@@ -48,7 +48,7 @@ class PullAdvice:
             log: says who leads.
             followers: the nodes that may be named.
             own_id: broker id of this node while it does not lead.
-            memory_span_bytes: what is nearer to the log's end counts as in memory.
+            limits: of one read; what is nearer to the log's end than they say counts as in memory.
             slave_reads: False to name the leader always.
             now_ms: a clock that never goes back.
         """
@@ -58,12 +58,12 @@ class PullAdvice:
         self._now_ms = now_ms
         self._named_itself_ms: int | None = None
         self.is_leaving = False
-        self.limits = GetLimits(memory_span_bytes=memory_span_bytes)
-        self.adopt(memory_span_bytes, slave_reads=slave_reads)
+        self.adopt(limits, slave_reads=slave_reads)
 
-    def adopt(self, memory_span_bytes: int, *, slave_reads: bool) -> None:
+    def adopt(self, limits: GetLimits, *, slave_reads: bool) -> None:
         """Go by these settings from now on; `__init__` describes them."""
-        self.cold_bytes = memory_span_bytes if slave_reads else NOTHING_IS_COLD
+        self.limits = limits
+        self.cold_bytes = limits.memory_span_bytes if slave_reads else NOTHING_IS_COLD
 
     def for_cold_read(self, queue_id: QueueId, bytes_behind: int) -> int:
         """Return the broker id for what follows on a read that ended `bytes_behind` the log's end.

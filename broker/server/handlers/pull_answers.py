@@ -155,7 +155,7 @@ class PullAnswers:
                 if is_cold
                 else LEADER_BROKER_ID
             ),
-            remark=result.status.value.encode(),
+            remark=result.status.remark,
         )
         was_held = pull.held_until_ms > 0
         pull.reply_in_pieces((head, *result.records), outcome.code, was_held=was_held)

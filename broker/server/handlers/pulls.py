@@ -26,6 +26,7 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.origin import Origin
 from broker.server.requests.read_points import NotConfirmed, ReadPoints
 from broker.server.requests.request import HOLD_MS, Handler, PendingRequest, Where
+from broker.service.catalog import NOTHING_NEW
 from broker.service.conclusions import RequestKind
 from broker.service.holds import HeldPulls, hold_ms
 from broker.service.pull import PullGrant, PullOutcome, PullRules
@@ -320,7 +321,7 @@ class Pulls:
             if grant.code in _NOT_KNOWN and not pull.is_confirmed:
                 raise _NotKnownHereError(self._log.lost_votes.problem or self._behind(grant.remark))
             return grant
-        if grant.creation and self._log.is_serving:
+        if grant.creation is not NOTHING_NEW and self._log.is_serving:
             self._commits.create(grant.creation)
         if fields.sys_flag & PULL_COMMIT_OFFSET and fields.commit_offset >= 0:
             self._commit_offset(pull.origin, fields)

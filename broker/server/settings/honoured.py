@@ -400,8 +400,27 @@ _OF_SERVICE: Final = (
     HonouredKey(
         number("accessMessageInMemoryMaxRatio", "40"),
         "how far behind that is: more bytes of the log than this share of the machine's memory; such a pull gets at "
-        "most 8 messages and 64 KiB, others 32 and 256 KiB",
+        "most what the two keys with `InDisk` say, others what those with `InMemory` say",
         unit="percent",
+    ),
+    HonouredKey(
+        number("maxTransferCountOnMessageInMemory", "32"),
+        "messages that one pull, or pop, gets at most; no more than it asks for",
+    ),
+    HonouredKey(
+        number("maxTransferBytesOnMessageInMemory", "262144"),
+        "how much it gets at most, but for its first message",
+        unit="bytes",
+    ),
+    HonouredKey(
+        number("maxTransferCountOnMessageInDisk", "8"),
+        "the same of messages far behind the log's end: more than 8 spare a reader of a backlog many pulls, and each "
+        "of them keeps the loop for longer",
+    ),
+    HonouredKey(
+        number("maxTransferBytesOnMessageInDisk", "65536"),
+        "the same of messages far behind the log's end",
+        unit="bytes",
     ),
     HonouredKey(
         text("configBlackList", "configBlackList;brokerConfigPath"),

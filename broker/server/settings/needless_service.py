@@ -308,14 +308,10 @@ NEEDLESS_SERVICE: Final = (
         ),
     ),
     NeedlessKeys(
-        "Bounds of a pull",
-        "the bounds of one pull are fixed: 32 messages and 256 KiB, or 8 and 64 KiB far behind the end; 1 s "
-        "of waiting with longPollingEnable=false",
+        "Other bounds of a pull",
+        "maxTransferCountOnMessageInMemory and its like bound what a pull gives; with longPollingEnable=false it waits "
+        "1 s",
         (
-            number("maxTransferBytesOnMessageInDisk", "65536"),
-            number("maxTransferBytesOnMessageInMemory", "262144"),
-            number("maxTransferCountOnMessageInDisk", "8"),
-            number("maxTransferCountOnMessageInMemory", "32"),
             number("pullBatchMaxMessageCount", None, "160"),
             number("shortPollingTimeMills", "1000"),
         ),

@@ -7,6 +7,7 @@ import trio
 
 from broker.server import stopping
 from broker.server.broker import Broker
+from broker.store.reading import GetLimits
 from dledger_mq.message.record import decode_records
 from tests.integration.broker.conftest import ANSWER_S, Cluster, ClusterMaker
 
@@ -16,7 +17,7 @@ COUNT = 60
 
 
 async def make_backlog(make_cluster: ClusterMaker) -> Cluster:
-    cluster = await make_cluster(3, memory_span_bytes=SPAN_BYTES)
+    cluster = await make_cluster(3, reads=GetLimits(memory_span_bytes=SPAN_BYTES))
     async with cluster.wire(await cluster.leader()) as wire:
         for number in range(COUNT):
             answer = await wire.send("T", b"%d " % number + BODY)

@@ -14,6 +14,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from broker.net import served_connections
 from broker.net.listener import Listener, ListenerLimits
 from dledger.runtime import descriptors
+from dledger_mq.net import frame_socket
 from dledger_mq.net.address import Address
 from dledger_mq.net.connecting import connect
 from dledger_mq.net.connection import Connection
@@ -147,6 +148,14 @@ async def test_pieces_arrive_as_if_they_were_joined(takes: str) -> None:
             connection.close("done")
             connection.send_pieces(pieces)
             assert connection.sent_bytes == len(expected)
+
+
+def test_what_was_sent_of_pieces_is_left_out_wherever_it_ends() -> None:
+    whole = Random(1).randbytes(100_000)
+    pieces: list[bytes | memoryview] = [whole[:1], memoryview(whole)[1:40_000], b""]
+    pieces += [whole[40_000:70_000], whole[70_000:]]
+    for start in (0, 1, 32_767, 32_768, 39_999, 40_000, 40_001, 70_000, 99_999, 100_000):
+        assert frame_socket._joined_from(pieces, start) == whole[start:]
 
 
 async def test_pieces_for_a_vanished_peer_end_the_connection() -> None:

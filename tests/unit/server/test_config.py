@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -15,6 +16,7 @@ from broker.server.config import (
 )
 from broker.server.settings.raft_times import RaftTimes
 from broker.service.retention import RetentionRules
+from broker.store.reading import GetLimits
 from dledger import NodeId, RaftConfig
 from dledger.errors import ConfigError
 from dledger_mq.net.address import Address
@@ -45,6 +47,40 @@ def build(**changes: str) -> tuple[BrokerConfig, list[str]]:
     """Settings of a member, and what is said of them but that everybody may do everything."""
     config, warnings = read_config({**IDENTITY, **changes}, {})
     return config, [text for text in warnings if not text.startswith("EVERYBODY")]
+
+
+def test_how_much_one_pull_is_given_goes_by_rocketmqs_keys() -> None:
+    config, said = build()
+    assert replace(config.reads, memory_span_bytes=GetLimits().memory_span_bytes) == GetLimits()
+    config, said = build(
+        maxTransferCountOnMessageInMemory="64",
+        maxTransferBytesOnMessageInMemory="500000",
+        maxTransferCountOnMessageInDisk="16",
+        maxTransferBytesOnMessageInDisk="200000",
+        accessMessageInMemoryMaxRatio="0",
+    )
+    assert config.reads == GetLimits(
+        count_max_in_memory=64,
+        bytes_max_in_memory=500_000,
+        count_max_on_disk=16,
+        bytes_max_on_disk=200_000,
+        memory_span_bytes=0,
+    )
+    assert said == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("maxTransferCountOnMessageInMemory", "0"),
+        ("maxTransferCountOnMessageInDisk", "1025"),
+        ("maxTransferBytesOnMessageInMemory", "8388609"),
+        ("maxTransferBytesOnMessageInDisk", "64k"),
+    ],
+)
+def test_a_pull_is_not_given_more_than_an_answer_may_have(key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        build(**{key: value})
 
 
 def test_a_rocketmq_broker_conf_is_read_as_it_is() -> None:

@@ -15,6 +15,7 @@ from broker.server.requests.origin import ClientOrigin
 from broker.server.requests.request import HOLD_MS
 from broker.service.refusal import Refusal
 from broker.store.control import DeleteTopic, PutTopic
+from broker.store.reading import GetLimits
 from broker.store.topics import TopicConfig
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.remoting.header import RemotingCommand
@@ -248,7 +249,7 @@ class TestAdvice:
             bench.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
             bench.followers,
             own_id=1,
-            memory_span_bytes=0,
+            limits=GetLimits(memory_span_bytes=0),
             slave_reads=False,
             now_ms=lambda: 0,
         )

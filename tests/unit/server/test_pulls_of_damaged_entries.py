@@ -15,6 +15,7 @@ from broker.server.requests.read_points import NotConfirmed
 from broker.server.requests.request import HOLD_MS
 from broker.service.pull import PullGrant
 from broker.service.refusal import Refusal
+from broker.store.reading import GetLimits
 from dledger import NodeId
 from dledger.runtime.lost_votes import LostVotes
 from dledger_mq.message.record import decode_records
@@ -134,7 +135,7 @@ class Bench:
                 self.log,  # type: ignore[arg-type]  # the part of a LogServer that is used here
                 self.followers,
                 own_id=1,
-                memory_span_bytes=memory_span_bytes,
+                limits=GetLimits(memory_span_bytes=memory_span_bytes),
                 slave_reads=True,
                 now_ms=lambda: self.now_ms,
             ),
