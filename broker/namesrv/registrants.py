@@ -305,13 +305,14 @@ class Registrants:
     def _holder(self, identity: BrokerIdentity) -> Member | None:
         """Return who has the name at another address, or None.
 
-        It is the one that named the furthest place, of those that are vouched for if there is any: others may name
+        It is the one that named the furthest place, of those that may vouch if one of them named any: others may name
         any place, and say of each log that it is another one.
         """
         members = self._routes.members(identity.broker_name)
         others = [member for member in members if member.broker_addr != identity.broker_addr]
-        trusted = [member for member in others if self._is_vouched(member.connection)]
-        return max(trusted or others, key=lambda member: member.point.index, default=None)
+        trusted = {broker.connection for broker in self._trusted(identity)}
+        candidates = [member for member in others if member.connection in trusted] or others
+        return max(candidates, key=lambda member: member.point.index, default=None)
 
     def _is_vouched(self, connection: Hashable) -> bool:
         known = self._known.get(connection)
@@ -420,15 +421,19 @@ class Registrants:
         return _Vouching(is_vouched=False, silent=silent, denial=denial)
 
     def _vouchers(self, identity: BrokerIdentity) -> list[str]:
-        """Return who of a name is to say whether a broker is a member: those that named the furthest place first.
+        """Return who of a name is to say whether a broker is a member: those that named the furthest place first."""
+        trusted = self._trusted(identity)
+        trusted.sort(key=lambda each: -1 if each.point is None else each.point.index, reverse=True)
+        return [each.identity.broker_addr for each in trusted[:_VOUCHERS_MAX]]
 
-        Where nobody is vouched for himself, as the first one has left, it is the one that came next.
+    def _trusted(self, identity: BrokerIdentity) -> list[ProvenBroker]:
+        """Return the brokers of a name at other addresses that are vouched for.
+
+        Where none is, as the first one has left, it is the one that came next.
         """
         brokers = self._routes.proven_brokers(identity.broker_name)
         others = [each for each in brokers if each.identity.broker_addr != identity.broker_addr]
-        trusted = [each for each in others if self._is_vouched(each.connection)] or others[:1]
-        trusted.sort(key=lambda each: -1 if each.point is None else each.point.index, reverse=True)
-        return [each.identity.broker_addr for each in trusted[:_VOUCHERS_MAX]]
+        return [each for each in others if self._is_vouched(each.connection)] or others[:1]
 
     def _know(
         self,

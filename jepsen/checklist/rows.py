@@ -470,6 +470,7 @@ INPUT: Final = (
         (
             f"{_HOSTILE}::test_garbage_ends_its_connection_and_nothing_else",
             f"{_HOSTILE}::test_claims_of_huge_frames_cost_no_memory",
+            f"{_HOSTILE}::test_large_frames_that_never_end_have_a_budget",
             f"{_HOSTILE}::test_the_logs_name_the_connection_and_show_no_traceback",
             "tests/integration/namesrv/test_server.py::test_hostile_bytes_cost_one_connection",
             "tests/unit/remoting/test_frame.py",
@@ -632,7 +633,8 @@ OPERATIONS: Final = (
         "refused under a name that a group has; what they changed ends with their connection; the route follows the "
         "leader all the while",
         "frames of a stranger to the name server: claims to lead in the highest term, to be the leader, that it "
-        "left, that a topic is gone, that more was committed",
+        "left, that a topic is gone, that more was committed; a server that answers as brokers do, while the group has "
+        "no majority",
         tests=(
             "tests/unit/namesrv/test_routes.py",
             "tests/unit/namesrv/test_registrants.py",

@@ -197,7 +197,7 @@ def test_large_frames_that_never_end_have_a_budget(group: Group, name: str) -> N
     assert serves(group)
 
 
-def test_claims_of_huge_frames_cost_a_member_no_memory(group: Group) -> None:
+def test_claims_of_huge_frames_cost_no_memory(group: Group) -> None:
     _, port = ports(group)[2]
     pid = group.nodes[0].pid
     assert pid is not None

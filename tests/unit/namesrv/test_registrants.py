@@ -349,6 +349,7 @@ async def test_when_the_first_one_has_left_the_next_one_vouches() -> None:
     world = await without_a_leader()
     world.registrants.closed(A)
     world.routes.connection_closed(A)
+    world.logs[C] = log(9, founded=8)
     world.members = {addr: {A: True, B: True, C: False} for addr in (A, B)}
     assert (await world.request(A, 0, point=at(6), term=4)).code == 0
     assert world.shown() == {0: A, 2: B}
