@@ -100,7 +100,7 @@ def test_bodies_are_avro(spark: Any, topics: Topics) -> None:
     assert read == [(1, 1.5), (2, None), (300, -2.0)]
     assert names["from_topic"].count() == 4, "what is no order is a null"
     # As the format's specification has it: a union's branch, a zigzag number, a double.
-    sent = {bytes(row.body) for row in load(spark, topics, topic).select("body").collect()}
+    sent = {message.body for message in pulled(topics, topic)}
     numbers = {b"\x02\x02\x02" + struct_pack("<d", 1.5), b"\x02\x04\x00"}
     assert sent == {b"no order", *numbers, b"\x02\xd8\x04\x02" + struct_pack("<d", -2.0)}
 
