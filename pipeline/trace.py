@@ -139,7 +139,7 @@ def trace(
                     inspector,
                     offsets,
                     copies,
-                    told=await _told(inspector, key, trace_topic),
+                    told=await _clients_trace(inspector, key, trace_topic),
                     topic=its_topic,
                 )
                 for its_topic, key in keys[:MESSAGES_MAX]
@@ -176,7 +176,7 @@ async def _unique_keys(
     return list(found)
 
 
-async def _told(inspector: Inspector, key: str, trace_topic: str) -> ClientTrace:
+async def _clients_trace(inspector: Inspector, key: str, trace_topic: str) -> ClientTrace:
     """Return what clients have told of a message: nothing where there is no such topic."""
     try:
         return await read_trace(inspector, key, topic=trace_topic)

@@ -72,11 +72,11 @@ def _tree(story: MessageTrace) -> Tree:
             ):
                 branch.add(_standing(one))
     if not story.told.is_empty:
-        tree.add(_told(story.told))
+        tree.add(_clients_tree(story.told))
     return tree
 
 
-def _told(told: ClientTrace) -> Tree:
+def _clients_tree(told: ClientTrace) -> Tree:
     """Draw what clients have told, which is by their clocks."""
     tree = Tree(Text("told by clients, by their clocks", "bold"))
     for step in trace_steps(told):
