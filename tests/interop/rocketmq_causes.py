@@ -28,6 +28,9 @@ _UNKNOWN_THERE = (
 _NOT_AGAIN = "in order, only what was not acknowledged is handed out again, and nothing new before that (R20)"
 
 CAUSES: dict[str, Cause] = {
+    "statictopic.StaticTopicIT": Cause(
+        Whose.DIVERGENCE, "static topics are not supported, and refused"
+    ),
     "client.consumer.pop.BatchAckIT.testBatchAckOrderly": Cause(Whose.DIVERGENCE, _NOT_AGAIN),
     "client.consumer.pop.PopOrderlyIT.testPopMessageOrderlyThenChangeInvisibleTimeMidMessage": Cause(
         Whose.DIVERGENCE, _NOT_AGAIN
