@@ -66,7 +66,7 @@ from broker.server.watches.digest_watch import DigestWatch
 from broker.server.watches.retention_watch import RetentionWatch
 from broker.server.watches.traffic_stats import TrafficStats
 from broker.server.watches.trims import Trims
-from broker.service.catalog import Catalog
+from broker.service.catalog import Catalog, group_for_use
 from broker.service.clients import newest_subscription
 from broker.service.pop import PopRules
 from broker.service.pull import PullRules
@@ -489,6 +489,9 @@ class Services:
             self.router,
             members=self.members.members,
             broker_name=self._config.broker_name,
+            find_group=lambda name: group_for_use(
+                self._catalog, name, auto_create=self.members.auto_create_groups
+            ),
             find_route=self._environment.find_route,
         )
 

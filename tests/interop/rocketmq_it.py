@@ -14,7 +14,9 @@ import json
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from pathlib import Path
 
 from jepsen.processes import sigterm_as_interrupt
@@ -95,9 +97,23 @@ def page(outcomes: list[Outcome]) -> str:
     for name, those in found.items():
         if those:
             lines += [f"## {name}", "", "| test | outcome | |", "|---|---|---|"]
-            lines += [f"| `{one.test}` | {one.verdict.value} | {why(one)} |" for one in those]
+            lines += _rows(those)
             lines.append("")
     return HEAD + "\n".join(lines).rstrip() + "\n"
+
+
+def _rows(outcomes: list[Outcome]) -> list[str]:
+    """Return the rows of an area; one for a class of which no test passed, all for the same reason."""
+    rows = []
+    by_class = groupby(outcomes, lambda one: one.test.partition("[")[0].rpartition(".")[0])
+    for name, found in ((name, list(those)) for name, those in by_class):
+        same = {(one.verdict, why(replace(one, changed=()))) for one in found}
+        if len(found) > 1 and len(same) == 1 and found[0].verdict is not Verdict.PASSED:
+            ((verdict, reason),) = same
+            rows.append(f"| `{name}`, {len(found)} tests | {verdict.value} | {reason} |")
+        else:
+            rows += [f"| `{one.test}` | {one.verdict.value} | {why(one)} |" for one in found]
+    return rows
 
 
 def _whose(outcomes: list[Outcome]) -> str:

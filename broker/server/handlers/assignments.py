@@ -15,9 +15,12 @@ from broker.server.requests.commits import Commits
 from broker.server.requests.request import Handler, PendingRequest
 from broker.server.requests.router import Router
 from broker.service.assignment import AVERAGE, STRATEGIES, popped, shared
+from broker.service.catalog import Creation
 from broker.service.conclusions import RequestKind
 from broker.service.pull import Members
+from broker.service.refusal import Refusal
 from broker.store.control import SetRequestMode
+from broker.store.groups import SubscriptionGroupConfig
 from broker.store.state import BrokerState
 from broker.store.topics import PERM_READ
 from dledger_mq.message.names import is_retry_topic
@@ -33,6 +36,9 @@ from dledger_mq.remoting.route import TopicRoute
 FindRoute = Callable[[str, Callable[[TopicRoute | None], None]], None]
 """Finds the route of a topic and calls back with it; None: no name server has it, or none answers."""
 
+FindGroup = Callable[[str], tuple[SubscriptionGroupConfig, Creation] | Refusal]
+"""Finds a group, or what has to be created for it to be there."""
+
 _MODES: Final = {"PULL": False, "POP": True}
 
 
@@ -47,6 +53,7 @@ class Assignments:
         *,
         members: Members,
         broker_name: str,
+        find_group: FindGroup,
         find_route: FindRoute | None,
     ) -> None:
         """Set up the answers.
@@ -57,6 +64,7 @@ class Assignments:
             router: waits for their commit.
             members: the live members of a group.
             broker_name: of the group in routes.
+            find_group: finds the group whose mode is set, which may come to be by that.
             find_route: asks a name server; None: there is none, and no other group.
         """
         self._state = state
@@ -64,6 +72,7 @@ class Assignments:
         self._router = router
         self._members = members
         self._broker_name = broker_name
+        self._find_group = find_group
         self._find_route = find_route
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
@@ -174,18 +183,20 @@ class Assignments:
         is_known = isinstance(mode, str) and mode in _MODES
         if not is_known or not isinstance(share, int) or isinstance(share, bool):
             raise BodyError(f"a mode {str(mode)[:80]!r}, shared by {str(share)[:80]!r}")
+        found = self._find_group(group)
         if is_retry_topic(topic):
             text = f"retry topic is not allowed to set mode, {topic}: it is always pulled"
             request.answer(ResponseCode.NO_PERMISSION, text)
         elif topic not in self._state.topics:
             text = f"topic[{topic}] not exist"
             request.answer(ResponseCode.TOPIC_NOT_EXIST, text)
-        elif self._state.groups.get(group) is None:
-            text = f"the consumer group[{group}] not exist"
-            request.answer(ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, text)
+        elif isinstance(found, Refusal):
+            request.answer(found.code, found.remark)
         elif self._commits.is_full:
             request.refuse_as_busy()
         else:
+            # RocketMQ keeps the mode of a group that is not there yet; as with a heartbeat, it is from here on.
+            self._commits.create(found[1])
             # RocketMQ counts a negative share as none.
             record = SetRequestMode(group, topic, _MODES[str(mode)], max(0, min(share, 2**31 - 1)))
             self._router.when_committed(

@@ -110,10 +110,13 @@ def test_the_page_counts_and_tells_causes(monkeypatch: pytest.MonkeyPatch) -> No
             Outcome("offset.OffsetResetIT.testIt[1]", Verdict.FAILED, "no", ("a=1",)),
             Outcome("offset.OtherIT.testIt", Verdict.FAILED, "AssertionError: a | b"),
             Outcome("smoke.AnIT.testIt", Verdict.PASSED),
+            Outcome("tls.AnIT.testIt[0]", Verdict.NOT_APPLICABLE, "needs it", ("a=1",)),
+            Outcome("tls.AnIT.testIt[1]", Verdict.NOT_APPLICABLE, "needs it"),
         ]
     )
     assert "| offset | 0 | 2 | 0 |\n" in text
-    assert "| all | 1 | 2 | 0 |\n" in text
+    assert "| all | 1 | 2 | 2 |\n" in text
+    assert "| `tls.AnIT`, 2 tests | not applicable | needs it |" in text
     assert "Failures: 0 ours, 1 theirs, 0 stated divergence, 1 not looked into." in text
     assert (
         "| `offset.OffsetResetIT.testIt[1]` | failed | theirs: it wants two (sets `a=1`) |" in text

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from broker.server.handlers.assignments import Assignments
+from broker.service.catalog import Catalog, group_for_use
 from broker.store.groups import SubscriptionGroupConfig
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
 from dledger_mq.remoting.frame import FrameDecoder
@@ -18,14 +19,16 @@ from tests.unit.server.pending import pending
 CODE = RequestCode.SET_MESSAGE_REQUEST_MODE
 
 
-def set_mode(leader: LoneLeader, **members: object) -> int:
+def set_mode(leader: LoneLeader, *, auto_create: bool = True, **members: object) -> int:
     """The code of the answer to a tool that sets how G consumes T."""
+    catalog = Catalog(leader.state.topics.get, leader.state.groups.get)
     assignments = Assignments(
         leader.state,
         leader.commits,
         leader.router,
         members=cast("Any", None),
         broker_name="broker-a",
+        find_group=lambda name: group_for_use(catalog, name, auto_create=auto_create),
         find_route=None,
     )
     body = json.dumps({"consumerGroup": "G", "topic": "T", **members}).encode()
@@ -67,3 +70,22 @@ def test_a_share_is_kept_within_its_bounds(leader: LoneLeader, share: int, kept:
     assert mode is not None
     assert mode.share_count == kept
     assert not leader.state.refusals.newest
+
+
+def test_a_group_that_is_not_there_yet_is_created_with_its_mode(leader: LoneLeader) -> None:
+    """Operators set the mode before the first consumer starts, as RocketMQ's own tests do."""
+    assert set_mode(leader, consumerGroup="New", mode="POP") == ResponseCode.SUCCESS
+    assert "New" in leader.state.groups
+    mode = leader.state.pops.mode("New", "T")
+    assert mode is not None
+    assert mode.is_pop
+
+
+@pytest.mark.parametrize(("name", "auto_create"), [("New", False), ("not a name", True)])
+def test_a_group_that_nothing_creates_is_refused(
+    leader: LoneLeader, name: str, *, auto_create: bool
+) -> None:
+    code = set_mode(leader, auto_create=auto_create, consumerGroup=name, mode="POP")
+    assert code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert name not in leader.state.groups
+    assert leader.state.pops.mode(name, "T") is None

@@ -90,6 +90,7 @@ public final class RunningBrokers {
         for (BrokerController each : ALL) {
             BrokerConfig unchanged = new BrokerConfig();
             unchanged.setBrokerName(each.getBrokerConfig().getBrokerName());
+            unchanged.setNamesrvAddr(each.getBrokerConfig().getNamesrvAddr()); // of a property that tools set
             takeChanges(each.getBrokerConfig(), unchanged, found);
             takeChanges(each.getMessageStoreConfig(), new MessageStoreConfig(), found);
         }
