@@ -68,7 +68,8 @@ class DiskWaits(Generic[W]):
     def has_room_for(self, each: W) -> bool:
         """Return whether one more may wait."""
         is_full = self.is_ending or len(self._waiting) >= self._most
-        return not is_full and self._room.has_room(each)
+        # No request keeps as much as there is room for; nearly always it is the only one, and need not be measured.
+        return not is_full and (not self._waiting or self._room.has_room(each))
 
     def wait_for(self, each: W, missing: NotInMemoryError, go_on: Callable[[], None]) -> None:
         """Let one wait, for which there was room, until what is missing was read, or cannot be; then it goes on."""
