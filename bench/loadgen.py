@@ -250,9 +250,7 @@ def run_load(
                     refused += 1
                 if answered is not None:
                     answered(header)
-                reply_bytes += size
-                done += 1
-                free += 1
+                reply_bytes, done, free = reply_bytes + size, done + 1, free + 1
         elapsed = time.perf_counter() - started
     return _result_of(latencies, elapsed, refused=refused, reply_bytes=reply_bytes)
 

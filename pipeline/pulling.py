@@ -160,6 +160,7 @@ class RangePuller:
     def _ask_for(
         self, expression: str | BySql, one: QueueRange, at: int, node: int | None
     ) -> PulledRecords:
+        """Ask one node, or the leader, and add what came to the totals."""
         pulled = self._consumer.pull_records(
             one.queue,
             at,

@@ -134,16 +134,11 @@ def trace(
                     "%d messages have %s, %d of them are traced", len(keys), wanted, MESSAGES_MAX
                 )
             copies = [each for each in topics if is_retry_topic(each) or is_dlq_topic(each)]
-            return [
-                await _story(
-                    inspector,
-                    offsets,
-                    copies,
-                    told=await _clients_trace(inspector, key, trace_topic),
-                    topic=its_topic,
-                )
-                for its_topic, key in keys[:MESSAGES_MAX]
-            ]
+            stories: list[MessageTrace] = []
+            for its_topic, key in keys[:MESSAGES_MAX]:
+                told = await _clients_trace(inspector, key, trace_topic)
+                stories += [await _story(inspector, offsets, copies, told=told, topic=its_topic)]
+            return stories
 
     try:
         return trio.run(ask)

@@ -57,7 +57,7 @@ class SinkResult:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What one round took: seconds by the clock, and of CPU."""
+    """The seconds of one round, by the clock and of CPU."""
 
     seconds: float
     writers_cpu_s: float

@@ -117,8 +117,7 @@ class Pulls:
         self.turns, self.looks = PullTurns(self._begin), HeldLooks()
         self._entry_look, self._topic_look, self._role_look = self._ways_to_look()
         self._answers = PullAnswers(log, state, advice, self.loads)
-        self.counts = self._answers.counts
-        self.places = self._answers.places
+        self.counts, self.places = self._answers.counts, self._answers.places
         self.long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
