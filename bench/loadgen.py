@@ -231,9 +231,7 @@ def run_load(
             if count is not None:
                 free = min(free, count - first)
             if free and now < stop_at:
-                sock.sendall(
-                    b"".join([next_frame(number) for number in range(first, first + free)])
-                )
+                sock.sendall(b"".join(map(next_frame, range(first, first + free))))
                 sent_at.extend([now] * free)
                 free = 0
             if done == len(sent_at):
