@@ -62,6 +62,7 @@ def gs() -> FileSystem:
         "spark.hadoop.fs.gs.storage.root.url": f"{os.environ['STORAGE_EMULATOR_HOST']}/",
         "spark.hadoop.fs.gs.auth.type": "UNAUTHENTICATED",
         "spark.hadoop.fs.gs.project.id": "tests",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
         # Hadoop 3.5 has a setting of this name, 64m, which the connector takes for a number.
         "spark.hadoop.fs.gs.block.size": str(64 * 1024 * 1024),
         "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",

@@ -38,10 +38,10 @@ def checkpoint(folder: Path, *batches: tuple[int, int], done: int) -> Path:
         (folder / name).mkdir(parents=True)
     for number, (first, second) in enumerate(batches):
         ends = f'{{"{ORDERS}":{{"broker-a":{{"0":{first},"1":{second}}}}}}}'
-        (folder / "offsets" / str(number)).write_text(f'v1\n{{"batchWatermarkMs":0}}\n{ends}')
+        (folder / "offsets" / str(number)).write_text(f"v1\n{{}}\n{ends}")
         (folder / "offsets" / f".{number}.crc").write_text("")
     for number in range(done):
-        (folder / "commits" / str(number)).write_text('v1\n{"nextBatchWatermarkMs":0}')
+        (folder / "commits" / str(number)).write_text("v1\n{}")
     return folder
 
 
