@@ -22,10 +22,10 @@ from pipeline.object_store import ObjectFolder
 from tests.integration.pipeline.topics import Topics
 from tests.unit.pipeline.object_stores import SECRET_KEY, TOKEN
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(1500)]
 
 INTEROP = Path(__file__).resolve().parents[3] / ".interop"
-PATIENCE_S = 600
+PATIENCE_S = 1200
 
 
 @dataclass(frozen=True, eq=False)
