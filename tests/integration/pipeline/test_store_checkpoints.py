@@ -22,10 +22,10 @@ from pipeline.object_store import ObjectFolder
 from tests.integration.pipeline.topics import Topics
 from tests.unit.pipeline.object_stores import SECRET_KEY, TOKEN
 
-pytestmark = [pytest.mark.slow, pytest.mark.integration]
+pytestmark = [pytest.mark.slow, pytest.mark.integration, pytest.mark.timeout(1500)]
 
 INTEROP = Path(__file__).resolve().parents[3] / ".interop"
-PATIENCE_S = 600
+PATIENCE_S = 1200
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +62,7 @@ def gs() -> FileSystem:
         "spark.hadoop.fs.gs.storage.root.url": f"{os.environ['STORAGE_EMULATOR_HOST']}/",
         "spark.hadoop.fs.gs.auth.type": "UNAUTHENTICATED",
         "spark.hadoop.fs.gs.project.id": "tests",
+        "spark.hadoop.fs.AbstractFileSystem.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS",
         # Hadoop 3.5 has a setting of this name, 64m, which the connector takes for a number.
         "spark.hadoop.fs.gs.block.size": str(64 * 1024 * 1024),
         "spark.hadoop.fs.gs.impl": "com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem",
