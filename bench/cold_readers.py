@@ -77,7 +77,7 @@ def read(reading: ColdReading, number: int) -> int:
         OSError: the node cannot be reached.
         RuntimeError: pulls were refused.
     """
-    chance, reader = Random(number), ColdReader(reading.topic, number % QUEUE_COUNT)
+    chance, reader = Random(number), BacklogReader(reading.topic, number % QUEUE_COUNT)
     newer_half = max(1, reading.per_queue // 2 // PULL_COUNT)
     end_s = time.monotonic() + reading.seconds
     read_bytes = 0
@@ -97,7 +97,7 @@ def read(reading: ColdReading, number: int) -> int:
     return read_bytes
 
 
-class ColdReader:
+class BacklogReader:
     """One that goes on where the last answer has ended: far behind the log's end that is sooner than it asked for.
 
     Attributes:

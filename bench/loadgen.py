@@ -202,6 +202,10 @@ def _taken(buffer: bytearray) -> list[tuple[int, bytes]]:
     return taken
 
 
+def _ignore(_header: bytes) -> None:
+    """Want nothing of a reply."""
+
+
 def run_load(
     address: tuple[str, int],
     next_frame: Callable[[int], bytes],
@@ -209,7 +213,7 @@ def run_load(
     in_flight: int,
     seconds: float,
     count: int | None = None,
-    answered: Callable[[bytes], None] | None = None,
+    answered: Callable[[bytes], None] = _ignore,
 ) -> LoadResult:
     """Keep `in_flight` requests outstanding for `seconds`, or until `count` were sent; then wait for the rest.
 
@@ -244,11 +248,11 @@ def run_load(
             for size, header in _taken(buffer):
                 opaque = int(header.split(b'"opaque":', 1)[1].lstrip()[:OPAQUE_DIGITS])
                 latencies.append(now - sent_at[opaque - _FIRST_OPAQUE])
-                if b'"code":0,' not in header.replace(b" ", b""):
-                    refused += 1
-                if answered is not None:
-                    answered(header)
-                reply_bytes, done, free = reply_bytes + size, done + 1, free + 1
+                refused += b'"code":0,' not in header.replace(b" ", b"")
+                answered(header)
+                reply_bytes += size
+                done += 1
+                free += 1
         elapsed = time.perf_counter() - started
     return _result_of(latencies, elapsed, refused=refused, reply_bytes=reply_bytes)
 
