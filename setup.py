@@ -7,7 +7,10 @@ from setuptools import Extension, setup
 
 COMPILED = Extension(
     "dledger_mq.message._compiled",
-    [f"dledger_mq/message/{name}.c" for name in ("_compiled", "_sends", "_fold", "_pulls", "_filters")],
+    [
+        f"dledger_mq/message/{name}.c"
+        for name in ("_compiled", "_sends", "_fold", "_pulls", "_filters")
+    ],
     depends=["dledger_mq/message/_compiled.h"],
     py_limited_api=True,
     optional=True,
