@@ -37,8 +37,9 @@ class GetStatus(Enum):
         remark: the name as it stands in answers.
     """
 
-    # Each stands for itself; that of Enum is a call into Python for each pull.
-    __hash__ = object.__hash__
+    __hash__ = (
+        object.__hash__
+    )  # each stands for itself; that of Enum is a call into Python for each pull
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
