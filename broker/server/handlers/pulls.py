@@ -18,6 +18,7 @@ from broker.server.handlers.held_looks import HeldLook, HeldLooks
 from broker.server.handlers.pull_advice import PullAdvice
 from broker.server.handlers.pull_answers import PullAnswers
 from broker.server.handlers.pull_loads import PullLoads
+from broker.server.handlers.pull_places import PullPlaces
 from broker.server.handlers.pull_request import Pull
 from broker.server.handlers.pull_turns import PullTurns
 from broker.server.handlers.sent_away import SentAway
@@ -117,7 +118,7 @@ class Pulls:
         self.turns, self.looks = PullTurns(self._begin), HeldLooks()
         self._entry_look, self._topic_look, self._role_look = self._ways_to_look()
         self._answers = PullAnswers(log, state, advice, self.loads)
-        self.counts, self.places = self._answers.counts, self._answers.places
+        self.counts = self._answers.counts
         self.long_polling = long_polling
         self._now_ms = now_ms
         self._commit_offset = commit_offset
@@ -136,6 +137,11 @@ class Pulls:
             HeldLook(held.all, lambda: held.count, self._look_for_deleted),
             HeldLook(held.all, lambda: held.count, self._look_in_role, READ_AT_ONCE_MAX),
         )
+
+    @property
+    def places(self) -> PullPlaces:
+        """How far groups were given messages by this node."""
+        return self._answers.places
 
     @property
     def held_count(self) -> int:
