@@ -1,7 +1,7 @@
 """Streams whose checkpoints lie in object stores, through Hadoop's file systems; these need jars that PySpark lacks.
 
-`make interop` fetches those for S3, or a variable names a folder with them; those for Google's store are there if a variable
-says so. One session has all of them.
+`make interop` fetches those for S3, or a variable names a folder with them; for Google's store only a variable does.
+One session has all of them.
 """
 
 from __future__ import annotations
