@@ -368,7 +368,7 @@ def execute(
                 conductor = Conductor(settings, workload, system, breaker=breaker, log=log)
                 problems = conductor.problems
                 system.start()
-                trio.run(conductor.run, show)
+                trio.run(conductor.run, show, restrict_keyboard_interrupt_to_checkpoints=True)
         except (Exception, BaseExceptionGroup, KeyboardInterrupt) as error:  # noqa: BLE001 - see why_ended
             is_interrupted = isinstance(first_of(error), KeyboardInterrupt)
             problems.insert(0, f"while {phase_at_end(log.ops)}: {why_ended(error)}")

@@ -144,7 +144,11 @@ def run_soak(settings: SoakSettings, folder: Path, show: Show) -> SoakResult:
         with left_undisturbed(Group(folder / "nodes", nodes=NODES, settings=conf)) as group:
             try:
                 group.start()
-                trio.run(_Course(soak, group, log, samples).run, show)
+                trio.run(
+                    _Course(soak, group, log, samples).run,
+                    show,
+                    restrict_keyboard_interrupt_to_checkpoints=True,
+                )
             except (*NOT_MADE, BaseExceptionGroup, KeyboardInterrupt) as error:
                 soak.is_interrupted = isinstance(first_of(error), KeyboardInterrupt)
                 soak.problems.append(f"while {soak.phase}: {why_ended(error)}")
