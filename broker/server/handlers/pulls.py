@@ -139,7 +139,7 @@ class Pulls:
 
     @property
     def places(self) -> PullPlaces:
-        """How far groups were given messages by this node."""
+        """The places that groups were given messages up to, by this node."""
         return self._answers.places
 
     @property
