@@ -190,7 +190,7 @@ class Runner:
         namesrv: where the brokers are registered.
         brokers: their names; the first one is what most tests use.
         home: for what the clients write.
-        report: is called with each outcome as it is there.
+        notify: is called with each outcome as it is there.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Runner:
         namesrv: str,
         brokers: Iterable[str],
         home: Path,
-        report: Callable[[Outcome], None] = lambda _: None,
+        notify: Callable[[Outcome], None] = lambda _: None,
     ) -> None:
         properties = (
             f"-Dit.namesrv={namesrv}",
@@ -210,7 +210,7 @@ class Runner:
         path = f"{FOLDER}/classes:{FOLDER}/jars/*"
         self._command = ["java", *OPTIONS, *properties, "-cp", path, "RunTests"]
         self._home = home
-        self._report = report
+        self._notify = notify
 
     def run(self, name: str, methods: Iterable[str] = ()) -> list[Outcome]:
         """Run the tests of a class, or some of them; one that does not end is a failure, and the others go on."""
@@ -242,7 +242,7 @@ class Runner:
 
     def _note(self, found: list[Outcome], one: Outcome) -> None:
         found.append(one)
-        self._report(one)
+        self._notify(one)
 
     def _run(self, name: str, words: list[str], found: list[Outcome]) -> str | None:
         """Run once; returns None at the end of all tests, else the test that hung, or "" where there was none."""
