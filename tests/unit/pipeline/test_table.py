@@ -49,6 +49,7 @@ from tests.unit.pipeline.archives import write_archive
 from tests.unit.pipeline.object_stores import SECRET_KEY, TOKEN, store_of
 from tests.unit.pipeline.stores import orders
 
+pytestmark = pytest.mark.slow
 TOPICS = ("orders", "%RETRY%bills", "a b=c")
 ROWS = 60
 PAGE = (Path(__file__).resolve().parents[3] / "docs" / "pipeline-table.md").read_text()
