@@ -38,6 +38,9 @@ RUNS = [
     ("pop", "kill:leader", 1),
 ]
 
+SENDS = {"transactions": "txn", "sends": "frames"}
+"""The operations of a workload that sends in another way."""
+
 
 def run(*arguments: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the summary of `--json`, and what was said to people; in this process, which has patience."""
@@ -58,7 +61,7 @@ def test_no_promise_is_broken(workload: str, nemesis: str, rounds: int, tmp_path
     assert result.problems == ()
     assert result.faults[nemesis] == rounds
     availability = next(check for check in result.checks if check.name == "availability")
-    done = availability.counts["txn" if workload == "transactions" else "send"]
+    done = availability.counts[SENDS.get(workload, "send")]
     assert isinstance(done, dict)
     assert done["ok"] > 0
     write_folder(result, keep_stores=False)
