@@ -18,7 +18,7 @@ pytest_plugins = ["tests.hangs"]
 
 TOGETHER = ("tests/integration/pipeline/", "tests/architecture/")
 """Folders that one worker runs: the first share one Spark session, and a second worker would start a second Java; the
-others read all our sources, which are parsed once."""
+others read all our sources, which are parsed once. They come first, for a run is not over before its longest part."""
 
 # Tests of properties draw the same examples in every run, and nothing fails for being slow: neither an example nor the
 # drawing of the first ones, of which the first of a process also reads the sources of all modules that are loaded.
@@ -108,7 +108,8 @@ def each_stage(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave tests marked `anyio` to AnyIO: trio's plugin takes every async test for its own."""
+    """Put the longest parts first, and leave tests marked `anyio` to AnyIO: trio's plugin takes every async test."""
+    items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
     for item in items:
         if item.get_closest_marker("anyio") is not None:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
