@@ -11,6 +11,7 @@ from rich.text import Text
 
 from dledger.errors import DLedgerError
 from dledger_mq.client.errors import ClientError
+from dledger_mq.client.trace_reader import ClientTrace
 from pipeline import cli
 from pipeline.errors import DataLossError, PipelineError, PipelineUsageError
 from pipeline.jobs.context import JobContext
@@ -130,7 +131,7 @@ def test_a_key_that_looks_like_markup_is_traced(capsys: pytest.CaptureFixture[st
     step = Step(0, "stored", "broker-a", "T", 0, 7, 100, "ID", "", 0)
     standing = GroupProgress("g", "T", "broker-a", 0, 7, 5)
     JobContext(argparse.Namespace(json=False)).report(
-        {}, lambda: _tree(MessageTrace("[/x] :key:", "T", [step], [standing]))
+        {}, lambda: _tree(MessageTrace("[/x] :key:", "T", ClientTrace(""), [step], [standing]))
     )
     out = capsys.readouterr().out
     assert "T [/x] :key:" in out
