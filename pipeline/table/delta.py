@@ -263,7 +263,7 @@ def open_or_create_table(archive: Where) -> TableVersion:
     found = open_table(archive)
     if found is not None:
         return found
-    from deltalake import DeltaTable
+    from deltalake import CommitProperties, DeltaTable
     from deltalake.exceptions import DeltaError
 
     place = supported_place(archive)
@@ -277,6 +277,7 @@ def open_or_create_table(archive: Where) -> TableVersion:
                 partition_by=PARTITIONS,
                 configuration=_PROPERTIES,
                 storage_options=_storage_options(place),
+                commit_properties=CommitProperties(max_commit_retries=0),  # else as version 1
             )
         except DeltaError:  # another run was faster
             if _opened(place) is None:
