@@ -13,7 +13,6 @@ from tests.interop.rocketmq_tests import AREAS, Runner, Verdict, area, classes, 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 SOME = (
-    ("smoke.NormalMessageSendAndRecvIT", "testSynSendMessage"),
     ("client.consumer.filter.SqlFilterIT", "testFilterPullConsumer"),
     ("client.consumer.pop.PopOrderlyIT", "testPopOrderly"),
 )
