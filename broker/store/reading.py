@@ -37,9 +37,8 @@ class GetStatus(Enum):
         remark: the name as it stands in answers.
     """
 
-    __hash__ = (
-        object.__hash__
-    )  # each stands for itself; that of Enum is a call into Python for each pull
+    # Each stands for itself; that of Enum is a call into Python for each pull.
+    __hash__ = object.__hash__
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -262,9 +261,8 @@ def _get_quickly(
     units_max = bounds.examined_max
     if tag_hashes is None:
         most = min(bounds.count_max, max(count_max, limits.count_max_on_disk))
-        units_max = min(
-            units_max, max(1, most)
-        )  # with the one that is too much, where that matters
+        # With the one that is too much, where that matters.
+        units_max = min(units_max, max(1, most))
     units = queue.units(offset, units_max, without_waiting=without_waiting)
     if UNIT.unpack_from(units)[0] < memory_start:  # what follows stands further on in the log
         if UNIT.unpack_from(units, len(units) - UNIT_BYTES)[0] >= memory_start:
