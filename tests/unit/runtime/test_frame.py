@@ -168,6 +168,8 @@ def test_small_pieces_take_no_more_memory_than_their_bytes() -> None:
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held_bytes < 2 * (4000 + 10_000)
+    # A piece kept as an object of its own takes 40 bytes and more, 7 000 of them 280 000. What other
+    # threads of this process take meanwhile (a worker's channel) is counted, too.
+    assert held_bytes < 100_000
     (frame,) = decoder.feed(last[10_000:])
     assert frame.blob == b"ab" * 2000 + b"z" * CHUNK_BYTES
