@@ -100,9 +100,21 @@ class AdminHandlers:
         code, read, here = RequestCode, RequestKind.READ, Where.HERE
         return (
             Handler(ASK_REGISTRANT, self.confirm_registration, read, here),
-            Handler(code.GET_ALL_CONSUMER_OFFSET, self.all_offsets, read, is_confirmed=True),
+            Handler(
+                code.GET_ALL_CONSUMER_OFFSET,
+                self.all_offsets,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
             Handler(code.GET_TOPIC_STATS_INFO, self.topic_stats, read, is_confirmed=True),
-            Handler(code.GET_CONSUME_STATS, self.consume_stats, read, is_confirmed=True),
+            Handler(
+                code.GET_CONSUME_STATS,
+                self.consume_stats,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
             Handler(code.VIEW_MESSAGE_BY_ID, self.view, read, Where.ANY),
             Handler(code.QUERY_MESSAGE, self.query, read, Where.ANY),
             Handler(code.GET_ALL_TOPIC_CONFIG, self.all_topics, read, here),

@@ -49,7 +49,9 @@ class OffsetTools:
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes."""
         code = RequestCode.CLONE_GROUP_OFFSET
-        return (Handler(code, self.clone, RequestKind.ADMIN, is_confirmed=True),)
+        return (
+            Handler(code, self.clone, RequestKind.ADMIN, is_confirmed=True, counts_offsets=True),
+        )
 
     def clone(self, request: PendingRequest, command: RemotingCommand) -> None:
         """Carry out CLONE_GROUP_OFFSET: a group gets another one's offsets in one topic or all, and no others there.

@@ -80,7 +80,7 @@ class Offsets:
         self._waiting: list[_Commit] = []
         self._asking_count = 0
         self._staged_ms = 0
-        commits.before_deletion = self._stage
+        commits.stage_gathered = self._stage
 
     def handlers(self) -> tuple[Handler[RemotingCommand], ...]:
         """Return the handlers of its codes. Reads are confirmed when their fields are read, or later."""
@@ -344,12 +344,8 @@ class Offsets:
                 self._router.park(request)
                 return
             self._stage()
-        confirm = partial(self._router.when_confirmed, request, act)
-        if self._commits.is_idle:
-            confirm()
-        else:
-            # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
-            self._router.when_staged_committed(request, confirm)
+        # What is staged or on its way may be for this queue. Queries are rare, so they wait for all of it.
+        self._router.when_staged_confirmed(request, act)
 
     def _query(
         self, request: PendingRequest, command: RemotingCommand

@@ -87,10 +87,34 @@ class ToolReads:
             Handler(code.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, self.system_topics, read, here),
             Handler(code.GET_ALL_PRODUCER_INFO, self.producers, read, here),
             Handler(code.QUERY_SUBSCRIPTION_BY_CONSUMER, self.subscription, read, here),
-            Handler(code.QUERY_TOPICS_BY_CONSUMER, self.topics_of_group, read, is_confirmed=True),
-            Handler(code.QUERY_CONSUME_TIME_SPAN, self.time_spans, read, is_confirmed=True),
-            Handler(code.QUERY_CORRECTION_OFFSET, self.corrections, read, is_confirmed=True),
-            Handler(code.GET_BROKER_CONSUME_STATS, self.all_consume_stats, read, is_confirmed=True),
+            Handler(
+                code.QUERY_TOPICS_BY_CONSUMER,
+                self.topics_of_group,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
+            Handler(
+                code.QUERY_CONSUME_TIME_SPAN,
+                self.time_spans,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
+            Handler(
+                code.QUERY_CORRECTION_OFFSET,
+                self.corrections,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
+            Handler(
+                code.GET_BROKER_CONSUME_STATS,
+                self.all_consume_stats,
+                read,
+                is_confirmed=True,
+                counts_offsets=True,
+            ),
             Handler(code.QUERY_CONSUME_QUEUE, self.units, read, is_confirmed=True),
         )
 

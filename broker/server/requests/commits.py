@@ -150,8 +150,8 @@ class Commits:
         wanted: called whenever there is something to flush, many times between two flushes; it must not flush
             itself, since what belongs to one unit may still come. Whoever flushes sets it: a broker flushes before
             the log's next pass, and after the connections that were ready together.
-        before_deletion: called before the deletion of a topic or group is staged: what was gathered for the one that
-            is there now stages itself, since after the deletion it would count for the one that is made anew.
+        stage_gathered: stages the offsets that were gathered. It is called before the deletion of a topic or group is
+            staged: after it they would count for the one that is made anew.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Commits:
         self._entry_bytes_max = entry_bytes_max
         self.staging = staging
         self.wanted: Callable[[], None] = _ignore
-        self.before_deletion: Callable[[], None] = _ignore
+        self.stage_gathered: Callable[[], None] = _ignore
 
     @property
     def is_full(self) -> bool:
@@ -223,7 +223,7 @@ class Commits:
         """Stage a control record; return its place. The deletion of a topic or group is a unit of its own."""
         self.wanted()
         if isinstance(command, (DeleteTopic, DeleteGroup)):
-            self.before_deletion()
+            self.stage_gathered()
         place = self.staging.stage_control(command, self._now_ms())
         if isinstance(command, DeleteTopic):
             self._catalog.note_deletion(command.name)

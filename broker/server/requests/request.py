@@ -216,6 +216,8 @@ class Handler(Generic[C]):
         is_confirmed: True to serve only once it is confirmed that this node leads: for answers that come from what is
             applied here and not from the outcome of an entry. What confirms its answers itself needs none.
             Invariant: only with `Where.LEADER`.
+        counts_offsets: True to serve only once the offsets are applied that consumers told this node before, which
+            gather for a while. Invariant: only where `is_confirmed`.
         request_type: the class of its requests, where they keep more than others.
         calls: what was answered.
     """
@@ -225,12 +227,16 @@ class Handler(Generic[C]):
     kind: RequestKind
     where: Where = Where.LEADER
     is_confirmed: bool = False
+    counts_offsets: bool = False
     request_type: type[PendingRequest] = PendingRequest
     calls: Calls = field(default_factory=Calls, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         assert not self.is_confirmed or self.where is Where.LEADER, (
             f"code {self.code} is served {self.where.value}, where nobody asks for a confirmation"
+        )
+        assert self.is_confirmed or not self.counts_offsets, (
+            f"code {self.code} waits for offsets, but not for it to be confirmed who leads"
         )
 
 

@@ -151,7 +151,9 @@ class Router:
 
     def _route(self, request: PendingRequest) -> None:
         if self._log.is_serving:
-            if request.handler.is_confirmed:
+            if request.handler.counts_offsets:
+                self._when_offsets_counted(request)
+            elif request.handler.is_confirmed:
                 self.when_confirmed(
                     request, partial(request.handler.serve, request, request.command)
                 )
@@ -161,6 +163,16 @@ class Router:
             _drop(request)
         elif not self._pass_on(request):
             self.park(request)
+
+    def _when_offsets_counted(self, request: PendingRequest) -> None:
+        """Serve a request, confirmed, once the offsets that consumers told before are applied."""
+        if self._commits.is_full:
+            self.park(request)
+            return
+        self._commits.stage_gathered()
+        self.when_staged_confirmed(
+            request, partial(request.handler.serve, request, request.command)
+        )
 
     def carry_out(self, request: PendingRequest) -> None:
         """Serve a request on this node; answer what its client got wrong, and let what cannot be read now wait."""
@@ -269,6 +281,17 @@ class Router:
                     partial(self._staged_failed, request),
                 )
             )
+
+    def when_staged_confirmed(self, request: PendingRequest, act: Callable[[], None]) -> None:
+        """Run `act` once all is applied that is staged or in flight now, and it is then confirmed that this node leads.
+
+        Nothing may have been done for the request, see `when_confirmed`.
+        """
+        confirm = partial(self.when_confirmed, request, act)
+        if self._commits.is_idle:
+            confirm()
+        else:
+            self.when_staged_committed(request, confirm)
 
     def _staged_failed(self, request: PendingRequest, error: DLedgerError) -> None:
         self._behind_staged.leave(request)
