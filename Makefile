@@ -1,5 +1,5 @@
 # The single entry. `make` lists the targets.
-PYTHON ?= python3
+PYTHON ?=
 VENV := .venv
 BIN := $(VENV)/bin
 SEEDS ?= 1000
@@ -15,7 +15,7 @@ help:  ## list the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.ready: pyproject.toml setup.py scripts/setup $(wildcard dledger_mq/message/*.[ch])
-	@scripts/setup $(PYTHON) $(VENV)
+	@scripts/setup $(VENV) $(PYTHON)
 	@touch $@
 
 $(VENV)/.spark-ready: $(VENV)/.ready scripts/setup-spark
