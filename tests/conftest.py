@@ -16,9 +16,12 @@ from tests.stages import EACH, stage
 
 pytest_plugins = ["tests.hangs"]
 
-TOGETHER = ("tests/integration/pipeline/", "tests/architecture/")
-"""Folders that one worker runs: the first share one Spark session, and a second worker would start a second Java; the
-others read all our sources, which are parsed once. They come first, for a run is not over before its longest part."""
+SPARK, SECOND_HALF = "tests/integration/pipeline/", "test_j"
+"""The folder whose tests share a Spark session. A worker starts it once and runs half of the files, by their names: one
+after the other they would take longer than all else together, and each further session is a further Java."""
+
+SOURCES = "tests/architecture/"
+"""The folder whose tests read all our sources, which are parsed once: one worker runs it."""
 
 # Tests of properties draw the same examples in every run, and nothing fails for being slow: neither an example nor the
 # drawing of the first ones, of which the first of a process also reads the sources of all modules that are loaded.
@@ -61,9 +64,10 @@ class ByFile(LoadFileScheduling):
     """Where several processes run the tests: those of one file share their groups of brokers."""
 
     def _split_scope(self, nodeid: str) -> str:
-        for folder in TOGETHER:
-            if nodeid.startswith(folder):
-                return folder
+        if nodeid.startswith(SOURCES):
+            return SOURCES
+        if nodeid.startswith(SPARK):
+            return f"{SPARK}{nodeid.removeprefix(SPARK) < SECOND_HALF}"
         scope: str = super()._split_scope(nodeid)
         return scope
 
@@ -109,7 +113,7 @@ def each_stage(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put the longest parts first, and leave tests marked `anyio` to AnyIO: trio's plugin takes every async test."""
-    items.sort(key=lambda item: not item.nodeid.startswith(TOGETHER))
+    items.sort(key=lambda item: not item.nodeid.startswith((SPARK, SOURCES)))
     for item in items:
         if item.get_closest_marker("anyio") is not None:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "trio"]
