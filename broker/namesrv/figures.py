@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -14,38 +13,11 @@ from prometheus_client.registry import Collector
 
 from broker.metrics.endpoint import Endpoint, Readiness
 from broker.metrics.families import Families
-from broker.namesrv.kv import KvStore
-from broker.namesrv.routes import RouteTable
+from broker.namesrv.observed import NameServerParts
 from dledger_mq.remoting.codes import RequestCode
 
 NODE_TYPE: Final = "nameserver"
 SERIES_MAX: Final = 10_000
-
-
-@dataclass(slots=True)
-class RequestCounts:
-    """Requests since the start, by code; how many were refused as busy; brokers that were silent and taken out."""
-
-    by_code: dict[int, int]
-    busy: int = 0
-    silent: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NameServerParts:
-    """The parts of a name server that figures are read from.
-
-    Attributes:
-        node_id: what it is called in the figures: its address.
-        connection_count, turned_away_count: return the connections now, and those that there was no room for.
-    """
-
-    node_id: str
-    routes: RouteTable
-    kv: KvStore
-    requests: RequestCounts
-    connection_count: Callable[[], int]
-    turned_away_count: Callable[[], int]
 
 
 class NameServerFigures(Collector):

@@ -24,9 +24,9 @@ from broker.access.rules import AccessRules
 from broker.namesrv.asking import ask_broker
 from broker.namesrv.config import NameServerConfig
 from broker.namesrv.errors import NameServerConfigError
-from broker.namesrv.figures import NameServerParts, RequestCounts, make_endpoint
 from broker.namesrv.handlers import RequestHandlers, RequestSender
 from broker.namesrv.kv import KvStore, LocalKv
+from broker.namesrv.observed import NameServerParts, RequestCounts
 from broker.namesrv.registrants import Ask, Registrants
 from broker.namesrv.replicated_kv import ReplicatedKv
 from broker.namesrv.routes import RouteTable
@@ -146,6 +146,9 @@ class NameServer:
                         connection_count=lambda: len(listener.connections),
                         turned_away_count=lambda: listener.refused_count,
                     )
+                    # Loaded with their libraries by those that have an endpoint: others start sooner.
+                    from broker.namesrv.figures import make_endpoint
+
                     figures = _bind(self._config.metrics, "--metrics")
                     self.metrics_address = bound_address(figures)
                     await nursery.start(make_endpoint(figures, parts, self._tls.figures).run)
