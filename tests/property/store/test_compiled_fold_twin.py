@@ -297,7 +297,7 @@ sealed_keys = st.lists(st.integers(0, 60).map(b"k%d".__mod__), min_size=1, max_s
 
 def likely(sends: SealedSends, keys: list[Any], **others: Any) -> list[bytes] | None:
     """What the compiled code says of keys, with some arguments changed."""
-    usual = {
+    usual: dict[str, Any] = {
         "cells": sends._heads,
         "first": sends._first,
         "count": len(sends),
