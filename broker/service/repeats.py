@@ -116,6 +116,10 @@ class Repeats:
         recent = self._state.recent_sends
         return recent if recent.sealed else recent.by_key  # usually a dict, which is faster
 
+    def has_recent(self, keys: list[bytes]) -> bool:
+        """Return whether one of these keys is in the window."""
+        return self._state.recent_sends.has_any(keys)
+
     def find(
         self,
         uniq_key: bytes,

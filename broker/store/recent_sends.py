@@ -120,6 +120,10 @@ class RecentSends:
             return True
         return isinstance(key, bytes) and bool(self.sealed.find(key, 1))
 
+    def has_any(self, keys: list[bytes]) -> bool:
+        """Return whether one of these keys is in the window."""
+        return not self.by_key.keys().isdisjoint(keys) or self.sealed.has_any(keys)
+
     def offsets(self, key: bytes) -> tuple[PhysicalOffset, ...]:
         """Return where records with this key begin, oldest first; empty when none is remembered.
 

@@ -216,6 +216,22 @@ class SealedSends:
         self._heads = array("I")
         self._first, self._count = _FIRST_NUMBER, 0
 
+    def has_any(self, keys: list[bytes]) -> bool:
+        """Return whether `find` finds a place for one of these keys."""
+        if not self._count:
+            return False
+        likely = compiled.chained_keys(
+            keys,
+            self._heads,
+            self._first,
+            self._count,
+            NUMBERS,
+            self._tables,
+            TABLE_KEYS,
+            CHAIN_MAX,
+        )
+        return any(self.find(key, 1) for key in (keys if likely is None else likely))
+
     def find(self, key: bytes, count_max: int) -> list[PhysicalOffset]:
         """Return the places of the newest records that have a key's hash and are not too old, oldest first."""
         hashed, first, end = hash(key), self._first, self._count

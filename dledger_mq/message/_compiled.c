@@ -15,6 +15,7 @@ static PyMethodDef functions[] = {
     {"parse_records", parse_records, METH_VARARGS, see},
     {"fold_usual", fold_usual, METH_VARARGS, see},
     {"chain", chain, METH_VARARGS, see},
+    {"chained_keys", chained_keys, METH_VARARGS, see},
     {"asked_values", asked_values, METH_VARARGS, see},
     {"chosen_runs", chosen_runs, METH_VARARGS, see},
     {NULL, NULL, 0, NULL},
@@ -31,8 +32,10 @@ static int set_up(PyObject *module)
     names->put_bytes = PyUnicode_InternFromString("put_bytes");
     names->key_seed = PyUnicode_InternFromString("key_seed");
     names->special = PyUnicode_InternFromString("special");
+    names->tags = PyUnicode_InternFromString("tags");
+    names->before = PyUnicode_InternFromString("before");
     bool are_made = names->key && names->topic_field && names->next_offset && names->tail && names->max_offset &&
-                    names->put_bytes && names->key_seed && names->special;
+                    names->put_bytes && names->key_seed && names->special && names->tags && names->before;
     return are_made ? 0 : -1;
 }
 
@@ -49,6 +52,8 @@ static void free_names(void *module)
     Py_CLEAR(names->put_bytes);
     Py_CLEAR(names->key_seed);
     Py_CLEAR(names->special);
+    Py_CLEAR(names->tags);
+    Py_CLEAR(names->before);
 }
 
 static PyModuleDef_Slot slots[] = {

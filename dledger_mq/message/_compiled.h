@@ -29,6 +29,7 @@ enum {
 struct names {
     PyObject *key, *topic_field, *next_offset;                   /* of a QueueEnd */
     PyObject *tail, *max_offset, *put_bytes, *key_seed, *special; /* of a ConsumeQueue */
+    PyObject *tags, *before;                                      /* of a SealedTable */
 };
 
 /* Outcomes of a step. */
@@ -177,6 +178,7 @@ PyObject *encode_records(PyObject *module, PyObject *arguments);
 PyObject *parse_records(PyObject *module, PyObject *arguments);
 PyObject *fold_usual(PyObject *module, PyObject *arguments);
 PyObject *chain(PyObject *module, PyObject *arguments);
+PyObject *chained_keys(PyObject *module, PyObject *arguments);
 PyObject *asked_values(PyObject *module, PyObject *arguments);
 PyObject *chosen_runs(PyObject *module, PyObject *arguments);
 

@@ -1,6 +1,7 @@
 from dledger_mq.message.compiled import (
     AskedValues,
     Chain,
+    ChainedKeys,
     ChooseRuns,
     EncodeRecords,
     FoldUsual,
@@ -13,5 +14,6 @@ encode_records: EncodeRecords
 parse_records: ParseRecords
 fold_usual: FoldUsual
 chain: Chain
+chained_keys: ChainedKeys
 asked_values: AskedValues
 chosen_runs: ChooseRuns

@@ -65,6 +65,11 @@ Chain = Callable[[Any, int, list[int]], "bytes | None"]
 these. Makes each one's number the newest of its chain; returns those before them, as such an array's bytes. Declines
 numbers beyond four bytes."""
 
+ChainedKeys = Callable[[list[bytes], Any, int, int, int, Any, int, int], "list[bytes] | None"]
+"""Takes keys, the newest numbers of chains as `chain` has them, the number of the first key that is held, how many are,
+what numbers are taken modulo, the tables of sealed sends (sealed_sends.py), how many keys one has, and how many keys of
+a chain are looked at. Returns those keys that may be held; all others surely are not. Declines what are no bytes."""
+
 
 AskedValues = Callable[
     [memoryview, list[int], list[Any], "tuple[bytes, ...]"],
@@ -94,6 +99,7 @@ class _Functions(NamedTuple):
     parse_records: ParseRecords
     fold_usual: FoldUsual
     chain: Chain
+    chained_keys: ChainedKeys
     asked_values: AskedValues
     chosen_runs: ChooseRuns
 
@@ -116,18 +122,19 @@ _NONE: Final = _Functions._make(_decline for _ in _Functions._fields)
 _FOUND: Final = _find()
 is_built = _FOUND is not None
 is_used = False
-read_batch, encode_records, parse_records, fold_usual, chain, asked_values, chosen_runs = _NONE
+read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = _NONE[:6]
+asked_values, chosen_runs = _NONE[6:]
 
 
 def choose(*, is_wanted: bool) -> None:
     """Use the stage from now on, if it is wanted and was built; for all of the process."""
     # A choice of the process, looked up by each call.
     global is_used, read_batch, encode_records, parse_records, fold_usual, chain
-    global asked_values, chosen_runs
+    global chained_keys, asked_values, chosen_runs
     is_used = is_wanted and is_built
-    read_batch, encode_records, parse_records, fold_usual, chain, asked_values, chosen_runs = (
-        _FOUND if is_used and _FOUND else _NONE
-    )
+    functions = _FOUND if is_used and _FOUND else _NONE
+    read_batch, encode_records, parse_records, fold_usual, chain, chained_keys = functions[:6]
+    asked_values, chosen_runs = functions[6:]
 
 
 def describe() -> str:

@@ -166,11 +166,10 @@ class KnownSends:
             RecordError: a message cannot be stored as it is.
             EntryDamagedError: what was stored before cannot be read now.
         """
-        ahead, recent = self.ahead, self._repeats.recent_keys
-        for message in plan.messages:
-            if message.uniq_key in recent or message.uniq_key in ahead:
-                return self._look_closely(plan, born_ms, only_ahead=only_ahead)
-        return None
+        keys = [message.uniq_key for message in plan.messages]
+        if self.ahead.keys().isdisjoint(keys) and not self._repeats.has_recent(keys):
+            return None
+        return self._look_closely(plan, born_ms, only_ahead=only_ahead)
 
     def _look_closely(
         self, plan: SendPlan, born_ms: int, *, only_ahead: bool

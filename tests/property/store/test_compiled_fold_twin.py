@@ -9,10 +9,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from broker.store import sealed_sends
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_keys import EntryKeys
 from broker.store.parse import ParsedRecord
-from broker.store.sealed_sends import CELLS, NUMBERS, SealedSends
+from broker.store.sealed_sends import CELLS, NUMBERS, SealedSends, SealedTable
 from broker.store.state import BrokerState
 from broker.store.unit_stores import MemoryUnitStore, QueueKey
 from dledger_mq.message import compiled
@@ -287,6 +288,92 @@ def test_cells_that_cannot_be_written_are_an_error() -> None:
                 compiled.chain(cells, 0, [1])
         with pytest.raises(TypeError):
             compiled.chain(array("I", [0] * 4), 0, (1,))  # type: ignore[arg-type]
+
+
+# Keys in chains.
+
+sealed_keys = st.lists(st.integers(0, 60).map(b"k%d".__mod__), min_size=1, max_size=30)
+
+
+def likely(sends: SealedSends, keys: list[Any], **others: Any) -> list[bytes] | None:
+    """What the compiled code says of keys, with some arguments changed."""
+    usual: dict[str, Any] = {
+        "cells": sends._heads,
+        "first": sends._first,
+        "count": len(sends),
+        "numbers": sealed_sends.NUMBERS,
+        "tables": sends._tables,
+        "table_keys": sealed_sends.TABLE_KEYS,
+        "steps_max": sealed_sends.CHAIN_MAX,
+    }
+    with stage(is_compiled=True):
+        return compiled.chained_keys(keys, *(usual | others).values())
+
+
+@given(
+    st.lists(sealed_keys, min_size=1, max_size=6),
+    st.sampled_from([1, 2, 64]),
+    st.sampled_from([1, 3, 4096]),
+    st.sampled_from([1, NUMBERS - 30]),
+)
+def test_keys_in_chains_are_those_that_python_finds(
+    entries: list[list[bytes]], cells: int, steps_max: int, first: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sealed_sends, "TABLE_KEYS", 8)
+        patch.setattr(sealed_sends, "TABLES_MAX", 6)
+        patch.setattr(sealed_sends, "CELLS", cells)
+        patch.setattr(sealed_sends, "CHAIN_MAX", steps_max)
+        patch.setattr(sealed_sends, "_FIRST_NUMBER", first)
+        sends, offset = SealedSends(), 0
+        for keys in entries:
+            sends.add(keys, range(offset, offset + len(keys)), 0, oldest_ms=0)
+            offset += len(keys)
+        asked = [b"k%d" % number for number in range(90)]
+        found = likely(sends, asked)
+        assert found is not None
+        there = [key for key in asked if sends.find(key, 1)]
+        if steps_max > offset:
+            assert found == there
+        else:
+            assert set(found) >= set(there), "a chain was not looked through: Python decides"
+        for is_compiled in (True, False):
+            with stage(is_compiled=is_compiled):
+                assert sends.has_any(asked) == bool(there)
+                assert [key for key in asked if sends.has_any([key])] == there
+
+
+def test_keys_in_chains_of_other_kinds_are_declined() -> None:
+    sends = SealedSends()
+    sends.add([b"k"], [1], 0, oldest_ms=0)
+    assert (likely(sends, [b"k", b"l"]), likely(sends, [])) == ([b"k"], [])
+    assert likely(sends, [b"k", "l"]) is None
+    odd: list[dict[str, Any]] = [
+        {"cells": array("I", [1] * 3)},
+        {"cells": b""},
+        {"cells": bytes(6)},
+        {"first": -1},
+        {"numbers": 0},
+        {"numbers": 2**32 + 1},
+        {"first": 7, "numbers": 7},
+        {"table_keys": 0},
+        {"table_keys": -1},
+    ]
+    for others in odd:
+        assert likely(sends, [b"k"], **others) is None, others
+
+
+def test_tables_that_are_not_as_they_are_said_to_be_are_an_error_or_declined() -> None:
+    sends = SealedSends()
+    sends.add([b"k"], [1], 0, oldest_ms=0)
+    with pytest.raises(IndexError):
+        likely(sends, [b"k"], tables=[])
+    with pytest.raises(AttributeError):
+        likely(sends, [b"k"], tables=[5])
+    with pytest.raises((TypeError, BufferError)):
+        likely(sends, [b"k"], cells=None)
+    short = SealedTable(tags=memoryview(b"abc"))
+    assert likely(sends, [b"k"], tables=[short]) is None
 
 
 @settings(max_examples=20)

@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from broker.store import recent_sends, sealed_sends
 from broker.store.recent_sends import RecentSends
+from dledger_mq.message import compiled
 from dledger_mq.message.numbers import PhysicalOffset
 from tests.property.store.scripts import History, committed, histories
+from tests.stages import stage
 
 KEYS_MAX, AGE_MAX_MS, KEY_BYTES_MAX, COPIES_MAX = 6, 100, 3, 2
 TABLE_KEYS, TABLES_MAX, CELLS, NUMBERS, FIRST_NUMBER = 4, 2, 2, 15, 12
@@ -94,9 +96,15 @@ def test_the_window_finds_what_its_twin_finds(steps: list[tuple[list[bytes], int
         offset += len(keys)
         window.add(keys, offsets, now_ms)
         twin.add(list(zip(keys, offsets, strict=True)), now_ms)
-        for key in [b"a", b"b", b"c", b"d", b"e", b"f", b"long"]:
+        asked = [b"a", b"b", b"c", b"d", b"e", b"f", b"long"]
+        for key in asked:
             assert window.offsets(key) == twin.offsets(key)
             assert (key in window) == bool(twin.offsets(key))
+        there = [key for key in asked if key in window]
+        for is_compiled in {False, compiled.is_built}:
+            with stage(is_compiled=is_compiled):
+                assert [key for key in asked if window.has_any([key])] == there
+                assert window.has_any([b"never", *asked]) == bool(there)
         assert len(window) == twin.count
         assert window.sealed.forgotten_early == twin.forgotten_early
         oldest, exact = window.oldest(now_ms, NEAR), twin.oldest(now_ms)

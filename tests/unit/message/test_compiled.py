@@ -13,6 +13,7 @@ import pytest
 
 from broker.store.consume_queue import ConsumeQueue
 from broker.store.entry_bodies import QueueEnd
+from broker.store.sealed_sends import CHAIN_MAX, NUMBERS, TABLE_KEYS, SealedSends
 from broker.store.unit_stores import UNIT, MemoryUnitStore
 from dledger_mq.message import compiled
 from dledger_mq.message.batch import BatchItem, encode_batch
@@ -246,6 +247,11 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         5,
     ]
     cells, hashes = array("I", [0] * 4), [2**40, 2**41]
+    sealed, sealed_key = SealedSends(), b"sealed and more"[:6]
+    sealed.add([b"a%d" % number for number in range(64)], range(64), 0, oldest_ms=0)
+    sealed.add([sealed_key], [64], 0, oldest_ms=0)
+    held = sealed._heads, sealed._first, len(sealed), NUMBERS
+    table = sealed._tables[0]
 
     def fail(*_arguments: Any) -> Any:
         raise ZeroDivisionError
@@ -260,6 +266,12 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         queue.tail,
         by_key,
         cells,
+        sealed_key,
+        held[0],
+        sealed._tables,
+        table,
+        table.tags,
+        table.before,
     ]
     watched += [
         uniq_key,
@@ -286,6 +298,11 @@ def test_no_reference_is_kept_or_given_away_by_the_fold() -> None:
         for numbers in (hashes, [*hashes, None]):
             for some in (cells, cells[:3], b"four"):
                 _outcome(compiled.chain, some, 1, numbers)
+        for keys in ([sealed_key, b"none"], [sealed_key, 5]):
+            for tables in (sealed._tables, [], [5]):
+                _outcome(compiled.chained_keys, keys, *held, tables, TABLE_KEYS, CHAIN_MAX)
+        _outcome(compiled.chained_keys, [sealed_key], *held, [table], 0, 1)
+        _outcome(compiled.chained_keys, [sealed_key], None, *held[1:], [table], 1, 1)
 
     with stage(is_compiled=True):
         use_all()
@@ -301,7 +318,14 @@ def _outcome(function: Any, *arguments: Any) -> Any:
     """Call it, whatever it raises."""
     try:
         return function(*arguments)
-    except (AttributeError, TypeError, ZeroDivisionError, RuntimeError, BufferError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        BufferError,
+        LookupError,
+        RuntimeError,
+        TypeError,
+    ) as error:
         return type(error)
 
 
