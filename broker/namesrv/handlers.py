@@ -296,7 +296,12 @@ class RequestHandlers:
         It was let in while they could not say who it is. Should they be mistaken, it registers again.
         """
         is_any = False
-        for stranger in await self._registrants.find_strangers(name):
+        judgement = await self._registrants.judge_doubtful(name)
+        for member in judgement.members:
+            self._routes.confirm(member.identity.broker_addr, member.connection)
+            if member.leads:
+                self._ring(member.connection)  # now its topics are believed
+        for stranger in judgement.strangers:
             if self._routes.unregister(stranger.identity, stranger.connection):
                 is_any = True
                 addr = stranger.identity.broker_addr
@@ -304,6 +309,9 @@ class RequestHandlers:
                     "broker %s at %s left: the name's members know no such member", name, addr
                 )
                 self._ring(stranger.connection)
+        if is_any:
+            for connection in self._routes.unlisted(name):
+                self._ring(connection)  # a stranger had its line
         return is_any
 
     def _note_rival(
@@ -342,6 +350,7 @@ class RequestHandlers:
             connection=connection,
             is_proven=is_proven,
             point=point,
+            is_doubtful=is_proven and not standing.is_vouched,
         )
         for other in reply.displaced:
             _log.warning(

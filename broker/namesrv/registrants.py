@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable, Container, Hashable, Mapping, Sequence
+from contextlib import suppress
 from ipaddress import ip_address
 from typing import Final, NamedTuple, Protocol
 
@@ -107,6 +108,22 @@ class _Known(NamedTuple):
     is_placed: bool
     is_vouched: bool
 
+    def is_of(self, identity: BrokerIdentity) -> bool:
+        """Return True if it is about this broker: the connection may have registered another one since."""
+        return (self.broker_addr, self.broker_name) == (identity.broker_addr, identity.broker_name)
+
+
+class Judgement(NamedTuple):
+    """What came of asking about those of a name that nobody vouched for.
+
+    Attributes:
+        members: who was vouched for.
+        strangers: who is none.
+    """
+
+    members: list[ProvenBroker]
+    strangers: list[ProvenBroker]
+
 
 class _Vouching(NamedTuple):
     """The result of asking who a broker is.
@@ -153,6 +170,9 @@ class Registrants:
         self._signed: set[Hashable] = set()
         self._turns: dict[Hashable, int] = {}
         self._check_turns = CheckTurns(now_ms)
+        self._judging_turns = CheckTurns(now_ms)
+        self._judging: dict[str, bool] = {}
+        """The names whose brokers are asked about now, and whether that is to be done once more."""
 
     def closed(self, connection: Hashable) -> None:
         """Forget a connection."""
@@ -310,37 +330,67 @@ class Registrants:
         """
         members = self._routes.members(identity.broker_name)
         others = [member for member in members if member.broker_addr != identity.broker_addr]
-        trusted = {broker.connection for broker in self._trusted(identity)}
-        candidates = [member for member in others if member.connection in trusted] or others
+        trusted = {broker.identity.broker_addr for broker in self._trusted(identity)}
+        candidates = [member for member in others if member.broker_addr in trusted] or others
         return max(candidates, key=lambda member: member.point.index, default=None)
 
-    def _is_vouched(self, connection: Hashable) -> bool:
-        known = self._known.get(connection)
-        return known is not None and known.is_vouched
+    def _is_vouched(self, broker: ProvenBroker) -> bool:
+        known = self._known.get(broker.connection)
+        return known is not None and known.is_vouched and known.is_of(broker.identity)
 
     def _doubtful(self, name: str) -> list[ProvenBroker]:
         """Return the proven brokers of a name that nobody vouched for yet."""
         brokers = self._routes.proven_brokers(name)
-        return [broker for broker in brokers if not self._is_vouched(broker.connection)]
+        return [broker for broker in brokers if not self._is_vouched(broker)]
 
-    async def find_strangers(self, name: str) -> list[ProvenBroker]:
-        """Ask again about those of a name that nobody vouched for; note who is a member, and return who is none."""
-        strangers: list[ProvenBroker] = []
+    async def judge_doubtful(self, name: str) -> Judgement:
+        """Ask again about those of a name that nobody vouched for, and note who is a member.
 
-        async def judge(broker: ProvenBroker) -> None:
-            known = self._known.get(broker.connection)
-            vouching = await self._vouch(broker.identity, broker.connection)
-            if known is None or self._known.get(broker.connection) is not known:
-                return  # it left, or another registration came meanwhile
-            if vouching.denial is not None:
-                strangers.append(broker)
-            elif vouching.is_vouched:
-                self._known[broker.connection] = known._replace(is_vouched=True)
+        While that is under way others do not wait for it: it is done once more at its end, and they have an empty
+        judgement. So whoever lets a question wait holds up one registration.
+        """
+        judgement = Judgement([], [])
+        if name in self._judging:
+            self._judging[name] = True
+            return judgement
+        self._judging[name] = True
+        try:
+            while self._judging[name]:
+                self._judging[name] = False
+                async with trio.open_nursery() as judging:
+                    for broker in self._doubtful(name):
+                        judging.start_soon(self._judge_in_turn, broker, judgement)
+        finally:
+            del self._judging[name]
+        return judgement
 
-        async with trio.open_nursery() as judging:
-            for broker in self._doubtful(name):
-                judging.start_soon(judge, broker)
-        return strangers
+    async def _judge_in_turn(self, broker: ProvenBroker, judgement: Judgement) -> None:
+        """Judge a broker if its host has a turn left; the one in the leader's place in any case.
+
+        Turns count by name: whoever uses up those of its host in one keeps nobody in another.
+        """
+        if broker.leads:
+            await self._judge(broker, judgement)
+            return
+        host = _address(broker.identity.broker_addr).host
+        with suppress(NotYetError):
+            async with self._judging_turns.turn(
+                f"{host} as {broker.identity.broker_name}"
+            ) as check:
+                check.is_in_vain = not await self._judge(broker, judgement)
+
+    async def _judge(self, broker: ProvenBroker, judgement: Judgement) -> bool:
+        """Ask about a broker that nobody vouched for; return whether there was a yes or a no."""
+        known = self._known.get(broker.connection)
+        vouching = await self._vouch(broker.identity, broker.connection)
+        if known is None or self._known.get(broker.connection) is not known:
+            return False  # it left, or another registration came meanwhile
+        if vouching.denial is not None:
+            judgement.strangers.append(broker)
+        elif vouching.is_vouched and known.is_of(broker.identity):
+            self._known[broker.connection] = known._replace(is_vouched=True)
+            judgement.members.append(broker)
+        return vouching.denial is not None or vouching.is_vouched
 
     async def _is_same_log(
         self,
@@ -433,7 +483,7 @@ class Registrants:
         """
         brokers = self._routes.proven_brokers(identity.broker_name)
         others = [each for each in brokers if each.identity.broker_addr != identity.broker_addr]
-        return [each for each in others if self._is_vouched(each.connection)] or others[:1]
+        return [each for each in others if self._is_vouched(each)] or others[:1]
 
     def _know(
         self,

@@ -83,11 +83,13 @@ class ProvenBroker(NamedTuple):
 
     Attributes:
         point: the committed place that it named last, of one that is known to be of the name's group.
+        leads: it is the one that is listed under the id 0.
     """
 
     identity: BrokerIdentity
     connection: Hashable
     point: LogPoint | None
+    leads: bool
 
 
 class _Live(msgspec.Struct):
@@ -96,6 +98,7 @@ class _Live(msgspec.Struct):
     Attributes:
         is_proven: the broker at this address was shown to have registered itself.
         point: how far its log is committed, of one that is known to be of the name's group.
+        is_doubtful: nobody has said yet that it is a member of the name's group.
     """
 
     identity: BrokerIdentity
@@ -104,6 +107,7 @@ class _Live(msgspec.Struct):
     connection: Hashable
     is_proven: bool
     point: LogPoint | None
+    is_doubtful: bool
 
     def deadline_ms(self) -> int:
         return self.registered_ms + (self.identity.timeout_ms or BROKER_TIMEOUT_MS)
@@ -118,14 +122,15 @@ class _BrokerName(msgspec.Struct):
 
     Attributes:
         last_leader_addr: who registered under id 0 last; empty: nobody yet.
-        topics: what is routed to it, in the order in which it came.
+        topics: what is routed to it, in the order in which it came, and the address of the doubtful broker that alone
+            has named it; empty: others have.
     """
 
     name: str
     cluster: str
     heard: dict[str, _Live] = {}
     addrs: dict[int, str] = {}
-    topics: dict[str, None] = {}
+    topics: dict[str, str] = {}
     last_leader_addr: str = ""
     topics_version: WireDataVersion | None = None
 
@@ -194,6 +199,7 @@ class RouteTable:
         connection: Hashable,
         is_proven: bool = False,
         point: LogPoint | None = None,
+        is_doubtful: bool = False,
     ) -> RegisterReply:
         """Add or refresh a broker, and the topics of a leader.
 
@@ -204,6 +210,8 @@ class RouteTable:
             connection: over which it came; `connection_closed` takes the broker out.
             is_proven: its sender was shown to be who it says.
             point: a committed place in the sender's log, which is known to be that of the name's group.
+            is_doubtful: nobody has said yet that it is a member: it changes no topic that others have named, and those
+                that it brings go with it.
 
         Raises:
             RefusedRegistrationError: it is foreign and the name or the address is a proven broker's, it
@@ -227,12 +235,16 @@ class RouteTable:
             if addr == identity.broker_addr and broker_id != identity.broker_id:
                 del entry.addrs[broker_id]
         entry.addrs[identity.broker_id] = identity.broker_addr
-        live = _Live(identity, registration.data_version, now_ms, connection, is_proven, point)
+        live = _Live(
+            identity, registration.data_version, now_ms, connection, is_proven, point, is_doubtful
+        )
         self._live[identity.broker_addr] = entry.heard[identity.broker_addr] = live
         entry.check()
         if identity.broker_id == LEADER_ID:
             entry.last_leader_addr = identity.broker_addr
-            self._take_topics(entry, registration)
+            self._take_topics(
+                entry, registration, doubted=identity.broker_addr if is_doubtful else ""
+            )
             return RegisterReply(displaced=tuple(displaced))
         leader = entry.leader()
         if leader is None:
@@ -346,20 +358,27 @@ class RouteTable:
         if live is not None and live.identity.broker_name != identity.broker_name:
             self._remove(identity.broker_addr)
 
-    def _take_topics(self, entry: _BrokerName, registration: Registration) -> None:
-        """Route the topics of a leader to its broker name; those that it no longer names stay."""
+    def _take_topics(self, entry: _BrokerName, registration: Registration, *, doubted: str) -> None:
+        """Route the topics of a leader to its broker name; those that it no longer names stay.
+
+        Args:
+            entry: of the name.
+            registration: what the leader serves.
+            doubted: its address, if it is doubtful; else empty.
+        """
         if registration.topics is None:
             return
-        is_changed = registration.data_version != entry.topics_version
-        entry.topics_version = registration.data_version
+        is_changed = not doubted and registration.data_version != entry.topics_version
+        if not doubted:
+            entry.topics_version = registration.data_version
         for name, config in registration.topics.items():
             queues = self._topics.setdefault(name, {})
             # One that somebody had deleted here, and the broker still has, comes back in any case.
             is_new = entry.name not in queues
-            if is_changed or is_new:
+            if is_changed or is_new or entry.topics[name]:
                 queues[entry.name] = _queue_data(entry.name, config)
+                entry.topics[name] = doubted
             if is_new:
-                entry.topics[name] = None
                 self._place_count += 1
 
     def unregister(self, identity: BrokerIdentity, connection: Hashable) -> bool:
@@ -401,6 +420,9 @@ class RouteTable:
                 del entry.addrs[broker_id]
         if entry.heard:
             entry.check()
+            if live.is_doubtful:
+                for topic in [each for each, doubted in entry.topics.items() if doubted == addr]:
+                    self._drop_place(entry, topic)
             return
         for topic in tuple(entry.topics):
             self._drop_place(entry, topic)
@@ -419,6 +441,11 @@ class RouteTable:
         """Note a sign of life that is no registration, over the connection of one."""
         if self.is_registered(broker_addr, connection):
             self._live[broker_addr].registered_ms = now_ms
+
+    def confirm(self, broker_addr: str, connection: Hashable) -> None:
+        """Note that the broker which registered over this connection is a member of its name's group."""
+        if self.is_registered(broker_addr, connection):
+            self._live[broker_addr].is_doubtful = False
 
     def is_registered(self, broker_addr: str, connection: Hashable) -> bool:
         """Return True if an address is registered over this connection."""
@@ -442,11 +469,22 @@ class RouteTable:
     def proven_brokers(self, broker_name: str) -> list[ProvenBroker]:
         """Return the proven brokers that are heard under a name, the one that came first at first."""
         entry = self._names.get(broker_name)
+        if entry is None:
+            return []
+        leader = entry.leader()
         return [
-            ProvenBroker(live.identity, live.connection, live.point)
-            for live in (entry.heard.values() if entry is not None else ())
+            ProvenBroker(live.identity, live.connection, live.point, live is leader)
+            for live in entry.heard.values()
             if live.is_proven
         ]
+
+    def unlisted(self, broker_name: str) -> list[Hashable]:
+        """Return the connections of brokers that are heard under a name and listed under no id of it."""
+        entry = self._names.get(broker_name)
+        if entry is None:
+            return []
+        listed = set(entry.addrs.values())
+        return [live.connection for addr, live in entry.heard.items() if addr not in listed]
 
     # Questions of tools and clients.
 

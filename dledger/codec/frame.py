@@ -129,6 +129,13 @@ class FrameDecoder:
         self._frame_bytes_max = frame_bytes_max
         self._blob_bytes_max = blob_bytes_max
 
+    def forget(self) -> None:
+        """Drop what has begun: the stream has ended, and its rest will be no frame. Nothing is fed any more."""
+        self._rest = bytearray()
+        self._open_header = None
+        self._pieces = []
+        self._blob_bytes = 0
+
     @property
     def is_between_frames(self) -> bool:
         """True where the stream may end without loss."""

@@ -308,6 +308,7 @@ class PeerLinks:
         self._ready.forget(incoming.sock)
         if self._incoming.get(incoming.node_id) is incoming:
             del self._incoming[incoming.node_id]
+        incoming.decoder.forget()  # whoever keeps the error in a log record keeps the decoder
         incoming.sock.close()
 
 

@@ -186,6 +186,11 @@ class FrameStream:
             self._room_bytes = 0
             self._room.leave(self)
 
+    def _forget(self) -> None:
+        """Give back the room, and drop the bytes: others get it now, and who holds this object may do so for long."""
+        self._leave_room()
+        self.decoder.forget()
+
     def _piece_bytes(self) -> int:
         """Return how much to read: little where room is short and this stream has none."""
         is_short = self._room is not None and not self._room_bytes and self._room.is_short
@@ -202,7 +207,7 @@ class FrameStream:
     def cut_off(self, reason: str) -> None:
         """End the conversation: its reader gets the reason, its writer finds it broken, and its owner closes it."""
         self._cut_off_for = reason
-        self._leave_room()
+        self._forget()
         with suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
 
@@ -296,7 +301,9 @@ class FrameStream:
         if not self.is_closed:
             self.is_closed = True
             self._is_drained.set()
-            self._leave_room()
+            self._forget()
+            self._rest = []
+            self.queued_bytes = 0
             trio.lowlevel.notify_closing(self.sock)
             self.sock.close()
 

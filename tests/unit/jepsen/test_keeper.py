@@ -25,10 +25,11 @@ time.sleep(300)
 """Has a child that would outlive it."""
 
 HARNESS = f"""
-import sys, time
+import signal, sys, time
 from pathlib import Path
 from jepsen.processes import Process, poll, sigterm_as_interrupt
 
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # it is ignored if the tests run under nohup
 sigterm_as_interrupt()
 process = Process("node", [sys.executable, "-c", {SUPERVISOR!r}], log=Path(sys.argv[1]), port=1)
 process.start()

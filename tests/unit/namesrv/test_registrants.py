@@ -38,8 +38,13 @@ from dledger_mq.remoting.registrant import (
     is_token,
     registration_proof,
 )
-from dledger_mq.remoting.registration import BrokerIdentity, Registration, identity_ext
-from dledger_mq.remoting.topic_config import WireDataVersion
+from dledger_mq.remoting.registration import (
+    BrokerIdentity,
+    Registration,
+    encode_registration,
+    identity_ext,
+)
+from dledger_mq.remoting.topic_config import WireDataVersion, WireTopicConfig
 
 A, B, C, D = (f"10.0.0.{number}:10911" for number in (1, 2, 3, 4))
 NAME = "broker-a"
@@ -55,6 +60,7 @@ class NameServerBench:
         asked: who was asked what, in order.
         members: by address, whether its group knows of a member there; who is not in it knows of no leader.
         rung: the connections whose brokers were made to register again.
+        asked_about: who members were asked about, in order.
     """
 
     secrets: dict[str, str] = field(default_factory=dict)
@@ -62,6 +68,7 @@ class NameServerBench:
     asked: list[tuple[str, bool, int | None]] = field(default_factory=list)
     members: dict[str, dict[str, bool]] = field(default_factory=dict)
     rung: list[object] = field(default_factory=list)
+    asked_about: list[str] = field(default_factory=list)
     now_ms: int = 0
 
     def __post_init__(self) -> None:
@@ -87,9 +94,11 @@ class NameServerBench:
         index: Index | None = None,
         member: str | None = None,
     ) -> Answer | None:
+        addr = str(address)
+        if member is not None:
+            self.asked_about.append(member)
         await trio.lowlevel.checkpoint()
         await self.may_answer.wait()
-        addr = str(address)
         if member is None:
             self.asked.append((addr, token is not None, index))
         log = self.logs.get(addr)
@@ -108,14 +117,16 @@ class NameServerBench:
         term: int = 3,
         name: str = NAME,
         host: str = HOST,
+        connection: str = "",
+        body: bytes = b"{}",
     ) -> RemotingCommand:
         """Register over the socket's side of the name server, on a connection that is named after the address."""
         identity = BrokerIdentity("main", name, addr, broker_id, term=term)
         ext = {**identity_ext(identity), TOKEN_FIELD: token_of(addr)}
         if point is not None:
             ext[COMMITTED_FIELD] = write_log_point(point)
-        request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=b"{}")
-        asker = RequestSender(addr, f"{host}:40000")
+        request = RemotingCommand(code=RequestCode.REGISTER_BROKER, opaque=1, ext=ext, body=body)
+        asker = RequestSender(connection or addr, f"{host}:40000")
         while True:
             if self.handlers.is_slow(request, asker):
                 answer = await self.handlers.answer_slow(request, asker)
@@ -352,6 +363,143 @@ async def test_when_the_first_one_has_left_the_next_one_vouches() -> None:
     world.logs[C] = log(9, founded=8)
     world.members = {addr: {A: True, B: True, C: False} for addr in (A, B)}
     assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: A, 2: B}
+
+
+async def test_how_often_members_are_asked_about_many_strangers_is_bounded() -> None:
+    """While nobody leads they cannot say who is none; and each of their registrations asked about all."""
+    world = NameServerBench(logs={A: log(9), B: log(9)})
+    await world.request(A, 1, point=at(5))
+    strangers = [f"10.6.6.6:{port}" for port in range(1, 61)]
+    for number, addr in enumerate(strangers):
+        world.logs[addr] = log(9)
+        world.now_ms = 1000 * number
+        assert (await world.request(addr, 3 + number, point=at(5), host="10.6.6.6")).code == 0
+    await world.request(B, 2, point=at(5))
+    world.asked_about.clear()
+    for _ in range(10):
+        assert (await world.request(A, 1, point=at(5))).code == 0
+    asked = [addr for addr in world.asked_about if addr != B]
+    assert len(asked) == VAIN_CHECKS_MAX
+
+    world.asked_about.clear()
+    with_a_leader(world)
+    world.members[A] |= dict.fromkeys(strangers, False)
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.asked_about == [B], "a member of another host is confirmed at once"
+    world.now_ms += 1000
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.shown() == {0: A, 2: B}, "each no makes place for the next question"
+
+
+async def test_the_one_in_the_leaders_place_is_asked_about_whatever_others_of_its_host_did() -> (
+    None
+):
+    world = NameServerBench(logs={A: log(9)})
+    await world.request(A, 1, point=at(5))
+    for number in range(40):
+        addr = f"10.6.6.6:{number + 1}"
+        world.logs[addr] = log(9)
+        world.now_ms = 1000 * number
+        answer = await world.request(addr, 0, point=at(5), term=HUGE, host="10.6.6.6")
+        assert answer.code == 0
+    for _ in range(3):
+        await world.request(A, 1, point=at(5))
+    world.members = {A: {A: True} | {addr: False for addr in world.logs if addr != A}}
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert world.shown()[0] == A
+
+
+async def test_a_question_that_nobody_answers_holds_up_one_registration() -> None:
+    """Each that waits has one of the places that a name server has for all."""
+    world = NameServerBench(logs={C: log(9), D: log(9)})
+    await world.request(C, 1, point=at(5))
+    await world.request(D, 0, point=at(5))
+    world.may_answer = trio.Event()
+    codes: list[int] = []
+
+    async def register() -> None:
+        codes.append((await world.request(C, 1, point=at(5))).code)
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(50):
+            nursery.start_soon(register)
+        await trio.testing.wait_all_tasks_blocked()
+        assert codes == [0] * 49
+        world.may_answer.set()
+    assert codes == [0] * 50
+    assert world.registrants._judging == {}
+
+
+async def test_what_a_connection_is_vouched_for_is_one_broker() -> None:
+    """A stranger that registers another name of its own is the first one there, and no member here by that."""
+    world = NameServerBench(logs={A: log(9), C: log(9), D: log(9)})
+    await world.request(A, 1, point=at(5))
+    assert (await world.request(C, 0, point=at(5), term=HUGE)).code == 0
+    assert (await world.request(D, 0, point=at(5), name="its own", connection=C)).code == 0
+    with_a_leader(world)
+    assert (await world.request(A, 1, point=at(5))).code == 0
+    assert set(world.shown().values()) == {A}
+
+
+def topics(version: int, **perms: int) -> bytes:
+    """The body of a registration."""
+    return encode_registration(
+        WireDataVersion(counter=version),
+        [WireTopicConfig(topic_name=name, perm=perm) for name, perm in perms.items()],
+    )
+
+
+async def test_topics_of_a_stranger_go_with_it() -> None:
+    """A stranger may name the members' topics, under the version that they have, with no permission at all."""
+    world = NameServerBench(logs={A: log(9), C: log(9)})
+    ours = topics(7, orders=6, bills=6)
+    await world.request(A, 0, point=at(5), body=ours)
+    await world.request(A, 1, point=at(5), body=ours)
+    for version in (8, 7):
+        body = topics(version, orders=0, bills=0, made_up=6, later=0)
+        assert (await world.request(C, 0, point=at(5), term=HUGE, body=body)).code == 0
+    with_a_leader(world)
+    ours = topics(7, orders=6, bills=6, later=6)
+    assert (await world.request(A, 0, point=at(6), term=4, body=ours)).code == 0
+    assert sorted(world.routes.topics()) == ["bills", "later", "orders"]
+    for name in world.routes.topics():
+        route = world.routes.route(name)
+        assert route is not None
+        assert [queue.perm for queue in route.queues] == [6], name
+
+
+async def test_topics_of_a_leader_that_is_confirmed_are_taken_then() -> None:
+    world = NameServerBench(logs={A: log(9), B: log(9)})
+    await world.request(A, 0, point=at(5), body=topics(7, orders=6, bills=6))
+    await world.request(A, 1, point=at(5), body=topics(7, orders=6, bills=6))
+    await world.request(B, 0, point=at(6), term=4, body=topics(8, orders=4, new=6))
+    assert sorted(world.routes.topics()) == ["bills", "new", "orders"], (
+        "who leads first need not be known"
+    )
+    with_a_leader(world)
+    await world.request(A, 1, point=at(6))
+    assert world.rung == [B]
+    world.rung.clear()
+    await world.request(B, 0, point=at(6), term=4, body=topics(8, orders=4, new=6))
+    world.registrants.closed(B)
+    world.routes.connection_closed(B)
+    assert sorted(world.routes.topics()) == ["bills", "new", "orders"]
+    route = world.routes.route("orders")
+    assert route is not None
+    assert [queue.perm for queue in route.queues] == [4]
+
+
+async def test_whose_line_a_stranger_had_registers_again() -> None:
+    world = NameServerBench(logs={A: log(9), B: log(9), C: log(9)})
+    for addr, broker_id in ((A, 1), (B, 2), (C, 2)):
+        assert (await world.request(addr, broker_id, point=at(5))).code == 0
+    assert B not in world.shown().values()
+    with_a_leader(world)
+    assert (await world.request(A, 0, point=at(6), term=4)).code == 0
+    assert B in world.rung
+    world.rung.clear()
+    await world.request(B, 2, point=at(6))
     assert world.shown() == {0: A, 2: B}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import socket
+import tracemalloc
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, suppress
 from typing import Any
@@ -10,13 +12,15 @@ from typing import Any
 import pytest
 import trio
 
-from dledger import Client, LogServer
+from dledger import Client, LogServer, NodeId, PeerProtocolError
 from dledger.codec.client_rpc import AppendCall
-from dledger.codec.frame import CHUNK_BYTES, encode_frame, encode_frames
+from dledger.codec.frame import CHUNK_BYTES, FrameDecoder, encode_frame, encode_frames
 from dledger.codec.wire_types import encode_header
 from dledger.config import Peer
+from dledger.runtime.events_log import LimitedLog
 from dledger.runtime.frame_room import FREE_BYTES, FrameRoom
 from dledger.runtime.handshake import Identity, dial_member
+from dledger.runtime.peer_links import PeerLinks
 from dledger.runtime.sockets import RECEIVE_BYTES, FrameStream
 from tests.unit.runtime.conftest import PATIENCE_S, wait_until
 
@@ -107,3 +111,64 @@ async def test_room_is_left_when_a_frame_ends_and_when_its_connection_does(
         await wait_until(lambda: room.used_bytes > 4 * MEBI)
         stream.close()
         await wait_until(lambda: not room.used_bytes)
+
+
+@pytest.mark.parametrize("is_cut_off", [True, False])
+async def test_who_gave_its_room_back_holds_no_bytes(is_cut_off: bool) -> None:
+    """Others get the room at once; the stream itself may be held for longer, by who reads it or looks for its end."""
+    room = FrameRoom()
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    stream = FrameStream(ours, FrameDecoder(blob_bytes_max=16 * MEBI))
+    stream.share(room)
+
+    async def read() -> None:
+        with pytest.raises((PeerProtocolError, trio.ClosedResourceError)):
+            await stream.receive()
+
+    with theirs, trio.fail_after(PATIENCE_S):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(read)
+            await trio.to_thread.run_sync(theirs.sendall, UNFINISHED)
+            await wait_until(lambda: held_bytes(stream) > 13 * MEBI)
+            assert room.used_bytes > 13 * MEBI
+            stream.send_soon(bytes(MEBI))
+            if is_cut_off:
+                stream.cut_off("others wait")
+            else:
+                stream.close()
+                assert stream.queued_bytes == 0
+            assert (held_bytes(stream), room.used_bytes) == (0, 0)
+        stream.close()
+
+
+async def test_a_member_that_goes_within_a_frame_leaves_no_bytes() -> None:
+    """Whether it hangs up or sends garbage; without the collector, which comes when it likes."""
+    links = PeerLinks(NodeId("n0"), group_check=None, outsiders=LimitedLog())
+    links.add(NodeId("n1"))
+    gc.disable()
+    tracemalloc.start()
+    try:
+        for garbage in (b"", b"\xff" * 8):
+            before_bytes, _ = tracemalloc.get_traced_memory()
+            ours, theirs = socket.socketpair()
+            for end in (ours, theirs):
+                end.setblocking(False)
+            stream = FrameStream(ours, FrameDecoder(blob_bytes_max=16 * MEBI))
+            links.adopt(NodeId("n1"), 1, stream)
+            del ours, stream
+            rest = memoryview(UNFINISHED)
+            while rest:
+                with suppress(BlockingIOError):
+                    rest = rest[theirs.send(rest) :]
+                links.receive(lambda _: None)
+            assert tracemalloc.get_traced_memory()[0] - before_bytes > 13 * MEBI
+            theirs.sendall(garbage)
+            theirs.close()
+            links.receive(lambda _: None)
+            assert not links.incoming_count
+            assert tracemalloc.get_traced_memory()[0] - before_bytes < MEBI
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+        links.close()
