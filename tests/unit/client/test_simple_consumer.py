@@ -270,7 +270,9 @@ async def test_a_refusal_to_tell_the_order_is_told(
     """Messages that were handed out in any order could not be put in order again."""
     refuse_order(group, monkeypatch, ResponseCode.NO_PERMISSION)
     group.put("T", 0, b"x")
-    with pytest.raises(RequestFailedError, match="whether g is in order \\(say `ordered`\\): refused"):
+    with pytest.raises(
+        RequestFailedError, match="whether g is in order \\(say `ordered`\\): refused"
+    ):
         await consumer.receive(wait_s=0)
     assert group.pops.in_flight("g", "T") == 0
 
