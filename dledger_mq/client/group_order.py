@@ -1,8 +1,8 @@
 """Whether a group's messages are popped in order: as the caller said, else as the group is set at the brokers.
 
-A pop says itself whether it is in order, and a broker believes it. RocketMQ 5's clients leave that to the proxy, which asks
-the broker for the group (352, `consumeMessageOrderly`); here the consumer does. A broker that does not know the group,
-or not the question, does not have it in order.
+A pop says itself whether it is in order, and a broker believes it. RocketMQ 5's clients leave that to the proxy, which
+asks the broker for the group (352, `consumeMessageOrderly`); here the consumer does. A broker that does not know the
+group, or not the question, does not have it in order.
 """
 
 from __future__ import annotations

@@ -78,8 +78,8 @@ class Message(msgspec.Struct, frozen=True):
         deliver_at_ms: deliver at this time (ms since 1970); at once if it is past. Of delay_level,
             delay_ms and deliver_at_ms one may be given.
         message_group: messages of one group keep their order (FIFO): they go to one queue, the same to which RocketMQ's
-            proxy puts those that its 5.x clients send with that group. At most 64 bytes; not for delayed messages, nor in
-            transactions.
+            proxy puts those that its 5.x clients send with that group. At most 64 bytes; not for delayed messages,
+            nor in transactions.
         unique_key: the UNIQ_KEY of an earlier send of this very message whose outcome stayed
             unknown: a group that has it already does not store it again. Else the producer makes one.
     """

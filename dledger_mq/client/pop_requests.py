@@ -68,8 +68,8 @@ class GroupPops:
     Args:
         session: carries them.
         group: in whose name.
-        ordered: whether a queue's messages are handed out in order, one pop after the other; None: as the group is set at
-            the broker.
+        ordered: whether a queue's messages are handed out in order, one pop after the other; None: as the group is set
+            at the broker.
         from_end: whether a group that has no offset begins with what comes from then on.
         timeout_s: for the answer to a pop. A node that is silent is noticed sooner (link.py); what a slow one hands out
             must not be given up, since nobody else gets it meanwhile.

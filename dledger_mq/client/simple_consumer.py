@@ -26,9 +26,9 @@ from dledger_mq.client.arguments import (
     check_group,
     check_int,
     check_optional_text,
+    check_optional_truth,
     check_seconds,
     check_tls,
-    check_optional_truth,
     wrong_type,
 )
 from dledger_mq.client.credentials import Credentials
