@@ -55,13 +55,14 @@ class Switched:
 
     async def told_modes(self, client_id: str) -> set[str]:
         """What a client that asks for its queues is told to do with them; waits until it is known."""
+        fields = {"clientId": client_id, "strategyName": "AVG"}
+        rows: list[dict[str, str]] | None = None
         with trio.fail_after(PATIENCE_S):
-            while True:
-                fields = {"clientId": client_id, "strategyName": "AVG"}
+            while not rows:
                 said = json.loads(await self.ask(RequestCode.QUERY_ASSIGNMENT, **fields))
-                if rows := said["messageQueueAssignments"]:
-                    return {row["mode"] for row in rows}
-                await trio.lowlevel.checkpoint()
+                rows = said["messageQueueAssignments"]
+        assert rows
+        return {row["mode"] for row in rows}
 
     async def _handle(self, message: ReceivedMessage) -> None:
         self.handled[message.body] += 1
