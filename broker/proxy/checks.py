@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from broker.proxy.protocol.numbers import Code
 from broker.proxy.refusals import CallRefusedError
+from dledger_mq.client.messages import MESSAGE_GROUP_BYTES_MAX
 from dledger_mq.message.names import (
     group_problem,
     is_retry_topic,
@@ -18,12 +19,12 @@ from dledger_mq.message.names import (
     send_problem,
     topic_problem,
 )
+from dledger_mq.message.properties import has_control_character
 
 PROPERTIES_MAX: Final = 128
 PROPERTIES_BYTES_MAX: Final = 16 * 1024
 """Of the application's properties, tag and keys of a message; Apache's proxy has the same limits."""
 
-MESSAGE_GROUP_BYTES_MAX: Final = 64
 
 SYSTEM_PROPERTIES: Final = frozenset(
     {
@@ -96,11 +97,6 @@ def check_text(text: str, what: str, code: Code) -> str:
     if has_control_character(text):
         raise CallRefusedError(code, f"{what} {text[:80]!r} holds a control character")
     return text
-
-
-def has_control_character(text: str) -> bool:
-    """Return whether a text holds one of U+0000 to U+001F or U+007F to U+009F."""
-    return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
 
 
 def check_tag(tag: str) -> str:

@@ -30,7 +30,7 @@ from dledger_mq.client.queues import MessageQueue
 from dledger_mq.client.session import Session
 from dledger_mq.client.transaction_producer import TransactionState
 from dledger_mq.message.errors import MessageIdError
-from dledger_mq.message.hashes import java_hash
+from dledger_mq.message.hashes import consistent_hash, java_hash
 from dledger_mq.message.ids import parse_offset_msg_id
 from dledger_mq.message.recall_handle import HandleError, RecallHandle
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
@@ -272,18 +272,3 @@ def _sent(message: MessageToSend, queue: MessageQueue, answer: RemotingCommand) 
 def _place(message: MessageToSend, count: int) -> int:
     """Return the place of a message's queue among `count`."""
     return consistent_hash(java_hash(message.group or message.unique_key), count)
-
-
-def consistent_hash(value: int, buckets: int) -> int:
-    """Return a bucket for a signed number, as Guava's `Hashing.consistentHash(long, int)` does (Lamping, Veach 2014).
-
-    When a bucket is added, only what belongs into that one goes to another.
-    """
-    assert buckets > 0, f"{buckets} buckets have no place"
-    state, candidate = value, 0
-    while True:
-        state = (2862933555777941757 * state + 1) & (2**64 - 1)
-        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
-        if not 0 <= following < buckets:
-            return candidate
-        candidate = following

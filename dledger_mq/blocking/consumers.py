@@ -120,7 +120,7 @@ class SimpleConsumer(Runner[simple_consumer.SimpleConsumer]):
         group: str,
         *,
         subscriptions: Mapping[str, str | BySql],
-        ordered: bool = False,
+        ordered: bool | None = None,
         start_from: simple_consumer.Begin = "last",
         timeout_s: float = simple_consumer.TIMEOUT_S,
         instance: str | None = None,

@@ -201,13 +201,19 @@ class Admin(Lifetime):
             )
 
     async def create_group(
-        self, group: str, *, retries: int = RETRIES, brokers: Iterable[str] | None = None
+        self,
+        group: str,
+        *,
+        retries: int = RETRIES,
+        ordered: bool = False,
+        brokers: Iterable[str] | None = None,
     ) -> None:
         """Make a consumer group, or change one that exists.
 
         Args:
             group: its name.
             retries: deliveries of a message that fails, before the dead letter topic.
+            ordered: what its simple consumers, and clients behind a proxy, receive of a queue comes in order (FIFO).
             brokers: names of broker groups; None: all.
 
         Raises:
@@ -216,7 +222,9 @@ class Admin(Lifetime):
         """
         check_group(group)
         check_int("retries", retries)
-        body = write_json({"groupName": group, "retryMaxTimes": retries})
+        check_truth("ordered", ordered)
+        settings = {"groupName": group, "retryMaxTimes": retries, "consumeMessageOrderly": ordered}
+        body = write_json(settings)
         await self._everywhere(brokers, RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, body)
 
     async def list_groups(self) -> tuple[str, ...]:

@@ -84,6 +84,11 @@ def check_truth(name: str, value: object) -> bool:
     return value
 
 
+def check_optional_truth(name: str, value: object) -> bool | None:
+    """Return True, False or None."""
+    return None if value is None else check_truth(name, value)
+
+
 def check_callable(name: str, value: object) -> None:
     """Refuse what cannot be called."""
     if not callable(value):

@@ -24,7 +24,11 @@ from dledger_mq.message.errors import PropertyError
 from dledger_mq.message.ids import offset_msg_id
 from dledger_mq.message.names import is_retry_topic, send_problem, topic_problem
 from dledger_mq.message.numbers import PhysicalOffset, QueueOffset, StoreTimeMs
-from dledger_mq.message.properties import decode_properties, encode_properties
+from dledger_mq.message.properties import (
+    decode_properties,
+    encode_properties,
+    has_control_character,
+)
 from dledger_mq.message.record import StoredMessage
 
 BODY_BYTES_MAX: Final = 4 * 1024 * 1024  # the broker's maxMessageSize
@@ -32,11 +36,13 @@ COMPRESS_FROM_BYTES: Final = 4096
 COMPRESSION_LEVEL: Final = 5  # the Java producer's; zlib container
 INFLATED_BYTES_MAX: Final = 64 * 1024 * 1024  # a small body must not fill the memory of a consumer
 DELAY_LEVEL_MAX: Final = 18
+MESSAGE_GROUP_BYTES_MAX: Final = 64  # RocketMQ's proxy takes no more
 DUE_MS_END: Final = (
     10**17
 )  # the year 3 170 843; what brokers take (`timerMaxDelaySec`) they say themselves
 
 _COMPRESSION: Final = sys_flags.COMPRESSION_MASK
+_MESSAGE_GROUP: Final = names.SHARDING_KEY.decode()
 _RESERVED: Final = frozenset(
     name.decode()
     for name in (
@@ -71,6 +77,9 @@ class Message(msgspec.Struct, frozen=True):
             `timerMaxDelaySec` (3 days unless set otherwise) it refuses, as it does for deliver_at_ms.
         deliver_at_ms: deliver at this time (ms since 1970); at once if it is past. Of delay_level,
             delay_ms and deliver_at_ms one may be given.
+        message_group: messages of one group keep their order (FIFO): they go to one queue, the same to which RocketMQ's
+            proxy puts those that its 5.x clients send with that group. At most 64 bytes; not for delayed messages,
+            nor in transactions.
         unique_key: the UNIQ_KEY of an earlier send of this very message whose outcome stayed
             unknown: a group that has it already does not store it again. Else the producer makes one.
     """
@@ -85,6 +94,7 @@ class Message(msgspec.Struct, frozen=True):
     unique_key: str | None = None
     delay_ms: int = 0
     deliver_at_ms: int | None = None
+    message_group: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse values of a wrong type, where they are given.
@@ -108,6 +118,7 @@ class Message(msgspec.Struct, frozen=True):
             self.properties
             or self.tags is not None
             or self.unique_key is not None
+            or self.message_group is not None
             or self.keys
             or self.keys.__class__ is not tuple
             or self.properties.__class__ is not dict
@@ -143,6 +154,8 @@ def _check_labels(message: Message) -> None:
         _check_type("tags", message.tags, str, "one tag as text")
     if message.unique_key is not None:
         _check_type("unique_key", message.unique_key, str, "text")
+    if message.message_group is not None:
+        _check_type("message_group", message.message_group, str, "text")
     if not isinstance(message.keys, str):
         _check_type("keys", message.keys, Sequence, "text, or a list of texts")
         for key in message.keys:
@@ -218,6 +231,11 @@ class ReceivedMessage(msgspec.Struct, frozen=True):
     is_packed: bool = False
     value: Any = None
 
+    @property
+    def message_group(self) -> str | None:
+        """The group within which the message keeps its order; None: it has none."""
+        return self.properties.get(_MESSAGE_GROUP)
+
 
 @lru_cache(maxsize=1024)  # a producer has few topics, and many messages for each
 def _topic_refusal(topic: str) -> str | None:
@@ -246,6 +264,8 @@ def check_message(message: Message, bytes_max: int = BODY_BYTES_MAX) -> None:
         )
     if message.delay_ms or message.deliver_at_ms is not None:
         _check_due_time(message)
+    if message.message_group is not None:
+        _check_message_group(message, message.message_group)
     if not -(2**31) <= message.flag < 2**31:
         raise InvalidMessageError(f"flag {message.flag} is not a 32-bit number")
 
@@ -263,12 +283,26 @@ def _check_due_time(message: Message) -> None:
         raise InvalidMessageError(f"deliver_at_ms {at_ms} is no time in ms since 1970")
 
 
+def _check_message_group(message: Message, group: str) -> None:
+    size = len(group.encode("utf-8", "surrogatepass"))
+    if size > MESSAGE_GROUP_BYTES_MAX:
+        text = f"the message group has {size} bytes, at most {MESSAGE_GROUP_BYTES_MAX}"
+        raise InvalidMessageError(text)
+    if not group or group.isspace() or has_control_character(group):
+        raise InvalidMessageError(f"message group {group!r} is blank, or holds a control character")
+    if message.is_delayed:
+        raise InvalidMessageError("a message with a message group has no delay: it would be late")
+    if _MESSAGE_GROUP in message.properties:
+        raise InvalidMessageError(f"the message group is given twice, also as {_MESSAGE_GROUP}")
+
+
 def has_labels(message: Message) -> bool:
     """Return whether a message has properties other than its UNIQ_KEY."""
     return bool(
         message.tags
         or message.keys
         or message.properties
+        or message.message_group is not None
         or message.delay_level
         or message.delay_ms
         or message.deliver_at_ms is not None
@@ -288,6 +322,8 @@ def message_properties(message: Message, unique_key: str) -> bytes:
         pairs["TAGS"] = message.tags
     if message.keys:
         pairs["KEYS"] = message.keys if isinstance(message.keys, str) else " ".join(message.keys)
+    if message.message_group is not None:
+        pairs[_MESSAGE_GROUP] = message.message_group
     if message.delay_level:
         pairs["DELAY"] = str(message.delay_level)
     if message.delay_ms:

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 from uuid import uuid4
 
 from dledger_mq.client.errors import RequestFailedError
+from dledger_mq.client.group_order import GroupOrder
 from dledger_mq.client.popped_messages import PoppedMessage, popped_messages
 from dledger_mq.client.session import Session
 from dledger_mq.client.subscriptions import TopicSubscription
@@ -67,18 +68,25 @@ class GroupPops:
     Args:
         session: carries them.
         group: in whose name.
-        ordered: whether a queue's messages are handed out in order, one pop after the other.
+        ordered: whether a queue's messages are handed out in order, one pop after the other; None: as the group is set
+            at the broker.
         from_end: whether a group that has no offset begins with what comes from then on.
         timeout_s: for the answer to a pop. A node that is silent is noticed sooner (link.py); what a slow one hands out
             must not be given up, since nobody else gets it meanwhile.
     """
 
     def __init__(
-        self, session: Session, group: str, *, ordered: bool, from_end: bool, timeout_s: float
+        self,
+        session: Session,
+        group: str,
+        *,
+        ordered: bool | None,
+        from_end: bool,
+        timeout_s: float,
     ) -> None:
         self._session = session
         self._group = group
-        self._ordered = ordered
+        self._order = GroupOrder(session, group, told=ordered)
         self._from_end = from_end
         self._timeout_s = timeout_s
         self._lost_attempts: dict[PopPlace, str] = {}
@@ -92,6 +100,7 @@ class GroupPops:
             ConnectionLostError, RequestTimeoutError: no answer; messages may have been handed out.
             RequestFailedError: another code.
         """
+        is_ordered = await self._order.at(address, place.broker_name)
         attempt_id = self._lost_attempts.pop(place, None) or uuid4().hex
         is_first = place.is_retry or not self._from_end
         ext = {
@@ -99,6 +108,7 @@ class GroupPops:
             "invisibleTime": str(invisible_ms),
             "pollTime": "0",
             "initMode": _FROM_START if is_first else _FROM_END,
+            "order": str(is_ordered).lower(),
         }
         is_answered = False
         try:
@@ -112,7 +122,7 @@ class GroupPops:
             is_answered = error.definite
             raise
         finally:
-            if self._ordered and not is_answered:  # also when the caller was cancelled
+            if is_ordered and not is_answered:  # also when the caller was cancelled
                 self._lost_attempts[place] = attempt_id
         return messages
 
@@ -123,7 +133,8 @@ class GroupPops:
             ConnectionLostError, RequestTimeoutError: no answer.
             RequestFailedError: another code.
         """
-        ext = {"pollTime": str(int(HOLD_S * 1000))}
+        is_ordered = await self._order.at(address, place.broker_name)
+        ext = {"pollTime": str(int(HOLD_S * 1000)), "order": str(is_ordered).lower()}
         code, timeout_s = RequestCode.NOTIFICATION, HOLD_S + NOTICE_GRACE_S
         answer = await self._ask(
             code, address, place, ext, attempt_id=uuid4().hex, timeout_s=timeout_s
@@ -154,7 +165,6 @@ class GroupPops:
             "bornTime": str(time.time_ns() // 1_000_000),
             "expType": wanted.expression_type,
             "exp": wanted.expression,
-            "order": str(self._ordered).lower(),
             "attemptId": attempt_id,
         }
         link = self._session.links.get(address)

@@ -51,7 +51,13 @@ from dledger_mq.client.messages import (
 )
 from dledger_mq.client.name_servers import parse_name_servers
 from dledger_mq.client.producer_settings import ProducerOptions, ProducerSettings
-from dledger_mq.client.queues import MessageQueue, QueueSelector, RoundRobin, queue_for_key
+from dledger_mq.client.queues import (
+    MessageQueue,
+    QueueSelector,
+    RoundRobin,
+    queue_for_group,
+    queue_for_key,
+)
 from dledger_mq.client.replies import AwaitedReply, OpenQuestions
 from dledger_mq.client.send_maker import SendMaker
 from dledger_mq.client.session import Session, raise_for
@@ -229,6 +235,7 @@ class Producer(Lifetime):
         keys: str | Sequence[str] = (),
         properties: Mapping[str, str] | None = None,
         delay_ms: int = 0,
+        message_group: str | None = None,
     ) -> Message:
         """Make a message whose body is what the producer's `serializer` makes of a value.
 
@@ -246,6 +253,7 @@ class Producer(Lifetime):
             keys=keys,
             properties=properties or {},
             delay_ms=delay_ms,
+            message_group=message_group,
         )
 
     async def send(
@@ -260,7 +268,7 @@ class Producer(Lifetime):
         """Send one message and wait until it is stored.
 
         The queue is `queue`, or chosen by `selector`, or the one that belongs to `key` (messages of
-        one key keep their order), or the next in turn. Cancelling leaves the outcome unknown.
+        one key keep their order), or to its message group, or the next in turn. Cancelling leaves the outcome unknown.
 
         Raises:
             InvalidMessageError: the message breaks a limit; nothing was sent.
@@ -270,10 +278,10 @@ class Producer(Lifetime):
         """
         deadline = self._deadline(timeout_s)
         check_message(message, self._body_bytes_max)
-        target = self._choose_at_once(message.topic, queue=queue, key=key, selector=selector)
+        target = self._choose_at_once(message, queue=queue, key=key, selector=selector)
         if target is None:
             target = await self._choose(
-                message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+                message, queue=queue, key=key, selector=selector, deadline=deadline
             )
         if self._is_full():
             await self.wait_for_room()
@@ -295,10 +303,10 @@ class Producer(Lifetime):
         """
         check_message(message, self._body_bytes_max)
         deadline = self._deadline(timeout_s)
-        target = self._choose_at_once(message.topic, queue=queue, key=key, selector=selector)
+        target = self._choose_at_once(message, queue=queue, key=key, selector=selector)
         if target is None:
             target = await self._choose(
-                message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+                message, queue=queue, key=key, selector=selector, deadline=deadline
             )
         if self._is_full():
             await self.wait_for_room()
@@ -326,7 +334,7 @@ class Producer(Lifetime):
         if self._is_full() or not known:
             raise anyio.WouldBlock
         if queue is None:
-            queue = self._pick(known, key)
+            queue = self._pick(known, key, message.message_group)
         elif not self._can_use(queue, message.topic):
             raise anyio.WouldBlock
         pending = self._maker.single(message, queue, deadline=self._deadline(timeout_s))
@@ -349,7 +357,7 @@ class Producer(Lifetime):
         one body is.
 
         Raises:
-            InvalidMessageError: empty, more than one topic, a delay, or too large.
+            InvalidMessageError: empty, more than one topic or message group, a delay, or too large.
             Others as `send`.
         """
         return await self._carry_out(
@@ -395,7 +403,7 @@ class Producer(Lifetime):
         messages = self._checked_batch(messages)
         deadline = self._deadline(timeout_s)
         target = await self._choose(
-            messages[0].topic, queue=queue, key=key, selector=selector, deadline=deadline
+            messages[0], queue=queue, key=key, selector=selector, deadline=deadline
         )
         await self.wait_for_room()
         return self._maker.batch(messages, target, deadline=deadline)
@@ -414,6 +422,8 @@ class Producer(Lifetime):
         for message in batch:
             if message.topic != batch[0].topic or message.is_delayed:
                 raise InvalidMessageError("a batch has one topic and no delays")
+            if message.message_group != batch[0].message_group:
+                raise InvalidMessageError("a batch has one message group, or none")
         if is_retry_topic(batch[0].topic):
             raise InvalidMessageError("a batch cannot go to a retry topic")
         return batch
@@ -435,7 +445,7 @@ class Producer(Lifetime):
         deadline = self._deadline(None)
         check_message(message, self._body_bytes_max)
         target = await self._choose(
-            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+            message, queue=queue, key=key, selector=selector, deadline=deadline
         )
         await self.wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, is_oneway=True)
@@ -468,7 +478,7 @@ class Producer(Lifetime):
         left_s = deadline - self._now()
         check_message(message, self._body_bytes_max)
         target = await self._choose(
-            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+            message, queue=queue, key=key, selector=selector, deadline=deadline
         )
         question = self._questions.ask(message, session.client_id, left_s)
         try:
@@ -570,7 +580,7 @@ class Producer(Lifetime):
 
     def _choose_at_once(
         self,
-        topic: str,
+        message: Message,
         *,
         queue: MessageQueue | None,
         key: str | bytes | None,
@@ -578,15 +588,15 @@ class Producer(Lifetime):
     ) -> MessageQueue | None:
         """Return what `_choose` would, where nobody has to be asked; else None."""
         if queue is not None:
-            return queue if self._can_use(queue, topic) else None
+            return queue if self._can_use(queue, message.topic) else None
         if selector is not None:
             return None
-        known = self._live().routes.sure_publish_queues(topic)
-        return self._pick(known, key) if known else None
+        known = self._live().routes.sure_publish_queues(message.topic)
+        return self._pick(known, key, message.message_group) if known else None
 
     async def _choose(
         self,
-        topic: str,
+        message: Message,
         *,
         queue: MessageQueue | None,
         key: str | bytes | None,
@@ -594,15 +604,15 @@ class Producer(Lifetime):
         deadline: float,
     ) -> MessageQueue:
         """Return the queue that a message goes to; wait for a route until the deadline."""
-        if queue is not None and self._can_use(queue, topic):
+        if queue is not None and self._can_use(queue, message.topic):
             return queue
-        queues = await self._publish_queues(topic, deadline - self._now())
+        queues = await self._publish_queues(message.topic, deadline - self._now())
         if queue is not None:
             return queue
         if selector is not None:
             check_callable("selector", selector)
             return check_queue(selector(queues))
-        return self._pick(queues, key)
+        return self._pick(queues, key, message.message_group)
 
     async def _publish_queues(self, topic: str, timeout_s: float) -> tuple[MessageQueue, ...]:
         """Return the queues of a route; wait for name servers that do not answer yet, and for a leader."""
@@ -614,11 +624,15 @@ class Producer(Lifetime):
             return self._now() + self.timeout_s
         return self._now() + check_seconds("timeout_s", timeout_s)
 
-    def _pick(self, queues: tuple[MessageQueue, ...], key: str | bytes | None) -> MessageQueue:
+    def _pick(
+        self, queues: tuple[MessageQueue, ...], key: str | bytes | None, message_group: str | None
+    ) -> MessageQueue:
         if key is not None:
             if key.__class__ is not str and key.__class__ is not bytes:
                 check_key(key)
             return queue_for_key(queues, key)
+        if message_group is not None:
+            return queue_for_group(queues, message_group)
         for lane in self._lanes.values():
             if lane.failures:
                 return self._turn(queues, self._sick())

@@ -11,6 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from dledger_mq.message.hashes import consistent_hash, java_hash
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class MessageQueue:
@@ -40,6 +42,12 @@ def queue_for_key(queues: Sequence[MessageQueue], key: str | bytes) -> MessageQu
     assert queues, "a topic that takes messages has queues"
     data = key.encode() if isinstance(key, str) else key
     return queues[crc32(data) % len(queues)]
+
+
+def queue_for_group(queues: Sequence[MessageQueue], message_group: str) -> MessageQueue:
+    """Return the queue of a message group: RocketMQ's proxy, which chooses for its 5.x clients, takes the same one."""
+    assert queues, "a topic that takes messages has queues"
+    return queues[consistent_hash(java_hash(message_group), len(queues))]
 
 
 class RoundRobin:

@@ -26,9 +26,9 @@ from dledger_mq.client.arguments import (
     check_group,
     check_int,
     check_optional_text,
+    check_optional_truth,
     check_seconds,
     check_tls,
-    check_truth,
     wrong_type,
 )
 from dledger_mq.client.credentials import Credentials
@@ -73,7 +73,8 @@ class SimpleConsumer(Lifetime):
             (`PushConsumer`) gets the messages that no other has received.
         subscriptions: topic -> "*", tags joined with "||", or `BySql` with a condition on properties.
         ordered: the messages of a queue are handed out in order: nothing of a queue follows before all that was
-            received of it is acknowledged, or its time is over. The consumers of a group must agree.
+            received of it is acknowledged, or its time is over. None: as the group is set at the brokers, which are
+            asked every 10 s; else the consumers of the group must agree.
         start_from: where a group without an offset begins: "last" (only what comes) or "first" (everything that is
             kept). Brokers that still hold the first message of a queue begin there all the same.
         timeout_s: how long a request is tried, over all nodes and failovers.
@@ -88,7 +89,7 @@ class SimpleConsumer(Lifetime):
         group: str,
         *,
         subscriptions: Mapping[str, str | BySql],
-        ordered: bool = False,
+        ordered: bool | None = None,
         start_from: Begin = "last",
         timeout_s: float = TIMEOUT_S,
         instance: str | None = None,
@@ -97,7 +98,7 @@ class SimpleConsumer(Lifetime):
     ) -> None:
         self.group = check_group(group)
         self.subscriptions = subscribe_all(self.group, subscriptions, with_retries=True)
-        self.ordered = check_truth("ordered", ordered)
+        self.ordered = check_optional_truth("ordered", ordered)
         _check_begin(start_from)
         self.timeout_s = check_seconds("timeout_s", timeout_s)
         if self.timeout_s <= 0:

@@ -30,6 +30,7 @@ from dledger_mq.client.errors import (
     ClientClosedError,
     ClientUsageError,
     ConnectionLostError,
+    InvalidMessageError,
     NoRouteError,
     RequestFailedError,
     RequestTimeoutError,
@@ -172,9 +173,13 @@ class TransactionProducer(Producer):
         more = _half_properties(self.group, check_after_s)
         self._live()
         check_message(message, self._body_bytes_max)
+        if (
+            message.message_group is not None
+        ):  # which would be in order by its half, not by its commit
+            raise InvalidMessageError("a message of a transaction has no message group")
         deadline = self._deadline(timeout_s)
         target = await self._choose(
-            message.topic, queue=queue, key=key, selector=selector, deadline=deadline
+            message, queue=queue, key=key, selector=selector, deadline=deadline
         )
         await self.wait_for_room()
         pending = self._maker.single(message, target, deadline=deadline, half_properties=more)

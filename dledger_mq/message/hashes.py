@@ -55,6 +55,21 @@ def java_hash(text: str) -> int:
     return value - 0x1_0000_0000 if value & _SIGN else value
 
 
+def consistent_hash(value: int, buckets: int) -> int:
+    """Return a bucket for a signed number, as Guava's `Hashing.consistentHash(long, int)` does (Lamping, Veach 2014).
+
+    When a bucket is added, only what belongs into that one goes to another.
+    """
+    assert buckets > 0, f"{buckets} buckets have no place"
+    state, candidate = value, 0
+    while True:
+        state = (2862933555777941757 * state + 1) & (2**64 - 1)
+        following = int((candidate + 1) / (((state >> 33) + 1) / 2.0**31))
+        if not 0 <= following < buckets:
+            return candidate
+        candidate = following
+
+
 def tags_code(tags: str) -> int:
     """Return the tag hash of a consume queue unit: the hash of the TAGS value, 0 for none."""
     return _kept_code(tags) if len(tags) <= TAGS_KEPT_MAX else java_hash(tags)

@@ -65,6 +65,11 @@ DLQ_ORIGIN_TOPIC: Final = b"DLQ_ORIGIN_TOPIC"
 DLQ_ORIGIN_MESSAGE_ID: Final = b"DLQ_ORIGIN_MESSAGE_ID"
 
 
+def has_control_character(text: str) -> bool:
+    """Return whether a text holds one of U+0000 to U+001F or U+007F to U+009F; two of them separate properties."""
+    return any(char < " " or "\x7f" <= char <= "\x9f" for char in text)
+
+
 def decode_properties(properties: bytes) -> dict[str, str]:
     """Read all properties.
 

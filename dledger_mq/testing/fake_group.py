@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import socket
 from collections import defaultdict, deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -41,7 +41,7 @@ from dledger_mq.remoting.group_bodies import (
 )
 from dledger_mq.remoting.header import RemotingCommand, encode_command, make_request, make_response
 from dledger_mq.remoting.heartbeat import Heartbeat, decode_heartbeat
-from dledger_mq.remoting.json_body import read_object, write_json
+from dledger_mq.remoting.json_body import Json, JsonKey, read_object, write_json
 from dledger_mq.remoting.replies import SendReplies
 from dledger_mq.remoting.requests import (
     PULL_SUSPEND,
@@ -73,6 +73,7 @@ _ADMIN_CODES = frozenset(
         RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP,
         RequestCode.DELETE_SUBSCRIPTIONGROUP,
         RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG,
+        RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG,
         RequestCode.GET_ALL_CONSUMER_OFFSET,
     }
 )
@@ -103,7 +104,7 @@ class FakeGroup:
         pop_script: the same for the next requests about popped messages, but for those that only ask whether there are
             some; LOST carries them out.
         pops: the messages that are handed out and not acknowledged.
-        groups: consumer groups that were made by an administrator.
+        groups: consumer groups that were made by an administrator; `ordered_groups` are those in order (FIFO).
         locks: holders of queues by (group, topic, queue id).
         offsets: committed offsets by (group, topic, queue id).
         sends: all sends that arrived, as (unique key, queue id), repeated ones too.
@@ -128,6 +129,7 @@ class FakeGroup:
         self.pop_script: deque[int] = deque()
         self.offsets: dict[tuple[str, str, int], int] = {}
         self.groups: set[str] = set()
+        self.ordered_groups: set[str] = set()
         self.locks: dict[tuple[str, str, int], str] = {}
         self.sends: list[tuple[str, int]] = []
         self.sent_back: list[tuple[bytes, int]] = []
@@ -471,12 +473,16 @@ class FakeGroup:
             case RequestCode.DELETE_TOPIC_IN_BROKER:
                 self.log.queues.pop(ext["topic"], None)
             case RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP:
-                self.groups.add(str(read_object(request.body)["groupName"]))
+                self._set_group(read_object(request.body))
             case RequestCode.DELETE_SUBSCRIPTIONGROUP:
                 self.groups.discard(ext["groupName"])
+                self.ordered_groups.discard(ext["groupName"])
                 if ext.get("cleanOffset") == "true":
                     for place in [one for one in self.offsets if one[0] == ext["groupName"]]:
                         del self.offsets[place]
+            case RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
+                is_ordered = ext["group"] in self.ordered_groups
+                body = write_json({"consumeMessageOrderly": is_ordered, "groupName": ext["group"]})
             case RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG:
                 body = write_json({"subscriptionGroupTable": {name: {} for name in self.groups}})
             case _:
@@ -485,6 +491,13 @@ class FakeGroup:
                     table[f"{topic}@{group}"][queue_id] = offset
                 body = write_json({"inFlightTable": self.pops.counts(), "offsetTable": table})
         return make_response(request.opaque, ResponseCode.SUCCESS, body=body)
+
+    def _set_group(self, settings: Mapping[JsonKey, Json]) -> None:
+        name = str(settings["groupName"])
+        self.groups.add(name)
+        self.ordered_groups.discard(name)
+        if settings.get("consumeMessageOrderly") is True:
+            self.ordered_groups.add(name)
 
     def _on_lock_request(self, request: RemotingCommand) -> RemotingCommand:
         wanted = decode_lock_request(request.body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
 import trio
@@ -10,6 +11,7 @@ import trio
 from dledger_mq import (
     AckError,
     AckOutcomeUnknownError,
+    Admin,
     BySql,
     HandleExpiredError,
     Message,
@@ -100,6 +102,53 @@ async def test_in_order_a_queue_gives_nothing_before_all_is_acknowledged(group: 
             nursery.start_soon(work, one)
             nursery.start_soon(work, other)
     assert order == list(range(9))
+
+
+@pytest.mark.parametrize("face", ["async", "blocking"])
+async def test_a_group_that_is_set_in_order_is_received_in_order_without_a_word(
+    group: Group, face: str
+) -> None:
+    """Two consumers that were told nothing: the second gets nothing before the first has acknowledged."""
+    topic = name = f"SetInOrder-{face}"
+    async with Admin(group.namesrv, timeout_s=PATIENCE_S) as admin:
+        await admin.create_topic(topic, queues=4)
+        await admin.create_group(name, ordered=True)
+    async with Producer(group.namesrv, "p", timeout_s=PATIENCE_S) as producer:
+        steps = [Message(topic, b"%d" % n, message_group="account-7") for n in range(4)]
+        places = {(await producer.send(step)).queue for step in steps}
+    assert len(places) == 1, "one message group, one queue"
+    settings: dict[str, Any] = {
+        "subscriptions": {topic: "*"},
+        "start_from": "first",
+        "timeout_s": PATIENCE_S,
+    }
+    if face == "blocking":
+        await trio.to_thread.run_sync(check_order_without_async, group.namesrv, name, settings)
+        return
+    async with (
+        SimpleConsumer(group.namesrv, name, **settings) as one,
+        SimpleConsumer(group.namesrv, name, **settings) as other,
+    ):
+        first = await one.receive(2, invisible_s=LONG_S, wait_s=PATIENCE_S)
+        assert [message.body for message in first] == [b"0", b"1"]
+        assert {message.message_group for message in first} == {"account-7"}
+        assert await other.receive(wait_s=0) == ()
+        await one.ack(first)
+        rest = await other.receive(invisible_s=LONG_S, wait_s=PATIENCE_S)
+        assert [message.body for message in rest] == [b"2", b"3"]
+
+
+def check_order_without_async(namesrv: str, name: str, settings: dict[str, Any]) -> None:
+    with (
+        sync.SimpleConsumer(namesrv, name, **settings) as one,
+        sync.SimpleConsumer(namesrv, name, **settings) as other,
+    ):
+        first = one.receive(2, invisible_s=LONG_S, wait_s=PATIENCE_S)
+        assert [message.body for message in first] == [b"0", b"1"]
+        assert other.receive(wait_s=0) == ()
+        one.ack(first)
+        rest = other.receive(invisible_s=LONG_S, wait_s=PATIENCE_S)
+        assert [message.body for message in rest] == [b"2", b"3"]
 
 
 def test_without_async(group: Group) -> None:

@@ -14,7 +14,7 @@ from dledger_mq import Message, SendRefusedError
 from dledger_mq.blocking import Producer
 from jepsen.processes import poll
 from tests.integration.proxy.conftest import Caller, RunningProxy
-from tests.interop.conftest import WAIT_S, kill_and_restart, request, stored
+from tests.interop.conftest import WAIT_S, kill_and_restart, messages_in, request, stored
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -61,6 +61,28 @@ def test_what_is_sent_stands_where_the_answer_says(proxied: RunningProxy) -> Non
     assert [offset for _, offset in there] == [sent.offset]
     again = caller.send(topic, b"one", message_id="0A1B", tag="paid", keys=["k1"])
     assert again.status.code == Code.OK
+
+
+def test_a_message_group_has_one_queue_through_the_proxy_and_past_it(
+    proxied: RunningProxy,
+) -> None:
+    caller, topic = proxied.caller(), proxied.topic("FIFO")
+    groups = [f"account-{number}" for number in range(8)]
+    for group in groups:
+        fifo = {"message_type": MessageType.FIFO, "message_group": group}
+        assert caller.send(topic, group.encode(), **fifo).status.code == Code.OK
+    with Producer(proxied.namesrv, "p", timeout_s=WAIT_S) as producer:
+        chosen = {
+            group: producer.send(Message(topic, b"mine", message_group=group)).queue_id
+            for group in groups
+        }
+    theirs = {
+        message.message_group: message.queue.queue_id
+        for message in messages_in(proxied.namesrv, topic)
+        if message.body != b"mine"
+    }
+    assert theirs == chosen
+    assert len(set(chosen.values())) > 1
 
 
 def test_a_message_is_received_once_acknowledged_and_no_more(

@@ -288,6 +288,7 @@ CALLS: list[tuple[Call, str]] = [
     (lambda c: c.admin.delete_topic(5), "topic is int 5"),
     (lambda c: c.admin.create_group(5), "group is int 5"),
     (lambda c: c.admin.create_group("h", retries="16"), "retries is str '16'"),
+    (lambda c: c.admin.create_group("h", ordered=1), "ordered is int 1, not True or False"),
     (lambda c: c.admin.create_group("h", brokers=5), "brokers is int 5, not a list of texts"),
     (lambda c: c.admin.describe_group(5), "group is int 5"),
     (lambda c: c.admin.delete_group("h", with_offsets="no"), "with_offsets is str 'no'"),

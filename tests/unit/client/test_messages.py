@@ -56,6 +56,11 @@ def test_what_a_consumer_sees_of_a_record() -> None:
     assert got.properties["p"] == "v"
 
 
+def test_a_consumer_sees_the_message_group() -> None:
+    assert received(record(properties=b"__SHARDINGKEY\x01g7\x02"), "b").message_group == "g7"
+    assert received(record(), "b").message_group is None
+
+
 def test_a_message_without_properties_is_known_by_its_message_id() -> None:
     got = received(record(), "b")
     assert (got.unique_key, got.tags, got.keys) == (got.message_id, None, ())

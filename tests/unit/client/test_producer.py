@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import zlib
 from collections.abc import AsyncIterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -24,7 +25,7 @@ from dledger_mq.client.messages import Message, unpack_body
 from dledger_mq.client.producer import Producer
 from dledger_mq.client.pull_consumer import PullConsumer
 from dledger_mq.client.push_consumer import PushConsumer
-from dledger_mq.client.queues import MessageQueue
+from dledger_mq.client.queues import MessageQueue, queue_for_group, queue_for_key
 from dledger_mq.client.retry import FEW_TRIES
 from dledger_mq.remoting.codes import ResponseCode
 from dledger_mq.testing import IGNORED, LOST, FakeGroup, open_fake_group
@@ -93,6 +94,51 @@ async def test_messages_without_a_queue_are_dealt_out_and_keys_stick(
     assert len(chosen) == 1
     last = await producer.send(Message("T", b"s"), selector=lambda queues: queues[-1])
     assert last.queue == queue(3)
+
+
+async def test_a_message_group_goes_to_one_queue_whichever_way_it_is_sent(
+    group: FakeGroup, producer: Producer
+) -> None:
+    """Queue 3 of 4 is what Guava's consistentHash makes of "account-7".hashCode(), as in RocketMQ's proxy."""
+    one = Message("T", b"x", message_group="account-7")
+    first = await producer.send(one)
+    pending = [await producer.submit(one), producer.send_nowait(one)]
+    places = [first.queue, *[(await each.wait()).queue for each in pending]]
+    places += [(await producer.send_batch([one, one])).queue]
+    await producer.send_oneway(one)
+    assert set(places) == {queue_for_group(await producer.queues("T"), "account-7")}
+    assert {place.queue_id for place in places} == {3}
+    assert all(m.find(b"__SHARDINGKEY") == b"account-7" for m in group.messages("T", 3))
+    assert (await producer.send(one, queue=queue(0))).queue == queue(0)
+    assert (await producer.send(one, key="k")).queue == queue_for_key(
+        await producer.queues("T"), "k"
+    )
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"message_group": 7}, "message_group is int 7, not text"),
+        ({"message_group": ""}, "is blank"),
+        ({"message_group": " "}, "is blank"),
+        ({"message_group": "a\x02b"}, "control character"),
+        ({"message_group": "g" * 65}, "65 bytes, at most 64"),
+        ({"message_group": "g", "delay_ms": 1}, "no delay"),
+        ({"message_group": "g", "properties": {"__SHARDINGKEY": "h"}}, "given twice"),
+    ],
+)
+async def test_a_message_group_that_cannot_be_is_refused(
+    producer: Producer, more: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(InvalidMessageError, match=reason):
+        await producer.send(Message("T", b"x", **more))
+
+
+async def test_a_batch_has_one_message_group(producer: Producer) -> None:
+    mixed = [Message("T", b"x", message_group=name) for name in ("a", "b")]
+    for batch in (mixed, [mixed[0], Message("T", b"x")]):
+        with pytest.raises(InvalidMessageError, match="one message group"):
+            await producer.send_batch(batch)
 
 
 async def test_large_bodies_travel_compressed(group: FakeGroup, producer: Producer) -> None:

@@ -20,11 +20,12 @@ from dledger_mq import (
     RequestFailedError,
     SimpleConsumer,
 )
+from dledger_mq.client import group_order
 from dledger_mq.client.session import Session
 from dledger_mq.message.names import retry_topic
 from dledger_mq.net.connection import Connection
 from dledger_mq.remoting.codes import RequestCode, ResponseCode
-from dledger_mq.remoting.header import RemotingCommand, encode_command
+from dledger_mq.remoting.header import RemotingCommand, encode_command, make_response
 from dledger_mq.testing import FakeGroup, open_fake_group
 from dledger_mq.testing.fake_group import IGNORED, LOST
 from tests.unit.client.test_push_consumer import until
@@ -216,12 +217,85 @@ async def test_in_order_nothing_follows_before_all_is_acknowledged(
             await consumer.ack(first[1])
 
 
-async def test_in_order_a_pop_whose_answer_was_lost_is_repeated_at_once(
+async def test_without_a_word_the_brokers_setting_of_the_group_decides_on_its_order(
+    group: FakeGroup, make: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_order, "KEPT_S", 0.0)
+    group.ordered_groups.add("g")
+    for n in range(4):
+        group.put("T", 0, b"%d" % n)
+    async with make() as consumer, make() as other:
+        first = await consumer.receive(2, wait_s=0)
+        assert await other.receive(2, wait_s=0) == (), "the first ones are not acknowledged"
+        await consumer.ack(first)
+        group.ordered_groups.clear()
+        assert bodies(await consumer.receive(1, wait_s=0)) == [b"2"]
+        assert bodies(await other.receive(1, wait_s=0)) == [b"3"]
+
+
+async def test_what_the_caller_says_about_the_order_is_not_asked(
     group: FakeGroup, make: Open
 ) -> None:
+    group.ordered_groups.add("g")
+    for n in range(2):
+        group.put("T", 0, b"%d" % n)
+    async with make(ordered=False) as consumer:
+        for n in range(2):
+            assert bodies(await consumer.receive(1, wait_s=0)) == [b"%d" % n]
+    assert RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG not in group.requests
+
+
+async def test_a_broker_is_asked_about_the_order_once_for_a_while(
+    group: FakeGroup, consumer: SimpleConsumer
+) -> None:
+    for _ in range(3):
+        await consumer.receive(wait_s=0)
+    assert group.requests.count(RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG) == 1
+
+
+@pytest.mark.parametrize(
+    "code", [ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, ResponseCode.REQUEST_CODE_NOT_SUPPORTED]
+)
+async def test_a_broker_that_knows_no_such_group_has_none_in_order(
+    group: FakeGroup, consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    refuse_order(group, monkeypatch, code)
+    group.put("T", 0, b"x")
+    assert bodies(await consumer.receive(wait_s=0)) == [b"x"]
+
+
+async def test_a_refusal_to_tell_the_order_is_told(
+    group: FakeGroup, consumer: SimpleConsumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that were handed out in any order could not be put in order again."""
+    refuse_order(group, monkeypatch, ResponseCode.NO_PERMISSION)
+    group.put("T", 0, b"x")
+    with pytest.raises(
+        RequestFailedError, match="whether g is in order \\(say `ordered`\\): refused"
+    ):
+        await consumer.receive(wait_s=0)
+    assert group.pops.in_flight("g", "T") == 0
+
+
+def refuse_order(group: FakeGroup, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+    administer = group._administer
+
+    def answer(request: RemotingCommand) -> RemotingCommand:
+        if request.code == RequestCode.GET_SUBSCRIPTIONGROUP_CONFIG:
+            return make_response(request.opaque, code, "refused")
+        return administer(request)
+
+    monkeypatch.setattr(group, "_administer", answer)
+
+
+@pytest.mark.parametrize("ordered", [True, None])
+async def test_in_order_a_pop_whose_answer_was_lost_is_repeated_at_once(
+    group: FakeGroup, make: Open, *, ordered: bool | None
+) -> None:
+    group.ordered_groups.add("g")
     group.put("T", 0, b"x")
     group.pop_script.append(LOST)
-    async with make(ordered=True) as consumer:
+    async with make(ordered=ordered) as consumer:
         async with anyio.create_task_group() as tasks:
 
             async def in_vain() -> None:

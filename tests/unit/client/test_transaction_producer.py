@@ -160,6 +160,15 @@ async def test_a_checker_whose_answer_is_none_is_asked_again() -> None:
         await producer.send(Message("T", b"the producer lives"))
 
 
+async def test_a_transaction_has_no_message_group() -> None:
+    async with (
+        open_fake_group() as group,
+        TransactionProducer(group.namesrv, "p", checker=no_check) as producer,
+    ):
+        with pytest.raises(InvalidMessageError, match="no message group"):
+            await producer.send_in_transaction(Message("T", b"x", message_group="g"), says(COMMIT))
+
+
 async def test_a_transaction_that_still_runs_here_is_not_checked() -> None:
     async with (
         open_fake_group() as group,

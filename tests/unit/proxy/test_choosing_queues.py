@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("google.protobuf")
 
-from broker.proxy.producing import consistent_hash
-from dledger_mq.message.hashes import java_hash
+from dledger_mq.message.hashes import consistent_hash, java_hash
 
 GUAVA_OF_100 = [0, 55, 62, 8, 45, 59, 86, 97, 82, 59, 73, 37, 17, 56, 86, 21, 90, 37, 38, 83]
 """What Guava's own test (HashingTest) expects for 0 to 19 and 100 buckets."""
