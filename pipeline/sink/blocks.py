@@ -1,7 +1,8 @@
-"""Arrow batches read by columns, where every row of one is usual: no object for each row, its properties encoded at once.
+"""Arrow batches read by columns, where every row of one is usual: no object for each row, encoded all at once.
 
-A usual row goes to the option's topic, at once, without a flag. A batch in which a row is not usual, or cannot be sent, is
-declined as a whole: `RowReader` reads it row by row, and says what is wrong with which. Both ways send the same bytes.
+A usual row goes to the option's topic, at once, without a flag. A batch in which a row is not usual, or cannot be
+sent, is declined as a whole: `RowReader` reads it row by row, and says what is wrong with which. Both ways send the
+same bytes.
 """
 
 from __future__ import annotations
@@ -148,10 +149,9 @@ def _pairs(
         pairs["TAGS"] = tags
     if keys:
         pairs["KEYS"] = keys
-    for name, text in own.items():
-        if name not in SYSTEM_PROPERTIES and text:
-            pairs[name] = text
-    return pairs
+    return pairs | {
+        name: text for name, text in own.items() if name not in SYSTEM_PROPERTIES and text
+    }
 
 
 def _row_keys(reader: RowReader, given: dict[str, pa.Array], count: int) -> list[bytes] | None:

@@ -51,7 +51,8 @@ class RowKeys:
 
         Args:
             first: number of the first of them.
-            row_ids, places: of each; where they name no row, what is in them does not matter.
+            row_ids: of each; None for all of them where they name no row.
+            places: of each likewise.
         """
         seen = self._seen.copy() if self._columns == COORDINATES else self._seen
         try:
