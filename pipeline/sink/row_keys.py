@@ -11,7 +11,7 @@ Place = tuple[object, object, object, object]
 """The source's coordinates of a row, in the order of `COORDINATES`."""
 
 
-class RowKeys:
+class RowKeyMaker:
     """Makes the keys of one partition's rows, from the columns that name a row."""
 
     def __init__(self, columns: tuple[str, ...], partition: int) -> None:

@@ -15,7 +15,7 @@ from dledger_mq.message.numbers import QueueOffset
 from pipeline.errors import BadRowError
 from pipeline.sink.columns import SinkColumns
 from pipeline.sink.options import SinkOptions
-from pipeline.sink.row_keys import RowKeys
+from pipeline.sink.row_keys import RowKeyMaker
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -91,7 +91,7 @@ class RowReader:
     def __init__(self, columns: SinkColumns, options: SinkOptions, partition: int) -> None:
         self.columns = columns
         self.count = 0
-        self.keys = RowKeys(columns.key_columns, partition)
+        self.keys = RowKeyMaker(columns.key_columns, partition)
         self._options = options
         self._partition = partition
 

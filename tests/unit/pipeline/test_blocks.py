@@ -142,7 +142,7 @@ TYPES: dict[str, tuple[str, Any, Any]] = {
 }
 COORDINATES = {"topic", "brokerName", "queueId", "queueOffset"}
 NAMES = {"key lists": "keys", "json": "properties"}
-SETS = st.sampled_from(
+SETS: st.SearchStrategy[set[str]] = st.sampled_from(
     [
         set(),
         {"keys"},
@@ -187,7 +187,7 @@ def test_what_is_sent_by_columns_is_what_is_sent_row_by_row(case: Case) -> None:
     assert block in (rows, None)
 
 
-USUAL = {
+USUAL: dict[str, tuple[str, Any]] = {
     "body": ("string", ["one", "two", "grün", "four"]),
     "keys": ("string", ["k1", None, "", "ü"]),
     "tags": ("string", ["T", "T", None, ""]),
